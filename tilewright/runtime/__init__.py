@@ -1,0 +1,1 @@
+"""Runs compiled models: artefact files, native code, threads, memory. Imports nothing of the compiler."""
