@@ -1,0 +1,1 @@
+"""Spelling of loop programs as LLVM IR text."""
