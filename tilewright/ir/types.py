@@ -1,0 +1,111 @@
+"""Types of values: tensors (no address), buffers (memory), scalars (one element or one vector lane)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym
+
+
+class Type:
+    """Base of the value types."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType(Type):
+    """A value of the graph level: `shape` holds one Sym for each axis (constants for static dims)."""
+
+    dtype: DType
+    shape: tuple[Sym, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Sym:
+        """Number of elements."""
+        return product(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return all(d.is_const for d in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class BufferType(Type):
+    """Memory of the loop level: elements of `dtype` at `offset + sum(index * stride)`, in elements.
+
+    `space` is "global" (a kernel argument), "scratch" (per-thread memory, at most a few hundred KiB) or "reg"
+    (an array that must become registers: every index is a constant once unrolled and vectorised).
+    """
+
+    dtype: DType
+    shape: tuple[Sym, ...]
+    strides: tuple[Sym, ...]
+    space: str = "global"
+    offset: Sym = sym(0)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Sym:
+        return product(self.shape)
+
+    @property
+    def is_dense(self) -> bool:
+        """Row-major without gaps."""
+        return self.strides == row_major(self.shape)
+
+    def __str__(self) -> str:
+        dims = ", ".join(map(str, self.shape))
+        layout = "" if self.is_dense else f" strides({', '.join(map(str, self.strides))})"
+        start = "" if self.offset == 0 else f" offset({self.offset})"
+        return f"{self.space} {self.dtype}[{dims}]{layout}{start}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType(Type):
+    """One element; in a vector loop the code generator gives it as many lanes as it needs."""
+
+    dtype: DType
+
+    def __str__(self) -> str:
+        return str(self.dtype)
+
+
+def product(dims: Iterable[Sym]) -> Sym:
+    """The product of dims; 1 for none."""
+    total = sym(1)
+    for d in dims:
+        total = total * d
+    return total
+
+
+def row_major(shape: tuple[Sym, ...]) -> tuple[Sym, ...]:
+    """Strides in elements of a dense row-major layout."""
+    strides: list[Sym] = []
+    step = sym(1)
+    for d in reversed(shape):
+        strides.append(step)
+        step = step * d
+    return tuple(reversed(strides))
+
+
+def tensor(dtype: DType, shape: Iterable[int | Sym]) -> TensorType:
+    return TensorType(dtype, tuple(sym(d) for d in shape))
+
+
+def buffer(dtype: DType, shape: Iterable[int | Sym], space: str = "global") -> BufferType:
+    """A dense row-major buffer."""
+    dims = tuple(sym(d) for d in shape)
+    return BufferType(dtype, dims, row_major(dims), space)

@@ -1,0 +1,219 @@
+"""How operators are defined: `@primitive` (domain + index maps + scalar body), `@op` (a function over other
+operators) and `@irregular` (type rule + own loops). Each operator is one object, callable on graph Values (appends
+to the current builder) and on NumPy arrays (evaluates; see `interp`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Builder, Module, Value, current_builder
+from tilewright.ir.diag import TypeRuleError
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.types import TensorType
+from tilewright.ops.trace import Array, Scalar, Trace
+
+Axis = tuple[Sym, Sym]
+"""An iteration axis: variable and extent; the variable runs over 0..extent."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compute:
+    """What a primitive computes: `out[axes] = combine over reduce of body`, or `= body` when `combine` is "".
+
+    `body` has one argument for each operand (a TensorType) and ends in `yield value`; its `load` ops index operands
+    by Syms over the axis variables. Sums are kept in `acc` and cast to `dtype` at the end.
+    """
+
+    axes: tuple[Axis, ...]
+    reduce: tuple[Axis, ...]
+    combine: str
+    dtype: DType
+    acc: DType
+    body: Block
+
+    @property
+    def shape(self) -> tuple[Sym, ...]:
+        return tuple(extent for _, extent in self.axes)
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.dtype, self.shape)
+
+
+Body = Callable[[Trace, Sequence[Sym], Sequence[Sym]], Scalar]
+
+
+def compute(
+    operands: Sequence[Array],
+    shape: Sequence[Sym | int],
+    body: Body,
+    *,
+    reduce: Sequence[Sym | int] = (),
+    combine: str = "",
+    dtype: DType | None = None,
+) -> Compute:
+    """Build a Compute: `body(trace, i, r)` gives the element for output position `i` and reduction position `r`.
+
+    `operands` are the arrays that the primitive's function was called with. With `combine` ("add", "mul", "min",
+    "max", "and", "or") the elements are reduced over `reduce`; the result has `dtype`, or the body's own.
+    """
+    trace = operands[0].trace if operands else Trace(Builder(Block()))
+    block = trace.builder.block
+    i = tuple(var(f"d{k}") for k in range(len(shape)))
+    r = tuple(var(f"r{k}") for k in range(len(reduce)))
+    element = body(trace, i, r)
+    acc = element.dtype.accumulator if combine else element.dtype
+    if combine:
+        element = element.cast(acc)
+    result = dtype or (operands[0].dtype if combine and operands else element.dtype)
+    if not combine:
+        element = element.cast(result)
+        acc = result
+    trace.builder.emit("yield", [element.value])
+    return Compute(
+        tuple(zip(i, map(sym, shape), strict=True)), tuple(zip(r, map(sym, reduce), strict=True)),
+        combine, result, acc, block,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxBinding:
+    """An ONNX operator that maps one to one: same operands in order, attributes renamed by `attrs`."""
+
+    name: str
+    since: int
+    domain: str
+    attrs: tuple[tuple[str, str], ...]
+
+
+@dataclass(eq=False)
+class Operator:
+    """One operator. `kind` is "primitive", "composite" or "irregular"; `keep` composites stay whole until a
+    pass expands them."""
+
+    name: str
+    fn: Callable[..., Any]
+    kind: str
+    keep: bool = False
+    types: Callable[..., tuple[TensorType, ...]] | None = None
+    lower: Callable[..., None] | None = None
+    onnx_bindings: list[OnnxBinding] = field(default_factory=list)
+    samples: list[Callable[[], list[Any]]] = field(default_factory=list)
+
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.fn) or ""
+
+    def onnx(self, name: str, *, since: int = 1, domain: str = "", **attrs: str) -> Operator:
+        """Declare that ONNX operator `name` is this one; keywords map ONNX attribute -> our attribute."""
+        self.onnx_bindings.append(OnnxBinding(name, since, domain, tuple(attrs.items())))
+        return self
+
+    def compute(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Compute:
+        """The Compute of a primitive for operands of these types; TypeRuleError when they do not fit."""
+        assert self.kind == "primitive", f"{self.name} is not a primitive"
+        block = Block(types)
+        trace = Trace(Builder(block))
+        try:
+            return self.fn(*[trace.array(a) for a in block.args], **attrs)
+        except (ValueError, AssertionError, IndexError, StopIteration) as e:
+            listed = ", ".join(map(str, types))
+            raise TypeRuleError(f"{self.name}({listed}) {attrs or ''}: {e}") from e
+
+    def result_types(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
+        """Types of the results for operands of these types."""
+        if self.kind == "primitive":
+            return (self.compute(types, attrs).type,)
+        if self.kind == "irregular":
+            assert self.types is not None
+            return self.types(*types, **attrs)
+        block = Block(types)
+        with Builder(block, Module()):
+            results = self.fn(*block.args, **attrs)
+        results = results if isinstance(results, tuple) else (results,)
+        return tuple(v.type for v in results)
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        """Apply to Values: append to the current builder and return the result Value (a tuple for several)."""
+        operands = tuple(lift(a, args) for a in args)
+        if self.kind == "composite" and not self.keep:
+            return self.fn(*operands, **attrs)
+        types = tuple(_tensor_type(v) for v in operands)
+        op = current_builder().emit(self.name, operands, self.result_types(types, attrs), attrs)
+        return op.results[0] if len(op.results) == 1 else op.results
+
+    def expand(self, operands: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, ...]:
+        """Write the decomposition of a composite to the current builder."""
+        assert self.kind == "composite"
+        results = self.fn(*operands, **attrs)
+        return results if isinstance(results, tuple) else (results,)
+
+
+def _tensor_type(v: Value) -> TensorType:
+    assert isinstance(v.type, TensorType), f"expected a tensor, got {v.type}"
+    return v.type
+
+
+OPERATORS: dict[str, Operator] = {}
+"""Every operator by name: filled by the decorators when `tilewright.ops` is imported, never changed after."""
+
+
+def _register(operator: Operator) -> Operator:
+    assert operator.name not in OPERATORS, f"operator {operator.name} is defined twice"
+    OPERATORS[operator.name] = operator
+    return operator
+
+
+def primitive(fn: Callable[..., Compute]) -> Operator:
+    """Define a primitive: `fn(*arrays, **attrs) -> Compute`. Raise ValueError with the reason for misfits."""
+    return _register(Operator(fn.__name__.rstrip("_"), fn, "primitive"))
+
+
+def op(fn: Callable[..., Any] | None = None, *, keep: bool = False) -> Any:
+    """Define a composite: `fn(*values, **attrs)` written with other operators. With `keep` it stays one op until
+    a pass expands it."""
+    if fn is None:
+        return lambda f: op(f, keep=keep)
+    return _register(Operator(fn.__name__.rstrip("_"), fn, "composite", keep))
+
+
+def irregular(types: Callable[..., tuple[TensorType, ...]]) -> Callable[[Callable[..., None]], Operator]:
+    """Define an operator that brings its own loops: `fn(trace, inputs: list[Array], outputs: list[Array],
+    **attrs)` writes a loop program over buffers; `types(*types, **attrs)` is the type rule."""
+
+    def define(fn: Callable[..., None]) -> Operator:
+        return _register(Operator(fn.__name__.rstrip("_"), fn, "irregular", types=types, lower=fn))
+
+    return define
+
+
+# Values that are not computed
+
+
+def constant(array: np.ndarray, name: str = "c") -> Value:
+    """A constant tensor; the array is kept by the builder's module under a free variation of `name`."""
+    builder = current_builder()
+    assert builder.module is not None
+    key = builder.module.add_constant(name, array)
+    type = TensorType(dt.from_numpy(array.dtype), tuple(sym(d) for d in array.shape))
+    value = builder.emit("constant", [], [type], {"name": key}).result
+    value.name = key
+    return value
+
+
+def lift(x: Any, others: Sequence[Any] = ()) -> Value:
+    """A Value as it is; a Python number as a scalar `full` of the dtype of the first Value among `others`."""
+    if isinstance(x, Value):
+        return x
+    if isinstance(x, np.ndarray | np.generic):
+        return constant(np.asarray(x))
+    dtype = next(_tensor_type(v).dtype for v in others if isinstance(v, Value))
+    type = TensorType(dtype, ())
+    return current_builder().emit("full", [], [type], {"value": x, "dtype": dtype, "shape": ()}).result

@@ -1,0 +1,224 @@
+"""Writing scalar programs in plain Python: handles whose operators append ops to a builder's block.
+
+Used for the bodies of primitives (`define.compute`) and for the few operators that bring their own loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Builder, Value
+from tilewright.ir.dtype import DType
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.types import BufferType, ScalarType, TensorType, buffer
+
+Index = Sym | int
+Number = int | float | bool
+
+
+class Scalar:
+    """One element while a body is traced. Arithmetic with Python numbers takes this element's dtype."""
+
+    __slots__ = ("trace", "value")
+
+    def __init__(self, trace: Trace, value: Value) -> None:
+        self.trace = trace
+        self.value = value
+
+    @property
+    def dtype(self) -> DType:
+        assert isinstance(self.value.type, ScalarType)
+        return self.value.type.dtype
+
+    def cast(self, dtype: DType) -> Scalar:
+        return self.trace.cast(self, dtype)
+
+    def __add__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("add", self, o)
+
+    def __radd__(self, o: Number) -> Scalar:
+        return self.trace.apply("add", o, self)
+
+    def __sub__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("sub", self, o)
+
+    def __rsub__(self, o: Number) -> Scalar:
+        return self.trace.apply("sub", o, self)
+
+    def __mul__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("mul", self, o)
+
+    def __rmul__(self, o: Number) -> Scalar:
+        return self.trace.apply("mul", o, self)
+
+    def __truediv__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("div", self, o)
+
+    def __rtruediv__(self, o: Number) -> Scalar:
+        return self.trace.apply("div", o, self)
+
+    def __neg__(self) -> Scalar:
+        return self.trace.apply("neg", self)
+
+    def __lt__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("lt", self, o)
+
+    def __le__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("le", self, o)
+
+    def __gt__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("gt", self, o)
+
+    def __ge__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("ge", self, o)
+
+    def eq(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("eq", self, o)
+
+    def ne(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("ne", self, o)
+
+    def __and__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("and", self, o)
+
+    def __or__(self, o: Scalar | Number) -> Scalar:
+        return self.trace.apply("or", self, o)
+
+
+class Array:
+    """An operand tensor or a buffer while a body is traced; indexing gives a Scalar."""
+
+    __slots__ = ("trace", "value")
+
+    def __init__(self, trace: Trace, value: Value) -> None:
+        self.trace = trace
+        self.value = value
+
+    @property
+    def type(self) -> TensorType | BufferType:
+        assert isinstance(self.value.type, TensorType | BufferType)
+        return self.value.type
+
+    @property
+    def shape(self) -> tuple[Sym, ...]:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    def __getitem__(self, idx: Index | tuple[Index, ...]) -> Scalar:
+        return self.load(idx if isinstance(idx, tuple) else (idx,))
+
+    def load(self, idx: Sequence[Index], guard: Sequence[Sym] = (), other: Number = 0) -> Scalar:
+        """The element at `idx`, or `other` where a condition of `guard` is 0 (then memory is not touched)."""
+        assert len(idx) == self.rank, f"{len(idx)} indices for rank {self.rank}"
+        attrs: dict[str, Any] = {"idx": tuple(sym(i) for i in idx)}
+        if guard:
+            attrs |= {"guard": tuple(guard), "other": other}
+        op = self.trace.builder.emit("load", [self.value], [ScalarType(self.dtype)], attrs)
+        return Scalar(self.trace, op.result)
+
+    def at(self, out_index: Sequence[Index]) -> Scalar:
+        """The element that NumPy broadcasting pairs with position `out_index` of the result."""
+        own = out_index[len(out_index) - self.rank :]
+        return self.load([0 if d == 1 else i for d, i in zip(self.shape, own, strict=True)])
+
+    def store(self, idx: Sequence[Index], value: Scalar | Number, guard: Sequence[Sym] = ()) -> None:
+        """Write one element of a buffer (loop programs only)."""
+        assert len(idx) == self.rank, f"{len(idx)} indices for rank {self.rank}"
+        attrs: dict[str, Any] = {"idx": tuple(sym(i) for i in idx)}
+        if guard:
+            attrs["guard"] = tuple(guard)
+        scalar = self.trace.lift(value, self.dtype)
+        assert scalar.dtype == self.dtype, f"store of {scalar.dtype} into {self.dtype}"
+        self.trace.builder.emit("store", [scalar.value, self.value], [], attrs)
+
+
+class Trace:
+    """Emits scalar ops and loops through a builder."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self._names = 0
+
+    def array(self, value: Value) -> Array:
+        return Array(self, value)
+
+    def const(self, value: Number, dtype: DType) -> Scalar:
+        return Scalar(self, self.builder.emit("const", [], [ScalarType(dtype)], {"value": value}).result)
+
+    def index(self, expr: Index, dtype: DType = dt.i64) -> Scalar:
+        """The value of an integer expression as an element."""
+        return Scalar(self, self.builder.emit("index", [], [ScalarType(dtype)], {"expr": sym(expr)}).result)
+
+    def lift(self, x: Scalar | Number, dtype: DType) -> Scalar:
+        return x if isinstance(x, Scalar) else self.const(x, dtype)
+
+    def cast(self, x: Scalar, dtype: DType) -> Scalar:
+        """Conversion: floats to integers truncate, anything to bool is `!= 0`, integers wrap."""
+        if x.dtype == dtype:
+            return x
+        return Scalar(self, self.builder.emit("cast", [x.value], [ScalarType(dtype)]).result)
+
+    def apply(self, name: str, *args: Scalar | Number) -> Scalar:
+        """Scalar operation `name`; Python numbers take the dtype of the other (non-condition) operands."""
+        spec = SCALAR_OPS[name]
+        assert len(args) == spec.arity, f"{name} takes {spec.arity} operands"
+        typed = args[1:] if name == "select" else args
+        dtype = next(a.dtype for a in typed if isinstance(a, Scalar))
+        lifted = [self.lift(a, dtype) for a in args]
+        dtypes = tuple(a.dtype for a in lifted)
+        op = self.builder.emit(name, [a.value for a in lifted], [ScalarType(spec.result_dtype(dtypes))])
+        return Scalar(self, op.result)
+
+    def select(self, cond: Scalar, a: Scalar | Number, b: Scalar | Number) -> Scalar:
+        return self.apply("select", cond, a, b)
+
+    def bind(self, value: Scalar, name: str, lo: int | None = 0, hi: int | None = None) -> Sym:
+        """An index variable whose value is computed data (for gathers); its range must have been ensured."""
+        v = self.fresh(name, lo, hi)
+        self.builder.emit("bind", [value.value], [], {"var": v})
+        return v
+
+    def check(self, cond: Scalar, kind: str, message: str) -> None:
+        """Report a run-time error (`kind`, `message`) where `cond` is false; execution goes on safely."""
+        self.builder.emit("check", [cond.value], [], {"kind": kind, "message": message})
+
+    def fresh(self, name: str, lo: int | None = 0, hi: int | None = None) -> Sym:
+        """A new variable with a name that this trace has not used."""
+        self._names += 1
+        return var(f"{name}{self._names}", lo, hi)
+
+    # Loop programs
+
+    @contextmanager
+    def loop(self, extent: Index, name: str = "i", kind: str = "serial") -> Iterator[Sym]:
+        """`for name in 0..extent`; everything emitted inside belongs to the loop."""
+        v = self.fresh(name)
+        block = Block()
+        self.builder.emit("for", attrs={"var": v, "extent": sym(extent), "kind": kind}, blocks=[block])
+        with self.builder.inside(block):
+            yield v
+
+    @contextmanager
+    def when(self, *conds: Sym | Scalar) -> Iterator[None]:
+        """`if` all conditions hold (index conditions and computed bools may be mixed)."""
+        block = Block()
+        guard = tuple(c for c in conds if isinstance(c, Sym))
+        values = [c.value for c in conds if isinstance(c, Scalar)]
+        self.builder.emit("if", values, [], {"guard": guard}, [block])
+        with self.builder.inside(block):
+            yield
+
+    def alloc(self, dtype: DType, shape: Sequence[Index], space: str = "scratch") -> Array:
+        """Memory of this kernel: "scratch" (per thread) or "reg"."""
+        return Array(self, self.builder.emit("alloc", [], [buffer(dtype, shape, space)]).result)
