@@ -1,0 +1,62 @@
+"""Symbolic integers: the dims, loop bounds, indices, offsets and guards of every level of the compiler.
+
+A `Sym` is immutable and interned: two expressions that are built in different ways and have the same canonical
+form are the same object, so `is`, `==` and dictionary lookups are one pointer comparison. The canonical form
+is a polynomial with integer coefficients over atoms (variables, `//`, `%`, min, max, comparisons, select).
+
+Arithmetic is exact, over the mathematical integers; `//` and `%` round towards minus infinity, as Python's do.
+A division supposes that its divisor is not zero: where it is, the value is unspecified, and a simplification
+may have given it one (`(a*n) // n` is `a`). Conditions are expressions whose value is 0 or 1.
+
+This module is the one to import from; it gathers the arithmetic, the conditions, the proofs and the parser.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.symarith import ONE, ZERO, Sym, affine_in, ceildiv, const, floordiv, mod, rebuild, sym, var
+from tilewright.ir.symcond import (
+    eq,
+    eq0,
+    ge,
+    ge0,
+    gt,
+    le,
+    logical_and,
+    logical_not,
+    logical_or,
+    lt,
+    maximum,
+    minimum,
+    ne,
+    select,
+    truth,
+)
+
+__all__ = [
+    "ONE",
+    "Sym",
+    "ZERO",
+    "affine_in",
+    "ceildiv",
+    "const",
+    "eq",
+    "eq0",
+    "floordiv",
+    "ge",
+    "ge0",
+    "gt",
+    "le",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "lt",
+    "maximum",
+    "minimum",
+    "mod",
+    "ne",
+    "rebuild",
+    "select",
+    "sym",
+    "truth",
+    "var",
+]

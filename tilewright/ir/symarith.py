@@ -1,0 +1,597 @@
+"""Arithmetic of symbolic integers: interning, polynomials, division and remainder in canonical form."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from math import gcd
+from typing import Any, final
+from weakref import WeakValueDictionary
+
+from tilewright.ir.symnode import Kind, Node
+
+Terms = dict["Sym", int]
+
+NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*", re.ASCII)
+RESERVED_NAMES = frozenset({"and", "or", "not", "min", "max", "select", "ceildiv"})
+MAX_TERMS = 1 << 14
+
+
+@final
+class Sym(Node):
+    """An interned integer expression in canonical form; made by functions and operators, never directly."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # NumPy scalars and arrays leave mixed arithmetic to this class
+
+    @property
+    def args(self) -> tuple[Sym, ...]:
+        """The operands: terms of an add, factors of a mul (a coefficient first), operands of an atom."""
+        if self._args is None:
+            assert self._terms is not None
+            if self.kind == "add":
+                self._args = tuple(_scaled(mono, coef) for mono, coef in self._terms)
+            else:
+                mono, coef = self._terms[0]
+                self._args = (const(coef), *_factors(mono))
+        return self._args
+
+    def subs(self, mapping: Mapping[Sym, Sym | int]) -> Sym:
+        """The expression with variables replaced, all at once; the keys of the mapping are variables."""
+        if not any(v in mapping for v in self.vars):
+            return self
+        for key in mapping:
+            if key.kind != "var":
+                raise ValueError(f"only variables can be substituted, not '{key}'")
+        memo: dict[Sym, Sym] = {v: sym(replacement) for v, replacement in mapping.items()}
+        return _rebuilt(self, memo)
+
+    def subs(self, mapping: Mapping[Sym, Sym | int]) -> Self:
+        """The expression with variables replaced, all at once; the keys of the mapping are variables."""
+        if not any(v in mapping for v in self.vars):
+            return self
+        for key in mapping:
+            if key.kind != "var":
+                raise ValueError(f"only variables can be substituted, not '{key}'")
+        memo: dict[Sym, Sym] = {v: sym(replacement) for v, replacement in mapping.items()}
+        return _rebuilt(self, memo)
+
+    def __add__(self, other: Sym | int) -> Sym:
+        if (right := _operand(other)) is None:
+            return NotImplemented
+        if self.kind == "const" and right.kind == "const":
+            return const(self._payload + right._payload)
+        total = dict(self.terms)
+        for mono, coef in right.terms:
+            total[mono] = total.get(mono, 0) + coef
+        return sum_of(total)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Sym | int) -> Sym:
+        if (right := _operand(other)) is None:
+            return NotImplemented
+        total = dict(self.terms)
+        for mono, coef in right.terms:
+            total[mono] = total.get(mono, 0) - coef
+        return sum_of(total)
+
+    def __rsub__(self, other: Sym | int) -> Sym:
+        return NotImplemented if (left := _operand(other)) is None else left - self
+
+    def __mul__(self, other: Sym | int) -> Sym:
+        return NotImplemented if (right := _operand(other)) is None else _product(self, right)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Sym:
+        return sum_of({mono: -coef for mono, coef in self.terms})
+
+    def __floordiv__(self, other: Sym | int) -> Sym:
+        return NotImplemented if (right := _operand(other)) is None else floordiv(self, right)
+
+    def __rfloordiv__(self, other: Sym | int) -> Sym:
+        return NotImplemented if (left := _operand(other)) is None else floordiv(left, self)
+
+    def __mod__(self, other: Sym | int) -> Sym:
+        return NotImplemented if (right := _operand(other)) is None else mod(self, right)
+
+    def __rmod__(self, other: Sym | int) -> Sym:
+        return NotImplemented if (left := _operand(other)) is None else mod(left, self)
+
+    def __reduce__(self) -> tuple[Callable[..., Sym], tuple[Any, ...]]:
+        args = self.args if self.kind == "const" or self._terms is None else None
+        terms = None if self.kind == "const" else self._terms
+        return intern, (self.kind, self._make, args, terms, self.name, self._payload)
+
+
+# Interning is what makes identity mean equality; the table holds its entries weakly and no setting lives in it.
+_INTERNED: WeakValueDictionary[tuple[Any, ...], Sym] = WeakValueDictionary()
+_INTERN_LOCK = threading.Lock()
+
+
+def intern(
+    kind: Kind,
+    make: Callable[..., Sym] | None,
+    args: tuple[Sym, ...] | None = None,
+    terms: tuple[tuple[Sym, int], ...] | None = None,
+    name: str = "",
+    payload: Any = None,
+) -> Sym:
+    """The one object with this content, which must be canonical; `make(*args)` builds it from its operands."""
+    key = (kind, name, payload, args, terms)
+    if (known := _INTERNED.get(key)) is not None:
+        return known
+    with _INTERN_LOCK:
+        if (known := _INTERNED.get(key)) is not None:
+            return known
+        new = object.__new__(Sym)
+        new.kind, new.name, new._make, new._payload, new._args, new._terms = (
+            kind,
+            name,
+            make,
+            payload,
+            args,
+            terms,
+        )
+        new._hash = hash(payload) if kind == "const" else hash(key)
+        new._key = new._vars = new._interval = None
+        if kind == "const":
+            new._terms = ((new if payload == 1 else ONE, payload),) if payload else ()
+        _INTERNED[key] = new
+        return new
+
+
+def const(value: int) -> Sym:
+    """The constant expression."""
+    return intern("const", None, (), payload=int(value))
+
+
+ONE = const(1)
+ZERO = const(0)
+_SMALL = tuple(const(value) for value in range(-64, 1025))  # keeps the most frequent constants alive
+
+
+def var(name: str, lo: int | None = 0, hi: int | None = None) -> Sym:
+    """The variable with this name and these inclusive bounds; other bounds make another variable."""
+    if not NAME.fullmatch(name) or name in RESERVED_NAMES:
+        raise ValueError(
+            f"'{name}' cannot name a variable: a name is letters, digits, '_' and inner '.', starts with no digit, "
+            f"and is none of {', '.join(sorted(RESERVED_NAMES))}"
+        )
+    if lo is not None and hi is not None and lo > hi:
+        raise ValueError(f"variable '{name}' has no value: its lower bound {lo} exceeds its upper bound {hi}")
+    return intern("var", None, (), name=name, payload=(lo, hi))
+
+
+def sym(x: Sym | int) -> Sym:
+    """An int (or NumPy integer) as a constant; a `Sym` as it is; TypeError for anything else."""
+    return x if isinstance(x, Sym) else const(operator.index(x))
+
+
+def _operand(x: Sym | int) -> Sym | None:
+    """`sym(x)`, or None for what is no integer, so that Python asks the other operand."""
+    if isinstance(x, Sym):
+        return x
+    try:
+        return const(operator.index(x))
+    except TypeError:
+        return None
+
+
+# --- polynomials ---------------------------------------------------------------------------------------------
+
+
+def _factors(mono: Sym) -> tuple[Sym, ...]:
+    """The atoms of a monomial; none for `ONE`."""
+    if mono.kind == "mul":
+        return mono.args
+    return () if mono is ONE else (mono,)
+
+
+def _monomial(factors: Iterable[Sym]) -> Sym:
+    """The product of atoms, in which a 0/1 atom occurs once."""
+    distinct: list[Sym] = []
+    for factor in sorted(factors, key=sort_key):
+        if not (distinct and distinct[-1] is factor and factor.is_bool):
+            distinct.append(factor)
+    if not distinct:
+        return ONE
+    return distinct[0] if len(distinct) == 1 else intern("mul", _product_of, tuple(distinct))
+
+
+def _monomial_product(a: Sym, b: Sym) -> Sym:
+    if a is ONE:
+        return b
+    return a if b is ONE else _monomial((*_factors(a), *_factors(b)))
+
+
+def _scaled(mono: Sym, coef: int) -> Sym:
+    if mono is ONE:
+        return const(coef)
+    return mono if coef == 1 else intern("mul", _product_of, None, ((mono, coef),))
+
+
+def sort_key(e: Sym) -> tuple[Any, ...]:
+    return e.sort_key
+
+
+def _term_order(term: tuple[Sym, int]) -> tuple[Any, ...]:
+    """Reading order: the constant last, high degrees first, positive terms first, large strides first."""
+    mono, coef = term
+    degree = len(mono.args) if mono.kind == "mul" else 1
+    return mono is ONE, -degree, coef < 0, -abs(coef), mono.sort_key
+
+
+def sum_of(total: Terms) -> Sym:
+    """The canonical polynomial with these coefficients (the dictionary is used up)."""
+    terms = {mono: coef for mono, coef in total.items() if coef}
+    while _rejoin_divmod(terms):
+        pass
+    if not terms:
+        return ZERO
+    if len(terms) == 1:
+        return _scaled(*next(iter(terms.items())))
+    return intern("add", _total, None, tuple(sorted(terms.items(), key=_term_order)))
+
+
+def _accumulate(terms: Terms, added: Sym, mono: Sym, coef: int) -> None:
+    """terms += added * mono * coef, without zero coefficients."""
+    for part, part_coef in added.terms:
+        product = _monomial_product(part, mono)
+        if total := terms.get(product, 0) + part_coef * coef:
+            terms[product] = total
+        else:
+            terms.pop(product, None)
+
+
+def _product(a: Sym, b: Sym) -> Sym:
+    left, right = a.terms, b.terms
+    if len(left) * len(right) > MAX_TERMS:
+        raise ValueError(
+            f"a product of {len(left)} and {len(right)} terms is too large to expand (limit {MAX_TERMS})"
+        )
+    total: Terms = {}
+    for mono_a, coef_a in left:
+        for mono_b, coef_b in right:
+            mono = _monomial_product(mono_a, mono_b)
+            total[mono] = total.get(mono, 0) + coef_a * coef_b
+    return sum_of(total)
+
+
+def _total(*terms: Sym) -> Sym:
+    total: Terms = {}
+    for term in terms:
+        for mono, coef in term.terms:
+            total[mono] = total.get(mono, 0) + coef
+    return sum_of(total)
+
+
+def _product_of(*factors: Sym) -> Sym:
+    return functools.reduce(_product, factors)
+
+
+def _rebuilt(e: Sym, memo: dict[Sym, Sym]) -> Sym:
+    """e with the memo's expressions replaced by what the memo has for them; the memo grows."""
+    if (known := memo.get(e)) is not None:
+        return known
+    if e._make is None:
+        return e
+    memo[e] = result = e._make(*(_rebuilt(arg, memo) for arg in e.args))
+    return result
+
+
+def rebuild(e: Sym, args: tuple[Sym, ...]) -> Sym:
+    """The canonical expression of e's kind over other operands."""
+    return e if e._make is None else e._make(*args)
+
+
+def _rejoin_divmod(terms: Terms) -> bool:
+    """Apply one of the identities that tie x // q and x % q together; False where none applies.
+
+    `q*(x//q) + x%q` is x, `x - q*(x//q)` is x%q, `x - x%q` is q*(x//q), and `q*((x//q)%b) + x%q` is x%(q*b),
+    each times any monomial. Every step lowers the depth of the divisions in the sum, so they come to an end.
+    """
+    for mono, coef in terms.items():
+        for factor in _factors(mono):
+            if factor.kind not in ("floordiv", "mod"):
+                continue
+            x, q = factor.args
+            if len(q.terms) != 1:
+                continue
+            others = list(_factors(mono))
+            others.remove(factor)
+            rest = _monomial(others)
+            if factor.kind == "floordiv":
+                if _replace_quotient(terms, mono, coef, rest, x, q):
+                    return True
+            elif _replace_remainder(terms, mono, coef, rest, x, q):
+                return True
+    return False
+
+
+def _contains(terms: Terms, x: Sym, rest: Sym, coef: int) -> bool:
+    """Whether the sum has every term of coef*rest*x, but for the constant of x."""
+    return all(
+        terms.get(_monomial_product(part, rest)) == part_coef * coef
+        for part, part_coef in x.terms
+        if part is not ONE
+    )
+
+
+def _replace_quotient(terms: Terms, mono: Sym, coef: int, rest: Sym, x: Sym, q: Sym) -> bool:
+    """x - q*(x//q) is x % q, times -coef/q * rest."""
+    if not q.is_const or coef % q.value or x.is_const:
+        return False
+    scale = -coef // q.value
+    if not _contains(terms, x, rest, scale):
+        return False
+    del terms[mono]
+    _accumulate(terms, x, rest, -scale)
+    _accumulate(terms, mod(x, q), rest, scale)
+    return True
+
+
+def _replace_remainder(terms: Terms, mono: Sym, coef: int, rest: Sym, x: Sym, q: Sym) -> bool:
+    """The identities with coef * rest * (x % q) in them."""
+    quotient = floordiv(x, q)
+    ((q_mono, q_coef),) = q.terms
+    if len(quotient.terms) != 1 or quotient.terms[0][1] != 1:
+        return False
+    scale = coef * q_coef
+    partner_rest = _monomial_product(rest, q_mono)
+    partner = _monomial_product(partner_rest, quotient)
+    if terms.get(partner) == scale:
+        del terms[mono], terms[partner]
+        _accumulate(terms, x, rest, coef)
+        return True
+    if not q.is_const:
+        return False
+    if not x.is_const and _contains(terms, x, rest, -coef):
+        del terms[mono]
+        _accumulate(terms, x, rest, coef)
+        _accumulate(terms, quotient, rest, -scale)
+        return True
+    for other, other_coef in terms.items():
+        if other_coef != scale:
+            continue
+        for factor in _factors(other):
+            fits = factor.kind == "mod" and factor.args[0] is quotient and factor.args[1].is_const
+            if fits and _monomial_product(rest, factor) is other:
+                del terms[mono], terms[other]
+                _accumulate(terms, mod(x, q * factor.args[1]), rest, coef)
+                return True
+    return False
+
+
+# --- division ------------------------------------------------------------------------------------------------
+
+
+def floordiv(x: Sym | int, q: Sym | int) -> Sym:
+    """x // q, rounded down; ZeroDivisionError where q is the constant 0."""
+    x, q = sym(x), sym(q)
+    if q.is_const:
+        return _floordiv_const(x, q.value)
+    if all(coef < 0 for _, coef in q.terms):
+        return floordiv(-x, -q)
+    whole, rest = _split_multiples(x, q)
+    if rest is ZERO:
+        return whole
+    common = _common_factor(rest, q)
+    if common is not ONE:
+        return whole + floordiv(_exact_quotient(rest, common), _exact_quotient(q, common))
+    if rest.interval[0] >= 0 and (q - 1 - rest).interval[0] >= 0:
+        return whole
+    return whole + intern("floordiv", floordiv, (rest, q))
+
+
+def mod(x: Sym | int, q: Sym | int) -> Sym:
+    """x % q, with the sign of q, so that x == q*(x // q) + x % q; ZeroDivisionError where q is the constant 0."""
+    x, q = sym(x), sym(q)
+    if q.is_const:
+        return _mod_const(x, q.value)
+    if all(coef < 0 for _, coef in q.terms):
+        return -mod(-x, -q)
+    _, rest = _split_multiples(x, q)
+    if rest is ZERO:
+        return ZERO
+    common = _common_factor(rest, q)
+    if common is not ONE:
+        return common * mod(_exact_quotient(rest, common), _exact_quotient(q, common))
+    if rest.interval[0] >= 0 and (q - 1 - rest).interval[0] >= 0:
+        return rest
+    return intern("mod", mod, (rest, q))
+
+
+def ceildiv(a: Sym | int, b: Sym | int) -> Sym:
+    """a / b rounded up, for a positive b."""
+    return floordiv(sym(a) + b - 1, b)
+
+
+def _divided_term(mono: Sym, coef: int, by: Sym, by_coef: int) -> tuple[Sym, int] | None:
+    """(mono * coef) / (by * by_coef) where that is a term with an integer coefficient."""
+    if coef % by_coef:
+        return None
+    remaining = list(_factors(mono))
+    for factor in _factors(by):
+        if factor not in remaining:
+            return None
+        remaining.remove(factor)
+    return _monomial(remaining), coef // by_coef
+
+
+def _split_multiples(x: Sym, q: Sym) -> tuple[Sym, Sym]:
+    """(whole, rest) with x == whole*q + rest, where rest has no term that q obviously divides."""
+    if len(q.terms) > 1:
+        multiple = _polynomial_quotient(x, q)
+        return (ZERO, x) if multiple is None else (multiple, ZERO)
+    ((by, by_coef),) = q.terms
+    whole: Terms = {}
+    rest: Terms = {}
+    for mono, coef in x.terms:
+        quotient = _divided_term(mono, coef, by, by_coef)
+        if quotient is None:
+            rest[mono] = coef
+        else:
+            whole[quotient[0]] = whole.get(quotient[0], 0) + quotient[1]
+    return sum_of(whole), sum_of(rest)
+
+
+def _polynomial_quotient(x: Sym, q: Sym) -> Sym | None:
+    """x / q where q divides the polynomial x without remainder, by long division of the leading terms."""
+    lead, lead_coef = max(q.terms, key=_lexicographic)
+    quotient: Terms = {}
+    rest = x
+    for _ in range(len(x.terms)):
+        if rest is ZERO:
+            return sum_of(quotient)
+        step = _divided_term(*max(rest.terms, key=_lexicographic), lead, lead_coef)
+        if step is None:
+            return None
+        quotient[step[0]] = quotient.get(step[0], 0) + step[1]
+        rest = rest - _scaled(*step) * q
+    return sum_of(quotient) if rest is ZERO else None
+
+
+def _lexicographic(term: tuple[Sym, int]) -> tuple[Any, ...]:
+    """An order of monomials by degree, which multiplication keeps for most products."""
+    factors = _factors(term[0])
+    return len(factors), [factor.sort_key for factor in factors]
+
+
+def _common_factor(x: Sym, q: Sym) -> Sym:
+    """The largest monomial with coefficient that divides every term of x and of q."""
+    terms = (*x.terms, *q.terms)
+    coef = gcd(*(coef for _, coef in terms))
+    shared = list(_factors(terms[0][0]))
+    for mono, _ in terms[1:]:
+        available = list(_factors(mono))
+        kept = []
+        for factor in shared:
+            if factor in available:
+                available.remove(factor)
+                kept.append(factor)
+        shared = kept
+    return _scaled(_monomial(shared), coef)
+
+
+def _exact_quotient(x: Sym, by: Sym) -> Sym:
+    """x divided by a common factor of its terms."""
+    ((mono, coef),) = by.terms
+    total: Terms = {}
+    for part, part_coef in x.terms:
+        term = _divided_term(part, part_coef, mono, coef)
+        assert term is not None
+        total[term[0]] = total.get(term[0], 0) + term[1]
+    return sum_of(total)
+
+
+def _split_const_multiples(x: Sym, q: int) -> tuple[Sym, Sym]:
+    """(whole, rest) with x == whole*q + rest, every coefficient of rest indivisible, its constant in [0, q)."""
+    whole: Terms = {}
+    rest: Terms = {}
+    for mono, coef in x.terms:
+        if mono is ONE:
+            whole[ONE], rest[ONE] = divmod(coef, q)
+        elif coef % q == 0:
+            whole[mono] = coef // q
+        else:
+            rest[mono] = coef
+    return sum_of(whole), sum_of(rest)
+
+
+def _fixed_quotient(x: Sym, q: int) -> int | None:
+    """x // q where the bounds of x leave one value."""
+    lo, hi = x.bounds
+    return lo // q if lo is not None and hi is not None and lo // q == hi // q else None
+
+
+def _split_coarse(x: Sym, q: int) -> tuple[int, Sym, Sym] | None:
+    """(g, coarse, fine) with x == g*coarse + fine, g > 1 a divisor of q, 0 <= fine < g; None where there is none."""
+    for g in sorted({gcd(coef, q) for mono, coef in x.terms if mono is not ONE} - {1}, reverse=True):
+        coarse: Terms = {}
+        fine: Terms = {}
+        for mono, coef in x.terms:
+            if mono is ONE:
+                coarse[ONE], fine[ONE] = divmod(coef, g)
+            elif coef % g == 0:
+                coarse[mono] = coef // g
+            else:
+                fine[mono] = coef
+        remainder = sum_of(fine)
+        lo, hi = remainder.interval
+        if lo >= 0 and hi < g:
+            return g, sum_of(coarse), remainder
+    return None
+
+
+def _floordiv_const(x: Sym, q: int) -> Sym:
+    if q == 0:
+        raise ZeroDivisionError(f"division of '{x}' by zero")
+    if q < 0:
+        return _floordiv_const(-x, -q)
+    if q == 1 or x is ZERO:
+        return x
+    whole, rest = _split_const_multiples(x, q)
+    return whole + _quotient_atom(rest, q)
+
+
+def _quotient_atom(x: Sym, q: int) -> Sym:
+    """x // q for an x out of which multiples of q were taken."""
+    if (fixed := _fixed_quotient(x, q)) is not None:
+        return const(fixed)
+    if (split := _split_coarse(x, q)) is not None:
+        g, coarse, _ = split
+        return _floordiv_const(coarse, q // g)
+    atoms = [(mono, coef) for mono, coef in x.terms if mono is not ONE]
+    if len(atoms) == 1 and atoms[0][1] == 1 and atoms[0][0].kind in ("floordiv", "mod"):
+        atom = atoms[0][0]
+        inner, divisor = atom.args
+        if divisor.is_const and atom.kind == "floordiv":
+            return _floordiv_const(inner + (x - atom) * divisor, divisor.value * q)
+        if divisor.is_const and x is atom and divisor.value % q == 0:
+            return _mod_const(_floordiv_const(inner, q), divisor.value // q)
+    return intern("floordiv", floordiv, (x, const(q)))
+
+
+def _mod_const(x: Sym, q: int) -> Sym:
+    if q == 0:
+        raise ZeroDivisionError(f"'{x}' modulo zero")
+    if q < 0:
+        return -_mod_const(-x, -q)
+    _, x = _split_const_multiples(_without_inner_mods(x, q), q)
+    if (fixed := _fixed_quotient(x, q)) is not None:
+        return x - fixed * q
+    if (split := _split_coarse(x, q)) is not None:
+        g, coarse, fine = split
+        return g * _mod_const(coarse, q // g) + fine
+    return intern("mod", mod, (x, const(q)))
+
+
+def _without_inner_mods(x: Sym, q: int) -> Sym:
+    """x, or an expression of the same remainder by q, in which c*(y % a) is c*y where q divides c*a."""
+    for mono, coef in x.terms:
+        if mono.kind == "mod" and mono.args[1].is_const and coef * mono.args[1].value % q == 0:
+            return _without_inner_mods(x + coef * (mono.args[0] - mono), q)
+    return x
+
+
+def affine_in(e: Sym, v: Sym) -> tuple[Sym, Sym] | None:
+    """(coef, rest) with e == coef*v + rest and v in neither; None where e is not affine in v."""
+    coef: Terms = {}
+    rest: Terms = {}
+    for mono, scale in e.terms:
+        if v not in mono.vars:
+            rest[mono] = scale
+            continue
+        others = list(_factors(mono))
+        if v not in others:
+            return None
+        others.remove(v)
+        if any(v in other.vars for other in others):
+            return None
+        coef[_monomial(others)] = scale
+    return sum_of(coef), sum_of(rest)
