@@ -13,7 +13,8 @@ This module is the one to import from; it gathers the arithmetic, the conditions
 
 from __future__ import annotations
 
-from tilewright.ir.symarith import ONE, ZERO, Sym, affine_in, ceildiv, const, floordiv, mod, rebuild, sym, var
+from tilewright.ir.prove import Ranges, affine_in, prove, prove_ge0, simplify
+from tilewright.ir.symarith import ONE, ZERO, Sym, ceildiv, const, floordiv, mod, rebuild, sym, var
 from tilewright.ir.symcond import (
     eq,
     eq0,
@@ -31,11 +32,13 @@ from tilewright.ir.symcond import (
     select,
     truth,
 )
+from tilewright.ir.symparse import parse_sym, parse_sym_prefix
 
 __all__ = [
     "ONE",
-    "Sym",
     "ZERO",
+    "Ranges",
+    "Sym",
     "affine_in",
     "ceildiv",
     "const",
@@ -54,8 +57,13 @@ __all__ = [
     "minimum",
     "mod",
     "ne",
+    "parse_sym",
+    "parse_sym_prefix",
+    "prove",
+    "prove_ge0",
     "rebuild",
     "select",
+    "simplify",
     "sym",
     "truth",
     "var",

@@ -30,26 +30,9 @@ class Sym(Node):
     @property
     def args(self) -> tuple[Sym, ...]:
         """The operands: terms of an add, factors of a mul (a coefficient first), operands of an atom."""
-        if self._args is None:
-            assert self._terms is not None
-            if self.kind == "add":
-                self._args = tuple(_scaled(mono, coef) for mono, coef in self._terms)
-            else:
-                mono, coef = self._terms[0]
-                self._args = (const(coef), *_factors(mono))
-        return self._args
+        return _args_of(self) if self._args is None else self._args
 
     def subs(self, mapping: Mapping[Sym, Sym | int]) -> Sym:
-        """The expression with variables replaced, all at once; the keys of the mapping are variables."""
-        if not any(v in mapping for v in self.vars):
-            return self
-        for key in mapping:
-            if key.kind != "var":
-                raise ValueError(f"only variables can be substituted, not '{key}'")
-        memo: dict[Sym, Sym] = {v: sym(replacement) for v, replacement in mapping.items()}
-        return _rebuilt(self, memo)
-
-    def subs(self, mapping: Mapping[Sym, Sym | int]) -> Self:
         """The expression with variables replaced, all at once; the keys of the mapping are variables."""
         if not any(v in mapping for v in self.vars):
             return self
@@ -185,14 +168,14 @@ def _operand(x: Sym | int) -> Sym | None:
 # --- polynomials ---------------------------------------------------------------------------------------------
 
 
-def _factors(mono: Sym) -> tuple[Sym, ...]:
+def factors_of(mono: Sym) -> tuple[Sym, ...]:
     """The atoms of a monomial; none for `ONE`."""
     if mono.kind == "mul":
         return mono.args
     return () if mono is ONE else (mono,)
 
 
-def _monomial(factors: Iterable[Sym]) -> Sym:
+def monomial(factors: Iterable[Sym]) -> Sym:
     """The product of atoms, in which a 0/1 atom occurs once."""
     distinct: list[Sym] = []
     for factor in sorted(factors, key=sort_key):
@@ -206,13 +189,23 @@ def _monomial(factors: Iterable[Sym]) -> Sym:
 def _monomial_product(a: Sym, b: Sym) -> Sym:
     if a is ONE:
         return b
-    return a if b is ONE else _monomial((*_factors(a), *_factors(b)))
+    return a if b is ONE else monomial((*factors_of(a), *factors_of(b)))
 
 
 def _scaled(mono: Sym, coef: int) -> Sym:
     if mono is ONE:
         return const(coef)
     return mono if coef == 1 else intern("mul", _product_of, None, ((mono, coef),))
+
+
+def _args_of(e: Sym) -> tuple[Sym, ...]:
+    """The operands of an add or of a monomial with a coefficient, which hold their content as terms."""
+    if e.kind == "add":
+        e._args = tuple(_scaled(mono, coef) for mono, coef in e.terms)
+    else:
+        mono, coef = e.terms[0]
+        e._args = (const(coef), *factors_of(mono))
+    return e._args
 
 
 def sort_key(e: Sym) -> tuple[Any, ...]:
@@ -296,15 +289,15 @@ def _rejoin_divmod(terms: Terms) -> bool:
     each times any monomial. Every step lowers the depth of the divisions in the sum, so they come to an end.
     """
     for mono, coef in terms.items():
-        for factor in _factors(mono):
+        for factor in factors_of(mono):
             if factor.kind not in ("floordiv", "mod"):
                 continue
             x, q = factor.args
             if len(q.terms) != 1:
                 continue
-            others = list(_factors(mono))
+            others = list(factors_of(mono))
             others.remove(factor)
-            rest = _monomial(others)
+            rest = monomial(others)
             if factor.kind == "floordiv":
                 if _replace_quotient(terms, mono, coef, rest, x, q):
                     return True
@@ -358,7 +351,7 @@ def _replace_remainder(terms: Terms, mono: Sym, coef: int, rest: Sym, x: Sym, q:
     for other, other_coef in terms.items():
         if other_coef != scale:
             continue
-        for factor in _factors(other):
+        for factor in factors_of(other):
             fits = factor.kind == "mod" and factor.args[0] is quotient and factor.args[1].is_const
             if fits and _monomial_product(rest, factor) is other:
                 del terms[mono], terms[other]
@@ -415,12 +408,12 @@ def _divided_term(mono: Sym, coef: int, by: Sym, by_coef: int) -> tuple[Sym, int
     """(mono * coef) / (by * by_coef) where that is a term with an integer coefficient."""
     if coef % by_coef:
         return None
-    remaining = list(_factors(mono))
-    for factor in _factors(by):
+    remaining = list(factors_of(mono))
+    for factor in factors_of(by):
         if factor not in remaining:
             return None
         remaining.remove(factor)
-    return _monomial(remaining), coef // by_coef
+    return monomial(remaining), coef // by_coef
 
 
 def _split_multiples(x: Sym, q: Sym) -> tuple[Sym, Sym]:
@@ -458,7 +451,7 @@ def _polynomial_quotient(x: Sym, q: Sym) -> Sym | None:
 
 def _lexicographic(term: tuple[Sym, int]) -> tuple[Any, ...]:
     """An order of monomials by degree, which multiplication keeps for most products."""
-    factors = _factors(term[0])
+    factors = factors_of(term[0])
     return len(factors), [factor.sort_key for factor in factors]
 
 
@@ -466,16 +459,16 @@ def _common_factor(x: Sym, q: Sym) -> Sym:
     """The largest monomial with coefficient that divides every term of x and of q."""
     terms = (*x.terms, *q.terms)
     coef = gcd(*(coef for _, coef in terms))
-    shared = list(_factors(terms[0][0]))
+    shared = list(factors_of(terms[0][0]))
     for mono, _ in terms[1:]:
-        available = list(_factors(mono))
+        available = list(factors_of(mono))
         kept = []
         for factor in shared:
             if factor in available:
                 available.remove(factor)
                 kept.append(factor)
         shared = kept
-    return _scaled(_monomial(shared), coef)
+    return _scaled(monomial(shared), coef)
 
 
 def _exact_quotient(x: Sym, by: Sym) -> Sym:
@@ -577,21 +570,3 @@ def _without_inner_mods(x: Sym, q: int) -> Sym:
         if mono.kind == "mod" and mono.args[1].is_const and coef * mono.args[1].value % q == 0:
             return _without_inner_mods(x + coef * (mono.args[0] - mono), q)
     return x
-
-
-def affine_in(e: Sym, v: Sym) -> tuple[Sym, Sym] | None:
-    """(coef, rest) with e == coef*v + rest and v in neither; None where e is not affine in v."""
-    coef: Terms = {}
-    rest: Terms = {}
-    for mono, scale in e.terms:
-        if v not in mono.vars:
-            rest[mono] = scale
-            continue
-        others = list(_factors(mono))
-        if v not in others:
-            return None
-        others.remove(v)
-        if any(v in other.vars for other in others):
-            return None
-        coef[_monomial(others)] = scale
-    return sum_of(coef), sum_of(rest)
