@@ -1,0 +1,261 @@
+"""Pattern rewriting: rules that replace one op, and the driver that applies them until none does.
+
+A rule looks at one op (its root) and what defines its operands, writes replacement ops through a builder, and
+returns the values that take the place of the root's results; or it returns the reason why it does not apply,
+which `explain` shows to the user.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
+from tilewright.ir.diag import InternalError, Remark
+from tilewright.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class NoMatch:
+    """A rule does not apply, and why: a sentence that a user can act on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteContext:
+    """What a rule may look at beside the op."""
+
+    module: Module
+    func: Func
+
+
+Replacement = Value | Sequence[Value] | NoMatch | None
+"""One value for each result of the root; None where the root is not of interest (no remark is made)."""
+
+RuleFn = Callable[[Op, Builder, RewriteContext], Replacement]
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A rewrite of ops called one of `ops` (of any op when empty).
+
+    `fn` must not change existing ops: it emits new ones through the builder (which is also the current
+    builder of the operator functions) and the driver removes what is no longer used. An op without results is
+    replaced by returning `()`.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    fn: RuleFn
+
+
+def rule(*ops: str) -> Callable[[RuleFn], Rule]:
+    """Make a Rule of a function; its name is the function's."""
+    return lambda fn: Rule(fn.__name__, ops, fn)
+
+
+def rewrite(
+    func: Func,
+    rules: Sequence[Rule],
+    module: Module,
+    remarks: list[Remark] | None = None,
+    *,
+    stage: str = "rewrite",
+) -> int:
+    """Apply `rules`, earlier ones first, until none applies; return how many replacements were made.
+
+    Replaced ops, and ops with results that nobody reads any more because of that, are erased. The reasons of
+    rules that do not apply in the end are added to `remarks` under `stage`. InternalError when the rules
+    never come to an end, or replace a value by one of another type.
+    """
+    driver = _Driver(func, rules, module)
+    while driver.sweep(func.body):
+        pass
+    if remarks is not None:
+        remarks.extend(driver.remarks(stage))
+    return sum(driver.applied.values())
+
+
+class _Driver:
+    """The state of one `rewrite`."""
+
+    def __init__(self, func: Func, rules: Sequence[Rule], module: Module) -> None:
+        self.context = RewriteContext(module, func)
+        self.builder = Builder(Block(), module)
+        self.any_op = tuple(r for r in rules if not r.ops)
+        self.by_name = {name: _rules_for(name, rules) for r in rules for name in r.ops}
+        self.applied: Counter[str] = Counter()
+        self.refused: dict[tuple[Op, str], str] = {}
+        self.limit = 1000 + 20 * sum(1 for _ in func.body.walk())
+
+    def sweep(self, block: Block) -> bool:
+        """Visit every op of `block` once, nested and new ones too; return whether anything changed."""
+        changed = False
+        visited: list[Op] = []
+        pending = block.ops[::-1]
+        while pending:
+            op = pending.pop()
+            for nested in op.blocks:
+                changed |= self.sweep(nested)
+            new = self.replace(op)
+            if new is None:
+                visited.append(op)
+                continue
+            changed = True
+            for fresh in reversed(new):
+                fresh.parent = block
+                pending.append(fresh)
+        block.ops = [op for op in visited if op.parent is not None]
+        return changed
+
+    def replace(self, op: Op) -> list[Op] | None:
+        """Apply the first rule that matches `op`; the ops that take its place, or None when none does."""
+        for candidate in self.by_name.get(op.name, self.any_op):
+            self.builder.block, self.builder.loc = Block(), op.loc
+            with self.builder:
+                found = candidate.fn(op, self.builder, self.context)
+            new = self.builder.block.ops
+            if found is None or isinstance(found, NoMatch):
+                for unused in reversed(new):
+                    unused.drop()
+                if found is None:
+                    self.refused.pop((op, candidate.name), None)
+                else:
+                    self.refused[op, candidate.name] = found.reason
+                continue
+            self.accept(op, candidate, (found,) if isinstance(found, Value) else tuple(found))
+            return _drop_unused(new)
+        return None
+
+    def accept(self, op: Op, candidate: Rule, values: tuple[Value, ...]) -> None:
+        _check_types(op, candidate, values)
+        for old, new in zip(op.results, values, strict=True):
+            old.replace_by(new)
+        op.blocks = [b for b in op.blocks if b.parent is op]  # the rule may have moved blocks to new ops
+        _drop_with_definers(op)
+        self.applied[candidate.name] += 1
+        if self.applied.total() > self.limit:
+            (name, times), func = self.applied.most_common(1)[0], self.context.func.name
+            raise InternalError(
+                f"rewriting @{func} does not come to an end: rule '{name}' was applied {times} times",
+                where=str(op.loc),
+                hint="some rules undo one another; please report this with the model",
+            )
+
+    def remarks(self, stage: str) -> Iterable[Remark]:
+        for (op, name), reason in self.refused.items():
+            if op.parent is not None:
+                yield Remark(stage, f"{name} at {_subject(op)}", reason)
+
+
+def _rules_for(name: str, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    return tuple(r for r in rules if not r.ops or name in r.ops)
+
+
+def _check_types(op: Op, candidate: Rule, values: tuple[Value, ...]) -> None:
+    old, new = [v.type for v in op.results], [v.type for v in values]
+    if old != new or any(v.owner is op for v in values):
+        wanted, got = ", ".join(map(str, old)), ", ".join(map(str, new))
+        raise InternalError(
+            f"rule '{candidate.name}' replaced {op.name} -> ({wanted}) by ({got})",
+            where=str(op.loc),
+            hint="a replacement has the types of the results it replaces, and is not one of them",
+        )
+
+
+def _drop_unused(ops: list[Op]) -> list[Op]:
+    """`ops` without those whose results nobody reads (a rule may have emitted more than it needed)."""
+    for op in reversed(ops):
+        if _is_dead(op):
+            op.drop()
+    return [op for op in ops if op.parent is not None]
+
+
+def _drop_with_definers(op: Op) -> None:
+    """Drop `op`, and all ops that are dead then; a dropped op has no parent (its block is filtered later)."""
+    doomed = [op]
+    while doomed:
+        op = doomed.pop()
+        if op.parent is None:
+            continue
+        definers = {v.owner for nested in op.walk() for v in nested.operands if isinstance(v.owner, Op)}
+        op.drop()
+        doomed.extend(d for d in definers if _is_dead(d))
+
+
+def _is_dead(op: Op) -> bool:
+    return bool(op.results) and not any(v.users for v in op.results)
+
+
+def _subject(op: Op) -> str:
+    return f"{op.name} of {op.loc}" if op.loc.node or op.loc.op else op.name
+
+
+# Matching
+
+
+def defining(value: Value, *names: str) -> Op | None:
+    """The op that defines `value` if it is called one of `names`, else None."""
+    op = value.op
+    return op if op is not None and op.name in names else None
+
+
+def has_one_use(value: Value) -> bool:
+    """Whether exactly one operand slot holds `value`."""
+    return len(value.users) == 1
+
+
+def constant_array(value: Value, module: Module) -> np.ndarray | None:
+    """The elements of `value` when a `constant`, or a `full` of static shape, defines it (read-only)."""
+    op = defining(value, "constant", "full")
+    if op is None:
+        return None
+    if op.name == "constant":
+        return module.constants.get(op.attrs["name"])
+    assert isinstance(value.type, TensorType)
+    if not value.type.is_static:
+        return None
+    element = np.asarray(op.attrs["value"]).astype(value.type.dtype.storage)
+    return np.broadcast_to(element, [d.value for d in value.type.shape])
+
+
+def constant_number(value: Value, module: Module) -> int | float | bool | None:
+    """The number that every element of `value` is, when this is known.
+
+    It is for a `full`, a `constant` of one element, and a scalar `const`.
+    """
+    op = defining(value, "constant", "full", "const")
+    if op is None:
+        return None
+    if op.name != "constant":
+        return _as_number(op.attrs["value"])
+    array = module.constants.get(op.attrs["name"])
+    return _as_number(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+
+def _as_number(element: object) -> int | float | bool | None:
+    if isinstance(element, bool | int | float):
+        return element
+    array = np.asarray(element)
+    if array.dtype.kind in "biuf":
+        number: int | float | bool = array.item()
+        return number
+    try:
+        return float(array)  # the float types that NumPy itself does not have
+    except (TypeError, ValueError):
+        return None
+
+
+def number_operand(op: Op, module: Module) -> tuple[Value, int | float | bool] | None:
+    """The other operand and the number, when exactly one operand of a binary op is a known number."""
+    a, b = op.operands
+    left, right = constant_number(a, module), constant_number(b, module)
+    if left is None and right is not None:
+        return a, right
+    if right is None and left is not None:
+        return b, left
+    return None
