@@ -386,4 +386,6 @@ def _comparison(e: Node) -> str:
 def _equation(e: Node, sign: str) -> str:
     """e == 0 (or != 0) without negative terms: `i == j + 1` for i - j - 1 == 0."""
     positive, negative, constant = _sides(e)
+    if negative and constant > 0:
+        return f"{_with_constant(positive, constant)} {sign} {_sum_text(negative)}"
     return f"{_sum_text(positive)} {sign} {_with_constant(negative, -constant)}"
