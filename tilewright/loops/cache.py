@@ -1,0 +1,141 @@
+"""Keeping part of a buffer in a small, fast buffer while it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.types import ScalarType
+from tilewright.ir.types import buffer as dense
+from tilewright.loops.bounds import Region
+from tilewright.loops.deps import Access, accesses
+from tilewright.loops.nest import (
+    ancestor_in,
+    block_of,
+    buffer_type,
+    describe,
+    enclosing_loops,
+    insert_after,
+    insert_at,
+    insert_before,
+    is_loop,
+    kind_of,
+    names_in,
+    nest_of,
+    ranges_at,
+    refuse,
+)
+from tilewright.loops.region import copy_nest, covers, new_tile, redirect, region_of, tile_axes
+
+
+@dataclass(frozen=True, eq=False)
+class Cached:
+    """The tile, and the loops that fill it and write it back (empty where there is nothing to copy)."""
+
+    buffer: Value
+    fill: list[Op] = field(default_factory=list)
+    drain: list[Op] = field(default_factory=list)
+
+
+def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: str = "reg") -> Cached:
+    """Use a tile instead of `buffer` from op `first` to op `last` of the same block (by default just `first`).
+
+        for k { C[i, j] = C[i, j] + S }
+
+    becomes
+
+        acc = alloc reg
+        acc[0, 0] = C[i, j]
+        for k { acc[0, 0] = acc[0, 0] + S }
+        C[i, j] = acc[0, 0]
+
+    The tile is filled before unless the first access overwrites all of it, and written back when it was changed.
+    ScheduleError when the part that is used has no known bounds (for "reg": no constant size), or when elements that
+    are not certainly written would be written back inside of a parallel loop.
+    """
+    block = block_of(first)
+    last = last or first
+    if last.parent is not block or block.ops.index(last) < block.ops.index(first):
+        refuse("cache", buffer, f"{describe(last)} does not follow {describe(first)} in the same block")
+    scope = block.ops[block.ops.index(first) : block.ops.index(last) + 1]
+    found = [a for a in accesses(scope) if a.buffer is buffer]
+    if not found:
+        refuse("cache", buffer, f"{describe(first)} does not use it")
+    if buffer.op in scope:
+        refuse("cache", buffer, "it is allocated in between")
+    around = ranges_at(first)
+    region = region_of("cache", buffer, found, around)
+    if space == "reg" and not all(s.is_const for s in region.sizes):
+        refuse(
+            "cache",
+            buffer,
+            f"a register tile needs a constant size, not [{', '.join(map(str, region.sizes))}]",
+        )
+    writes = [a for a in found if a.write]
+    surely = bool(writes) and any(covers(a, region) for a in writes)
+    if writes and not surely and any(kind_of(o) == "parallel" for o in enclosing_loops(first)):
+        refuse(
+            "cache",
+            buffer,
+            "not all of the tile is certainly written, which another thread might do; cache first",
+        )
+    tile = new_tile(buffer, region.sizes, space)
+    names = names_in(func)
+    fill = (
+        []
+        if _overwritten_first(found, region)
+        else copy_nest(names, buffer, tile, region, around, into_tile=True)
+    )
+    drain = copy_nest(names, tile, buffer, region, around, into_tile=False) if writes else []
+    for a in found:
+        redirect(a.op, tile, region.start)
+    assert tile.op is not None
+    insert_before(first, [tile.op, *_roots(fill)])
+    insert_after(last, _roots(drain))
+    return Cached(tile, fill, drain)
+
+
+def _overwritten_first(found: list[Access], region: Region) -> bool:
+    """Whether the first access (with the loops around it) fills the whole tile before anything is read."""
+    first = found[0]
+    if not first.write or not covers(first, region):
+        return False
+    return not any(first.loops and a.loops and a.loops[0] is first.loops[0] for a in found if not a.write)
+
+
+def _roots(nest: list[Op]) -> list[Op]:
+    """The outermost of nested loops; the ops themselves when there are no loops."""
+    return [op for op in nest if op.parent is None]
+
+
+def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
+    """Compute an output argument in a buffer of its own, which a new last nest copies out.
+
+        for i in 0..n { C[i] = S }    ->    t = alloc; for i in 0..n { t[i] = S }; for j in 0..n { C[j] = t[j] }
+
+    The copy can then be tiled and `fuse_at` brings the computation into its tiles. ScheduleError when the buffer is
+    no argument or is not written by an op of the kernel's body.
+    """
+    if buffer not in func.args:
+        refuse("cache_write", buffer, "it is not an argument of the kernel")
+    users = [ancestor_in(op, func.body) for op in buffer.users]
+    if not users:
+        refuse("cache_write", buffer, "nothing uses it")
+    type = buffer_type(buffer)
+    order = [op for op in func.body.ops if op in users]
+    if any(is_loop(op) and kind_of(op) == "parallel" for op in order):
+        refuse("cache_write", buffer, "the kernel is parallel already; cache_write before that")
+    tile = Op("alloc", [], [dense(type.dtype, type.shape, space)]).result
+    tile.name = buffer.name
+    for op in list(dict.fromkeys(buffer.users)):
+        op.set_operands([*op.operands[:-1], tile])
+    names = names_in(func)
+    axes = tile_axes(names, type.shape)
+    idx = tuple(v for v, _ in axes)
+    load = Op("load", [tile], [ScalarType(type.dtype)], {"idx": idx})
+    store = Op("store", [load.result, buffer], [], {"idx": idx})
+    drain = nest_of(axes, [load, store])
+    assert tile.op is not None
+    insert_at(func.body, 0, [tile.op])
+    insert_after(order[-1], [drain[0]] if drain else [load, store])
+    return Cached(tile, [], drain)

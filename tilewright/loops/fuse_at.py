@@ -1,0 +1,237 @@
+"""Computing an intermediate buffer where it is used, just the part that is used there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.sym import Sym, ge0, prove
+from tilewright.ir.types import ScalarType
+from tilewright.loops.bounds import Ranges, Region
+from tilewright.loops.deps import Access, accesses, written_buffers
+from tilewright.loops.nest import (
+    ancestor_in,
+    base_name,
+    block_of,
+    body_of,
+    describe,
+    enclosing_loops,
+    extent_of,
+    fresh_bound,
+    fresh_var,
+    insert_at,
+    is_loop,
+    loop_range,
+    loop_var,
+    names_in,
+    new_if,
+    put_ops,
+    ranges_of,
+    refuse,
+    substitute_in,
+    take_ops,
+)
+from tilewright.loops.region import new_tile, redirect, region_of
+
+STEP = "fuse_at"
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """What `fuse_at` made: the small buffer, the nests that fill it, and for each loop of the producers its copy."""
+
+    buffer: Value
+    nests: list[Op] = field(default_factory=list)
+    copies: dict[Op, Op] = field(default_factory=dict)
+
+
+def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: str = "if") -> Fused:
+    """Compute what one iteration of `loop` reads of `buffer` at the start of that iteration, in a smaller buffer.
+
+        t = alloc f32[n]
+        for i in 0..n { t[i] = S(i) }
+        for jo in 0..n // 8 { for ji in 0..8 { y[8*jo + ji] = T(t[8*jo + ji]) } }
+
+    becomes
+
+        for jo in 0..n // 8 {
+          t1 = alloc f32[8]
+          for i in 0..8 { t1[i] = S(8*jo + i) }
+          for ji in 0..8 { y[8*jo + ji] = T(t1[ji]) }
+        }
+
+    The producers are the nests before `loop` that write `buffer`, which must index it by their own loop variables.
+    They are copied; the originals go when nobody else reads the buffer, so a buffer with several consumers is fused
+    into one after the other. Where the region may reach beyond what the producers compute, guard="if" puts a
+    condition around their bodies and guard="loads" around their loads only (the surplus elements are then computed
+    from zeros and never read). ScheduleError when the buffer is an argument, when a producer also writes something
+    else or reads what is written in between, or when the region is not known.
+    """
+    alloc = buffer.op
+    if alloc is None or alloc.name != "alloc":
+        refuse(
+            STEP, buffer, "it is an argument of the kernel; use cache_write to compute it in a buffer first"
+        )
+    home = block_of(alloc)
+    anchor = ancestor_in(loop, home)
+    if anchor is None:
+        refuse(STEP, buffer, f"it is not allocated outside of {describe(loop)}")
+    stages = _producers(buffer, home.ops[: home.ops.index(anchor)])
+    reads = _reads(buffer, loop)
+    _check_between(buffer, stages, home.ops[home.ops.index(stages[0]) : home.ops.index(anchor) + 1])
+    region = region_of(STEP, buffer, reads, ranges_of([*enclosing_loops(loop), loop]))
+    made = _Fusion(func, buffer, loop, region, space, guard).run(stages)
+    for access in reads:
+        redirect(access.op, made.buffer, region.start)
+    _drop_if_unread(buffer, stages)
+    return made
+
+
+def _producers(buffer: Value, before: Sequence[Op]) -> list[Op]:
+    stages = [op for op in before if buffer in written_buffers(accesses(op))]
+    if not stages:
+        refuse(STEP, buffer, "nothing before the loop writes it")
+    for op in stages:
+        if not is_loop(op) and op.name != "store":
+            refuse(STEP, buffer, f"its producer {describe(op)} is not a loop nest")
+        others = written_buffers(accesses(op)) - {buffer} - {o.result for o in op.walk() if o.name == "alloc"}
+        for other in others:
+            refuse(STEP, buffer, f"its producer {describe(op)} also writes {describe(other)}")
+    return stages
+
+
+def _reads(buffer: Value, loop: Op) -> list[Access]:
+    found = [a for a in accesses(body_of(loop)) if a.buffer is buffer]
+    if not found:
+        refuse(STEP, buffer, f"{describe(loop)} does not read it")
+    for a in found:
+        if a.write:
+            refuse(STEP, buffer, f"{describe(loop)} writes it as well")
+    return found
+
+
+def _check_between(buffer: Value, stages: Sequence[Op], between: Sequence[Op]) -> None:
+    """Nothing that a producer reads may change before its new place."""
+    needed = {a.buffer for op in stages for a in accesses(op)} - {buffer}
+    for op in between:
+        changed = set() if op in stages else written_buffers(accesses(op)) & needed
+        for other in changed:
+            refuse(STEP, buffer, f"{describe(op)} changes {describe(other)}, which its producer reads")
+
+
+def _drop_if_unread(buffer: Value, stages: Sequence[Op]) -> None:
+    inside = {id(o) for op in stages for o in op.walk()}
+    if all(id(user) in inside for user in buffer.users):
+        for op in stages:
+            op.erase()
+        assert buffer.op is not None
+        buffer.op.erase()
+
+
+class _Fusion:
+    """State of one fusion: where the copies go and what is restricted."""
+
+    def __init__(self, func: Func, buffer: Value, loop: Op, region: Region, space: str, guard: str) -> None:
+        if guard not in ("if", "loads"):
+            refuse(STEP, buffer, f"guard '{guard}' is neither 'if' nor 'loads'")
+        self.old = buffer
+        self.loop = loop
+        self.region = region
+        self.guard = guard
+        self.names = names_in(func)
+        self.around = ranges_of([*enclosing_loops(loop), loop])
+        self.new = new_tile(buffer, region.sizes, space)
+
+    def run(self, stages: Sequence[Op]) -> Fused:
+        made = Fused(self.new)
+        for stage in stages:
+            made.nests.append(self._copy(stage, made.copies))
+        assert self.new.op is not None
+        insert_at(body_of(self.loop), 0, [self.new.op, *made.nests])
+        return made
+
+    def _copy(self, stage: Op, copies: dict[Op, Op]) -> Op:
+        axes = self._axes(stage)
+        copy = stage.clone({})
+        mapping: dict[Sym, Sym] = {}
+        pairs = list(zip(stage.walk(), copy.walk(), strict=True))
+        conditions: dict[Sym, list[Sym]] = {}  # new variable -> what keeps it inside of the producer's domain
+        innermost: Op | None = None
+        for old, new in pairs:
+            if is_loop(old):
+                copies[old] = new
+                if old in axes:
+                    self._restrict(old, new, axes[old], mapping, conditions)
+                    innermost = new
+                else:
+                    mapping[loop_var(old)] = fresh_var(self.names, base_name(loop_var(old)), extent_of(old))
+            elif old.name == "bind":
+                mapping[old.attrs["var"]] = fresh_bound(self.names, old.attrs["var"])
+        substitute_in(copy, mapping)
+        for old, new in pairs:
+            if old.name in ("for", "bind") and old not in axes:
+                new.attrs["var"] = mapping[old.attrs["var"]]
+            elif old.name in ("load", "store") and new.operands[-1] is self.old:
+                redirect(new, self.new, self.region.start)
+        if innermost is not None:
+            self._protect(innermost, copy, conditions)
+        return copy
+
+    def _axes(self, stage: Op) -> dict[Op, int]:
+        """The loops of a producer that run over the axes of the buffer."""
+        loops = {loop_var(o): o for o in stage.walk() if is_loop(o)}
+        axes: dict[Op, int] = {}
+        for access in accesses(stage):
+            if access.buffer is not self.old:
+                continue
+            for axis, i in enumerate(access.idx):
+                if i.is_const:
+                    continue
+                loop = loops.get(i)
+                if loop is None or axes.setdefault(loop, axis) != axis:
+                    refuse(
+                        STEP, self.old,
+                        f"its producer uses index {i} on axis {axis}; it must be a loop variable of its own",
+                    )  # fmt: skip
+        return axes
+
+    def _restrict(
+        self, old: Op, new: Op, axis: int, mapping: dict[Sym, Sym], conditions: dict[Sym, list[Sym]]
+    ) -> None:
+        """Let the loop of an axis run over the region only."""
+        start, size = self.region.start[axis], self.region.sizes[axis]
+        v = fresh_var(self.names, base_name(loop_var(old)), size)
+        position = start + v
+        mapping[loop_var(old)] = position
+        new.attrs["var"], new.attrs["extent"] = v, size
+        ranges: Ranges = {**self.around, v: loop_range(new)}
+        limits = [ge0(position), ge0(extent_of(old).subs(mapping) - 1 - position)]
+        conditions[v] = [c for c in limits if prove(c, ranges) is not True]
+
+    def _protect(self, innermost: Op, copy: Op, conditions: dict[Sym, list[Sym]]) -> None:
+        """Keep positions outside of the producer's domain from being computed."""
+        needed = tuple(c for listed in conditions.values() for c in listed)
+        if not needed:
+            return
+        if self.guard == "if":
+            put_ops(body_of(innermost), [new_if(needed, take_ops(body_of(innermost)))])
+            return
+        for op in copy.walk():
+            if op.name in ("check", "bind") or _divides_integers(op):
+                refuse(STEP, self.old, f"guard='loads' is not possible, as its producer has a '{op.name}'")
+            if op.name == "load" and op.operands[0] is not self.new:
+                used = frozenset[Sym]().union(*(i.vars for i in op.attrs["idx"]))
+                own = tuple(c for v, listed in conditions.items() if v in used for c in listed)
+                if own:
+                    op.attrs["guard"] = (*own, *op.attrs.get("guard", ()))
+                    op.attrs.setdefault("other", 0)
+
+
+def _divides_integers(op: Op) -> bool:
+    """Whether the op may meet a division by zero in a surplus element."""
+    return (
+        op.name in ("div", "rem", "mod")
+        and isinstance(op.result.type, ScalarType)
+        and op.result.type.dtype.is_int
+    )

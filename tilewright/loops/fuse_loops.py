@@ -1,0 +1,80 @@
+"""Making one loop of two: nested loops into a flat one, neighbouring loops into one with both bodies."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Func, Op
+from tilewright.loops.deps import accesses, conflicts, ordered
+from tilewright.loops.nest import (
+    base_name,
+    block_of,
+    body_of,
+    describe,
+    extent_of,
+    fresh_var,
+    is_loop,
+    kind_of,
+    loop_var,
+    names_in,
+    put_ops,
+    ranges_at,
+    refuse,
+    substitute_in,
+    take_ops,
+)
+
+
+def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
+    """Two nested loops become one flat loop; it keeps the identity and kind of `outer`.
+
+        for i in 0..m { for j in 0..n { S(i, j) } }    ->    for ij in 0..m*n { S(ij // n, ij % n) }
+
+    ScheduleError when `inner` is not the only op of `outer`, when its extent reads the variable of `outer`, or when
+    one of them is a vector or unrolled loop.
+    """
+    if body_of(outer).ops != [inner] or not is_loop(inner):
+        refuse("fuse_loops", outer, f"it must hold exactly {describe(inner)}")
+    if loop_var(outer) in extent_of(inner).vars:
+        refuse("fuse_loops", inner, f"its extent reads '{loop_var(outer)}'")
+    for loop in (outer, inner):
+        if kind_of(loop) in ("vector", "unroll"):
+            refuse("fuse_loops", loop, f"it is a {kind_of(loop)} loop already")
+    n = extent_of(inner)
+    total = extent_of(outer) * n
+    flat = fresh_var(names_in(func), f"{base_name(loop_var(outer))}{base_name(loop_var(inner))}", total)
+    ops = take_ops(body_of(inner))
+    put_ops(body_of(outer), ops)
+    substitute_in(body_of(outer), {loop_var(outer): flat // n, loop_var(inner): flat % n})
+    outer.attrs["var"], outer.attrs["extent"] = flat, total
+    return outer
+
+
+def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
+    """Two neighbouring loops of the same extent become one that runs both bodies; it is `first`.
+
+        for i in 0..n { S(i) }
+        for j in 0..n { T(j) }       ->    for i in 0..n { S(i); T(i) }
+
+    ScheduleError when they are not neighbours of the same extent and kind, or when T(i) may touch what S writes (or
+    write what S reads) in a later iteration.
+    """
+    block = block_of(first)
+    if second.parent is not block or block.ops.index(second) != block.ops.index(first) + 1:
+        refuse("fuse_siblings", first, f"{describe(second)} does not follow it directly")
+    if extent_of(first) != extent_of(second) or kind_of(first) != kind_of(second):
+        refuse("fuse_siblings", first, f"{describe(second)} differs in extent or kind")
+    v = loop_var(first)
+    substitute_in(body_of(second), {loop_var(second): v})
+    a, b = accesses(body_of(first)), accesses(body_of(second))
+    outer = ranges_at(first)
+    for x, y in conflicts(a, b):
+        if not ordered(x, y, first, outer):
+            substitute_in(body_of(second), {v: loop_var(second)})
+            refuse(
+                "fuse_siblings", first,
+                f"{describe(y.op)} in {describe(second)} may need {describe(x.buffer)} from a later iteration",
+            )  # fmt: skip
+    ops = take_ops(body_of(second))
+    block.ops.remove(second)
+    second.parent = None
+    put_ops(body_of(first), [*body_of(first).ops, *ops])
+    return first

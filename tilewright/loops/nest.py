@@ -1,0 +1,261 @@
+"""Moving around in a loop program and editing it: loops are `for` ops, and an op keeps its identity under edits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NoReturn
+
+from tilewright.ir.core import Block, Func, Op, Value, substitute
+from tilewright.ir.diag import UNKNOWN, Loc, ScheduleError
+from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.types import BufferType
+from tilewright.loops.bounds import Ranges
+
+
+def refuse(step: str, subject: Op | Value | str, reason: str) -> NoReturn:
+    """Raise the ScheduleError of a step that is not legal."""
+    raise ScheduleError(f"{step} {describe(subject)}: {reason}")
+
+
+def describe(subject: Op | Value | str) -> str:
+    """A loop, buffer or op as error messages name it."""
+    if isinstance(subject, str):
+        return subject
+    if isinstance(subject, Value):
+        return f"buffer '{subject.name or '?'}' ({subject.type})"
+    if is_loop(subject):
+        return f"loop '{loop_var(subject)}' (0..{extent_of(subject)}, {kind_of(subject)})"
+    return f"op '{subject.name}' of {subject.loc}"
+
+
+# Reading
+
+
+def is_loop(op: Op) -> bool:
+    return op.name == "for"
+
+
+def loop_var(loop: Op) -> Sym:
+    return loop.attrs["var"]
+
+
+def extent_of(loop: Op) -> Sym:
+    return loop.attrs["extent"]
+
+
+def kind_of(loop: Op) -> str:
+    return loop.attrs["kind"]
+
+
+def body_of(op: Op) -> Block:
+    """The only block of a `for` or `if`."""
+    return op.blocks[0]
+
+
+def block_of(op: Op) -> Block:
+    """The block that holds `op`."""
+    assert op.parent is not None, f"{op.name} is in no block"
+    return op.parent
+
+
+def buffer_type(value: Value) -> BufferType:
+    assert isinstance(value.type, BufferType), f"{value} is not a buffer"
+    return value.type
+
+
+def enclosing(op: Op) -> list[Op]:
+    """The `for` and `if` ops around `op`, outermost first."""
+    found: list[Op] = []
+    holder = block_of(op).parent
+    while isinstance(holder, Op):
+        found.append(holder)
+        holder = block_of(holder).parent
+    return found[::-1]
+
+
+def enclosing_loops(op: Op) -> list[Op]:
+    """The loops around `op`, outermost first."""
+    return [o for o in enclosing(op) if is_loop(o)]
+
+
+def ancestor_in(op: Op, block: Block) -> Op | None:
+    """`op` or the op around it that is directly in `block`; None when there is none."""
+    current: Op | Func | None = op
+    while isinstance(current, Op):
+        if current.parent is block:
+            return current
+        current = current.parent.parent if current.parent else None
+    return None
+
+
+def is_inside(op: Op, outer: Op) -> bool:
+    """Whether `op` is nested in `outer`, at any depth."""
+    return outer in enclosing(op)
+
+
+def loops_in(root: Op | Block) -> list[Op]:
+    """All loops of an op (itself included) or block, in program order."""
+    return [op for op in root.walk() if is_loop(op)]
+
+
+def find_loop(func: Func, name: str) -> Op:
+    """The loop whose variable is called `name`; ScheduleError with the names there are when there is none."""
+    loops = loops_in(func.body)
+    for loop in loops:
+        if loop_var(loop).name == name:
+            return loop
+    listed = ", ".join(loop_var(loop).name for loop in loops)
+    raise ScheduleError(f"kernel @{func.name} has no loop '{name}'; its loops are {listed or 'none'}")
+
+
+def loop_range(loop: Op) -> tuple[Sym, Sym]:
+    """Inclusive range of the loop's variable."""
+    return sym(0), extent_of(loop) - 1
+
+
+def ranges_of(loops: Iterable[Op]) -> Ranges:
+    return {loop_var(loop): loop_range(loop) for loop in loops}
+
+
+def ranges_at(op: Op) -> Ranges:
+    """The ranges of all loops around `op`."""
+    return ranges_of(enclosing_loops(op))
+
+
+# Names
+
+
+def names_in(func: Func) -> set[str]:
+    """Names that are taken by loops, bound indices and dims of `func`."""
+    names = {v.name for v in func.attrs.get("dims", ())}
+    for value in func.args:
+        for d in buffer_type(value).shape:
+            names.update(v.name for v in d.vars)
+    for op in func.body.walk():
+        if op.name in ("for", "bind"):
+            names.add(op.attrs["var"].name)
+    return names
+
+
+def fresh_var(names: set[str], hint: str, extent: Sym) -> Sym:
+    """A new loop variable for 0..extent, called `hint` or a free variation of it, which is added to `names`."""
+    name, n = hint, 0
+    while name in names:
+        n += 1
+        name = f"{hint}_{n}"
+    names.add(name)
+    _, hi = extent.bounds
+    return var(name, 0, hi - 1 if hi is not None and hi > 0 else None)
+
+
+def base_name(v: Sym) -> str:
+    """The variable's name without the number of a variation."""
+    stem, _, tail = v.name.rpartition("_")
+    return stem if stem and tail.isdigit() else v.name
+
+
+# Editing
+
+
+def new_loop(v: Sym, extent: Sym, ops: Sequence[Op] = (), kind: str = "serial", loc: Loc = UNKNOWN) -> Op:
+    """`for v in 0..extent { ops }`, in no block yet."""
+    block = Block()
+    for op in ops:
+        block.append(op)
+    return Op("for", attrs={"var": v, "extent": extent, "kind": kind}, blocks=[block], loc=loc)
+
+
+def new_if(
+    guard: Sequence[Sym], ops: Sequence[Op] = (), operands: Sequence[Value] = (), loc: Loc = UNKNOWN
+) -> Op:
+    """`if all of guard { ops }`, in no block yet."""
+    block = Block()
+    for op in ops:
+        block.append(op)
+    return Op("if", operands, attrs={"guard": tuple(guard)}, blocks=[block], loc=loc)
+
+
+def nest_of(loops: Sequence[tuple[Sym, Sym]], ops: Sequence[Op], loc: Loc = UNKNOWN) -> list[Op]:
+    """Serial loops (variable, extent) around `ops`; the loops, outermost first."""
+    made: list[Op] = []
+    inner = list(ops)
+    for v, extent in reversed(loops):
+        loop = new_loop(v, extent, inner, loc=loc)
+        made.append(loop)
+        inner = [loop]
+    return made[::-1]
+
+
+def take_ops(block: Block) -> list[Op]:
+    """Empty `block`; the ops it had."""
+    ops, block.ops = block.ops, []
+    return ops
+
+
+def put_ops(block: Block, ops: Iterable[Op]) -> None:
+    """Set the ops of `block`."""
+    block.ops = list(ops)
+    for op in block.ops:
+        op.parent = block
+
+
+def insert_at(block: Block, position: int, ops: Sequence[Op]) -> None:
+    for op in ops:
+        op.parent = block
+    block.ops[position:position] = ops
+
+
+def insert_before(anchor: Op, ops: Sequence[Op]) -> None:
+    block = block_of(anchor)
+    insert_at(block, block.ops.index(anchor), ops)
+
+
+def insert_after(anchor: Op, ops: Sequence[Op]) -> None:
+    block = block_of(anchor)
+    insert_at(block, block.ops.index(anchor) + 1, ops)
+
+
+def replace_op(op: Op, ops: Sequence[Op]) -> None:
+    """Put `ops` where `op` was; `op` is in no block afterwards, but keeps its operands and blocks."""
+    block = block_of(op)
+    position = block.ops.index(op)
+    del block.ops[position]
+    op.parent = None
+    insert_at(block, position, ops)
+
+
+def substitute_in(root: Op | Block, mapping: Mapping[Sym, Sym]) -> None:
+    """Replace variables in every attribute below `root` (and of it); variables that an op binds stay."""
+    for op in root.walk():
+        for key, attr in op.attrs.items():
+            if key != "var":
+                op.attrs[key] = substitute(attr, mapping)
+
+
+def rename_vars(root: Op, names: set[str]) -> None:
+    """Give every loop and bound index of `root` a variable that no other has, so that clones can nest."""
+    mapping: dict[Sym, Sym] = {}
+    for op in root.walk():
+        if op.name == "for":
+            mapping[op.attrs["var"]] = fresh_var(names, base_name(op.attrs["var"]), op.attrs["extent"])
+        elif op.name == "bind":
+            mapping[op.attrs["var"]] = fresh_bound(names, op.attrs["var"])
+    substitute_in(root, mapping)
+    for op in root.walk():
+        if op.name in ("for", "bind"):
+            op.attrs["var"] = mapping[op.attrs["var"]]
+
+
+def fresh_bound(names: set[str], v: Sym) -> Sym:
+    """A new variable with the bounds of `v`."""
+    return var(fresh_var(names, base_name(v), sym(1)).name, *v.bounds)
+
+
+def outside_values(ops: Sequence[Op]) -> Iterator[tuple[Op, Value]]:
+    """Scalars defined among `ops` (at any depth) with a user that is not: (defining op, value)."""
+    inside = {id(o) for op in ops for o in op.walk()}
+    for op in ops:
+        for o in op.walk():
+            for value in o.results:
+                if any(id(user) not in inside for user in value.users):
+                    yield o, value

@@ -1,0 +1,96 @@
+"""Layouts of packed operands: axes split into pieces, and the pieces put in a new order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, ceildiv, sym
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How an array is laid out anew.
+
+    `factors[a]` splits axis `a` into 1 + len(factors[a]) pieces: (4, 16) gives pieces of extent ceil(n / 64), 4 and
+    16. All pieces are numbered in axis order; `order` lists them from the outermost to the innermost axis of the new
+    array, which is dense and filled with zeros where it is larger. `pack` of a [k, n] matrix in panels of 32 columns,
+    each with its 32 columns of one row together, is `Packing(((), (32,)), (1, 0, 2))`.
+    """
+
+    factors: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        pieces = sum(1 + len(f) for f in self.factors)
+        if sorted(self.order) != list(range(pieces)):
+            raise ScheduleError(f"packing order {self.order} does not list each of the {pieces} pieces once")
+        if any(f < 1 for listed in self.factors for f in listed):
+            raise ScheduleError(f"packing factors {self.factors} must be at least 1")
+
+    @property
+    def rank(self) -> int:
+        """Rank of the array before packing."""
+        return len(self.factors)
+
+    def pieces(self, shape: Sequence[Sym]) -> list[Sym]:
+        """Extents of the pieces in axis order."""
+        extents: list[Sym] = []
+        for n, factors in zip(shape, self.factors, strict=True):
+            extents += [ceildiv(n, prod(factors)), *map(sym, factors)]
+        return extents
+
+    def shape(self, shape: Sequence[Sym]) -> tuple[Sym, ...]:
+        """Shape of the packed array."""
+        extents = self.pieces(shape)
+        return tuple(extents[piece] for piece in self.order)
+
+    def padded(self, shape: Sequence[Sym]) -> tuple[Sym, ...]:
+        """Shape before packing with the zeros that packing adds."""
+        return tuple(ceildiv(n, prod(f)) * prod(f) for n, f in zip(shape, self.factors, strict=True))
+
+    def index(self, idx: Sequence[Sym]) -> tuple[Sym, ...]:
+        """Where the element at `idx` is in the packed array."""
+        parts: list[Sym] = []
+        for i, factors in zip(idx, self.factors, strict=True):
+            parts.append(i // prod(factors))
+            for k, factor in enumerate(factors):
+                parts.append(i // prod(factors[k + 1 :]) % factor)
+        return tuple(parts[piece] for piece in self.order)
+
+    def position(self, packed: Sequence[Sym]) -> tuple[Sym, ...]:
+        """The element (before packing) that is at `packed`; may lie in the added zeros."""
+        parts = [sym(0)] * len(self.order)
+        for piece, i in zip(self.order, packed, strict=True):
+            parts[piece] = i
+        idx: list[Sym] = []
+        first = 0
+        for factors in self.factors:
+            i = parts[first]
+            for factor, part in zip(factors, parts[first + 1 : first + 1 + len(factors)], strict=True):
+                i = i * factor + part
+            idx.append(i)
+            first += 1 + len(factors)
+        return tuple(idx)
+
+
+def identity_packing(rank: int) -> Packing:
+    """The packing that changes nothing."""
+    return Packing(((),) * rank, tuple(range(rank)))
+
+
+def apply_packing(array: np.ndarray, packing: Packing) -> np.ndarray:
+    """`array` in the packed layout (a C-contiguous copy), with zeros where the packed array is larger."""
+    assert array.ndim == packing.rank, f"array of rank {array.ndim}, packing for rank {packing.rank}"
+    padding, split = [], []
+    for n, factors in zip(array.shape, packing.factors, strict=True):
+        whole = prod(factors)
+        rounds = -(-n // whole)
+        padding.append((0, rounds * whole - n))
+        split += [rounds, *factors]
+    padded = np.pad(array, padding) if any(after for _, after in padding) else array
+    return np.ascontiguousarray(padded.reshape(split).transpose(packing.order))

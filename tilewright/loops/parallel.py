@@ -1,0 +1,43 @@
+"""Running the iterations of a loop on several threads."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Func, Op
+from tilewright.loops.deps import accesses, conflicts, private_buffers, separated
+from tilewright.loops.nest import body_of, describe, kind_of, loop_var, refuse
+
+
+def parallel(func: Func, loop: Op) -> Op:
+    """Let threads share the iterations of the kernel's outermost loop.
+
+        for i in 0..n { S(i) }    ->    for i in 0..n parallel { S(i) }
+
+    ScheduleError when the loop is not the only op of the kernel, when it is not serial, or when two iterations may
+    touch the same element of a buffer that one of them writes.
+    """
+    if kind_of(loop) == "parallel":
+        return loop
+    if kind_of(loop) != "serial":
+        refuse("parallel", loop, f"it is a {kind_of(loop)} loop already")
+    if loop.parent is not func.body:
+        refuse("parallel", loop, "it is not an outermost loop")
+    for op in func.body.ops:
+        if op is not loop and op.name != "return":
+            refuse(
+                "parallel",
+                loop,
+                f"{describe(op)} stands beside it; the parallel loop must be alone in the kernel",
+            )
+    found = accesses(body_of(loop))
+    private = private_buffers(body_of(loop))
+    shared = [a for a in found if a.buffer not in private]
+    for k, a in enumerate(shared):
+        for _, b in conflicts([a], shared[k:]):
+            if loop not in separated(a, b, [loop], {}):
+                at = f"[{', '.join(map(str, a.idx))}] and [{', '.join(map(str, b.idx))}]"
+                refuse(
+                    "parallel", loop,
+                    f"iterations that differ in '{loop_var(loop)}' may meet in {describe(a.buffer)} at {at}",
+                )  # fmt: skip
+    loop.attrs["kind"] = "parallel"
+    return loop

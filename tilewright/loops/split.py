@@ -1,0 +1,106 @@
+"""Splitting a loop in two."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilewright.ir.core import Func, Op
+from tilewright.ir.sym import Sym, ceildiv, ge0, logical_not, sym
+from tilewright.loops.nest import (
+    base_name,
+    body_of,
+    extent_of,
+    fresh_var,
+    insert_after,
+    kind_of,
+    loop_var,
+    names_in,
+    new_if,
+    new_loop,
+    put_ops,
+    refuse,
+    rename_vars,
+    substitute_in,
+    take_ops,
+)
+
+TAILS = ("guard", "peel", "branch")
+
+
+class Split(NamedTuple):
+    """The loops that a split made; `tail` runs the last, incomplete round (None where there is none)."""
+
+    outer: Op
+    inner: Op
+    tail: Op | None
+
+
+def split(func: Func, loop: Op, factor: int, tail: str = "guard") -> Split:
+    """`v` becomes `factor*vo + vi`; the outer loop keeps the identity (and kind) of `loop`.
+
+        for v in 0..n { S }
+
+    becomes with tail "guard"
+
+        for vo in 0..ceildiv(n, 4) { for vi in 0..4 { if 4*vo + vi < n { S } } }
+
+    with "peel"
+
+        for vo in 0..n // 4 { for vi in 0..4 { S } }
+        for vt in 0..n % 4 { S }
+
+    and with "branch" (one outer loop, so that it can still be parallel)
+
+        for vo in 0..ceildiv(n, 4) {
+          if 4*vo + 3 < n { for vi in 0..4 { S } }
+          if 4*vo + 3 >= n { for vt in 0..n % 4 { S } }
+        }
+
+    No guard and no tail is made where the factor divides the extent for certain. ScheduleError for a factor below 1,
+    an unknown tail, a vector or unrolled loop, and for peeling a parallel loop.
+    """
+    _check(loop, factor, tail)
+    names = names_in(func)
+    n, v = extent_of(loop), loop_var(loop)
+    exact = n % factor == 0
+    rounds = n // factor if exact or tail == "peel" else ceildiv(n, factor)
+    outer = fresh_var(names, f"{base_name(v)}o", rounds)
+    inner = fresh_var(names, f"{base_name(v)}i", sym(factor))
+    start = factor * (n // factor) if tail == "peel" else factor * outer
+    rest = None if exact or tail == "guard" else _tail_loop(loop, start, n % factor, names)
+    substitute_in(body_of(loop), {v: factor * outer + inner})
+    inside = new_loop(inner, sym(factor), take_ops(body_of(loop)), loc=loop.loc)
+    loop.attrs["var"], loop.attrs["extent"] = outer, rounds
+    put_ops(body_of(loop), [inside])
+    if rest is None and not exact:
+        put_ops(body_of(inside), [new_if([ge0(n - 1 - factor * outer - inner)], take_ops(body_of(inside)))])
+    elif rest is not None and tail == "peel":
+        insert_after(loop, [rest])
+    elif rest is not None:
+        full = ge0(n - factor - factor * outer)
+        put_ops(body_of(loop), [new_if([full], [inside]), new_if([logical_not(full)], [rest])])
+    return Split(loop, inside, rest)
+
+
+def _check(loop: Op, factor: int, tail: str) -> None:
+    if factor < 1:
+        refuse("split", loop, f"the factor is {factor}, it must be at least 1")
+    if tail not in TAILS:
+        refuse("split", loop, f"tail '{tail}' is none of {', '.join(TAILS)}")
+    if kind_of(loop) in ("vector", "unroll"):
+        refuse("split", loop, f"it is a {kind_of(loop)} loop already; split it before that")
+    if tail == "peel" and kind_of(loop) == "parallel":
+        refuse(
+            "split", loop, 'peeling would leave work beside the parallel loop; use tail="branch" or "guard"'
+        )
+
+
+def _tail_loop(loop: Op, start: Sym, extent: Sym, names: set[str]) -> Op:
+    """A copy of the loop for the rounds from `start` on."""
+    copy = loop.clone({})
+    v = fresh_var(names, f"{base_name(loop_var(loop))}t", extent)
+    substitute_in(body_of(copy), {loop_var(loop): start + v})
+    copy.attrs["var"], copy.attrs["extent"], copy.attrs["kind"] = v, extent, "serial"
+    for op in body_of(copy).ops:
+        rename_vars(op, names)
+    return copy

@@ -1,0 +1,21 @@
+"""Marking loops to be written out."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Func, Op
+from tilewright.loops.nest import extent_of, kind_of, refuse
+
+
+def unroll(func: Func, loop: Op) -> Op:
+    """Repeat the body for each iteration; registers then have constant indices.
+
+        for i in 0..2 { S(i) }    ->    for i in 0..2 unroll { S(i) }
+
+    ScheduleError when the extent is not a constant, or the loop is parallel or a vector already.
+    """
+    if not extent_of(loop).is_const:
+        refuse("unroll", loop, "its extent is not a constant; split it first")
+    if kind_of(loop) not in ("serial", "unroll"):
+        refuse("unroll", loop, f"it is a {kind_of(loop)} loop already")
+    loop.attrs["kind"] = "unroll"
+    return loop
