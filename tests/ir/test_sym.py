@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import operator
 import pickle
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 
@@ -15,11 +17,21 @@ import numpy as np
 import pytest
 
 from tilewright.ir import sym as s
-from tilewright.ir.sym import Sym, const, parse_sym, parse_sym_prefix, prove, prove_ge0, simplify, var
+from tilewright.ir.sym import (
+    Sym,
+    const,
+    parse_sym,
+    parse_sym_prefix,
+    prove,
+    prove_ge0,
+    simplify,
+    var,
+)
+from tilewright.ir.symarith import _INTERNED
 
 N = var("n", 0, None)
 M = var("m", 1, None)
-I = var("i", 0, 5)  # noqa: E741 the usual name of a loop variable
+I = var("i", 0, 5)
 IO = var("io")
 K = var("k", -7, 9)
 B = var("b", 0, 1)
@@ -388,6 +400,25 @@ def test_interning_survives_copy_and_pickle() -> None:
         e = twin.expression
         assert pickle.loads(pickle.dumps(e)) is e
         assert copy.deepcopy(e) is e and copy.copy(e) is e
+
+
+def test_unused_expressions_are_forgotten() -> None:
+    gc.collect()
+    before = len(_INTERNED)
+    kept = [(N + j) // 7 * K for j in range(2000, 2100)]
+    assert len(_INTERNED) > before + 100
+    del kept
+    gc.collect()
+    assert len(_INTERNED) <= before + 5
+
+
+def test_threads_agree_on_the_object() -> None:
+    def build(offset: int) -> list[Sym]:
+        return [(N * 1001 + j + offset) // 13 for j in range(300)]
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(build, [0] * 8))
+    assert all(a is b for result in results[1:] for a, b in zip(results[0], result, strict=True))
 
 
 def test_walk_gives_the_parts() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import operator
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from math import gcd
-from typing import Any, final
-from weakref import WeakValueDictionary
+from typing import Any
 
+from tilewright.ir.interning import InternTable
 from tilewright.ir.symnode import Kind, Node
 
 Terms = dict["Sym", int]
@@ -20,9 +19,11 @@ RESERVED_NAMES = frozenset({"and", "or", "not", "min", "max", "select", "ceildiv
 MAX_TERMS = 1 << 14
 
 
-@final
 class Sym(Node):
-    """An interned integer expression in canonical form; made by functions and operators, never directly."""
+    """An interned integer expression in canonical form; made by functions and operators, never directly.
+
+    Equality is identity, but that a constant also equals the int of its value.
+    """
 
     __slots__ = ()
     __array_ufunc__ = None  # NumPy scalars and arrays leave mixed arithmetic to this class
@@ -45,8 +46,10 @@ class Sym(Node):
     def __add__(self, other: Sym | int) -> Sym:
         if (right := _operand(other)) is None:
             return NotImplemented
-        if self.kind == "const" and right.kind == "const":
-            return const(self._payload + right._payload)
+        if right is ZERO:
+            return self
+        if self is ZERO:
+            return right
         total = dict(self.terms)
         for mono, coef in right.terms:
             total[mono] = total.get(mono, 0) + coef
@@ -91,9 +94,20 @@ class Sym(Node):
         return intern, (self.kind, self._make, args, terms, self.name, self._payload)
 
 
-# Interning is what makes identity mean equality; the table holds its entries weakly and no setting lives in it.
-_INTERNED: WeakValueDictionary[tuple[Any, ...], Sym] = WeakValueDictionary()
-_INTERN_LOCK = threading.Lock()
+class _Constant(Sym):
+    """Apart from the others so that these keep the fast hash and equality of plain objects."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, int) and bool(self._payload == other))
+
+    def __hash__(self) -> int:
+        return hash(self._payload)
+
+
+# Interning is what makes identity mean equality; no setting lives in this table.
+_INTERNED: InternTable[Sym] = InternTable()
 
 
 def intern(
@@ -105,37 +119,34 @@ def intern(
     payload: Any = None,
 ) -> Sym:
     """The one object with this content, which must be canonical; `make(*args)` builds it from its operands."""
-    key = (kind, name, payload, args, terms)
+    key = frozenset(terms) if kind == "add" and terms else (kind, name, payload, args, terms)
     if (known := _INTERNED.get(key)) is not None:
         return known
-    with _INTERN_LOCK:
+    with _INTERNED.lock:
         if (known := _INTERNED.get(key)) is not None:
             return known
-        new = object.__new__(Sym)
-        new.kind, new.name, new._make, new._payload, new._args, new._terms = (
-            kind,
-            name,
-            make,
-            payload,
-            args,
-            terms,
-        )
-        new._hash = hash(payload) if kind == "const" else hash(key)
+        new: Sym = object.__new__(_Constant if kind == "const" else Sym)
+        new.kind, new.name, new._make, new._payload = kind, name, make, payload
+        new._args, new._terms = args, terms
         new._key = new._vars = new._interval = None
+        new._divides = kind in ("floordiv", "mod")
+        if kind == "mul" and args:
+            new._divides = any(factor._divides for factor in args)
         if kind == "const":
             new._terms = ((new if payload == 1 else ONE, payload),) if payload else ()
-        _INTERNED[key] = new
+        _INTERNED.add(key, new)
         return new
 
 
 def const(value: int) -> Sym:
     """The constant expression."""
-    return intern("const", None, (), payload=int(value))
+    return _SMALL[value] if 0 <= value < len(_SMALL) else intern("const", None, (), payload=int(value))
 
 
+_SMALL: tuple[Sym, ...] = ()
 ONE = const(1)
 ZERO = const(0)
-_SMALL = tuple(const(value) for value in range(-64, 1025))  # keeps the most frequent constants alive
+_SMALL = tuple(const(value) for value in range(1025))  # the most frequent constants, kept alive
 
 
 def var(name: str, lo: int | None = 0, hi: int | None = None) -> Sym:
@@ -147,7 +158,8 @@ def var(name: str, lo: int | None = 0, hi: int | None = None) -> Sym:
         )
     if lo is not None and hi is not None and lo > hi:
         raise ValueError(f"variable '{name}' has no value: its lower bound {lo} exceeds its upper bound {hi}")
-    return intern("var", None, (), name=name, payload=(lo, hi))
+    bounds = (None if lo is None else int(lo), None if hi is None else int(hi))
+    return intern("var", None, (), name=name, payload=bounds)
 
 
 def sym(x: Sym | int) -> Sym:
@@ -228,6 +240,8 @@ def sum_of(total: Terms) -> Sym:
         return ZERO
     if len(terms) == 1:
         return _scaled(*next(iter(terms.items())))
+    if (known := _INTERNED.get(frozenset(terms.items()))) is not None:  # before the sort, which takes longer
+        return known
     return intern("add", _total, None, tuple(sorted(terms.items(), key=_term_order)))
 
 
@@ -242,6 +256,8 @@ def _accumulate(terms: Terms, added: Sym, mono: Sym, coef: int) -> None:
 
 
 def _product(a: Sym, b: Sym) -> Sym:
+    if a is ONE or b is ONE:
+        return b if a is ONE else a
     left, right = a.terms, b.terms
     if len(left) * len(right) > MAX_TERMS:
         raise ValueError(
@@ -273,6 +289,13 @@ def _rebuilt(e: Sym, memo: dict[Sym, Sym]) -> Sym:
         return known
     if e._make is None:
         return e
+    if e._terms is not None:  # a sum or a scaled monomial: without making its operands
+        total: Terms = {}
+        for mono, coef in e._terms:
+            for part, part_coef in _rebuilt(mono, memo).terms:
+                total[part] = total.get(part, 0) + part_coef * coef
+        memo[e] = result = sum_of(total)
+        return result
     memo[e] = result = e._make(*(_rebuilt(arg, memo) for arg in e.args))
     return result
 
@@ -288,9 +311,13 @@ def _rejoin_divmod(terms: Terms) -> bool:
     `q*(x//q) + x%q` is x, `x - q*(x//q)` is x%q, `x - x%q` is q*(x//q), and `q*((x//q)%b) + x%q` is x%(q*b),
     each times any monomial. Every step lowers the depth of the divisions in the sum, so they come to an end.
     """
-    for mono, coef in terms.items():
+    divided = [mono for mono in terms if mono._divides]
+    if len(terms) == 1 or not divided:
+        return False
+    for mono in sorted(divided, key=sort_key):  # in the order of no construction
+        coef = terms[mono]
         for factor in factors_of(mono):
-            if factor.kind not in ("floordiv", "mod"):
+            if not factor._divides:
                 continue
             x, q = factor.args
             if len(q.terms) != 1:

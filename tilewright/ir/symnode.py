@@ -42,7 +42,7 @@ class Node:
     __slots__ = (
         "__weakref__",
         "_args",
-        "_hash",
+        "_divides",
         "_interval",
         "_key",
         "_make",
@@ -58,10 +58,8 @@ class Node:
     _make: Callable[..., Self] | None  # the function that makes this kind of operands; None for const and var
     _payload: Any  # const: its value; var: (lo, hi)
     _args: tuple[Self, ...] | None  # None until asked for, where `_terms` holds the content
-    _terms: (
-        tuple[tuple[Self, int], ...] | None
-    )  # the polynomial of const, add and scaled mul; None: itself times 1
-    _hash: int
+    _terms: tuple[tuple[Self, int], ...] | None  # the polynomial; None where that is the node itself times 1
+    _divides: bool  # for a monomial: whether a factor is a division or a remainder
     _key: tuple[Any, ...] | None
     _vars: frozenset[Self] | None
     _interval: Interval | None
@@ -140,12 +138,6 @@ class Node:
         }
         with np.errstate(divide="ignore"):  # both branches of a select are computed, also the one not taken
             return _evaluate_numpy(self, arrays)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (self.kind == "const" and isinstance(other, int) and self._payload == other)
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __int__(self) -> int:
         return self.value

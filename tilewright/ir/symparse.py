@@ -59,13 +59,22 @@ def _skip_space(text: str, pos: int) -> int:
     return match.end() if match else pos
 
 
-def _error(text: str, pos: int, problem: str) -> ValueError:
-    line_start = text.rfind("\n", 0, pos) + 1
-    line_end = text.find("\n", pos)
-    line = text[line_start : line_end if line_end >= 0 else len(text)]
-    caret = " " * (pos - line_start) + "^"
-    number = text.count("\n", 0, pos) + 1
-    return ValueError(f"{problem} (line {number}, column {pos - line_start + 1})\n  {line}\n  {caret}")
+class SymTextError(ValueError):
+    """Text that spells no expression: `problem` at character `pos`; the message shows the line and a caret."""
+
+    def __init__(self, problem: str, text: str, pos: int) -> None:
+        line_start = text.rfind("\n", 0, pos) + 1
+        line_end = text.find("\n", pos)
+        line = text[line_start : line_end if line_end >= 0 else len(text)]
+        caret = " " * (pos - line_start) + "^"
+        number = text.count("\n", 0, pos) + 1
+        super().__init__(f"{problem} (line {number}, column {pos - line_start + 1})\n  {line}\n  {caret}")
+        self.problem = problem
+        self.pos = pos
+
+
+def _error(text: str, pos: int, problem: str) -> SymTextError:
+    return SymTextError(problem, text, pos)
 
 
 class _Reader:
