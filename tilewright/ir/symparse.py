@@ -46,8 +46,8 @@ def parse_sym(text: str, lookup: Lookup) -> Sym:
 def parse_sym_prefix(text: str, pos: int, lookup: Lookup) -> tuple[Sym, int]:
     """The longest expression that starts at `pos`, and the position just after its last token.
 
-    It stops at the first token that cannot continue an expression: a comma, a closing bracket, `..`, `->`, `{`,
-    a name, the end of the text.
+    It stops at the first token that cannot continue an expression: a comma, a closing bracket, `..`, `->`,
+    `{`, a name, the end of the text.
     """
     reader = _Reader(text, pos, lookup)
     expression = reader.disjunction(0)
@@ -60,7 +60,7 @@ def _skip_space(text: str, pos: int) -> int:
 
 
 class SymTextError(ValueError):
-    """Text that spells no expression: `problem` at character `pos`; the message shows the line and a caret."""
+    """Text that spells no expression: `problem` at character `pos`; the message shows a caret under it."""
 
     def __init__(self, problem: str, text: str, pos: int) -> None:
         line_start = text.rfind("\n", 0, pos) + 1
@@ -107,7 +107,7 @@ class _Reader:
     def _unexpected(self, wanted: str) -> ValueError:
         found = f"'{self.text[self.start]}'" if self.start < len(self.text) else "the end of the text"
         return _error(
-            self.text, self.start, f"expected {wanted}, found {self.token and repr(self.token) or found}"
+            self.text, self.start, f"expected {wanted}, found {(self.token and repr(self.token)) or found}"
         )
 
     def disjunction(self, depth: int) -> Sym:

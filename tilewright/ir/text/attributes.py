@@ -1,0 +1,112 @@
+"""Printing attributes, types and variables."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.diag import InternalError, Loc
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym
+from tilewright.ir.text.notation import NAME
+from tilewright.ir.types import BufferType, ScalarType, TensorType, Type
+
+
+def print_type(type: Type) -> str:
+    """`f32[n, 4]` a tensor, `&f32[n, 4]` a global buffer, `reg f32[4]` another buffer, `f32` a scalar."""
+    if isinstance(type, ScalarType):
+        return type.dtype.name
+    if isinstance(type, TensorType):
+        return f"{type.dtype.name}[{print_syms(type.shape)}]"
+    if not isinstance(type, BufferType):
+        raise InternalError(f"type {type!r} has no text form")
+    space = "&" if type.space == "global" else f"{type.space} "
+    strides = "" if type.is_dense else f" strides({print_syms(type.strides)})"
+    offset = "" if type.offset == 0 else f" offset({type.offset})"
+    return f"{space}{type.dtype.name}[{print_syms(type.shape)}]{strides}{offset}"
+
+
+def print_syms(syms: tuple[Sym, ...]) -> str:
+    return ", ".join(map(str, syms))
+
+
+def print_variable(variable: Sym) -> str:
+    """The declaration of a variable: `n` for 0 and up, else with its bounds, as `1 <= n <= 64`."""
+    lo, hi = variable.bounds
+    below = "" if lo == 0 else "-inf <= " if lo is None else f"{lo} <= "
+    return f"{below}{variable.name}{'' if hi is None else f' <= {hi}'}"
+
+
+def print_string(text: str) -> str:
+    return json.dumps(text)
+
+
+def print_name(name: str) -> str:
+    """A name after `@` or of an op: quoted when it is not an identifier."""
+    return name if NAME.fullmatch(name) else print_string(name)
+
+
+def print_number(value: bool | int | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # Not repr(value): NumPy's float64 is a float, and spells itself in another way.
+    return int.__repr__(value) if isinstance(value, int) else float.__repr__(value)
+
+
+def print_attrs(attrs: Mapping[str, Any]) -> str:
+    return ", ".join([f"{key}={print_attr(value)}" for key, value in attrs.items()])
+
+
+def print_attr(value: Any) -> str:
+    """An attribute's value; InternalError when values of its kind have no text form."""
+    match value:
+        case bool() | int() | float():
+            return print_number(value)
+        case str():
+            return print_string(value)
+        case None:
+            return "none"
+        case Sym():
+            return f"`{value}`"
+        case DType():
+            return value.name
+        case tuple():
+            if value and all(isinstance(v, Sym) for v in value):
+                return f"[{print_syms(value)}]"
+            return f"({', '.join(map(print_attr, value))}{',' if len(value) == 1 else ''})"
+        case dict():
+            return "{" + ", ".join(f"{print_attr(k)}: {print_attr(v)}" for k, v in value.items()) + "}"
+        case Type():
+            return f"type({print_type(value)})"
+        case np.generic():
+            return print_attr(value.item())
+    raise InternalError(
+        f"an attribute of type {type(value).__name__} has no text form: {value!r}",
+        hint="attributes are numbers, strings, dtypes, types, Syms, None, and tuples and dicts of these",
+    )
+
+
+def print_loc(loc: Loc) -> str:
+    return f" loc({print_string(loc.node)}, {print_string(loc.op)})" if loc.node or loc.op else ""
+
+
+def print_elements(array: np.ndarray) -> str:
+    """All elements in row-major order: `[1.0, 2.0]`."""
+    return f"[{', '.join(map(_print_element, array.reshape(-1)))}]"
+
+
+def _print_element(element: Any) -> str:
+    if isinstance(element, str | bytes):
+        return print_string(element if isinstance(element, str) else element.decode("utf-8", "replace"))
+    if isinstance(element, bool | np.bool_):
+        return "true" if element else "false"
+    if isinstance(element, int | np.integer):
+        return str(int(element))
+    number = float(element)
+    # The 4-bit integers of ml_dtypes are no np.integer.
+    whole = np.asarray(element).dtype.name in ("int4", "uint4") and not math.isnan(number)
+    return str(int(number)) if whole else repr(number)

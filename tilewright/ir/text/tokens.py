@@ -1,0 +1,326 @@
+"""The tokens of program text, and a cursor over them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NoReturn
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.diag import TextError
+from tilewright.ir.sym import Sym, const, parse_sym_prefix, var
+from tilewright.ir.symparse import SymTextError
+from tilewright.ir.text.notation import NAME
+from tilewright.ir.textpos import text_error
+from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, row_major
+
+_TOKEN = re.compile(
+    rf"""(?P<skip>\s+|\#[^\n]*)
+       | (?P<name>{NAME.pattern})
+       | (?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)
+       | (?P<string>"(?:[^"\\\n]|\\.)*")
+       | (?P<sign>->|\.\.|<=|>=|==|!=|\+=|//|[()\[\]{{}},:=<>+*/%@&`-])
+    """,
+    re.VERBOSE | re.ASCII,
+)
+# Texts that are worth remembering, because they occur again and again: an index without parentheses up to
+# what ends it, and a type. (What was read is used only while the same variables are in scope.)
+_INDEX = re.compile(r"[\w.+*/% -]*(?=[,\]])", re.ASCII)
+_TYPE = re.compile(r"(?:&|scratch |reg )?\w+(?:\[[^\[\]`\n]*\])?(?=[,){\n]| [{=])", re.ASCII)
+
+_ENDS = frozenset({",", "]", ")"})
+
+
+class Cursor:
+    """A position among the tokens of a text, with what can be read at it; keeps the variables in scope."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.kinds: list[str] = []
+        self.tokens: list[str] = []
+        self.starts: list[int] = []
+        self.at = 0
+        self.token = ""
+        self.variables: dict[str, Sym] = {}
+        self.indices: dict[str, tuple[Sym, int]] = {}
+        self.known_types: dict[str, Type] = {}
+        self._scan()
+        self.seek(0)
+
+    def _scan(self) -> None:
+        pos, text = 0, self.text
+        for found in _TOKEN.finditer(text):
+            if found.start() != pos:
+                break
+            pos = found.end()
+            kind = found.lastgroup
+            if kind != "skip":
+                assert kind is not None
+                self.kinds.append(kind)
+                self.tokens.append(found[0])
+                self.starts.append(found.start())
+        if pos != len(text):
+            problem = "a string that does not end on its line" if text[pos] == '"' else "no token starts here"
+            raise text_error(problem, text, pos, file=self.file)
+        self.kinds.append("end")
+        self.tokens.append("")
+        self.starts.append(len(text))
+
+    # Tokens
+
+    @property
+    def kind(self) -> str:
+        return self.kinds[self.at]
+
+    def seek(self, at: int) -> None:
+        self.at = at
+        self.token = self.tokens[at]
+
+    def advance(self) -> str:
+        """Step over the current token and return it."""
+        token, at = self.token, self.at
+        if at + 1 < len(self.tokens):
+            self.at = at + 1
+            self.token = self.tokens[at + 1]
+        return token
+
+    def skip_to(self, pos: int) -> None:
+        """Go to the first token that starts at character `pos` or after it."""
+        at, starts = self.at, self.starts
+        while starts[at] < pos:
+            at += 1
+        self.seek(at)
+
+    def peek(self) -> str:
+        """The token after the current one."""
+        return self.tokens[min(self.at + 1, len(self.tokens) - 1)]
+
+    def accept(self, token: str) -> bool:
+        # A string token begins with a quote, so that it equals no sign and no word.
+        if self.token != token:
+            return False
+        self.advance()
+        return True
+
+    def expect(self, token: str) -> None:
+        if self.token != token:
+            self.fail(f"expected '{token}'")
+        self.advance()
+
+    def name(self, what: str) -> str:
+        if self.kinds[self.at] != "name":
+            self.fail(f"expected {what}")
+        return self.advance()
+
+    def on_same_line(self) -> bool:
+        """Whether there is no line break between the last token and the current one."""
+        last = self.starts[self.at - 1]
+        return self.text.find("\n", last, self.starts[self.at]) < 0
+
+    def fail(self, message: str, at: int | None = None, hint: str | None = None) -> NoReturn:
+        """Raise a TextError at token number `at`, or at the current one."""
+        at = self.at if at is None else at
+        found = f", found '{self.tokens[at]}'" if self.tokens[at] else ", found the end of the text"
+        shown = message + found if message.startswith("expected") else message
+        raise text_error(shown, self.text, self.starts[at], file=self.file, hint=hint)
+
+    # Words and numbers
+
+    def string(self, what: str) -> str:
+        if self.kinds[self.at] != "string":
+            self.fail(f"expected {what} in double quotes")
+        at = self.at
+        try:
+            value: str = json.loads(self.advance())
+        except ValueError:
+            self.fail("this string has a wrong escape", at)
+        return value
+
+    def name_or_string(self, what: str) -> str:
+        return self.string(what) if self.kinds[self.at] == "string" else self.name(what)
+
+    def reference(self, what: str) -> str:
+        """`@name` or `@"any text"`."""
+        self.expect("@")
+        return self.name_or_string(what)
+
+    def integer(self) -> int:
+        sign = -1 if self.accept("-") else 1
+        if not self.token.isdigit():
+            self.fail("expected an integer")
+        return sign * self.natural()
+
+    def natural(self) -> int:
+        if len(self.token) > 100:
+            self.fail("a number of more than 100 digits")
+        return int(self.advance())
+
+    def at_number(self) -> bool:
+        token = self.peek() if self.token == "-" else self.token
+        return token[:1].isdigit() or token in ("inf", "nan")
+
+    def number(self) -> int | float:
+        negative = self.accept("-")
+        if not self.at_number() or self.token == "-":
+            self.fail("expected a number")
+        value: int | float = self.natural() if self.token.isdigit() else float(self.advance())
+        return -value if negative else value
+
+    # Variables and expressions over them
+
+    def declare(self, variable: Sym) -> Sym | None:
+        """Bring a variable into scope; returns the one of its name that is hidden by it."""
+        old = self.variables.get(variable.name)
+        self.put(variable.name, variable)
+        return old
+
+    def put(self, name: str, variable: Sym | None) -> None:
+        """Set what `name` stands for; None: nothing."""
+        if variable is None:
+            del self.variables[name]
+        else:
+            if self.variables.get(name, variable) is not variable:
+                self.indices.clear()
+                self.known_types.clear()
+            self.variables[name] = variable
+
+    def variable(self) -> Sym:
+        """A declaration: `n`, `1 <= n`, `n <= 9`, `-inf <= n <= 9`; without a lower bound it is 0."""
+        at = self.at
+        lo: int | None = 0
+        if self.kind != "name":
+            if self.token == "-" and self.peek() == "inf":
+                self.advance()
+                self.advance()
+                lo = None
+            else:
+                lo = self.integer()
+            self.expect("<=")
+        name = self.name("the name of a variable")
+        hi = self.integer() if self.accept("<=") else None
+        try:
+            return var(name, lo, hi)
+        except ValueError as e:
+            self.fail(str(e), at)
+
+    def variable_list(self) -> tuple[Sym, ...]:
+        """`(n, 1 <= m)`."""
+        self.expect("(")
+        found: list[Sym] = []
+        while not self.accept(")"):
+            found.append(self.variable())
+            if self.token != ")":
+                self.expect(",")
+        return tuple(found)
+
+    def lookup(self, name: str) -> Sym:
+        """The variable called `name`; one that is not declared is a dim from 0 up."""
+        found = self.variables.get(name)
+        if found is None:
+            found = self.variables[name] = var(name)
+        return found
+
+    def sym(self) -> Sym:
+        """An integer expression."""
+        token = self.token
+        if self.peek() in _ENDS:
+            if token.isdigit() and len(token) < 20:
+                self.advance()
+                return const(int(token))
+            known = self.variables.get(token)
+            if known is not None:
+                self.advance()
+                return known
+        return self._long_sym()
+
+    def _long_sym(self) -> Sym:
+        start = self.starts[self.at]
+        plain = _INDEX.match(self.text, start)
+        key = plain[0] if plain is not None else ""
+        known = self.indices.get(key) if key else None
+        if known is None:
+            try:
+                expression, end = parse_sym_prefix(self.text, start, self.lookup)
+            except SymTextError as e:
+                raise self._sym_error(e.problem, e.pos) from None
+            except ValueError as e:
+                raise self._sym_error(str(e), start) from None
+            known = expression, end - start
+            if key and known[1] == len(key):
+                self.indices[key] = known
+        self.skip_to(start + known[1])
+        return known[0]
+
+    def _sym_error(self, problem: str, pos: int) -> TextError:
+        return text_error(problem, self.text, pos, file=self.file)
+
+    def syms(self, end: str) -> tuple[Sym, ...]:
+        """Expressions with commas between, up to the token `end`, which is taken too."""
+        found: list[Sym] = []
+        if self.accept(end):
+            return ()
+        while True:
+            found.append(self.sym())
+            if self.accept(end):
+                return tuple(found)
+            self.expect(",")
+
+    # Types
+
+    def dtype(self) -> dt.DType:
+        found = dt.BY_NAME.get(self.token)
+        if found is None:
+            self.fail("expected a dtype", hint=f"the dtypes are {', '.join(dt.BY_NAME)}")
+        self.advance()
+        return found
+
+    def type(self) -> Type:
+        """`f32`, `f32[n, 4]`, `&f32[n, 4] strides(8, 1) offset(2)`, `reg f32[4]`."""
+        start = self.starts[self.at]
+        plain = _TYPE.match(self.text, start)
+        key = plain[0] if plain is not None else ""
+        known = self.known_types.get(key) if key else None
+        if known is not None:
+            self.skip_to(start + len(key))
+            return known
+        found = self._type()
+        if key and self.starts[self.at] >= start + len(key) > self.starts[self.at - 1]:
+            self.known_types[key] = found
+        return found
+
+    def _type(self) -> Type:
+        space = ""
+        if self.accept("&"):
+            space = "global"
+        elif self.kind == "name" and self.token not in dt.BY_NAME and self.peek() in dt.BY_NAME:
+            space = self.advance()
+        dtype = self.dtype()
+        if not self.accept("["):
+            if space:
+                self.fail("expected '[': a buffer has dims")
+            return ScalarType(dtype)
+        shape = self.syms("]")
+        if not space:
+            return TensorType(dtype, shape)
+        strides, offset = row_major(shape), const(0)
+        if self.token == "strides" and self.peek() == "(":
+            at = self.at
+            self.advance()
+            self.advance()
+            strides = self.syms(")")
+            if len(strides) != len(shape):
+                self.fail(f"{len(strides)} strides for {len(shape)} dims", at)
+        if self.token == "offset" and self.peek() == "(":
+            self.advance()
+            self.advance()
+            offset = self.sym()
+            self.expect(")")
+        return BufferType(dtype, shape, strides, space, offset)
+
+    def types(self) -> list[Type]:
+        """One or more types with commas between."""
+        found = [self.type()]
+        while self.accept(","):
+            found.append(self.type())
+        return found
