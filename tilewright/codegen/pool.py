@@ -1,0 +1,442 @@
+"""The thread pool that travels with a compiled model, as the text of one LLVM IR module.
+
+Functions for the runtime and for generated code:
+
+- `ptr tw_pool_create(i32 threads, ptr cpu_ids, i64 spin_ns)`: a pool of `threads` (the caller counts as
+  worker 0, so `threads - 1` are started; fewer if the system refuses some). `cpu_ids` is null or an array of
+  `threads` i32, the CPU each worker is pinned to (-1: not pinned; entry 0 is not used). Idle workers poll
+  for `spin_ns` before they sleep. Null when there is no memory.
+- `i32 tw_pool_threads(ptr pool)`: the number of threads the pool really has.
+- `void tw_pool_destroy(ptr pool)`: ends and joins the workers; no job may be running.
+- `void tw_parallel(ptr pool, ptr fn, ptr args, i64 n)`: runs `void fn(ptr args, i64 begin, i64 end,
+  i64 worker)` over 0..n and returns when all of it is done. The range is cut into `min(threads, n)` contiguous
+  chunks whose sizes differ by at most one; chunk i has `worker == i` and runs exactly once, so whatever
+  scratch memory is indexed by `worker` is never shared. Which thread runs it is left open. A null pool means
+  one thread. `fn` must not call `tw_parallel` with scratch of its own caller.
+
+How it works. Each worker has a mailbox on its own cache lines with one word of state:
+
+    idle --offer--> offered --claim--> taken --finish--> idle        idle --timeout--> asleep --offer--> offered
+
+The forker offers, runs chunk 0, and then claims itself whatever chunks nobody has claimed yet: a worker that
+is asleep or was preempted by another process can make a job late by the length of a chunk, but never by the
+time it takes to wake (about 0.05 to 0.6 ms on a virtual machine). A claim is one compare-and-swap, and the job
+is only read after a successful claim, so a late worker never sees the fields of a job that is being replaced.
+Sleep is a state of the same word, so a forker needs no second look to know whether it has to wake somebody.
+
+Two callers at once: the second finds the pool busy and runs all its chunks itself, one after the other.
+Workers take over the floating-point environment of the caller, so that a host that flushes denormals gets the
+same bits from every thread. Signals stay with the host's own threads, apart from those of faults.
+"""
+
+from __future__ import annotations
+
+from tilewright.codegen.pool_platform import ASLEEP, IDLE, OFFERED, QUIT, TAKEN, platform_ir
+
+
+def pool_ir(triple: str) -> str:
+    """The pool for a target triple, a complete module; ValueError where no pool is known for the triple."""
+    parts = [
+        f'target triple = "{triple}"',
+        _TYPES,
+        _LIBC,
+        platform_ir(triple),
+        _CHUNK,
+        _WORKER,
+        _FORK,
+        _JOIN,
+        _PARALLEL,
+        _CREATE,
+        _DESTROY,
+    ]
+    return "\n".join(parts)
+
+
+# What different threads write lies 128 bytes apart: a line of Apple's cores, and the pair of 64-byte lines
+# that Intel's and AMD's prefetchers fetch together.
+_TYPES = """
+; fn, args, size of a small chunk, number of chunks with one more, floating-point modes of the caller
+%tw_job = type { ptr, ptr, i64, i64, i64 }
+; threads, spin_ns | busy | job
+%tw_pool = type { i32, i64, [112 x i8], i32, [124 x i8], %tw_job, [88 x i8] }
+; state, index, pool, pthread_t, cpu
+%tw_mailbox = type { i32, i32, ptr, i64, i32, [100 x i8] }
+"""
+
+_LIBC = """
+declare i32 @posix_memalign(ptr, i64, i64)
+declare void @free(ptr)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i32 @sigfillset(ptr)
+declare i32 @sigdelset(ptr, i32)
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @sched_yield()
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @llvm.umin.i64(i64, i64)
+
+define internal ptr @tw_mailbox_of(ptr %pool, i64 %index) alwaysinline nounwind {
+  %first = getelementptr %tw_pool, ptr %pool, i64 1
+  %mailbox = getelementptr %tw_mailbox, ptr %first, i64 %index
+  ret ptr %mailbox
+}
+"""
+
+_CHUNK = """
+; Runs chunk %index of a job.
+define internal void @tw_chunk(ptr %job, i64 %index) nounwind {
+  %args.at = getelementptr %tw_job, ptr %job, i64 0, i32 1
+  %size.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
+  %larger.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
+  %fn = load ptr, ptr %job
+  %args = load ptr, ptr %args.at
+  %size = load i64, ptr %size.at
+  %larger = load i64, ptr %larger.at
+  %even = mul i64 %index, %size
+  %extra = call i64 @llvm.umin.i64(i64 %index, i64 %larger)
+  %begin = add i64 %even, %extra
+  %is.larger = icmp ult i64 %index, %larger
+  %one = zext i1 %is.larger to i64
+  %count = add i64 %size, %one
+  %end = add i64 %begin, %count
+  call void %fn(ptr %args, i64 %begin, i64 %end, i64 %index)
+  ret void
+}
+"""
+
+# The clock is read once per burst of polls, and not before the first burst has passed: a worker that has just
+# finished looks for the next job at once.
+_WORKER = f"""
+define internal ptr @tw_worker(ptr %mailbox) nounwind {{
+entry:
+  %index.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 1
+  %pool.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 2
+  %cpu.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 4
+  %index32 = load i32, ptr %index.at
+  %index = zext i32 %index32 to i64
+  %pool = load ptr, ptr %pool.at
+  %cpu = load i32, ptr %cpu.at
+  %spin.at = getelementptr %tw_pool, ptr %pool, i64 0, i32 1
+  %spin = load i64, ptr %spin.at
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 5
+  %float.at = getelementptr %tw_job, ptr %job, i64 0, i32 4
+  call void @tw_pin(i32 %cpu)
+  br label %burst
+
+burst:
+  %deadline = phi i64 [ 0, %entry ], [ 0, %run ], [ 0, %asleep ], [ %deadline.set, %clock ], [ %deadline.set, %doze ]
+  br label %poll
+poll:
+  %polls = phi i64 [ 0, %burst ], [ %polls.next, %wait ]
+  %state = load atomic i32, ptr %mailbox monotonic, align 4
+  switch i32 %state, label %wait [ i32 {OFFERED}, label %claim
+                                   i32 {QUIT}, label %quit ]
+claim:
+  %claimed = cmpxchg ptr %mailbox, i32 {OFFERED}, i32 {TAKEN} acquire monotonic
+  %mine = extractvalue {{ i32, i1 }} %claimed, 1
+  br i1 %mine, label %run, label %wait
+run:
+  %float = load i64, ptr %float.at
+  call void @tw_set_float(i64 %float)
+  call void @tw_chunk(ptr %job, i64 %index)
+  store atomic i32 {IDLE}, ptr %mailbox release, align 4
+  br label %burst
+wait:
+  call void @tw_relax()
+  %polls.next = add i64 %polls, 1
+  %burst.over = icmp uge i64 %polls.next, 64
+  br i1 %burst.over, label %clock, label %poll
+
+clock:
+  %now = call i64 @tw_now()
+  %fresh = icmp eq i64 %deadline, 0
+  %new = add i64 %now, %spin
+  %deadline.set = select i1 %fresh, i64 %new, i64 %deadline
+  %over = icmp sge i64 %now, %deadline.set
+  br i1 %over, label %doze, label %burst
+doze:
+  %dozed = cmpxchg ptr %mailbox, i32 {IDLE}, i32 {ASLEEP} monotonic monotonic
+  %sleeping = extractvalue {{ i32, i1 }} %dozed, 1
+  br i1 %sleeping, label %sleep, label %burst
+sleep:
+  call void @tw_sleep(ptr %mailbox)
+  br label %asleep
+asleep:
+  %woken = load atomic i32, ptr %mailbox monotonic, align 4
+  %still = icmp eq i32 %woken, {ASLEEP}
+  br i1 %still, label %sleep, label %burst
+
+quit:
+  ret ptr null
+}}
+"""
+
+_FORK = f"""
+; Offers chunks 1..%chunks to their workers.
+define internal void @tw_fork(ptr %pool, i64 %chunks) nounwind {{
+entry:
+  br label %offer
+offer:
+  %index = phi i64 [ 1, %entry ], [ %next, %offered ]
+  %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
+  %old = atomicrmw xchg ptr %mailbox, i32 {OFFERED} acq_rel
+  %sleeping = icmp eq i32 %old, {ASLEEP}
+  br i1 %sleeping, label %wake, label %offered
+wake:
+  call void @tw_wake(ptr %mailbox)
+  br label %offered
+offered:
+  %next = add i64 %index, 1
+  %more = icmp ult i64 %next, %chunks
+  br i1 %more, label %offer, label %done
+done:
+  ret void
+}}
+"""
+
+# After a burst the joiner gives its core away: with more runnable threads than cores the one it waits for may
+# need that core.
+_JOIN = f"""
+; Runs the chunks that no worker has claimed.
+define internal void @tw_help(ptr %pool, i64 %chunks) nounwind {{
+entry:
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 5
+  br label %look
+look:
+  %index = phi i64 [ 1, %entry ], [ %next, %handled ]
+  %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
+  %state = load atomic i32, ptr %mailbox monotonic, align 4
+  %open = icmp eq i32 %state, {OFFERED}
+  br i1 %open, label %claim, label %handled
+claim:
+  %claimed = cmpxchg ptr %mailbox, i32 {OFFERED}, i32 {TAKEN} monotonic monotonic
+  %mine = extractvalue {{ i32, i1 }} %claimed, 1
+  br i1 %mine, label %run, label %handled
+run:
+  call void @tw_chunk(ptr %job, i64 %index)
+  store atomic i32 {IDLE}, ptr %mailbox release, align 4
+  br label %handled
+handled:
+  %next = add i64 %index, 1
+  %more = icmp ult i64 %next, %chunks
+  br i1 %more, label %look, label %done
+done:
+  ret void
+}}
+
+; Waits until no chunk is taken any more.
+define internal void @tw_join(ptr %pool, i64 %chunks) nounwind {{
+entry:
+  br label %worker
+worker:
+  %index = phi i64 [ 1, %entry ], [ %next, %finished ]
+  %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
+  br label %burst
+burst:
+  br label %poll
+poll:
+  %polls = phi i64 [ 0, %burst ], [ %polls.next, %wait ]
+  %state = load atomic i32, ptr %mailbox acquire, align 4
+  %running = icmp eq i32 %state, {TAKEN}
+  br i1 %running, label %wait, label %finished
+wait:
+  call void @tw_relax()
+  %polls.next = add i64 %polls, 1
+  %over = icmp uge i64 %polls.next, 256
+  br i1 %over, label %yield, label %poll
+yield:
+  %ignored = call i32 @sched_yield()
+  br label %burst
+finished:
+  %next = add i64 %index, 1
+  %more = icmp ult i64 %next, %chunks
+  br i1 %more, label %worker, label %done
+done:
+  ret void
+}}
+"""
+
+_PARALLEL = """
+define internal void @tw_fill_job(ptr %job, ptr %fn, ptr %args, i64 %n, i64 %chunks) alwaysinline nounwind {
+  %args.at = getelementptr %tw_job, ptr %job, i64 0, i32 1
+  %size.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
+  %larger.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
+  %float.at = getelementptr %tw_job, ptr %job, i64 0, i32 4
+  %size = udiv i64 %n, %chunks
+  %larger = urem i64 %n, %chunks
+  %float = call i64 @tw_get_float()
+  store ptr %fn, ptr %job
+  store ptr %args, ptr %args.at
+  store i64 %size, ptr %size.at
+  store i64 %larger, ptr %larger.at
+  store i64 %float, ptr %float.at
+  ret void
+}
+
+define internal void @tw_serial(ptr %fn, ptr %args, i64 %n, i64 %chunks) noinline nounwind {
+entry:
+  %job = alloca %tw_job
+  call void @tw_fill_job(ptr %job, ptr %fn, ptr %args, i64 %n, i64 %chunks)
+  br label %chunk
+chunk:
+  %index = phi i64 [ 0, %entry ], [ %next, %chunk ]
+  call void @tw_chunk(ptr %job, i64 %index)
+  %next = add i64 %index, 1
+  %more = icmp ult i64 %next, %chunks
+  br i1 %more, label %chunk, label %done
+done:
+  ret void
+}
+
+define void @tw_parallel(ptr %pool, ptr %fn, ptr %args, i64 %n) nounwind {
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %sized, label %done
+sized:
+  %several = icmp sgt i64 %n, 1
+  %pooled = icmp ne ptr %pool, null
+  %maybe = and i1 %several, %pooled
+  br i1 %maybe, label %counted, label %direct
+counted:
+  %threads32 = load i32, ptr %pool
+  %threads = zext i32 %threads32 to i64
+  %chunks = call i64 @llvm.umin.i64(i64 %threads, i64 %n)
+  %split = icmp ugt i64 %chunks, 1
+  br i1 %split, label %lock, label %direct
+direct:
+  call void %fn(ptr %args, i64 0, i64 %n, i64 0)
+  br label %done
+lock:
+  %busy = getelementptr %tw_pool, ptr %pool, i64 0, i32 3
+  %locked = cmpxchg ptr %busy, i32 0, i32 1 acquire monotonic
+  %free = extractvalue { i32, i1 } %locked, 1
+  br i1 %free, label %fork, label %serial
+serial:
+  call void @tw_serial(ptr %fn, ptr %args, i64 %n, i64 %chunks)
+  br label %done
+fork:
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 5
+  call void @tw_fill_job(ptr %job, ptr %fn, ptr %args, i64 %n, i64 %chunks)
+  call void @tw_fork(ptr %pool, i64 %chunks)
+  call void @tw_chunk(ptr %job, i64 0)
+  call void @tw_help(ptr %pool, i64 %chunks)
+  call void @tw_join(ptr %pool, i64 %chunks)
+  store atomic i32 0, ptr %busy release, align 4
+  br label %done
+done:
+  ret void
+}
+"""
+
+_CREATE = """
+define i32 @tw_pool_threads(ptr %pool) nounwind {
+  %threads = load i32, ptr %pool
+  ret i32 %threads
+}
+
+define ptr @tw_pool_create(i32 %threads32, ptr %cpus, i64 %spin) nounwind {
+entry:
+  %memory = alloca ptr
+  %signals = alloca [128 x i8], align 16
+  %threads = zext i32 %threads32 to i64
+  %header = ptrtoint ptr getelementptr (%tw_pool, ptr null, i64 1) to i64
+  %each = ptrtoint ptr getelementptr (%tw_mailbox, ptr null, i64 1) to i64
+  %mailboxes = mul i64 %each, %threads
+  %bytes = add i64 %header, %mailboxes
+  %failed = call i32 @posix_memalign(ptr %memory, i64 128, i64 %bytes)
+  %ok = icmp eq i32 %failed, 0
+  br i1 %ok, label %fill, label %none
+none:
+  ret ptr null
+fill:
+  %pool = load ptr, ptr %memory
+  call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 %bytes, i1 false)
+  %spin.at = getelementptr %tw_pool, ptr %pool, i64 0, i32 1
+  store i64 %spin, ptr %spin.at
+  call void @tw_block_signals(ptr %signals)
+  br label %next
+next:
+  %index = phi i64 [ 1, %fill ], [ %index.next, %started ]
+  %more = icmp ult i64 %index, %threads
+  br i1 %more, label %start, label %finish
+start:
+  %cpu = call i32 @tw_cpu_of(ptr %cpus, i64 %index)
+  %error = call i32 @tw_start(ptr %pool, i64 %index, i32 %cpu)
+  %running = icmp eq i32 %error, 0
+  br i1 %running, label %started, label %finish
+started:
+  %index.next = add i64 %index, 1
+  br label %next
+finish:
+  call void @tw_restore_signals(ptr %signals)
+  %count = trunc i64 %index to i32
+  store i32 %count, ptr %pool
+  ret ptr %pool
+}
+
+define internal i32 @tw_cpu_of(ptr %cpus, i64 %index) nounwind {
+entry:
+  %given = icmp ne ptr %cpus, null
+  br i1 %given, label %read, label %none
+read:
+  %cpu.at = getelementptr i32, ptr %cpus, i64 %index
+  %cpu = load i32, ptr %cpu.at
+  ret i32 %cpu
+none:
+  ret i32 -1
+}
+
+; Starts worker %index; 0 or pthread_create's error.
+define internal i32 @tw_start(ptr %pool, i64 %index, i32 %cpu) nounwind {
+  %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
+  %index.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 1
+  %pool.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 2
+  %thread.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 3
+  %cpu.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 4
+  %index32 = trunc i64 %index to i32
+  store i32 %index32, ptr %index.at
+  store ptr %pool, ptr %pool.at
+  store i32 %cpu, ptr %cpu.at
+  %error = call i32 @pthread_create(ptr %thread.at, ptr null, ptr @tw_worker, ptr %mailbox)
+  ret i32 %error
+}
+"""
+
+_DESTROY = f"""
+define void @tw_pool_destroy(ptr %pool) nounwind {{
+entry:
+  %threads32 = load i32, ptr %pool
+  %threads = zext i32 %threads32 to i64
+  br label %stop.next
+stop.next:
+  %stopping = phi i64 [ 1, %entry ], [ %stopping.next, %stopped ]
+  %stop.more = icmp ult i64 %stopping, %threads
+  br i1 %stop.more, label %stop, label %join.next
+stop:
+  %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %stopping)
+  %old = atomicrmw xchg ptr %mailbox, i32 {QUIT} acq_rel
+  %sleeping = icmp eq i32 %old, {ASLEEP}
+  br i1 %sleeping, label %wake, label %stopped
+wake:
+  call void @tw_wake(ptr %mailbox)
+  br label %stopped
+stopped:
+  %stopping.next = add i64 %stopping, 1
+  br label %stop.next
+join.next:
+  %joining = phi i64 [ 1, %stop.next ], [ %joining.next, %join ]
+  %join.more = icmp ult i64 %joining, %threads
+  br i1 %join.more, label %join, label %done
+join:
+  %joined = call ptr @tw_mailbox_of(ptr %pool, i64 %joining)
+  %thread.at = getelementptr %tw_mailbox, ptr %joined, i64 0, i32 3
+  %thread = load i64, ptr %thread.at
+  %ignored = call i32 @pthread_join(i64 %thread, ptr null)
+  %joining.next = add i64 %joining, 1
+  br label %join.next
+done:
+  call void @free(ptr %pool)
+  ret void
+}}
+"""
