@@ -5,21 +5,28 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-_ELEMENT = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "i1": "i1"}
-_BITS = {"f32": 32, "f64": 64, "i32": 32, "i64": 64, "i1": 1}
-_SUFFIX = {"f32": "f32", "f64": "f64"}
+_FLOATS = {"f32": "float", "f64": "double"}
 
 Scalar = int | float
 
 
+def element_type(kind: str) -> str:
+    """The LLVM type of one value of `kind`: f32, f64, or an integer's own LLVM name (i1, i32, ...)."""
+    return _FLOATS.get(kind, kind)
+
+
 def llvm_type(kind: str, lanes: int) -> str:
-    """The LLVM type of `lanes` values of `kind` (f32, f64, i32, i64, i1); one lane is a plain scalar."""
-    return _ELEMENT[kind] if lanes == 1 else f"<{lanes} x {_ELEMENT[kind]}>"
+    """The LLVM type of `lanes` values of `kind`; one lane is a plain scalar."""
+    return element_type(kind) if lanes == 1 else f"<{lanes} x {element_type(kind)}>"
+
+
+def _width(kind: str) -> int:
+    return int(kind[1:])
 
 
 def literal(kind: str, value: Scalar) -> str:
     """One element's LLVM spelling; floats are rounded to `kind` and written as the bits of a double."""
-    if kind not in _SUFFIX:
+    if kind not in _FLOATS:
         return str(int(value))
     rounded = struct.unpack("<f", struct.pack("<f", value))[0] if kind == "f32" else float(value)
     return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
@@ -44,7 +51,7 @@ class Value:
 
     @property
     def is_float(self) -> bool:
-        return self.kind in _SUFFIX
+        return self.kind in _FLOATS
 
     def _operand(self, other: Operand) -> Value:
         if not isinstance(other, Value):
@@ -85,14 +92,14 @@ class Value:
     def __xor__(self, other: Operand) -> Value:
         return self._binary("xor", other)
 
-    def __lshift__(self, count: int) -> Value:
+    def __lshift__(self, count: Operand) -> Value:
         return self._binary("shl", count)
 
-    def __rshift__(self, count: int) -> Value:
+    def __rshift__(self, count: Operand) -> Value:
         """Logical shift right (zeros come in)."""
         return self._binary("lshr", count)
 
-    def arithmetic_shift(self, count: int) -> Value:
+    def arithmetic_shift(self, count: Operand) -> Value:
         """Shift right that keeps the sign."""
         return self._binary("ashr", count)
 
@@ -115,16 +122,29 @@ class Value:
     def equals(self, other: Operand) -> Value:
         return self._compare("oeq", "eq", other)
 
+    def differs(self, other: Operand) -> Value:
+        """Not equal; false for nan."""
+        return self._compare("one", "ne", other)
+
+    def logical_not(self) -> Value:
+        return self._binary("xor", 1 if self.kind == "i1" else -1)
+
     def is_nan(self) -> Value:
         return self._compare("uno", "ne", self)
 
     def to(self, kind: str) -> Value:
-        """The same number in another kind: float widened or narrowed, signed integer to float."""
+        """The same number in another kind: a float widened or narrowed, a signed integer resized or made float."""
+        if kind == self.kind:
+            return self
         if self.is_float:
-            opcode = "fpext" if _BITS[kind] > _BITS[self.kind] else "fptrunc"
+            opcode = "fpext" if _width(kind) > _width(self.kind) else "fptrunc"
         else:
-            opcode = "sitofp" if kind in _SUFFIX else "trunc" if _BITS[kind] < _BITS[self.kind] else "sext"
+            opcode = "sitofp" if kind in _FLOATS else "trunc" if _width(kind) < _width(self.kind) else "sext"
         return self.body.convert(opcode, self, kind)
+
+    def zero_extended(self, kind: str) -> Value:
+        """The same unsigned integer in a wider kind."""
+        return self.body.convert("zext", self, kind)
 
     @property
     def bits(self) -> Value:
@@ -153,7 +173,7 @@ class Body:
     def constant(self, kind: str, value: Scalar) -> Value:
         """The same constant in every lane."""
         one = literal(kind, value)
-        return Value(self, kind, one if self.lanes == 1 else f"splat ({_ELEMENT[kind]} {one})")
+        return Value(self, kind, one if self.lanes == 1 else f"splat ({element_type(kind)} {one})")
 
     def emit(self, kind: str, instruction: str) -> Value:
         """Append an instruction and name its result."""
@@ -164,10 +184,23 @@ class Body:
     def convert(self, opcode: str, value: Value, kind: str) -> Value:
         return self.emit(kind, f"{opcode} {value.typed} to {llvm_type(kind, self.lanes)}")
 
+    def lane(self, value: Value, lane: int) -> str:
+        """The name of one lane's scalar."""
+        return value.name if self.lanes == 1 else self.emit(value.kind, f"extractelement {value.typed}, i32 {lane}").name
+
+    def vector_of(self, kind: str, scalars: list[str]) -> Value:
+        """The vector of these scalars, one a lane."""
+        if self.lanes == 1:
+            return Value(self, kind, scalars[0])
+        total = Value(self, kind, "poison")
+        for lane, scalar in enumerate(scalars):
+            total = self.emit(kind, f"insertelement {total.typed}, {element_type(kind)} {scalar}, i32 {lane}")
+        return total
+
     def intrinsic(self, name: str, first: Value, *others: Operand) -> Value:
         """Call of an LLVM intrinsic that is overloaded on its (single) float type."""
         operands = [first, *(first._operand(other) for other in others)]
-        suffix = _SUFFIX[first.kind] if self.lanes == 1 else f"v{self.lanes}{_SUFFIX[first.kind]}"
+        suffix = first.kind if self.lanes == 1 else f"v{self.lanes}{first.kind}"
         arguments = ", ".join(operand.typed for operand in operands)
         return self.emit(first.kind, f"call {llvm_type(first.kind, self.lanes)} @llvm.{name}.{suffix}({arguments})")
 
@@ -180,6 +213,9 @@ class Body:
 
     def abs(self, x: Value) -> Value:
         return self.intrinsic("fabs", x)
+
+    def floor(self, x: Value) -> Value:
+        return self.intrinsic("floor", x)
 
     def copysign(self, magnitude: Value, sign: Value) -> Value:
         return self.intrinsic("copysign", magnitude, sign)

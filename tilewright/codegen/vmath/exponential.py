@@ -1,58 +1,101 @@
 """Functions made of the exponential, in single precision.
 
 Each takes the body under construction and the argument and returns the result. Coefficients are minimax fits
-(Lawson's iteration on Chebyshev nodes, then rounded to float32 one by one, the rest refitted after each); `error`
-in the comments is the fit's relative error before any rounding of the evaluation.
+(Lawson's iteration on Chebyshev nodes, then rounded to float32 from the lowest power up, the rest refitted after
+each); the errors given are the fit's, relative, before any rounding of the evaluation.
 """
 
 from __future__ import annotations
 
+from tilewright.codegen.vmath import wide
 from tilewright.codegen.vmath.body import Body, Value
+from tilewright.codegen.vmath.logarithm import log1p
 
 LOG2_E = 1.4426950408889634
 # ln 2 = LN2_HIGH + LN2_LOW; LN2_HIGH has 15 bits, so that its product with an exponent is exact.
 LN2_HIGH = 0.693145751953125
 LN2_LOW = 1.428606765330187e-06
 
-# Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; 254 more adds twice the exponent's bias,
-# so that halving the bits yields a biased exponent.
-ROUND = 12582912.0
-ROUND_TWICE_BIASED = ROUND + 254.0
+# Adding 1.5 * 2^23 rounds to an integer n and leaves it in the low bits. With twice the exponent's bias added,
+# halving the bits yields a biased exponent; all that stands above it is pushed out when it is moved into place.
+ROUND = 1.5 * 2.0**23
+TWICE_BIAS = 254
+ROUND_BIASED = ROUND + TWICE_BIAS
 
 # (exp(r) - 1) / r on |r| <= 0.3467, error of exp 9.2e-8.
 EXPM1_OVER_R = (0.9999997019767761, 0.4999914765357971, 0.16667652130126953, 0.041898176074028015, 0.00828936044126749)
+# (exp(r) - 1 - r) / r^2 on |r| <= 0.3467, error of exp(r) - 1 1.4e-8.
+EXPM1_TAIL = (0.4999999701976776, 0.1666654646396637, 0.04166743531823158, 0.00836626160889864, 0.0013870657421648502)
+# (2^f - 1) / f on |f| <= 0.5, error of 2^f 9.4e-8.
+EXP2M1_OVER_F = (0.6931470036506653, 0.24022245407104492, 0.0555071085691452, 0.009671391919255257, 0.00132696982473135)
 
 
-def reduced_expm1(body: Body, r: Value) -> Value:
-    """exp(r) - 1 for |r| <= ln(2)/2, with an error relative to exp(r)."""
-    return body.polynomial(r, EXPM1_OVER_R) * r
+def _reduce(body: Body, x: Value) -> tuple[Value, Value]:
+    """x as n ln 2 + r with |r| <= ln(2)/2: ROUND_BIASED + n, and r."""
+    shifted = body.fma(x, LOG2_E, ROUND_BIASED)
+    n = shifted - ROUND_BIASED
+    return shifted, body.fma(n, -LN2_LOW, body.fma(n, -LN2_HIGH, x))
 
 
-def remainder_of_ln2(body: Body, x: Value, n: Value) -> Value:
-    """x - n ln 2 for an integral n."""
-    return body.fma(n, -LN2_LOW, body.fma(n, -LN2_HIGH, x))
+def _half_powers(shifted: Value) -> tuple[Value, Value]:
+    """2^floor(n/2) and 2^ceil(n/2), whose product is 2^n: 2^n alone leaves the exponent's range at both ends."""
+    half = shifted.bits >> 1
+    return (half << 23).as_float, ((shifted.bits - half) << 23).as_float
+
+
+def _inverse_high(shifted: Value) -> Value:
+    """2^-ceil(n/2)."""
+    return (((shifted.bits >> 1) - shifted.bits + TWICE_BIAS) << 23).as_float
 
 
 def exp(body: Body, x: Value) -> Value:
-    """e^x; results below the normal range are gradual."""
-    # Outside of these bounds the result is 0 or inf; inside, |n| <= 150 fits two powers of two.
-    x = body.clamp(x, -104.0, 89.0)
-    shifted = body.fma(x, LOG2_E, ROUND_TWICE_BIASED)
-    r = remainder_of_ln2(body, x, shifted - ROUND_TWICE_BIASED)
-    # 2^n as a product of 2^floor(n/2) and 2^ceil(n/2): 2^n alone leaves the exponent's range at both ends.
-    half = shifted.bits >> 1
-    low, high = (half << 23).as_float, ((shifted.bits - half) << 23).as_float
-    return body.fma(reduced_expm1(body, r), low, low) * high
+    """e^x; underflow is gradual."""
+    # Outside of these bounds the result is 0 or inf.
+    shifted, r = _reduce(body, body.clamp(x, -104.0, 89.0))
+    low, high = _half_powers(shifted)
+    return body.fma(body.polynomial(r, EXPM1_OVER_R) * r, low, low) * high
+
+
+def exp2(body: Body, x: Value) -> Value:
+    """2^x; underflow is gradual."""
+    x = body.clamp(x, -151.0, 129.0)
+    shifted = x + ROUND_BIASED
+    f = x - (shifted - ROUND_BIASED)
+    low, high = _half_powers(shifted)
+    return body.fma(body.polynomial(f, EXP2M1_OVER_F) * f, low, low) * high
+
+
+def expm1(body: Body, x: Value) -> Value:
+    """e^x - 1, accurate near zero."""
+    shifted, r = _reduce(body, body.clamp(x, -20.0, 89.0))
+    low, high = _half_powers(shifted)
+    near = body.fma(body.polynomial(r, EXPM1_TAIL), r * r, r)
+    # 2^n (near + 1) - 1, where only the last product may overflow.
+    result = body.fma(near, low, low - _inverse_high(shifted)) * high
+    # The sum above loses the sign of a zero.
+    return body.copysign(result, x)
 
 
 def sigmoid(body: Body, x: Value) -> Value:
     """1 / (1 + e^-x), computed as h / (h + l e^r) where e^-x = e^r l / h: neither side overflows."""
-    x = body.clamp(-x, -104.0, 104.0)
-    shifted = body.fma(x, LOG2_E, ROUND_TWICE_BIASED)
-    r = remainder_of_ln2(body, x, shifted - ROUND_TWICE_BIASED)
-    half = shifted.bits >> 1
-    # The integer is n + 254 above the bits of ROUND, which the shift by 23 pushes out; 254 - (n + 254 - half)
-    # is the biased exponent of 2^-ceil(n/2).
-    low = (half << 23).as_float
-    inverse_high = ((half - shifted.bits + 254) << 23).as_float
-    return inverse_high / (body.fma(reduced_expm1(body, r), low, low) + inverse_high)
+    shifted, r = _reduce(body, body.clamp(-x, -104.0, 104.0))
+    low, _ = _half_powers(shifted)
+    inverse_high = _inverse_high(shifted)
+    return inverse_high / (body.fma(body.polynomial(r, EXPM1_OVER_R) * r, low, low) + inverse_high)
+
+
+def softplus(body: Body, x: Value) -> Value:
+    """log(1 + e^x), without overflow."""
+    return body.at_least(x, 0.0) + log1p(body, exp(body, -body.abs(x)))
+
+
+def sinh(body: Body, x: Value) -> Value:
+    """Hyperbolic sine."""
+    m = wide.expm1(body, body.abs(x).to("f64"))
+    return body.copysign(((m + m / (m + 1.0)) * 0.5).to("f32"), x)
+
+
+def cosh(body: Body, x: Value) -> Value:
+    """Hyperbolic cosine."""
+    e = wide.exp(body, body.abs(x).to("f64"))
+    return ((e + 1.0 / e) * 0.5).to("f32")

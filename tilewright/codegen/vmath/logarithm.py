@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import math
 
+from tilewright.codegen.vmath import wide
 from tilewright.codegen.vmath.body import Body, Value
 
 LN2 = 0.6931471805599453
 SMALLEST_NORMAL = 2.0**-126
+SIGN_BIT = -(1 << 31)
+EXPONENT_BITS = -(1 << 23)
 TWO_THIRDS_BITS = 0x3F2AAAAB
+FOUR_BITS = 0x40800000
 
-# (log(1 + f) - f) / f^2 on |f| <= 1/3, error of log(1 + f) 2.6e-8.
+# (log(1 + f) - f) / f^2 on |f| <= 1/3, error of log(1 + f) 2.6e-8 (Lawson's iteration, rounded to float32).
 LOG1P_TAIL = (
     -0.49999937415122986, 0.33333200216293335, -0.250077486038208, 0.20011073350906372,
     -0.1641702950000763, 0.13997134566307068, -0.1538359820842743, 0.14020581543445587,
 )  # fmt: skip
+
+
+def _log1p_plus(body: Body, f: Value, n: Value) -> Value:
+    """log(1 + f) + n ln 2 for |f| <= 1/3."""
+    return body.fma(n, LN2, body.fma(body.polynomial(f, LOG1P_TAIL), f * f, f))
+
+
+def _power_bits(x: Value) -> Value:
+    """n << 23 where x = 2^n m, m in [2/3, 4/3): the exponent counted from the bits of 2/3."""
+    return (x.bits - TWO_THIRDS_BITS) & EXPONENT_BITS
+
+
+def _with_poles(body: Body, x: Value, zero: float, result: Value) -> Value:
+    """The result where zero < x < inf; -inf at zero, nan below it; inf and nan as they are."""
+    pole = body.select(x.equals(zero), body.constant(x.kind, -math.inf), math.nan)
+    return body.select(x <= zero, pole, body.select(x < math.inf, result, x))
 
 
 def log(body: Body, x: Value) -> Value:
@@ -22,12 +42,57 @@ def log(body: Body, x: Value) -> Value:
     subnormal = x < SMALLEST_NORMAL
     scaled = body.select(subnormal, x * 2.0**23, x)
     offset = body.select(subnormal, body.constant("f32", -23.0), 0.0)
-    # scaled = 2^n m with m in [2/3, 4/3): the bits above those of 2/3 count the powers of two.
-    power = (scaled.bits - TWO_THIRDS_BITS) & -(1 << 23)
+    power = _power_bits(scaled)
     f = (scaled.bits - power).as_float - 1.0
     n = body.fma(power.to("f32"), 2.0**-23, offset)
-    tail = body.polynomial(f, LOG1P_TAIL)
-    result = body.fma(n, LN2, body.fma(tail, f * f, f))
-    at_or_below_zero = body.select(x.equals(0.0), body.constant("f32", -math.inf), math.nan)
-    result = body.select(x < math.inf, result, x)
-    return body.select(x <= 0.0, at_or_below_zero, result)
+    return _with_poles(body, x, 0.0, _log1p_plus(body, f, n))
+
+
+def log1p(body: Body, x: Value) -> Value:
+    """log(1 + x), accurate near zero; -inf at -1."""
+    power = _power_bits(x + 1.0)
+    # f = 2^-n (1 + x) - 1 without the rounding of 1 + x; 4 * 2^-n stays normal where 2^-n does not.
+    quadruple = (FOUR_BITS - power).as_float
+    f = (x.bits - power).as_float + body.fma(quadruple, 0.25, -1.0)
+    result = _log1p_plus(body, f, power.to("f32") * 2.0**-23)
+    # The sum above loses the sign of a zero.
+    return _with_poles(body, x, -1.0, body.copysign(result, x))
+
+
+def asinh(body: Body, x: Value) -> Value:
+    """Inverse hyperbolic sine: sign(x) log1p(|x| + sqrt(1 + x^2) - 1)."""
+    a = body.abs(x).to("f64")
+    result = wide.log1p(body, a + (body.sqrt(body.fma(a, a, 1.0)) - 1.0))
+    return body.copysign(result.to("f32"), x)
+
+
+def acosh(body: Body, x: Value) -> Value:
+    """Inverse hyperbolic cosine: log1p(t + sqrt(2t + t^2)) with t = x - 1; nan below 1."""
+    t = x.to("f64") - 1.0
+    result = wide.log1p(body, t + body.sqrt(body.fma(t, t, t + t)))
+    # The root is real again below -1.
+    return body.select(t >= 0.0, result, math.nan).to("f32")
+
+
+def atanh(body: Body, x: Value) -> Value:
+    """Inverse hyperbolic tangent: sign(x)/2 log1p(2a / (1 - a)) with a = |x|; inf at 1, nan beyond."""
+    a = body.abs(x).to("f64")
+    result = wide.log1p(body, (a + a) / (1.0 - a)) * 0.5
+    result = body.select(a <= 1.0, result, math.nan)
+    return body.copysign(result.to("f32"), x)
+
+
+def pow(body: Body, x: Value, y: Value) -> Value:
+    """x^y with the special cases of C99, annex F.9.4.4."""
+    a, exponent = body.abs(x), y.to("f64")
+    magnitude = wide.exp(body, exponent * wide.log(body, a.to("f64"))).to("f32")
+    # 0 * inf above is nan; 1 to any power and anything to the power 0 is 1, even for nan.
+    is_one = y.equals(0.0) | x.equals(1.0) | (x.equals(-1.0) & body.abs(y).equals(math.inf))
+    magnitude = body.select(is_one, body.constant("f32", 1.0), magnitude)
+    # Every large float is an even integer, and so, for this purpose, is inf.
+    half = y * 0.5
+    integral = body.floor(y).equals(y)
+    odd = integral & half.differs(body.floor(half))
+    sign = body.select(odd, x.bits & SIGN_BIT, 0)
+    root_of_negative = (x < 0.0) & (a < math.inf) & (y < math.inf) & integral.logical_not()
+    return body.select(root_of_negative, body.constant("f32", math.nan), (magnitude.bits ^ sign).as_float)

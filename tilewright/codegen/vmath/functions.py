@@ -1,0 +1,82 @@
+"""The tables of vector math functions: how each is built and how exact it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from tilewright.codegen.vmath import double, exponential, logarithm, rational, trigonometric
+from tilewright.codegen.vmath.body import Body, Value
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of `arity` arguments with an error of at most `ulp` units in the last place.
+
+    `build` appends the instructions for a whole vector. Where `far` is given, arguments of magnitude `far_from`
+    and more are rare and expensive, and it computes them one by one instead.
+    """
+
+    build: Callable[..., Value]
+    ulp: float
+    arity: int = 1
+    far: Callable[[Body, Value], Value] | None = None
+    far_from: float = 0.0
+
+
+def _reciprocal_root(body: Body, x: Value) -> Value:
+    """1 / sqrt(x)."""
+    return 1.0 / body.sqrt(x)
+
+
+def _circular(
+    build: Callable[[Body, Value], Value], far: Callable[[Body, Value], Value], ulp: float
+) -> Function:
+    return Function(build, ulp, far=far, far_from=trigonometric.FAR)
+
+
+def _library(name: str) -> Function:
+    return Function(partial(_call, name), 4.0, arity=2 if name == "pow" else 1)
+
+
+def _call(name: str, body: Body, *arguments: Value) -> Value:
+    return double.call_per_lane(body, name, *arguments)
+
+
+SINGLE: Mapping[str, Function] = MappingProxyType(
+    {
+        "acos": Function(trigonometric.acos, 4.0),
+        "acosh": Function(logarithm.acosh, 4.0),
+        "asin": Function(trigonometric.asin, 4.0),
+        "asinh": Function(logarithm.asinh, 4.0),
+        "atan": Function(trigonometric.atan, 4.0),
+        "atanh": Function(logarithm.atanh, 4.0),
+        "cos": _circular(trigonometric.cos, trigonometric.far_cos, 4.0),
+        "cosh": Function(exponential.cosh, 4.0),
+        "erf": Function(rational.erf, 4.0),
+        "exp": Function(exponential.exp, 4.0),
+        "exp2": Function(exponential.exp2, 4.0),
+        "expm1": Function(exponential.expm1, 4.0),
+        "log": Function(logarithm.log, 4.0),
+        "log1p": Function(logarithm.log1p, 4.0),
+        "pow": Function(logarithm.pow, 4.0, arity=2),
+        "rsqrt": Function(_reciprocal_root, 4.0),
+        "sigmoid": Function(exponential.sigmoid, 4.0),
+        "sin": _circular(trigonometric.sin, trigonometric.far_sin, 4.0),
+        "sinh": Function(exponential.sinh, 4.0),
+        "softplus": Function(exponential.softplus, 4.0),
+        "tan": _circular(trigonometric.tan, trigonometric.far_tan, 4.0),
+        "tanh": Function(rational.tanh, 4.0),
+    }
+)
+
+DOUBLE: Mapping[str, Function] = MappingProxyType(
+    {
+        **{name: _library(name) for name in double.DIRECT},
+        "rsqrt": Function(_reciprocal_root, 1.0),
+        "sigmoid": Function(double.sigmoid, 4.0),
+        "softplus": Function(double.softplus, 4.0),
+    }
+)
