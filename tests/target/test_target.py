@@ -1,0 +1,81 @@
+"""Targets: names, changes to them, and what is read from the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.ir import dtype as dt
+from tilewright.target.features import V3_FEATURES, V4_FEATURES
+from tilewright.target.host import host_target, make_host, read_caches
+from tilewright.target.named import NAMED, parse_target
+from tilewright.target.target import Caches, TargetError
+
+
+def test_named_targets_have_the_registers_of_their_instruction_set() -> None:
+    assert (NAMED["zen3"].vector_bits, NAMED["zen3"].vector_registers) == (256, 16)
+    assert (NAMED["cascadelake"].vector_bits, NAMED["cascadelake"].vector_registers) == (512, 32)
+    assert NAMED["aarch64-neon"].lanes(dt.f32) == 4
+    assert NAMED["cascadelake"].lanes(dt.i8) == 64
+
+
+def test_changes_apply_in_order() -> None:
+    target = parse_target("zen3, cores=8, l2=1048576, +avx512vnni")
+    assert (target.cores, target.caches.l2) == (8, 1048576)
+    assert target.features[-1] == "avx512vnni"
+    assert parse_target("zen3,+fma") == NAMED["zen3"]
+
+
+def test_host_is_the_default() -> None:
+    assert parse_target(None) is parse_target("host") is host_target()
+    assert host_target().cores >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("zen33", "unknown target 'zen33'\n  hint: did you mean 'zen3'?"),
+        ("pdp11", "unknown target 'pdp11'\n  hint: known targets: host, x86-64-v3"),
+        ("zen3,+mmx9", "unknown feature 'mmx9' for target 'zen3' (x86_64)\n  hint: features that can be added: avx,"),
+        ("zen3,cores=-1", "'cores=-1' of target 'zen3' needs a positive whole number after 'cores='"),
+        ("zen3,cores=0", "'cores=0' of target 'zen3' needs a positive whole number"),
+        ("zen3,ram=5", "unknown change 'ram=5' of target 'zen3'\n  hint: changes are cores=N"),
+    ],
+)
+def test_unknown_names_are_refused(text: str, message: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        parse_target(text)
+    assert str(caught.value).startswith(message)
+
+
+def test_host_without_avx512_gets_narrow_registers_and_says_what_is_absent() -> None:
+    features = dict.fromkeys(V4_FEATURES, False) | dict.fromkeys(V3_FEATURES, True)
+    target = make_host("x86_64-unknown-linux-gnu", "cascadelake", features, Caches(), 2)
+    assert (target.vector_bits, target.vector_registers, target.embedded_broadcast) == (256, 16, False)
+    assert "-avx512f" in target.feature_text and "+avx2" in target.feature_text
+
+
+def test_host_of_another_architecture() -> None:
+    target = make_host("aarch64-unknown-linux-gnu", "neoverse-n1", {"neon": True, "dotprod": True}, Caches(), 4)
+    assert target.features == ("neon", "dotprod")
+    assert (target.vector_bits, target.vector_registers, target.function_attributes) == (128, 32, "")
+
+
+def _cache(folder: Path, index: int, level: str, kind: str, size: str) -> None:
+    entry = folder / f"index{index}"
+    entry.mkdir()
+    for name, text in (("level", level), ("type", kind), ("size", size)):
+        (entry / name).write_text(text + "\n")
+
+
+def test_caches_are_read_from_sysfs(tmp_path: Path) -> None:
+    _cache(tmp_path, 0, "1", "Data", "48K")
+    _cache(tmp_path, 1, "1", "Instruction", "64K")
+    _cache(tmp_path, 2, "2", "Unified", "2M")
+    _cache(tmp_path, 3, "3", "Unified", "broken")
+    assert read_caches(tmp_path) == Caches(48 << 10, 2 << 20, Caches().l3)
+
+
+def test_no_cache_information_gives_usual_sizes(tmp_path: Path) -> None:
+    assert read_caches(tmp_path / "absent") == Caches()

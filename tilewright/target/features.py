@@ -1,0 +1,22 @@
+"""The instruction-set features that generated code may use, by LLVM's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+V3_FEATURES = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.1", "sse4.2", "ssse3")
+"""What x86-64-v3 adds to the baseline and compilers emit."""
+
+V4_FEATURES = (*V3_FEATURES, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+
+FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "x86_64": (
+            *V4_FEATURES, "avx512vnni", "avx512bf16", "avx512fp16", "avx512ifma", "avx512vbmi", "avx512vbmi2",
+            "avxvnni", "gfni",
+        ),
+        "aarch64": ("neon", "fullfp16", "dotprod", "i8mm", "bf16"),
+    }
+)  # fmt: skip
+"""All features that the compiler tells apart, by architecture."""

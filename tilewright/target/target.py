@@ -1,0 +1,76 @@
+"""What the compiler knows of a machine: instruction set, vector registers, caches, cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.ir.diag import TilewrightError
+from tilewright.ir.dtype import DType
+
+
+class TargetError(TilewrightError):
+    """A target's name or one of its features is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Sizes in bytes: `l1d` and `l2` of one core, `l3` as shared by all cores (0 where there is none)."""
+
+    l1d: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine to compile for.
+
+    `cpu` and `features` are LLVM's names; `features` lists what generated code may use beyond the architecture's
+    baseline, and is what an artefact requires of the machine that loads it; `absent` lists what CPUs of this name
+    usually have and this one lacks (virtual machines hide features). `masked_memory` says that a masked
+    vector load or store is an instruction, `fast_gather` that a gather beats loads of single lanes.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: tuple[str, ...]
+    vector_bits: int
+    vector_registers: int
+    has_fma: bool = True
+    masked_memory: bool = False
+    fast_gather: bool = False
+    embedded_broadcast: bool = False
+    caches: Caches = field(default_factory=Caches)
+    cores: int = 1
+    absent: tuple[str, ...] = ()
+
+    @property
+    def arch(self) -> str:
+        """The first part of the triple: `x86_64`, `aarch64`, ..."""
+        return self.triple.split("-", 1)[0]
+
+    @property
+    def f32_lanes(self) -> int:
+        """float32 elements in one vector register."""
+        return self.vector_bits // 32
+
+    def lanes(self, dtype: DType) -> int:
+        """Elements of `dtype` in one vector register."""
+        return max(1, self.vector_bits // (8 * dtype.bytes))
+
+    @property
+    def feature_text(self) -> str:
+        """The features as LLVM takes them: `+avx2,+fma,-avx512f`."""
+        return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in self.absent)])
+
+    @property
+    def function_attributes(self) -> str:
+        """LLVM function attributes that generated code needs.
+
+        Without them LLVM uses only half of a 512-bit register on CPUs that lower their clock for wide vectors.
+        """
+        if self.arch != "x86_64":
+            return ""
+        bits = self.vector_bits
+        return f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
