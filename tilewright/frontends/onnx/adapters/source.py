@@ -1,0 +1,140 @@
+"""Tensors that come from attributes, dims and counters."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import TensorProto
+
+from tilewright.frontends.onnx.node import Node
+from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.onnx.tensors import dtype_of
+from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import product
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
+from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.view import reshape
+
+MAX_ELEMENTS = 2**40
+
+
+@adapter("Constant")
+def constant_(node: Node) -> Value:
+    for name, dtype in (
+        ("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64), ("value_ints", np.int64)
+    ):  # fmt: skip
+        if node.has(name):
+            return constant(np.array(node.attr(name), dtype), "c")
+    for name in ("value", "sparse_value"):
+        if node.has(name):
+            array = node.context.array_of(node.attr(name))
+            if array.dtype == np.object_:
+                raise UnsupportedError("string tensors are not supported")
+            return constant(array, "c")
+    if node.has("value_string") or node.has("value_strings"):
+        raise UnsupportedError("string tensors are not supported")
+    raise ModelError("Constant has no value", hint="export the model again")
+
+
+@adapter("ConstantOfShape", since=9)
+def constant_of_shape(node: Node) -> Value:
+    filler = node.attr("value", None)
+    array = np.zeros(1, np.float32) if filler is None else node.context.array_of(filler)
+    if array.size != 1:
+        raise ModelError(f"the value of ConstantOfShape must have one element, it has {array.size}")
+    shape = checked_shape(node.symbols(0), "ConstantOfShape")
+    return full(value=array.reshape(()).item(), dtype=_dtype(array), shape=shape)
+
+
+def _dtype(array: np.ndarray) -> DType:
+    return dt.from_numpy(array.dtype)
+
+
+def checked_shape(shape: tuple[Sym, ...], what: str) -> tuple[Sym, ...]:
+    """ModelError when a dim is negative or there are more elements than memory can ever hold."""
+    if any(d.is_const and d.value < 0 for d in shape):
+        raise ModelError(f"{what} gives the shape [{', '.join(map(str, shape))}] with a negative dim")
+    if math.prod(d.value for d in shape if d.is_const) > MAX_ELEMENTS:
+        raise ModelError(f"{what} gives the shape [{', '.join(map(str, shape))}], more than memory can hold")
+    return shape
+
+
+@adapter("Identity")
+def identity(node: Node) -> Value:
+    return node.input(0)
+
+
+@adapter("Shape")
+def shape(node: Node) -> Value:
+    rank = node.rank(0)
+    start, end = (min(max(v + rank if v < 0 else v, 0), rank) for v in (node.attr("start", 0), node.attr("end", rank)))
+    return sym_tensor(values=node.shape(0)[start:end])
+
+
+@adapter("Size")
+def size(node: Node) -> Value:
+    return sym_tensor(values=(product(node.shape(0)),), scalar=True)
+
+
+@adapter("Range", since=11)
+def range_(node: Node) -> Value:
+    """start, start + delta, ... up to limit; the count must follow from dims, constants or small inputs."""
+    dtype = node.dtype(0)
+    for k in range(3):
+        if node.type(k).size != 1:
+            raise ModelError(f"input {k} of Range must be a scalar, it is {node.type(k)}")
+    if dtype.is_float:
+        start, limit, delta = (float(node.constant(k).reshape(())) for k in range(3))
+        if not delta or not all(map(math.isfinite, (start, limit, delta))):
+            raise ModelError(f"Range from {start} to {limit} by {delta} has no end")
+        count = sym(max(math.ceil((limit - start) / delta), 0))
+    else:
+        (low,), (high,), (step,) = (node.symbols(k) for k in range(3))
+        count = _count(low, high, step, node)
+    checked_shape((count,), "Range")
+    positions = iota(shape=(count,), axis=0, dtype=dtype)
+    known = [node.constant_or_none(k) for k in (0, 2)]
+    if known[1] is None or known[1].reshape(()).item() != 1:
+        positions = ew.mul(positions, reshape(node.input(2), shape=()))
+    if known[0] is None or known[0].reshape(()).item() != 0:
+        positions = ew.add(positions, reshape(node.input(0), shape=()))
+    return positions
+
+
+def _count(low: Sym, high: Sym, step: Sym, node: Node) -> Sym:
+    if not step.is_const:
+        raise node.needs_constant(2)
+    if step.value == 0:
+        raise ModelError("Range has a step of 0")
+    distance = high - low if step.value > 0 else low - high
+    return s.maximum(s.ceildiv(distance, abs(step.value)), 0)
+
+
+@adapter("EyeLike", since=9)
+def eye_like(node: Node) -> Value:
+    if node.rank(0) != 2:
+        raise ModelError(f"EyeLike takes a matrix, not {node.type(0)}")
+    dtype = dtype_of(node.attr("dtype"), "attribute 'dtype' of EyeLike") if node.has("dtype") else node.dtype(0)
+    rows, columns = node.shape(0)
+    row, column = iota(shape=(rows, 1), axis=0), iota(shape=(1, columns), axis=1)
+    return ew.cast(ew.eq(ew.add(row, node.attr("k", 0)), column), dtype=dtype)
+
+
+@adapter("BlackmanWindow", "HammingWindow", "HannWindow", since=17)
+def window(node: Node) -> Value:
+    """Windows of a known length, computed here in f64."""
+    (length,) = node.ints(0)
+    if not 0 <= length <= 2**24:
+        raise ModelError(f"a window of {length} elements is not possible")
+    dtype = dtype_of(node.attr("output_datatype", TensorProto.FLOAT), "attribute 'output_datatype'")
+    angle = 2 * np.pi * np.arange(length) / max(length if node.attr("periodic", 1) else length - 1, 1)
+    terms = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0.0), "BlackmanWindow": (0.42, 0.5, 0.08)}
+    a, b, c = terms[node.op]
+    return constant((a - b * np.cos(angle) + c * np.cos(2 * angle)).astype(dtype.storage), "window")

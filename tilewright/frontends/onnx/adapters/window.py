@@ -1,0 +1,104 @@
+"""Windows that slide: kernel, strides, pads and dilations of convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.frontends.onnx.node import Node
+from tilewright.ir import sym as s
+from tilewright.ir.diag import ModelError
+from tilewright.ir.sym import Sym, sym
+
+MAX_EXTENT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """One entry for each spatial axis. `pads_end` may exceed what was asked for, to give a rounded-up size."""
+
+    kernel: tuple[Sym, ...]
+    strides: tuple[int, ...]
+    pads_begin: tuple[Sym, ...]
+    pads_end: tuple[Sym, ...]
+    dilations: tuple[int, ...]
+
+    def counts(self, space: Sequence[Sym]) -> tuple[Sym, ...]:
+        """Number of positions along each spatial axis."""
+        return tuple(
+            (space[k] + self.pads_begin[k] + self.pads_end[k] - self.reach(k)) // self.strides[k] + 1
+            for k in range(len(self.kernel))
+        )
+
+    def reach(self, k: int) -> Sym:
+        """Elements from the first to the last that the window covers along axis k."""
+        return (self.kernel[k] - 1) * self.dilations[k] + 1
+
+
+def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> Window:
+    """The window that the attributes of a convolution or pooling describe; auto_pad is worked out."""
+    space = node.shape(0)[2:]
+    n = len(space)
+    if n < 1 or len(kernel) != n:
+        raise ModelError(f"{node.op} of {node.type(0)}: the kernel has {len(kernel)} axes for {n} spatial axes")
+    declared = node.attr("kernel_shape", None)
+    if declared is not None and (
+        len(declared) != n or any(k.is_const and k.value != d for k, d in zip(kernel, declared, strict=True))
+    ):
+        raise ModelError(f"kernel_shape {list(declared)} does not fit a kernel of {list(map(str, kernel))}")
+    if any(k.is_const and not 1 <= k.value <= MAX_EXTENT for k in kernel):
+        raise ModelError(f"{node.op}: a kernel of {list(map(str, kernel))} is not possible")
+    strides = _positive(node, "strides", n)
+    dilations = _positive(node, "dilations", n)
+    begin, end = _pads(node, space, kernel, strides, dilations, transposed)
+    return Window(tuple(kernel), strides, begin, end, dilations)
+
+
+def _positive(node: Node, name: str, n: int) -> tuple[int, ...]:
+    values: tuple[int, ...] = node.attr(name, (1,) * n)
+    if len(values) != n or any(not 1 <= v <= MAX_EXTENT for v in values):
+        raise ModelError(f"{node.op}: {name} {list(values)} does not fit {n} spatial axes")
+    return values
+
+
+def _pads(
+    node: Node,
+    space: Sequence[Sym],
+    kernel: Sequence[Sym],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    transposed: bool,
+) -> tuple[tuple[Sym, ...], tuple[Sym, ...]]:
+    n = len(space)
+    mode = node.attr("auto_pad", "NOTSET")
+    if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise ModelError(f"{node.op} has no auto_pad '{mode}'")
+    if mode in ("SAME_UPPER", "SAME_LOWER") and not transposed:
+        sides = [_same(space[k], kernel[k], strides[k], dilations[k], mode == "SAME_UPPER") for k in range(n)]
+        return tuple(b for b, _ in sides), tuple(e for _, e in sides)
+    pads = node.attr("pads", (0,) * 2 * n) if mode == "NOTSET" else (0,) * 2 * n
+    if len(pads) != 2 * n or any(not 0 <= p <= MAX_EXTENT for p in pads):
+        raise ModelError(f"{node.op}: pads {list(pads)} do not fit {n} spatial axes")
+    return tuple(map(sym, pads[:n])), tuple(map(sym, pads[n:]))
+
+
+def _same(size: Sym, kernel: Sym, stride: int, dilation: int, upper: bool) -> tuple[Sym, Sym]:
+    """The pads that give ceil(size / stride) positions."""
+    reach = (kernel - 1) * dilation + 1
+    total = s.maximum((s.ceildiv(size, stride) - 1) * stride + reach - size, 0)
+    half = total // 2
+    return (half, total - half) if upper else (total - half, half)
+
+
+def rounded_up(window: Window, space: Sequence[Sym]) -> Window:
+    """ceil_mode: as many positions as begin inside of the input or its padding at the begin."""
+    end = []
+    for k, size in enumerate(space):
+        stride, reach = window.strides[k], window.reach(k)
+        room = size + window.pads_begin[k] + window.pads_end[k] - reach
+        count = s.ceildiv(room, stride) + 1
+        last_start = (count - 1) * stride
+        beyond = s.ge(last_start, size + window.pads_begin[k])
+        count = count - s.select(beyond, 1, 0)
+        end.append(s.maximum((count - 1) * stride + reach - size - window.pads_begin[k], window.pads_end[k]))
+    return Window(window.kernel, window.strides, window.pads_begin, tuple(end), window.dilations)

@@ -1,0 +1,76 @@
+"""Reading an ONNX file: the only thing trusted is its length."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from tilewright.ir.diag import ModelError
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+MAX_FILE_BYTES = 2**31 - 1
+"""The longest message that protobuf can hold."""
+
+
+def read_model(source: Source) -> tuple[onnx.ModelProto, Path | None]:
+    """The model, and the folder that its external data must lie in (None when it did not come from a file).
+
+    ModelError when the file is missing, not a regular file, too big, truncated or not ONNX.
+    """
+    if isinstance(source, onnx.ModelProto):
+        model, folder, where = source, None, "the given ModelProto"
+    elif isinstance(source, bytes):
+        model, folder, where = _parse(source, "the given bytes"), None, "the given bytes"
+    else:
+        path = Path(source)
+        model, folder, where = _parse(_read(path), str(path)), path.parent, str(path)
+    _check_header(model, where)
+    return model, folder
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not path.exists():
+            raise ModelError("the model file does not exist", where=str(path), hint="check the path")
+        if not path.is_file():
+            raise ModelError("the model path is not a regular file", where=str(path), hint="give a .onnx file")
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise ModelError(
+                f"the model file has {size} bytes; an ONNX file holds at most {MAX_FILE_BYTES}",
+                where=str(path),
+                hint="store the weights as external data",
+            )
+        return path.read_bytes()
+    except (OSError, ValueError) as e:
+        raise ModelError(f"the model file cannot be read: {e}", where=str(path)) from e
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    if not data:
+        raise ModelError("the model file is empty", where=where, hint="was the download complete?")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as e:
+        raise ModelError(
+            "not an ONNX model: the protobuf message cannot be decoded",
+            where=where,
+            hint="the file is truncated, damaged, or of another format",
+        ) from e
+    return model
+
+
+def _check_header(model: onnx.ModelProto, where: str) -> None:
+    if not model.HasField("graph"):
+        raise ModelError(
+            "the model has no graph", where=where, hint="is this an ONNX model, and is the file complete?"
+        )
+    if not 1 <= model.ir_version < 1000:
+        raise ModelError(f"ir_version {model.ir_version} does not exist", where=where, hint="export the model again")
+    if not model.opset_import:
+        raise ModelError("the model imports no operator set", where=where, hint="export the model again")

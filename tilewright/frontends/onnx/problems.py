@@ -1,0 +1,55 @@
+"""Everything that a model asks for and does not get, reported at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.frontends.onnx.errors import ConstantNeededError
+from tilewright.ir.diag import UnsupportedError
+
+_SHOWN_NODES = 3
+_SHOWN_GROUPS = 50
+
+
+@dataclass
+class _Group:
+    """Nodes of one operator that fail for one reason."""
+
+    operator: str
+    reason: str
+    nodes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        more = len(self.nodes) - _SHOWN_NODES
+        listed = ", ".join(self.nodes[:_SHOWN_NODES]) + (f" and {more} more" if more > 0 else "")
+        return f"  {self.operator}: {self.reason} [{listed}]"
+
+
+class Problems:
+    """Collects reasons by operator."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._errors: list[UnsupportedError] = []
+
+    def add(self, operator: str, node: str, error: UnsupportedError) -> None:
+        group = self._groups.setdefault((operator, error.what), _Group(operator, error.what))
+        group.nodes.append(node)
+        self._errors.append(error)
+
+    def raise_if_any(self) -> None:
+        """UnsupportedError that lists all; ConstantNeededError when constants would solve each of them."""
+        if not self._errors:
+            return
+        groups = list(self._groups.values())
+        lines = [str(g) for g in groups[:_SHOWN_GROUPS]]
+        if len(groups) > _SHOWN_GROUPS:
+            lines.append(f"  and {len(groups) - _SHOWN_GROUPS} more")
+        what = "the model asks for what is not supported:\n" + "\n".join(lines)
+        hints = list(dict.fromkeys(e.hint for e in self._errors if e.hint))
+        hint = "; ".join(hints[:5]) or "the operator tables of the documentation list what is supported"
+        needed = [e for e in self._errors if isinstance(e, ConstantNeededError)]
+        if len(needed) == len(self._errors):
+            names = tuple(dict.fromkeys(n for e in needed for n in e.inputs))
+            raise ConstantNeededError(what, hint=hint, inputs=names)
+        raise UnsupportedError(what, hint=hint)

@@ -1,0 +1,68 @@
+"""Which function translates which operator: `@adapter("Clip", since=11)` for each meaning an operator has had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.frontends.onnx.schema import default_attributes, schema_of
+from tilewright.ops.define import OPERATORS, OnnxBinding, Operator
+
+if TYPE_CHECKING:
+    from tilewright.frontends.onnx.node import Node
+
+Adapter = Callable[["Node"], Any]
+"""Translates a node: gives the result Value, or a tuple of them (None for an output that is not wanted)."""
+
+_ADAPTERS: dict[tuple[str, str], list[tuple[int, Adapter]]] = {}
+
+
+def adapter(*names: str, since: int = 1, domain: str = "") -> Callable[[Adapter], Adapter]:
+    """Declare that the function translates ONNX operators `names` from opset `since` to the next declared one."""
+
+    def register(fn: Adapter) -> Adapter:
+        for name in names:
+            versions = _ADAPTERS.setdefault((domain, name), [])
+            assert all(v != since for v, _ in versions), f"{name}-{since} has two adapters"
+            versions.append((since, fn))
+            versions.sort(key=lambda v: v[0])
+        return fn
+
+    return register
+
+
+def bind_operators() -> None:
+    """Make adapters of the one-to-one bindings that operators declare, where no adapter is declared."""
+    declared = set(_ADAPTERS)
+    for operator in OPERATORS.values():
+        for binding in operator.onnx_bindings:
+            if (binding.domain, binding.name) not in declared:
+                adapter(binding.name, since=binding.since, domain=binding.domain)(_bound(operator, binding))
+
+
+def _bound(operator: Operator, binding: OnnxBinding) -> Adapter:
+    def translate(node: Node) -> Any:
+        schema = schema_of(node.op, node.version, node.domain)
+        defaults = default_attributes(schema) if schema is not None else {}
+        attrs = {}
+        for theirs, ours in binding.attrs:
+            value = node.attr(theirs, defaults.get(theirs))
+            if value is not None:
+                attrs[ours] = value
+        return operator(*[v for v in node.inputs if v is not None], **attrs)
+
+    return translate
+
+
+def find_adapter(domain: str, op: str, version: int) -> Adapter | None:
+    """The newest adapter that is not newer than `version`."""
+    found = None
+    for since, fn in _ADAPTERS.get((domain, op), ()):
+        if since <= version:
+            found = fn
+    return found
+
+
+def known_operators() -> dict[tuple[str, str], list[int]]:
+    """Every (domain, operator) with an adapter, and the opset versions at which its translation changes."""
+    return {key: [since for since, _ in versions] for key, versions in sorted(_ADAPTERS.items())}

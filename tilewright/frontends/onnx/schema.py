@@ -1,0 +1,122 @@
+"""What the ONNX specification says about a node: arity, attributes, element types, function bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx.defs
+from onnx import AttributeProto, TensorProto
+from onnx.defs import OpSchema
+
+from tilewright.frontends.onnx.attributes import value_of
+from tilewright.frontends.onnx.errors import shown
+from tilewright.frontends.onnx.tensors import ELEM_TYPES
+from tilewright.ir.diag import ModelError
+from tilewright.ir.dtype import DType
+from tilewright.ir.types import TensorType
+
+NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
+
+_TYPE_TEXT = {
+    "FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "BOOL": "bool",
+    "STRING": "string",
+}  # fmt: skip
+
+
+def schema_of(op: str, version: int, domain: str) -> OpSchema | None:
+    """The schema of an operator at an opset version; None when there is none."""
+    try:
+        return onnx.defs.get_schema(op, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def check_node(node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], schema: OpSchema) -> None:
+    """ModelError when the number of inputs or outputs or the attributes are not those of the operator."""
+    given = len(node.input)
+    if not schema.min_input <= given <= schema.max_input:
+        raise ModelError(f"{schema.name} takes {_count(schema.min_input, schema.max_input)} inputs, not {given}")
+    for formal, name in zip(schema.inputs, node.input, strict=False):
+        if not name and formal.option == OpSchema.FormalParameterOption.Single:
+            raise ModelError(f"input '{formal.name}' of {schema.name} must be given")
+    if not schema.min_output <= len(node.output) <= schema.max_output:
+        wanted = _count(schema.min_output, schema.max_output)
+        raise ModelError(f"{schema.name} has {wanted} outputs, not {len(node.output)}")
+    for name, attribute in attributes.items():
+        known = schema.attributes.get(name)
+        if known is None:
+            raise ModelError(
+                f"{schema.name} has no attribute '{shown(name)}'",
+                hint=f"opset version {schema.since_version} has: {', '.join(sorted(schema.attributes)) or 'none'}",
+            )
+        if attribute.type != known.type.value:
+            wanted = AttributeProto.AttributeType.Name(known.type.value)
+            raise ModelError(f"attribute '{name}' of {schema.name} must be of type {wanted}")
+    missing = [n for n, a in schema.attributes.items() if a.required and n not in attributes]
+    if missing:
+        raise ModelError(f"attribute '{missing[0]}' of {schema.name} must be given")
+
+
+def check_types(types: Sequence[TensorType | None], schema: OpSchema) -> None:
+    """ModelError when element types are not allowed, or differ where the operator wants the same."""
+    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    seen: dict[str, DType] = {}
+    for k, type in enumerate(types):
+        if type is None:
+            continue
+        formal = schema.inputs[min(k, len(schema.inputs) - 1)]
+        text = onnx_type(type.dtype)
+        if text not in allowed.get(formal.type_str, {formal.type_str}):
+            raise ModelError(f"input '{formal.name}' of {schema.name} cannot have the element type {type.dtype}")
+        if formal.is_homogeneous and formal.type_str in allowed:
+            first = seen.setdefault(formal.type_str, type.dtype)
+            if first != type.dtype:
+                listed = ", ".join("-" if t is None else str(t) for t in types)
+                raise ModelError(f"{schema.name}({listed}): element types must be the same")
+
+
+def onnx_type(dtype: DType) -> str:
+    """How schemas spell a tensor type."""
+    name = TensorProto.DataType.Name(ELEM_TYPES[dtype])  # type: ignore[arg-type]
+    return f"tensor({_TYPE_TEXT.get(name, name.lower())})"
+
+
+def default_attributes(schema: OpSchema) -> dict[str, Any]:
+    """Attributes that have a default."""
+    return {
+        name: value_of(a.default_value)
+        for name, a in schema.attributes.items()
+        if a.default_value.type != AttributeProto.UNDEFINED
+    }
+
+
+def function_body(
+    node: onnx.NodeProto, schema: OpSchema, version: int, types: Sequence[TensorType | None]
+) -> onnx.FunctionProto | None:
+    """The decomposition that the specification gives for the operator, or None."""
+    if schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= version]
+        body = schema.get_function_with_opset_version(max(versions)) if versions else schema.function_body
+        return body if isinstance(body, onnx.FunctionProto) else onnx.FunctionProto.FromString(body)
+    if schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+        if not versions:
+            return None
+        text = schema.get_context_dependent_function_with_opset_version(
+            max(versions), node.SerializeToString(), [_type_proto(t) for t in types]
+        )
+        return onnx.FunctionProto.FromString(text) if text else None
+    return None
+
+
+def _type_proto(type: TensorType | None) -> bytes:
+    if type is None:
+        return onnx.TypeProto().SerializeToString()
+    shape = [d.value if d.is_const else None for d in type.shape]
+    return onnx.helper.make_tensor_type_proto(ELEM_TYPES[type.dtype], shape).SerializeToString()
+
+
+def _count(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} or more" if high > 2**20 else f"{low} to {high}"

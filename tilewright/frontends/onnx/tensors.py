@@ -1,0 +1,207 @@
+"""TensorProto to NumPy, with the checks that a file from anywhere needs, and external data."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from tilewright.frontends.onnx.errors import shown
+from tilewright.ir import dtype as dt
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.dtype import DType
+
+DTYPES: Mapping[int, DType] = {
+    TensorProto.FLOAT: dt.f32,
+    TensorProto.DOUBLE: dt.f64,
+    TensorProto.FLOAT16: dt.f16,
+    TensorProto.BFLOAT16: dt.bf16,
+    TensorProto.BOOL: dt.bool_,
+    TensorProto.INT4: dt.i4,
+    TensorProto.INT8: dt.i8,
+    TensorProto.INT16: dt.i16,
+    TensorProto.INT32: dt.i32,
+    TensorProto.INT64: dt.i64,
+    TensorProto.UINT4: dt.u4,
+    TensorProto.UINT8: dt.u8,
+    TensorProto.UINT16: dt.u16,
+    TensorProto.UINT32: dt.u32,
+    TensorProto.UINT64: dt.u64,
+    TensorProto.FLOAT8E4M3FN: dt.f8e4m3,
+    TensorProto.FLOAT8E4M3FNUZ: dt.f8e4m3fnuz,
+    TensorProto.FLOAT8E5M2: dt.f8e5m2,
+    TensorProto.FLOAT8E5M2FNUZ: dt.f8e5m2fnuz,
+    TensorProto.STRING: dt.string,
+}
+"""Element types of ONNX that have a counterpart."""
+
+ELEM_TYPES: Mapping[DType, int] = {ours: theirs for theirs, ours in DTYPES.items()}
+
+MAX_RANK = 64
+MAX_SPARSE_ELEMENTS = 2**28
+
+
+def dtype_of(elem_type: int, where: str) -> DType:
+    """The element type of an ONNX code; ModelError when ONNX has no such code, UnsupportedError for a new one."""
+    if elem_type in DTYPES:
+        return DTYPES[elem_type]
+    if elem_type in TensorProto.DataType.values() and elem_type != TensorProto.UNDEFINED:
+        raise UnsupportedError(
+            f"element type {TensorProto.DataType.Name(elem_type)} is not supported",
+            where=where,
+            hint=f"supported: {', '.join(d.name for d in DTYPES.values())}",
+        )
+    raise ModelError(f"{elem_type} is not an element type of ONNX", where=where, hint="export the model again")
+
+
+def to_array(proto: TensorProto, folder: Path | None) -> np.ndarray:
+    """The elements of a tensor; external data is mapped from inside `folder`, not read."""
+    where = f"tensor '{shown(proto.name)}'"
+    dtype = dtype_of(proto.data_type, where)
+    shape = _checked_shape(proto.dims, where)
+    count = math.prod(shape)
+    if proto.HasField("segment"):
+        raise UnsupportedError("tensors stored in segments are not supported", where=where)
+    if proto.data_location == TensorProto.EXTERNAL:
+        return _external(proto, dtype, shape, folder, where)
+    if proto.HasField("raw_data"):
+        expected = (count * dtype.bits + 7) // 8
+        if dtype is dt.string or len(proto.raw_data) != expected:
+            raise ModelError(
+                f"{dtype}{list(shape)} takes {expected} bytes, the file has {len(proto.raw_data)}",
+                where=where,
+                hint="the file is damaged",
+            )
+    elif not _stored_elements(proto, count):
+        raise ModelError(
+            f"the file does not hold the {count} elements of {dtype}{list(shape)}",
+            where=where,
+            hint="the file is damaged",
+        )
+    try:
+        return np.asarray(numpy_helper.to_array(proto)).reshape(shape)
+    except (ValueError, TypeError, UnicodeDecodeError, OverflowError) as e:
+        raise ModelError(f"the elements of {dtype}{list(shape)} cannot be decoded: {e}", where=where) from e
+
+
+def from_sparse(proto: onnx.SparseTensorProto, folder: Path | None) -> np.ndarray:
+    """A sparse tensor made dense."""
+    where = f"sparse tensor '{shown(proto.values.name)}'"
+    shape = _checked_shape(proto.dims, where)
+    count = math.prod(shape)
+    if count > MAX_SPARSE_ELEMENTS:
+        raise UnsupportedError(
+            f"a sparse tensor of {count} elements is not supported (at most {MAX_SPARSE_ELEMENTS})", where=where
+        )
+    values, indices = to_array(proto.values, folder).reshape(-1), to_array(proto.indices, folder)
+    if indices.ndim == 1 and indices.shape == values.shape:
+        flat = indices
+    elif indices.ndim == 2 and indices.shape == (values.size, len(shape)):
+        if ((indices < 0) | (indices >= np.array(shape))).any():
+            raise ModelError(f"an index lies outside of {list(shape)}", where=where)
+        flat = np.ravel_multi_index(tuple(indices.T), shape)
+    else:
+        raise ModelError(f"{values.size} values with indices of shape {list(indices.shape)}", where=where)
+    if ((flat < 0) | (flat >= count)).any():
+        raise ModelError(f"an index lies outside of {list(shape)}", where=where)
+    dense = np.zeros(count, values.dtype)
+    dense[flat] = values
+    return dense.reshape(shape)
+
+
+def _checked_shape(dims: object, where: str) -> tuple[int, ...]:
+    shape = tuple(int(d) for d in dims)  # type: ignore[attr-defined]
+    if len(shape) > MAX_RANK:
+        raise ModelError(f"rank {len(shape)} is above {MAX_RANK}", where=where)
+    if any(d < 0 for d in shape) or math.prod(d for d in shape if d) >= 2**47:
+        raise ModelError(f"the shape {list(shape)} is not possible", where=where, hint="the file is damaged")
+    return shape
+
+
+def _stored_elements(proto: TensorProto, count: int) -> bool:
+    """Do the typed fields hold `count` elements of the tensor's type?"""
+    kind = proto.data_type
+    if kind in (TensorProto.INT4, TensorProto.UINT4):
+        return len(proto.int32_data) == (count + 1) // 2
+    if kind == TensorProto.FLOAT:
+        return len(proto.float_data) == count
+    if kind == TensorProto.DOUBLE:
+        return len(proto.double_data) == count
+    if kind == TensorProto.INT64:
+        return len(proto.int64_data) == count
+    if kind in (TensorProto.UINT32, TensorProto.UINT64):
+        return len(proto.uint64_data) == count
+    if kind == TensorProto.STRING:
+        return len(proto.string_data) == count
+    return len(proto.int32_data) == count
+
+
+def _external(
+    proto: TensorProto, dtype: DType, shape: tuple[int, ...], folder: Path | None, where: str
+) -> np.ndarray:
+    """Map the elements from a file beside the model."""
+    keys: dict[str, str] = {}
+    for entry in proto.external_data:
+        if entry.key in keys:
+            raise ModelError(f"external data gives '{shown(entry.key)}' twice", where=where)
+        keys[entry.key] = entry.value
+    path = _external_path(keys.get("location", ""), folder, where)
+    needed = (math.prod(shape) * dtype.bits + 7) // 8
+    offset = _byte_count(keys.get("offset", "0"), "offset", where)
+    length = _byte_count(keys.get("length", str(needed)), "length", where)
+    have = path.stat().st_size
+    if length != needed or offset + needed > have:
+        raise ModelError(
+            f"{dtype}{list(shape)} takes {needed} bytes; the external data is {length} bytes at offset {offset} "
+            f"of a file of {have}",
+            where=f"{where} in {path.name}",
+            hint="the data file is truncated or belongs to another model",
+        )
+    if not needed:
+        return np.zeros(shape, dtype.storage)
+    if dtype.bits < 8:
+        inline = TensorProto(data_type=proto.data_type, dims=shape)
+        inline.raw_data = bytes(np.memmap(path, np.uint8, "r", offset, (needed,)))
+        return np.asarray(numpy_helper.to_array(inline))
+    return np.memmap(path, np.uint8, "r", offset, (needed,)).view(dtype.storage).reshape(shape)
+
+
+def _external_path(location: str, folder: Path | None, where: str) -> Path:
+    """The data file; it must be a regular file inside `folder`, links followed."""
+    if folder is None:
+        raise ModelError(
+            "the model has external data, but was not given as a file", where=where, hint="give the model's path"
+        )
+    problem = ""
+    parts = location.replace("\\", "/").split("/")
+    if not location or "\0" in location or len(location) > 4096:
+        problem = "is not a file name"
+    elif location.startswith(("/", "\\", "~")) or ":" in parts[0] or ".." in parts:
+        problem = "must be relative and stay inside of the model's folder"
+    else:
+        try:
+            root, path = os.path.realpath(folder), os.path.realpath(folder / location)
+            if os.path.commonpath([root, path]) != root:
+                problem = "is a link out of the model's folder"
+            elif not os.path.isfile(path):
+                problem = "is not a regular file" if os.path.exists(path) else "does not exist"
+            else:
+                return Path(path)
+        except (OSError, ValueError) as e:
+            problem = f"cannot be opened: {e}"
+    raise ModelError(
+        f"external data location '{shown(location)}' {problem}",
+        where=where,
+        hint="put the data file beside the model",
+    )
+
+
+def _byte_count(text: str, what: str, where: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise ModelError(f"external data {what} '{shown(text)}' is not a number of bytes", where=where)
+    return int(text)
