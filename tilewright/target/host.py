@@ -10,8 +10,8 @@ from pathlib import Path
 
 from llvmlite import binding
 
-from tilewright.target.target import Caches, Target
 from tilewright.target.features import FEATURES, V4_FEATURES
+from tilewright.target.target import Caches, Target
 
 _SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
