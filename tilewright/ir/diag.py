@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.runtime.errors import ExecutionError as ExecutionError
+from tilewright.runtime.errors import InputError as InputError
 from tilewright.runtime.errors import TilewrightError
 
 

@@ -1,11 +1,13 @@
 """How operators are defined: `@primitive` (domain + index maps + scalar body), `@op` (a function over other
-operators) and `@irregular` (type rule + own loops). Each operator is one object, callable on graph Values (appends
-to the current builder) and on NumPy arrays (evaluates; see `interp`)."""
+operators) and `@irregular` (type rule + own loops). Each operator is one object, called with graph Values: it
+appends to the current builder. `interp.evaluate` runs it on NumPy arrays. Attributes are keyword-only parameters;
+the defaults of those that a call leaves out are written to the op, so that passes can read every attribute."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +108,11 @@ class Operator:
     lower: Callable[..., None] | None = None
     onnx_bindings: list[OnnxBinding] = field(default_factory=list)
     samples: list[Callable[[], list[Any]]] = field(default_factory=list)
+    defaults: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        keywords = [p for p in inspect.signature(self.fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
 
     @property
     def doc(self) -> str:
@@ -121,11 +128,18 @@ class Operator:
         assert self.kind == "primitive", f"{self.name} is not a primitive"
         block = Block(types)
         trace = Trace(Builder(block))
-        try:
+        with self._explaining(types, attrs):
             return self.fn(*[trace.array(a) for a in block.args], **attrs)
+
+    @contextmanager
+    def _explaining(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Iterator[None]:
+        """Turn the reasons of misfits into errors that show the operands."""
+        try:
+            yield
         except (ValueError, AssertionError, IndexError, StopIteration) as e:
             listed = ", ".join(map(str, types))
-            raise TypeRuleError(f"{self.name}({listed}) {attrs or ''}: {e}") from e
+            shown = ", ".join(f"{k}={_shown(v)}" for k, v in attrs.items())
+            raise TypeRuleError(f"{self.name}({listed}){f' with {shown}' if shown else ''}: {e}") from e
 
     def result_types(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
         """Types of the results for operands of these types."""
@@ -133,9 +147,10 @@ class Operator:
             return (self.compute(types, attrs).type,)
         if self.kind == "irregular":
             assert self.types is not None
-            return self.types(*types, **attrs)
+            with self._explaining(types, attrs):
+                return self.types(*types, **attrs)
         block = Block(types)
-        with Builder(block, Module()):
+        with self._explaining(types, attrs), Builder(block, Module()):
             results = self.fn(*block.args, **attrs)
         results = results if isinstance(results, tuple) else (results,)
         return tuple(v.type for v in results)
@@ -145,6 +160,7 @@ class Operator:
         operands = tuple(lift(a, args) for a in args)
         if self.kind == "composite" and not self.keep:
             return self.fn(*operands, **attrs)
+        attrs = self.defaults | attrs
         types = tuple(_tensor_type(v) for v in operands)
         op = current_builder().emit(self.name, operands, self.result_types(types, attrs), attrs)
         return op.results[0] if len(op.results) == 1 else op.results
@@ -154,6 +170,10 @@ class Operator:
         assert self.kind == "composite"
         results = self.fn(*operands, **attrs)
         return results if isinstance(results, tuple) else (results,)
+
+
+def _shown(attr: Any) -> str:
+    return f"({', '.join(map(_shown, attr))})" if isinstance(attr, tuple) else str(attr)
 
 
 def _tensor_type(v: Value) -> TensorType:
@@ -209,11 +229,12 @@ def constant(array: np.ndarray, name: str = "c") -> Value:
 
 
 def lift(x: Any, others: Sequence[Any] = ()) -> Value:
-    """A Value as it is; a Python number as a scalar `full` of the dtype of the first Value among `others`."""
+    """A Value as it is; a Python number as a scalar `full` of the dtype of the last Value among `others` (the
+    first of a `select` is its condition)."""
     if isinstance(x, Value):
         return x
     if isinstance(x, np.ndarray | np.generic):
         return constant(np.asarray(x))
-    dtype = next(_tensor_type(v).dtype for v in others if isinstance(v, Value))
+    dtype = next(_tensor_type(v).dtype for v in reversed(others) if isinstance(v, Value))
     type = TensorType(dtype, ())
     return current_builder().emit("full", [], [type], {"value": x, "dtype": dtype, "shape": ()}).result

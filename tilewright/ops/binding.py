@@ -1,0 +1,66 @@
+"""Values of symbolic dims at call time: from the shapes of the inputs, and from small integer inputs themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.ir.core import Value
+from tilewright.ir.diag import InputError
+from tilewright.ir.sym import var
+from tilewright.ir.types import TensorType
+
+MAX_ELEMENTS = 256
+"""Integer inputs of at most this many elements may determine shapes."""
+
+
+def input_variables(value: Value) -> np.ndarray | None:
+    """The variables `val_<name>_<i>` that stand for the elements of a graph input, as an array of Syms.
+
+    None where the input cannot determine shapes: it must be an integer scalar or vector of static, small size.
+    """
+    type = value.type
+    if (
+        not isinstance(type, TensorType)
+        or not type.is_static
+        or type.rank > 1
+        or type.dtype.kind not in ("int", "uint")
+    ):
+        return None
+    size = type.size.value
+    if size > MAX_ELEMENTS or not value.name:
+        return None
+    name = re.sub(r"\W", lambda c: f"_{ord(c[0]):x}_", value.name, flags=re.ASCII)
+    symbols = np.empty(size, object)
+    symbols[:] = [var(f"val_{name}_{i}", None) for i in range(size)]
+    return symbols.reshape([d.value for d in type.shape])
+
+
+def bound_dims(args: Sequence[Value], arrays: Sequence[np.ndarray]) -> dict[str, int]:
+    """The value of every variable that the inputs determine; InputError where a shape contradicts its type."""
+    env: dict[str, int] = {}
+    for arg, array in zip(args, arrays, strict=True):
+        type = arg.type
+        assert isinstance(type, TensorType)
+        if array.ndim != type.rank or array.dtype != type.dtype.storage:
+            _misfit(arg, array)
+        for d, size in zip(type.shape, array.shape, strict=True):
+            if d.kind == "var" and env.setdefault(d.name, size) != size:
+                _misfit(arg, array, f" (dim '{d}' is {env[d.name]} by another input)")
+        if (symbols := input_variables(arg)) is not None and symbols.shape == array.shape:
+            env |= {v.name: int(x) for v, x in zip(symbols.flat, array.flat, strict=True)}
+    for arg, array in zip(args, arrays, strict=True):
+        assert isinstance(arg.type, TensorType)
+        for d, size in zip(arg.type.shape, array.shape, strict=True):
+            if all(v.name in env for v in d.vars) and d.evaluate(env) != size:
+                _misfit(arg, array)
+    return env
+
+
+def _misfit(arg: Value, array: np.ndarray, why: str = "") -> None:
+    raise InputError(
+        f"input '{arg.name}' must be {arg.type}, not {array.dtype}{list(array.shape)}{why}",
+        hint="give an array of that dtype and shape",
+    )

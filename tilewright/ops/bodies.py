@@ -1,0 +1,157 @@
+"""What scalar bodies and loop programs mean, on NumPy: the part of the oracle that both levels share.
+
+Scalars may be 0-d (a loop program runs one iteration at a time) or whole grids (a primitive runs on all positions
+at once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ExecutionError, InternalError
+from tilewright.ir.dtype import DType
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import BufferType, ScalarType
+
+Env = Mapping[str, Any]
+
+
+def evaluate_sym(e: Sym, env: Env) -> Any:
+    """The value of an integer expression: an int where all its variables are, else an int64 array."""
+    if e.is_const:
+        return e.value
+    try:
+        used = {v.name: env[v.name] for v in e.vars}
+    except KeyError as missing:
+        raise InternalError(f"'{e}' is needed before {missing} has a value") from missing
+    if all(isinstance(x, int) for x in used.values()):
+        return e.evaluate(used)
+    return e.evaluate_numpy(used)
+
+
+def dims_of(shape: Iterable[Sym], env: Env) -> tuple[int, ...]:
+    """A shape in numbers."""
+    return tuple(int(evaluate_sym(d, env)) for d in shape)
+
+
+def scalar_dtype(value: Value) -> DType:
+    assert isinstance(value.type, ScalarType)
+    return value.type.dtype
+
+
+def filled(value: float, dtype: DType) -> np.ndarray:
+    """`value` as an element of `dtype`; integers wrap."""
+    if dtype.is_int and dtype.bits >= 8 and isinstance(value, int | np.integer):
+        return np.asarray(int(value) % (1 << dtype.bits), np.uint64).astype(dtype.storage)
+    return np.asarray(value).astype(dtype.storage)
+
+
+def apply_scalar(name: str, operands: Sequence[Any], dtype: DType) -> Any:
+    """Scalar operation `name` on elements or grids of them; narrow floats that NumPy lacks are computed in f32."""
+    evaluate = SCALAR_OPS[name].evaluate
+    with np.errstate(all="ignore"):
+        try:
+            result = evaluate(*operands)
+        except TypeError:
+            wide = np.float32 if any(np.asarray(x).dtype.kind not in "biu" for x in operands) else np.int64
+            result = evaluate(
+                *[x if np.asarray(x).dtype == np.bool_ else np.asarray(x).astype(wide) for x in operands]
+            )
+        return np.asarray(result).astype(dtype.storage)
+
+
+def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:
+    """The result of a `const`, `index`, `cast` or scalar op."""
+    dtype = scalar_dtype(op.result)
+    match op.name:
+        case "const":
+            return filled(op.attrs["value"], dtype)
+        case "index":
+            return np.asarray(evaluate_sym(op.attrs["expr"], env)).astype(dtype.storage)
+        case "cast":
+            with np.errstate(all="ignore"):
+                return np.asarray(values[op.operands[0]]).astype(dtype.storage)
+    return apply_scalar(op.name, [values[v] for v in op.operands], dtype)
+
+
+def require_checked(op: Op, ok: Any) -> None:
+    """Raise the error that a `check` op reports unless all elements are true."""
+    if not np.all(ok):
+        raise ExecutionError(op.attrs["message"], where=str(op.loc) if op.loc.node else None)
+
+
+def guards_hold(guard: Sequence[Sym], env: Env) -> Any:
+    """Whether all conditions hold: a bool, or a grid of them."""
+    result: Any = True
+    for condition in guard:
+        result = np.logical_and(result, np.not_equal(evaluate_sym(condition, env), 0))
+    return result
+
+
+class LoopProgram:
+    """Runs the loop program of an irregular operator, one iteration after the other.
+
+    `values` holds an array of the logical shape for each buffer; `env` the dims by name.
+    """
+
+    def __init__(self, values: dict[Value, Any], env: Env) -> None:
+        self.values = values
+        self.env = dict(env)
+
+    def run(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            match op.name:
+                case "for":
+                    self._for(op)
+                case "if":
+                    if guards_hold(op.attrs["guard"], self.env) and all(self.values[v] for v in op.operands):
+                        self.run(op.blocks[0].ops)
+                case "alloc":
+                    type = op.result.type
+                    assert isinstance(type, BufferType)
+                    self.values[op.result] = np.zeros(dims_of(type.shape, self.env), type.dtype.storage)
+                case "load":
+                    self._load(op)
+                case "store":
+                    self._store(op)
+                case "bind":
+                    self.env[op.attrs["var"].name] = int(self.values[op.operands[0]])
+                case "check":
+                    require_checked(op, self.values[op.operands[0]])
+                case "return" | "yield":
+                    pass
+                case _:
+                    self.values[op.result] = evaluate_element(op, self.values, self.env)
+
+    def _for(self, op: Op) -> None:
+        name = op.attrs["var"].name
+        for k in range(int(evaluate_sym(op.attrs["extent"], self.env))):
+            self.env[name] = k
+            self.run(op.blocks[0].ops)
+
+    def _load(self, op: Op) -> None:
+        if guards_hold(op.attrs.get("guard", ()), self.env):
+            array = self.values[op.operands[0]]
+            self.values[op.result] = array[self._index(op, array)]
+        else:
+            self.values[op.result] = filled(op.attrs["other"], scalar_dtype(op.result))
+
+    def _store(self, op: Op) -> None:
+        value, target = op.operands
+        if guards_hold(op.attrs.get("guard", ()), self.env):
+            array = self.values[target]
+            array[self._index(op, array)] = self.values[value]
+
+    def _index(self, op: Op, array: np.ndarray) -> tuple[int, ...]:
+        index = tuple(int(evaluate_sym(i, self.env)) for i in op.attrs["idx"])
+        for i, n in zip(index, array.shape, strict=True):
+            if not 0 <= i < n:
+                raise InternalError(
+                    f"a {op.name} at index {index} is outside of a buffer of shape {array.shape}"
+                )
+        return index

@@ -1,0 +1,212 @@
+"""Contractions: matrix products and convolutions, accumulated in the accumulation dtype of their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir import sym as s
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops.define import Compute, compute, primitive
+from tilewright.ops.shape import (
+    Dim,
+    broadcast,
+    require_equal_dim,
+    require_length,
+    require_rank,
+    require_same_dtype,
+    window_count,
+)
+from tilewright.ops.trace import Array, Scalar, Trace
+
+
+def _product(a: Scalar, b: Scalar) -> Scalar:
+    acc = a.dtype.accumulator
+    return a.cast(acc) * b.cast(acc)
+
+
+@primitive
+def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Compute:
+    """Matrix products over the last two axes, NumPy broadcasting over the others.
+
+    a is [..., m, k] ([..., k, m] with `transpose_a`), b is [..., k, n] ([..., n, k] with `transpose_b`).
+    """
+    require_same_dtype(a, b)
+    for x, what in ((a, "the left operand"), (b, "the right operand")):
+        if x.rank < 2:
+            raise ValueError(f"{what} must have 2 axes or more, not {x.rank}")
+    m, ka = a.shape[-2:][::-1] if transpose_a else a.shape[-2:]
+    kb, n = b.shape[-2:][::-1] if transpose_b else b.shape[-2:]
+    require_equal_dim(ka, kb, "the inner dims")
+    batch = broadcast(a.shape[:-2], b.shape[:-2])
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        *outer, row, column = i
+        (k,) = r
+        left = a.at((*outer, k, row) if transpose_a else (*outer, row, k))
+        right = b.at((*outer, column, k) if transpose_b else (*outer, k, column))
+        return _product(left, right)
+
+    inner = ka if ka.is_const else kb
+    return compute([a, b], [*batch, m, n], body, reduce=[inner], combine="add", dtype=a.dtype)
+
+
+class Window:
+    """How the spatial axes of a result of a convolution or pooling follow from those of its operand.
+
+    Result position i and kernel position k read `i * stride + k * dilation - before`.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[Sym],
+        kernel: Sequence[Dim],
+        strides: Sequence[int],
+        before: Sequence[Dim],
+        after: Sequence[Dim],
+        dilations: Sequence[int],
+    ) -> None:
+        rank = len(sizes)
+        self.sizes = tuple(sizes)
+        self.kernel = tuple(sym(k) for k in kernel)
+        self.strides = tuple(strides) or (1,) * rank
+        self.before = tuple(before) or (0,) * rank
+        self.after = tuple(after) or (0,) * rank
+        self.dilations = tuple(dilations) or (1,) * rank
+        for values, what in (
+            (self.kernel, "kernel"), (self.strides, "strides"), (self.before, "pads_begin"),
+            (self.after, "pads_end"), (self.dilations, "dilations"),
+        ):  # fmt: skip
+            require_length(values, rank, what)
+        if any(v < 1 for v in (*self.strides, *self.dilations)):
+            raise ValueError(f"strides {self.strides} and dilations {self.dilations} must be positive")
+
+    @property
+    def counts(self) -> tuple[Sym, ...]:
+        """The spatial dims of the result."""
+        rows = zip(
+            self.sizes, self.kernel, self.strides, self.before, self.after, self.dilations, strict=True
+        )
+        return tuple(window_count(*row) for row in rows)
+
+    def positions(self, out: Sequence[Sym], k: Sequence[Sym]) -> tuple[Sym, ...]:
+        """The operand's position that result position `out` reads at kernel position `k`."""
+        rows = zip(out, self.strides, k, self.dilations, self.before, strict=True)
+        return tuple(i * stride + kk * dilation - before for i, stride, kk, dilation, before in rows)
+
+    def guard(self, positions: Sequence[Sym]) -> list[Sym]:
+        """The conditions under which padded positions lie inside of the operand."""
+        conditions = []
+        for p, size, before, after in zip(positions, self.sizes, self.before, self.after, strict=True):
+            conditions += [s.ge0(p)] if before != 0 else []
+            conditions += [s.lt(p, size)] if after != 0 else []
+        return conditions
+
+
+def _checked_groups(channels: Sym, per_group: Sym, filters: Sym, groups: int) -> Sym:
+    """The number of filters of a group."""
+    if groups < 1:
+        raise ValueError(f"groups must be positive, not {groups}")
+    require_equal_dim(
+        channels, per_group * groups, "the channels of the data and of the filters (times groups)"
+    )
+    require_equal_dim(
+        filters % groups, sym(0), f"the remainder of {filters} filters in {groups} groups and 0"
+    )
+    return filters // groups
+
+
+@primitive
+def conv(
+    x: Array,
+    w: Array,
+    *,
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+    groups: int = 1,
+) -> Compute:
+    """Cross-correlation of x [n, c, *space] with filters w [o, c / groups, *kernel], padded with zeros."""
+    require_same_dtype(x, w)
+    require_rank(w, x.rank, "the filters")
+    _require_spatial(x)
+    window = Window(x.shape[2:], w.shape[2:], strides, pads_begin, pads_end, dilations)
+    per_group = _checked_groups(x.shape[1], w.shape[1], w.shape[0], groups)
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        (n, o, *space), (c, *k) = i, r
+        at = window.positions(space, k)
+        data = x.load((n, _group_of(o, per_group, groups) * w.shape[1] + c, *at), window.guard(at))
+        return _product(data, w[(o, c, *k)])
+
+    shape = [x.shape[0], w.shape[0], *window.counts]
+    return compute([x, w], shape, body, reduce=w.shape[1:], combine="add", dtype=x.dtype)
+
+
+def _require_spatial(x: Array) -> None:
+    if x.rank < 3:
+        raise ValueError(
+            f"the data must have a batch, a channel and a spatial axis at least, not {x.rank} axes"
+        )
+
+
+def _group_of(channel: Sym, per_group: Sym, groups: int) -> Sym:
+    return sym(0) if groups == 1 else channel // per_group
+
+
+@primitive
+def conv_transpose(
+    x: Array,
+    w: Array,
+    *,
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    output_padding: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+    groups: int = 1,
+) -> Compute:
+    """The gradient of `conv` for its data: x [n, c, *space], w [c, o / groups, *kernel] -> [n, o, *space'].
+
+    A spatial dim d becomes (d - 1) * stride + dilation * (kernel - 1) + 1 + output_padding - pads.
+    """
+    require_same_dtype(x, w)
+    require_rank(w, x.rank, "the filters")
+    _require_spatial(x)
+    space, rank = x.shape[2:], x.rank - 2
+    window = Window(space, w.shape[2:], strides, pads_begin, pads_end, dilations)
+    extra = tuple(output_padding) or (0,) * rank
+    require_length(extra, rank, "output_padding")
+    per_group = w.shape[1]
+    in_group = _checked_groups(x.shape[1], x.shape[1] // groups, x.shape[1], groups)
+    require_equal_dim(w.shape[0], x.shape[1], "the channels of the data and of the filters")
+    sizes = []
+    for d, k, stride, b, a, dilation, more in zip(
+        space,
+        window.kernel,
+        window.strides,
+        window.before,
+        window.after,
+        window.dilations,
+        extra,
+        strict=True,
+    ):
+        sizes.append((d - 1) * stride + dilation * (k - 1) + 1 + more - b - a)
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        (n, o, *out), (c, *k) = i, r
+        group = _group_of(o, per_group, groups)
+        at, guard = [], []
+        for p, kk, stride, b, dilation, d in zip(
+            out, k, window.strides, window.before, window.dilations, space, strict=True
+        ):
+            shifted = p + b - kk * dilation
+            at.append(shifted // stride)
+            guard += [s.eq(shifted % stride, 0)] if stride > 1 else []
+            guard += [s.ge0(at[-1]), s.lt(at[-1], d)]
+        channel = group * in_group + c
+        data = x.load((n, channel, *at), guard)
+        return _product(data, w[(channel, o - group * per_group, *k)])
+
+    shape = [x.shape[0], per_group * groups, *sizes]
+    return compute([x, w], shape, body, reduce=[in_group, *w.shape[2:]], combine="add", dtype=x.dtype)

@@ -1,0 +1,176 @@
+"""Elementwise operators: one element of the result from one element of each operand, with NumPy broadcasting."""
+
+from __future__ import annotations
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.dtype import DType
+from tilewright.ops.define import Compute, Operator, compute, primitive
+from tilewright.ops.shape import broadcast, require_same_dtype
+from tilewright.ops.trace import Array, Scalar, Trace
+
+_KINDS = {
+    "float": lambda d: d.is_float,
+    "number": lambda d: d.is_float or d.is_int,
+    "integer": lambda d: d.is_int,
+    "bits": lambda d: d.is_int or d.kind == "bool",
+    "any": lambda d: d.kind != "string",
+}
+
+
+def _require_kind(x: Array, kind: str) -> None:
+    if not _KINDS[kind](x.dtype):
+        allowed = {"bits": "integers or bool", "number": "numbers", "float": "floats", "integer": "integers"}
+        raise ValueError(f"operands must be {allowed.get(kind, 'numbers or bool')}, not {x.dtype}")
+
+
+def _unary(name: str, kind: str, doc: str) -> Operator:
+    """The operator that applies scalar operation `name` to every element."""
+
+    def fn(x: Array) -> Compute:
+        _require_kind(x, kind)
+        return compute([x], x.shape, lambda t, i, r: t.apply(name, x[tuple(i)]))
+
+    fn.__name__, fn.__doc__ = name, doc
+    return primitive(fn)
+
+
+def _binary(name: str, kind: str, doc: str) -> Operator:
+    """The operator that applies scalar operation `name` to pairs of elements."""
+
+    def fn(a: Array, b: Array) -> Compute:
+        require_same_dtype(a, b)
+        _require_kind(a, kind)
+        return compute(
+            [a, b], broadcast(a.shape, b.shape), lambda t, i, r: _paired(t, name, a.at(i), b.at(i))
+        )
+
+    fn.__name__, fn.__doc__ = name, doc
+    return primitive(fn)
+
+
+def _paired(t: Trace, name: str, a: Scalar, b: Scalar) -> Scalar:
+    if name in ("div", "rem", "mod") and a.dtype.is_int:
+        return integer_division(t, name, a, b)
+    if name in ("min", "max", "mul", "add") and a.dtype.kind == "bool":
+        return t.apply("and" if name in ("min", "mul") else "or", a, b)
+    return t.apply(name, a, b)
+
+
+def integer_division(t: Trace, name: str, a: Scalar, b: Scalar) -> Scalar:
+    """`div`, `rem` or `mod` of integers that never traps: zero is reported, and -1 is divided by as a negation."""
+    nonzero = b.ne(0)
+    t.check(nonzero, "ExecutionError", "integer division by zero")
+    if a.dtype.kind == "uint":
+        return t.apply(name, a, t.select(nonzero, b, 1))
+    is_minus_one = b.eq(-1)
+    quotient = t.apply(name, a, t.select(nonzero, t.select(is_minus_one, 1, b), 1))
+    return t.select(is_minus_one, -a if name == "div" else t.const(0, a.dtype), quotient)
+
+
+add = _binary("add", "any", "a + b; integers wrap, of bools the disjunction.").onnx("Add", since=7)
+sub = _binary("sub", "number", "a - b; integers wrap.").onnx("Sub", since=7)
+mul = _binary("mul", "any", "a * b; integers wrap, of bools the conjunction.").onnx("Mul", since=7)
+div = _binary("div", "number", "a / b; integers truncate towards zero, and report division by zero.").onnx(
+    "Div", since=7
+)
+rem = _binary("rem", "number", "The remainder of a / b with the sign of a (C's fmod).")
+mod = _binary("mod", "number", "The remainder of floor division a / b, with the sign of b.")
+atan2 = _binary("atan2", "float", "The angle of the point (b, a), in radians.")
+and_ = _binary("and", "bits", "Bitwise (of bools: logical) conjunction.").onnx("And", since=7)
+and_.onnx("BitwiseAnd", since=18)
+or_ = _binary("or", "bits", "Bitwise (of bools: logical) disjunction.").onnx("Or", since=7)
+or_.onnx("BitwiseOr", since=18)
+xor = _binary("xor", "bits", "Bitwise (of bools: logical) exclusive disjunction.").onnx("Xor", since=7)
+xor.onnx("BitwiseXor", since=18)
+eq = _binary("eq", "any", "a == b, as bool.").onnx("Equal", since=7)
+ne = _binary("ne", "any", "a != b, as bool.")
+lt = _binary("lt", "number", "a < b, as bool.").onnx("Less", since=7)
+le = _binary("le", "number", "a <= b, as bool.").onnx("LessOrEqual", since=12)
+gt = _binary("gt", "number", "a > b, as bool.").onnx("Greater", since=7)
+ge = _binary("ge", "number", "a >= b, as bool.").onnx("GreaterOrEqual", since=12)
+min_ = _binary("min", "any", "The lesser of a and b; NaN if either is NaN.")
+max_ = _binary("max", "any", "The greater of a and b; NaN if either is NaN.")
+
+neg = _unary("neg", "number", "-x; integers wrap.").onnx("Neg", since=6)
+abs_ = _unary("abs", "number", "The absolute value.").onnx("Abs", since=6)
+not_ = _unary("not", "bits", "Bitwise (of bools: logical) negation.").onnx("Not").onnx("BitwiseNot", since=18)
+sign = _unary("sign", "number", "-1, 0 or 1 as x is negative, zero or positive; NaN of NaN.").onnx(
+    "Sign", since=9
+)
+floor = _unary("floor", "float", "The greatest integer not above x.").onnx("Floor", since=6)
+ceil = _unary("ceil", "float", "The least integer not below x.").onnx("Ceil", since=6)
+round_ = _unary("round", "float", "The nearest integer, of two the even one.").onnx("Round", since=11)
+trunc = _unary("trunc", "float", "x without its fraction.")
+sqrt = _unary("sqrt", "float", "The square root; NaN below zero.").onnx("Sqrt", since=6)
+rsqrt = _unary("rsqrt", "float", "1 / sqrt(x).")
+exp = _unary("exp", "float", "e to the power of x.").onnx("Exp", since=6)
+expm1 = _unary("expm1", "float", "exp(x) - 1 without cancellation.")
+log = _unary("log", "float", "The natural logarithm; -inf of 0, NaN below.").onnx("Log", since=6)
+log1p = _unary("log1p", "float", "log(1 + x) without cancellation.")
+tanh = _unary("tanh", "float", "The hyperbolic tangent.").onnx("Tanh", since=6)
+sigmoid = _unary("sigmoid", "float", "1 / (1 + exp(-x)).").onnx("Sigmoid", since=6)
+erf = _unary("erf", "float", "The Gauss error function.").onnx("Erf", since=9)
+sin = _unary("sin", "float", "The sine of x radians.").onnx("Sin", since=7)
+cos = _unary("cos", "float", "The cosine of x radians.").onnx("Cos", since=7)
+tan = _unary("tan", "float", "The tangent of x radians.").onnx("Tan", since=7)
+asin = _unary("asin", "float", "The inverse sine, in radians.").onnx("Asin", since=7)
+acos = _unary("acos", "float", "The inverse cosine, in radians.").onnx("Acos", since=7)
+atan = _unary("atan", "float", "The inverse tangent, in radians.").onnx("Atan", since=7)
+sinh = _unary("sinh", "float", "The hyperbolic sine.").onnx("Sinh", since=9)
+cosh = _unary("cosh", "float", "The hyperbolic cosine.").onnx("Cosh", since=9)
+asinh = _unary("asinh", "float", "The inverse hyperbolic sine.").onnx("Asinh", since=9)
+acosh = _unary("acosh", "float", "The inverse hyperbolic cosine.").onnx("Acosh", since=9)
+atanh = _unary("atanh", "float", "The inverse hyperbolic tangent.").onnx("Atanh", since=9)
+is_nan = _unary("is_nan", "float", "Whether x is not a number, as bool.").onnx("IsNaN", since=9)
+is_inf = _unary("is_inf", "float", "Whether x is an infinity of either sign, as bool.")
+
+
+@primitive
+def pow_(a: Array, b: Array) -> Compute:
+    """a to the power of b; an integer b of another dtype is taken to a's dtype, integers wrap."""
+    _require_kind(a, "number")
+    _require_kind(b, "number")
+    shape = broadcast(a.shape, b.shape)
+    return compute([a, b], shape, lambda t, i, r: t.apply("pow", a.at(i), b.at(i).cast(a.dtype)))
+
+
+@primitive
+def select(cond: Array, a: Array, b: Array) -> Compute:
+    """a where `cond` (bool) holds, b elsewhere."""
+    if cond.dtype != dt.bool_:
+        raise ValueError(f"the condition must be bool, not {cond.dtype}")
+    require_same_dtype(a, b)
+    shape = broadcast(cond.shape, a.shape, b.shape)
+    return compute([cond, a, b], shape, lambda t, i, r: t.select(cond.at(i), a.at(i), b.at(i)))
+
+
+select.onnx("Where", since=9)
+
+
+@primitive
+def cast(x: Array, *, dtype: DType) -> Compute:
+    """x converted to `dtype`: floats to integers truncate, anything to bool is `!= 0`, integers wrap."""
+    if "string" in (x.dtype.kind, dtype.kind):
+        raise ValueError("strings cannot be converted")
+    return compute([x], x.shape, lambda t, i, r: x[tuple(i)].cast(dtype))
+
+
+def _shift(name: str, doc: str) -> Operator:
+    def fn(a: Array, b: Array) -> Compute:
+        dtype = require_same_dtype(a, b)
+        _require_kind(a, "integer")
+
+        def body(t: Trace, i: object, r: object) -> Scalar:
+            count = b.at(i)  # type: ignore[arg-type]
+            fits = count < dtype.bits if dtype.kind == "uint" else (count < dtype.bits) & (count >= 0)
+            value = a.at(i)  # type: ignore[arg-type]
+            return t.select(fits, t.apply(name, value, t.select(fits, count, 0)), 0)
+
+        return compute([a, b], broadcast(a.shape, b.shape), body)
+
+    fn.__name__, fn.__doc__ = name, doc
+    return primitive(fn)
+
+
+shl = _shift("shl", "a shifted left by b bits; 0 where b is not below the width.")
+shr = _shift("shr", "a shifted right by b bits (signed: keeping the sign); 0 where b is not below the width.")

@@ -1,0 +1,104 @@
+"""Quantised numbers: conversion, and integer products of them. Scales and zero points come broadcastable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.dtype import DType
+from tilewright.ops.contract import conv, matmul
+from tilewright.ops.define import op
+from tilewright.ops.elementwise import add, cast, div, max_, min_, mul, round_, sub
+from tilewright.ops.reduce import dtype_of, reduce_max, reduce_min
+from tilewright.ops.shape import Dim
+from tilewright.ops.source import full
+from tilewright.ops.view import reshape, shape_of
+
+
+def limits(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest value of an integer dtype."""
+    if not dtype.is_int:
+        raise ValueError(f"numbers are quantised to integers, not to {dtype}")
+    return (
+        (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
+        if dtype.kind == "int"
+        else (0, (1 << dtype.bits) - 1)
+    )
+
+
+@op
+def quantize_linear(x: Value, scale: Value, zero_point: Value, *, dtype: DType) -> Value:
+    """round(x / scale) + zero_point, saturated to the integers of `dtype`; halves round to even."""
+    low, high = limits(dtype)
+    wide = dt.f32 if dtype.bits < 32 else dt.f64
+    ratio = div(cast(x, dtype=dt.f32), cast(scale, dtype=dt.f32))
+    shifted = add(cast(round_(ratio), dtype=wide), cast(zero_point, dtype=wide))
+    return cast(min_(max_(shifted, float(low)), float(high)), dtype=dtype)
+
+
+@op
+def dequantize_linear(x: Value, scale: Value, zero_point: Value, *, dtype: DType) -> Value:
+    """(x - zero_point) * scale in `dtype`, which is the scale's or wider."""
+    if not dtype_of(x).is_int:
+        centred = sub(cast(x, dtype=dt.f32), cast(zero_point, dtype=dt.f32))
+    else:
+        wide = dt.i32 if dtype_of(x).bits < 32 else dt.i64
+        centred = cast(sub(cast(x, dtype=wide), cast(zero_point, dtype=wide)), dtype=dt.f32)
+    return cast(mul(centred, cast(scale, dtype=dt.f32)), dtype=dtype)
+
+
+@op
+def dynamic_quantize_linear(x: Value) -> tuple[Value, Value, Value]:
+    """x as u8 with the scale (f32 scalar) and zero point (u8 scalar) that its own range asks for."""
+    axes = tuple(range(len(shape_of(x))))
+    high = max_(reduce_max(x, axes=axes, keepdims=False), 0.0)
+    low = min_(reduce_min(x, axes=axes, keepdims=False), 0.0)
+    scale = div(sub(high, low), 255.0)
+    start = round_(div(sub(full(value=0.0, dtype=dtype_of(x), shape=()), low), scale))
+    zero_point = cast(min_(max_(start, 0.0), 255.0), dtype=dt.u8)
+    return quantize_linear(x, scale, zero_point, dtype=dt.u8), scale, zero_point
+
+
+@op
+def matmul_integer(a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
+    """(a - a_zero) @ (b - b_zero) in i32."""
+    return matmul(_centred(a, a_zero), _centred(b, b_zero))
+
+
+@op
+def conv_integer(
+    x: Value,
+    w: Value,
+    x_zero: Value,
+    w_zero: Value,
+    *,
+    strides: Sequence[int],
+    pads_begin: Sequence[Dim],
+    pads_end: Sequence[Dim],
+    dilations: Sequence[int],
+    groups: int = 1,
+) -> Value:
+    """The convolution of (x - x_zero) with (w - w_zero) in i32; padding stands for 0."""
+    return conv(
+        _centred(x, x_zero), _centred(w, w_zero), strides=strides, pads_begin=pads_begin, pads_end=pads_end,
+        dilations=dilations, groups=groups,
+    )  # fmt: skip
+
+
+def _centred(x: Value, zero: Value) -> Value:
+    return sub(cast(x, dtype=dt.i32), cast(zero, dtype=dt.i32))
+
+
+@op
+def requantize(sums: Value, scale: Value, zero_point: Value, *, dtype: DType) -> Value:
+    """i32 `sums` times `scale` (f32), rounded, shifted and saturated to `dtype`."""
+    low, high = limits(dtype)
+    shifted = add(round_(mul(cast(sums, dtype=dt.f32), scale)), cast(zero_point, dtype=dt.f32))
+    return cast(min_(max_(shifted, float(low)), float(high)), dtype=dtype)
+
+
+def along_axis(x: Value, axis: int, rank: int) -> Value:
+    """A vector laid along `axis` of `rank` axes."""
+    (length,) = shape_of(x)
+    return reshape(x, shape=tuple(length if k == axis else 1 for k in range(rank)))

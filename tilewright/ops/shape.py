@@ -1,0 +1,97 @@
+"""Shape rules that several families share: axes, broadcasting, sizes of sliding windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops.trace import Array
+
+Dim = Sym | int
+
+
+def checked_axis(axis: int, rank: int) -> int:
+    """`axis` counted from the front; ValueError when a tensor of `rank` axes does not have it."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} does not exist: the tensor has {rank} axes")
+    return axis + rank if axis < 0 else axis
+
+
+def checked_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Distinct axes counted from the front, ascending."""
+    found = sorted(checked_axis(a, rank) for a in axes)
+    if len(set(found)) != len(found):
+        raise ValueError(f"axes {tuple(axes)} name an axis twice")
+    return tuple(found)
+
+
+def dims(shape: Sequence[Dim]) -> tuple[Sym, ...]:
+    return tuple(sym(d) for d in shape)
+
+
+def surely_different(a: Sym, b: Sym) -> bool:
+    """Whether two dims differ for every value of their variables (`n` and `2*n` may both be 0)."""
+    lo, hi = (a - b).bounds
+    return (lo is not None and lo > 0) or (hi is not None and hi < 0)
+
+
+def common_dim(a: Sym, b: Sym) -> Sym:
+    """The broadcast of two dims; where one is not known, they are taken to be equal, a constant preferred."""
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    if (
+        surely_different(a, b)
+        and (a.is_const or (a.bounds[0] or 0) > 1)
+        and (b.is_const or (b.bounds[0] or 0) > 1)
+    ):
+        raise ValueError(f"dims {a} and {b} neither are equal nor is one of them 1")
+    return b if b.is_const else a
+
+
+def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:
+    """The common shape of NumPy broadcasting; ValueError when there is none."""
+    rank = max((len(s) for s in shapes), default=0)
+    result = [sym(1)] * rank
+    for shape in shapes:
+        for k, d in enumerate(shape, start=rank - len(shape)):
+            result[k] = common_dim(result[k], d)
+    return tuple(result)
+
+
+def require_equal_dim(a: Sym, b: Sym, what: str) -> None:
+    """ValueError when two dims that must agree cannot."""
+    if surely_different(a, b):
+        raise ValueError(f"{what} differ: {a} and {b}")
+
+
+def require_rank(x: Array, rank: int, what: str) -> None:
+    if x.rank != rank:
+        raise ValueError(f"{what} must have {rank} axes, not {x.rank}")
+
+
+def require_same_dtype(*arrays: Array) -> DType:
+    """The dtype that all operands share; ValueError when they do not."""
+    first = arrays[0].dtype
+    for a in arrays[1:]:
+        if a.dtype != first:
+            raise ValueError(f"operands must have one dtype, not {first} and {a.dtype}")
+    return first
+
+
+def require_length(values: Sequence[object], length: int, what: str) -> None:
+    if len(values) != length:
+        raise ValueError(f"{what} must have {length} values, not {len(values)}")
+
+
+def window_count(size: Dim, kernel: Dim, stride: int, before: Dim, after: Dim, dilation: int) -> Sym:
+    """How many positions a window has: floor((padded - reach) / stride) + 1, ValueError when it never fits."""
+    reach = dilation * (sym(kernel) - 1) + 1
+    room = sym(size) + before + after - reach
+    if (hi := room.bounds[1]) is not None and hi < 0:
+        raise ValueError(
+            f"a window of {reach} does not fit into {size} elements padded by {before} and {after}"
+        )
+    return room // stride + 1
