@@ -1,8 +1,9 @@
 """The text form of programs: one syntax for every level, readable as a program.
 
 `print -> parse -> print` is a fixpoint for every program. An op without a notation of its own is written as
-`y, z = name(a, b) {key=value} : type, type (block_arg: type) { ... }`. Scalar ops that are used once, right
-where their user stands, are written inside of its line: `y[i, j] = acc[i, j] + b[j]`.
+`y, z = name(a, b) {key=value} : type, type (block_arg: type) { ... }`. Scalar ops that are used once
+are written inside of the line of their user, `y[i, j] = acc[i, j] + b[j]`, unless something between is written
+to memory.
 """
 
 from tilewright.ir.text.attributes import print_type

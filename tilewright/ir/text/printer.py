@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -69,11 +69,18 @@ def print_block(block: Block) -> str:
 
 
 def line_of(func: Func, op: Op) -> tuple[int, str]:
-    """The line on which `print_func` shows `op`: its number, from 1, and its text."""
+    """The line on which `print_func` shows `op`: its number, from 1, and its text.
+
+    (0, "") when it is not shown.
+    """
     printer = _Printer(False)
     printer.func(func)
-    number = printer.line_numbers.get(op)
-    return (0, repr(op)) if number is None else (number, printer.lines[number - 1].strip())
+    seen: set[Op] = set()
+    while op not in printer.line_numbers and op not in seen and op.results and op.results[0].users:
+        seen.add(op)
+        op = op.results[0].users[0]  # an expression stands on the line of its user
+    number = printer.line_numbers.get(op, 0)
+    return number, printer.lines[number - 1].strip() if number else ""
 
 
 def _print_constant(name: str, array: np.ndarray) -> str:
@@ -93,9 +100,11 @@ class _Printer:
         self.unnamed = 0
         self.line_numbers: dict[Op, int] = {}
         self.types: dict[Type, str] = {}
+        self.type_ids: dict[int, str] = {}
         self.indices: dict[tuple[Sym, ...], str] = {}
-        # Expressions whose user is still to come: (op, text, how tightly it binds), in program order.
-        self.pending: list[tuple[Op, str, int]] = []
+        # Expressions whose user is still to come: text, and how tightly it binds. They compute and read, but
+        # change nothing, so that their order among themselves is free; all that does change something flushes.
+        self.pending: dict[Op, tuple[str, int]] = {}
 
     def name(self, value: Value) -> str:
         found = self.names.get(value)
@@ -122,9 +131,13 @@ class _Printer:
         return name
 
     def type(self, type: Type) -> str:
-        found = self.types.get(type)
+        # By identity first: the hash of a type costs more than printing the rest of an op.
+        found = self.type_ids.get(id(type))
         if found is None:
-            found = self.types[type] = print_type(type)
+            found = self.types.get(type)
+            if found is None:
+                found = self.types[type] = print_type(type)
+            self.type_ids[id(type)] = found
         return found
 
     def syms(self, syms: tuple[Sym, ...]) -> str:
@@ -159,7 +172,7 @@ class _Printer:
         return f" -> ({', '.join(self.type(v.type) for v in func.returns)})"
 
     def block(self, block: Block, indent: str) -> None:
-        outer, self.pending = self.pending, []
+        outer, self.pending = self.pending, {}
         for op in block.ops:
             if is_literal(op):
                 if not op.result.users or not all(map(takes_expressions, op.result.users)):
@@ -178,7 +191,7 @@ class _Printer:
 
     def flush(self, indent: str) -> None:
         """Give all pending expressions lines of their own."""
-        for op, text, _ in self.pending:
+        for op, (text, _) in self.pending.items():
             self.definition(op, text, indent)
         self.pending.clear()
 
@@ -188,29 +201,15 @@ class _Printer:
     # Expressions
 
     def expression(self, op: Op, block: Block, indent: str) -> None:
-        self.ready(op, indent)
         text, level = self.expression_text(op)
         users = op.results[0].users
         if len(users) == 1 and len(text) <= LONGEST_INLINE:
             user = users[0]
             if user.parent is block and takes_expressions(user):
-                self.pending.append((op, text, level))
+                self.pending[op] = text, level
                 return
         self.flush(indent)
         self.definition(op, text, indent)
-
-    def ready(self, op: Op, indent: str) -> None:
-        """Leave operands of `op` pending only if they are the last ones pending, in their order in `op`.
-
-        Reading the text back gives then the ops in the order that they have: an expression stands for its
-        operands from left to right, and for itself after them.
-        """
-        pending = self.pending
-        if not pending:
-            return
-        wanted = [v.owner for v in op.operands if any(p[0] is v.owner for p in pending)]
-        if wanted != [p[0] for p in pending[len(pending) - len(wanted) :]]:
-            self.flush(indent)
 
     def take(self, values: Sequence[Value], types: Sequence[dt.DType | None]) -> list[tuple[str, int]]:
         """Texts of scalar operands, taken off `pending` where they are there.
@@ -218,17 +217,18 @@ class _Printer:
         A literal is written without its type where that is the one expected (`types`).
         """
         texts: list[tuple[str, int]] = []
-        for value, expected in zip(reversed(values), reversed(types), strict=True):
+        for value, expected in zip(values, types, strict=True):
             op = value.owner
-            if self.pending and self.pending[-1][0] is op:
-                texts.append(self.pending.pop()[1:])
+            waiting = self.pending.pop(op, None) if isinstance(op, Op) else None
+            if waiting is not None:
+                texts.append(waiting)
             elif isinstance(op, Op) and is_literal(op):
                 assert isinstance(value.type, ScalarType)
                 plain = print_number(op.attrs["value"])
                 texts.append((plain if value.type.dtype is expected else self.typed_literal(op), PRIMARY))
             else:
                 texts.append((self.name(value), PRIMARY))
-        return texts[::-1]
+        return texts
 
     def typed_literal(self, op: Op) -> str:
         return f"{self.type(op.result.type)}({print_number(op.attrs['value'])})"
@@ -273,10 +273,8 @@ class _Printer:
 
     def statement(self, op: Op, indent: str) -> None:
         if op.name == "store" and is_store(op):
-            self.ready(op, indent)
             self.store(op, indent)
         elif op.name in STATEMENTS and is_statement(op):
-            self.ready(op, indent)
             self.special(op, indent)
         else:
             self.flush(indent)
@@ -285,7 +283,7 @@ class _Printer:
     def store(self, op: Op, indent: str) -> None:
         value, buffer = op.operands
         assert isinstance(buffer.type, BufferType | TensorType)
-        tree = self.pending[-1][0] if self.pending and self.pending[-1][0] is value.owner else None
+        tree = value.owner if isinstance(value.owner, Op) and value.owner in self.pending else None
         ((text, _),) = self.take([value], [buffer.type.dtype])
         target = self.access(buffer, op)
         self.flush(indent)
@@ -386,43 +384,39 @@ def _free_variables(func: Func) -> list[Sym]:
     """Variables that no loop or bind of the function declares, in the order of their names."""
     found: dict[Sym, None] = {}
     bound: set[Sym] = set()
-    seen: set[object] = set()
-    for attr in func.attrs.values():
-        _collect(attr, found)
-    for arg in func.args:
-        _collect_type(arg.type, found, seen)
+    seen: set[int] = set()
+    _collect(tuple(func.attrs.values()), found)
+    _collect_types(func.args, found, seen)
     for op in func.body.walk():
-        for attr in op.attrs.values():
-            _collect(attr, found)
-        if op.name in ("for", "bind") and is_variable(op.attrs.get("var")):
-            bound.add(op.attrs["var"])
-        for value in _defined_values(op):
-            _collect_type(value.type, found, seen)
+        if op.attrs:
+            for attr in op.attrs.values():
+                _collect(attr, found)
+            if op.name in ("for", "bind") and is_variable(op.attrs.get("var")):
+                bound.add(op.attrs["var"])
+        _collect_types(op.results, found, seen)
+        for block in op.blocks:
+            _collect_types(block.args, found, seen)
     return sorted((v for v in found if v not in bound), key=lambda v: v.sort_key)
-
-
-def _defined_values(op: Op) -> Iterator[Value]:
-    yield from op.results
-    for block in op.blocks:
-        yield from block.args
 
 
 def _collect(attr: object, found: dict[Sym, None]) -> None:
     if isinstance(attr, Sym):
-        found.update(dict.fromkeys(attr.vars))
+        if not attr.is_const:
+            found.update(dict.fromkeys(attr.vars))
     elif isinstance(attr, tuple):
         for item in attr:
             _collect(item, found)
     elif isinstance(attr, dict):
-        for item in attr.values():
-            _collect(item, found)
+        _collect((*attr, *attr.values()), found)
 
 
-def _collect_type(type: Type, found: dict[Sym, None], seen: set[object]) -> None:
-    if type in seen:
-        return
-    seen.add(type)
-    if isinstance(type, TensorType | BufferType):
-        _collect(type.shape, found)
-    if isinstance(type, BufferType):
-        _collect((*type.strides, type.offset), found)
+def _collect_types(values: Iterable[Value], found: dict[Sym, None], seen: set[int]) -> None:
+    """Variables in the types of values; `seen` holds the identities of types that were looked at."""
+    for value in values:
+        type = value.type
+        if id(type) not in seen:
+            seen.add(id(type))
+            if isinstance(type, TensorType | BufferType):
+                _collect(type.shape, found)
+            if isinstance(type, BufferType):
+                _collect((*type.strides, type.offset), found)

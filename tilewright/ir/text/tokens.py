@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import string
+from itertools import accumulate, compress
 from typing import NoReturn
 
 from tilewright.ir import dtype as dt
@@ -14,14 +16,23 @@ from tilewright.ir.text.notation import NAME
 from tilewright.ir.textpos import text_error
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, row_major
 
-_TOKEN = re.compile(
-    rf"""(?P<skip>\s+|\#[^\n]*)
-       | (?P<name>{NAME.pattern})
-       | (?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)
-       | (?P<string>"(?:[^"\\\n]|\\.)*")
-       | (?P<sign>->|\.\.|<=|>=|==|!=|\+=|//|[()\[\]{{}},:=<>+*/%@&`-])
+# The last alternative takes any other character, so that the pieces make up the whole text.
+_PIECE = re.compile(
+    rf"""\s+
+       | {NAME.pattern}
+       | ->|\.\.|<=|>=|==|!=|\+=|//
+       | \d+(?:\.\d+)?(?:[eE][-+]?\d+)?
+       | "(?:[^"\\\n]|\\.)*"
+       | \#[^\n]*
+       | (?s:.)
     """,
     re.VERBOSE | re.ASCII,
+)
+_SIGNS = frozenset("()[]{},:=<>+*/%@&`-")
+_KINDS = (
+    dict.fromkeys(string.ascii_letters + "_", "name")
+    | dict.fromkeys(string.digits, "number")
+    | {'"': "string", "": "end"}
 )
 # Texts that are worth remembering, because they occur again and again: an index without parentheses up to
 # what ends it, and a type. (What was read is used only while the same variables are in scope.)
@@ -31,47 +42,50 @@ _TYPE = re.compile(r"(?:&|scratch |reg )?\w+(?:\[[^\[\]`\n]*\])?(?=[,){\n]| [{=]
 _ENDS = frozenset({",", "]", ")"})
 
 
+def _scan(text: str, file: str) -> tuple[list[str], list[int]]:
+    """All tokens and where they start; the last one is empty. TextError for what is no token."""
+    pieces = _PIECE.findall(text)
+    starts = accumulate(map(len, pieces), initial=0)
+    if any(len(p) == 1 and not (p.isalnum() or p.isspace() or p in _SIGNS or p in "_#") for p in set(pieces)):
+        _fail_at_first_stranger(pieces, text, file)
+    solid = [p[0] not in " \n\t\r\f\v#" for p in pieces]
+    tokens = list(compress(pieces, solid))
+    tokens.append("")
+    places = list(compress(starts, solid))
+    places.append(len(text))
+    return tokens, places
+
+
+def _fail_at_first_stranger(pieces: list[str], text: str, file: str) -> NoReturn:
+    pos = 0
+    for piece in pieces:
+        if len(piece) == 1 and not (piece.isalnum() or piece.isspace() or piece in _SIGNS or piece in "_#"):
+            problem = "a string that does not end on its line" if piece == '"' else "no token starts here"
+            raise text_error(problem, text, pos, file=file)
+        pos += len(piece)
+    raise AssertionError("unreachable")
+
+
 class Cursor:
     """A position among the tokens of a text, with what can be read at it; keeps the variables in scope."""
 
     def __init__(self, text: str, file: str) -> None:
         self.text = text
         self.file = file
-        self.kinds: list[str] = []
-        self.tokens: list[str] = []
-        self.starts: list[int] = []
+        self.tokens, self.starts = _scan(text, file)
         self.at = 0
         self.token = ""
         self.variables: dict[str, Sym] = {}
         self.indices: dict[str, tuple[Sym, int]] = {}
         self.known_types: dict[str, Type] = {}
-        self._scan()
         self.seek(0)
-
-    def _scan(self) -> None:
-        pos, text = 0, self.text
-        for found in _TOKEN.finditer(text):
-            if found.start() != pos:
-                break
-            pos = found.end()
-            kind = found.lastgroup
-            if kind != "skip":
-                assert kind is not None
-                self.kinds.append(kind)
-                self.tokens.append(found[0])
-                self.starts.append(found.start())
-        if pos != len(text):
-            problem = "a string that does not end on its line" if text[pos] == '"' else "no token starts here"
-            raise text_error(problem, text, pos, file=self.file)
-        self.kinds.append("end")
-        self.tokens.append("")
-        self.starts.append(len(text))
 
     # Tokens
 
     @property
     def kind(self) -> str:
-        return self.kinds[self.at]
+        """What the current token is: "name", "number", "string", "sign" or "end"."""
+        return _KINDS.get(self.token[:1], "sign")
 
     def seek(self, at: int) -> None:
         self.at = at
@@ -109,7 +123,7 @@ class Cursor:
         self.advance()
 
     def name(self, what: str) -> str:
-        if self.kinds[self.at] != "name":
+        if self.kind != "name":
             self.fail(f"expected {what}")
         return self.advance()
 
@@ -128,7 +142,7 @@ class Cursor:
     # Words and numbers
 
     def string(self, what: str) -> str:
-        if self.kinds[self.at] != "string":
+        if self.kind != "string":
             self.fail(f"expected {what} in double quotes")
         at = self.at
         try:
@@ -138,7 +152,7 @@ class Cursor:
         return value
 
     def name_or_string(self, what: str) -> str:
-        return self.string(what) if self.kinds[self.at] == "string" else self.name(what)
+        return self.string(what) if self.kind == "string" else self.name(what)
 
     def reference(self, what: str) -> str:
         """`@name` or `@"any text"`."""
