@@ -58,7 +58,9 @@ def vmath_function(name: str, dtype: str, lanes: int) -> str:
     """
     function = _function(name, dtype)
     if lanes < 1:
-        raise InternalError(f"vector math function {name} cannot have {lanes} lanes", hint="ask for 1 or more")
+        raise InternalError(
+            f"vector math function {name} cannot have {lanes} lanes", hint="ask for 1 or more"
+        )
     return function_text(function, vmath_symbol(name, dtype, lanes), dtype, lanes)
 
 

@@ -186,7 +186,11 @@ class Body:
 
     def lane(self, value: Value, lane: int) -> str:
         """The name of one lane's scalar."""
-        return value.name if self.lanes == 1 else self.emit(value.kind, f"extractelement {value.typed}, i32 {lane}").name
+        return (
+            value.name
+            if self.lanes == 1
+            else self.emit(value.kind, f"extractelement {value.typed}, i32 {lane}").name
+        )
 
     def vector_of(self, kind: str, scalars: list[str]) -> Value:
         """The vector of these scalars, one a lane."""
@@ -202,7 +206,9 @@ class Body:
         operands = [first, *(first._operand(other) for other in others)]
         suffix = first.kind if self.lanes == 1 else f"v{self.lanes}{first.kind}"
         arguments = ", ".join(operand.typed for operand in operands)
-        return self.emit(first.kind, f"call {llvm_type(first.kind, self.lanes)} @llvm.{name}.{suffix}({arguments})")
+        return self.emit(
+            first.kind, f"call {llvm_type(first.kind, self.lanes)} @llvm.{name}.{suffix}({arguments})"
+        )
 
     def fma(self, a: Value, b: Operand, c: Operand) -> Value:
         """a * b + c with one rounding."""
@@ -222,7 +228,9 @@ class Body:
 
     def select(self, condition: Value, then: Value, otherwise: Operand) -> Value:
         """Lanes of `then` where the condition holds, of `otherwise` elsewhere."""
-        return self.emit(then.kind, f"select {condition.typed}, {then.typed}, {then._operand(otherwise).typed}")
+        return self.emit(
+            then.kind, f"select {condition.typed}, {then.typed}, {then._operand(otherwise).typed}"
+        )
 
     def at_most(self, x: Value, bound: Scalar) -> Value:
         """min(x, bound); nan stays nan.

@@ -1,46 +1,68 @@
-"""Odd functions that saturate at 1, in single precision, as x P(x^2) / Q(x^2).
+"""Odd functions that saturate at 1, in single precision, as x (c + R(x^2) / Q(x^2)).
 
-All coefficients are positive, so nothing cancels. The fits are minimax over the argument where the function is not
-yet 1 (Lawson's iteration on the rational's linear form); then P and Q were scaled by a common factor and their
-float32 coefficients moved by units of the last place, by random search, to the least error of the whole evaluation.
+A minimax rational P/Q (Lawson's iteration on the rational's linear form, relative error below 2.1e-8 wherever the
+function is not yet 1 in float32) is split into a constant c and R/Q with R = P - c Q. Where the result nears 1 the
+exact product c x carries much of it, which halves the rounding errors that P and Q would add. R and Q are scaled
+by a common factor, and their coefficients, once rounded to float32, were moved by units of the last place to the
+least error of the whole evaluation (random search).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilewright.codegen.vmath.body import Body, Value
 
-# tanh(x) / x over x^2 in [0, 8.82^2], error of the fit below 2.1e-8.
-TANH_BOUND = 8.82
-TANH_P = (
-    1.0227272510528564, 0.136971116065979, 0.0035892785526812077, 2.1313433535397053e-05, 1.3989296832050968e-08,
-)  # fmt: skip
-TANH_Q = (
-    1.0227272510528564, 0.47788006067276, 0.02651921473443508, 0.0003383664879947901, 8.08786296602193e-07,
-)  # fmt: skip
 
-# erf(x) / x over x^2 in [0, 3.8925^2], error of the fit below 1.9e-8.
-ERF_BOUND = 3.8925
-ERF_P = (
-    1.6156333684921265, 0.2711780369281769, 0.07536894828081131,
-    0.0053383102640509605, 0.0004082681844010949, 2.967686896226951e-06,
-)  # fmt: skip
-ERF_Q = (
-    1.431817650794983, 0.717597246170044, 0.16281524300575256,
-    0.021325713023543358, 0.0016544710379093885, 5.489288014359772e-05,
-)  # fmt: skip
+@dataclass(frozen=True)
+class _OddRational:
+    """x (c + r(x^2) / q(x^2)); its value at `bound` is 1 but for a few units of the last place."""
+
+    bound: float
+    c: float
+    r: tuple[float, ...]
+    q: tuple[float, ...]
+
+    def build(self, body: Body, x: Value) -> Value:
+        """The function of x, cut at -1 and 1."""
+        # Beyond the bound only x grows, so the value passes 1 and is cut there; no power of x overflows.
+        square = body.at_most(x * x, self.bound * self.bound)
+        quotient = x * body.polynomial(square, self.r) / body.polynomial(square, self.q)
+        return body.clamp(body.fma(x, self.c, quotient), -1.0, 1.0)
 
 
-def _odd_rational(body: Body, x: Value, bound: float, p: tuple[float, ...], q: tuple[float, ...]) -> Value:
-    # Beyond the bound only x grows, so the quotient passes 1 and is cut there; no power of x overflows.
-    square = body.at_most(x * x, bound * bound)
-    return body.clamp(x * body.polynomial(square, p) / body.polynomial(square, q), -1.0, 1.0)
+_TANH = _OddRational(
+    bound=8.7,
+    c=0.1,
+    r=(
+        0.9814566373825073, 0.09516946971416473, 0.0010057283798232675,
+        -1.3350690096558537e-05, -7.204754126632906e-08,
+    ),
+    q=(
+        1.0905073881149292, 0.509635329246521, 0.02831488661468029,
+        0.00036244725924916565, 8.720309665477544e-07,
+    ),
+)  # fmt: skip
+
+_ERF = _OddRational(
+    bound=3.87,
+    c=0.2,
+    r=(
+        0.780670702457428, 0.07441771030426025, 0.025120124220848083,
+        0.0006155363516882062, 4.657475801650435e-05, -4.72373130833148e-06,
+    ),
+    q=(
+        0.8408964276313782, 0.42084160447120667, 0.09535674005746841,
+        0.01247494574636221, 0.0009670977597124875, 3.241201920900494e-05,
+    ),
+)  # fmt: skip
 
 
 def tanh(body: Body, x: Value) -> Value:
     """Hyperbolic tangent."""
-    return _odd_rational(body, x, TANH_BOUND, TANH_P, TANH_Q)
+    return _TANH.build(body, x)
 
 
 def erf(body: Body, x: Value) -> Value:
-    """Error function 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
-    return _odd_rational(body, x, ERF_BOUND, ERF_P, ERF_Q)
+    """Error function: 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
+    return _ERF.build(body, x)

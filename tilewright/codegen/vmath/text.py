@@ -37,7 +37,9 @@ def _with_far_lanes(near: Value, bound: float, symbol: str) -> list[str]:
     body, lanes, vector = near.body, near.body.lanes, llvm_type(near.kind, near.body.lanes)
     x = body.argument(near.kind, "x")
     far = body.abs(x) >= bound
-    anywhere = far if lanes == 1 else body.emit("i1", f"call i1 @llvm.vector.reduce.or.v{lanes}i1({far.typed})")
+    anywhere = (
+        far if lanes == 1 else body.emit("i1", f"call i1 @llvm.vector.reduce.or.v{lanes}i1({far.typed})")
+    )
     return [
         *body.lines,
         f"  br i1 {anywhere.name}, label %rare, label %done",

@@ -1,0 +1,208 @@
+"""Vector math: errors against float64, special values, text."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+
+from bench.ulp import (
+    argument_chunks,
+    compile_map,
+    compile_vmath,
+    random_pairs,
+    references,
+    ulp_errors,
+    worst_error,
+)
+from tilewright.codegen.vmath import SUPPORTED, vmath_arity, vmath_declarations, vmath_function, vmath_symbol
+from tilewright.ir.diag import InternalError
+
+INF, NAN = math.inf, math.nan
+TINY = 2.0**-149
+
+# x, then what C99 or IEEE 754 demand of the function there.
+SPECIAL_VALUES = {
+    "acos": [(1.0, 0.0), (1.5, NAN), (-1.5, NAN), (INF, NAN), (NAN, NAN)],
+    "acosh": [(1.0, 0.0), (0.5, NAN), (-1.0, NAN), (-3.0, NAN), (-INF, NAN), (INF, INF), (NAN, NAN)],
+    "asin": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (1.5, NAN), (-INF, NAN), (NAN, NAN)],
+    "asinh": [(0.0, 0.0), (-0.0, -0.0), (-TINY, -TINY), (INF, INF), (-INF, -INF), (NAN, NAN)],
+    "atan": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (INF, np.pi / 2), (-INF, -np.pi / 2), (NAN, NAN)],
+    "atanh": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (1.0, INF), (-1.0, -INF), (2.0, NAN), (INF, NAN), (NAN, NAN)],
+    "cos": [(0.0, 1.0), (-0.0, 1.0), (INF, NAN), (-INF, NAN), (NAN, NAN)],
+    "cosh": [(0.0, 1.0), (INF, INF), (-INF, INF), (100.0, INF), (NAN, NAN)],
+    "erf": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (3e38, 1.0), (INF, 1.0), (-INF, -1.0), (NAN, NAN)],
+    "exp": [(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, 0.0), (89.0, INF), (-104.0, 0.0), (-103.0, TINY), (NAN, NAN)],
+    "exp2": [(0.0, 1.0), (7.0, 128.0), (128.0, INF), (-149.0, TINY), (-151.0, 0.0), (-INF, 0.0), (NAN, NAN)],
+    "expm1": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (INF, INF), (-INF, -1.0), (NAN, NAN)],
+    "log": [(1.0, 0.0), (0.0, -INF), (-0.0, -INF), (-TINY, NAN), (-INF, NAN), (INF, INF), (NAN, NAN)],
+    "log1p": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (-1.0, -INF), (-2.0, NAN), (-INF, NAN), (INF, INF), (NAN, NAN)],
+    "rsqrt": [(4.0, 0.5), (0.0, INF), (-0.0, -INF), (-1.0, NAN), (INF, 0.0), (NAN, NAN)],
+    "sigmoid": [(0.0, 0.5), (INF, 1.0), (-INF, 0.0), (-103.0, TINY), (NAN, NAN)],
+    "sin": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (INF, NAN), (-INF, NAN), (NAN, NAN)],
+    "sinh": [(0.0, 0.0), (-0.0, -0.0), (-TINY, -TINY), (INF, INF), (-INF, -INF), (NAN, NAN)],
+    "softplus": [(INF, INF), (-INF, 0.0), (3e38, 3e38), (-103.0, TINY), (NAN, NAN)],
+    "tan": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (INF, NAN), (-INF, NAN), (NAN, NAN)],
+    "tanh": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (3e38, 1.0), (INF, 1.0), (-INF, -1.0), (NAN, NAN)],
+}  # fmt: skip
+UNARY = sorted(SPECIAL_VALUES)
+
+
+def assert_same(given: np.ndarray, expected: np.ndarray) -> None:
+    """Equal to float32 rounding, with the same signs of zeros and the same nans."""
+    np.testing.assert_array_equal(given, expected)
+    known = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(given[known]), np.signbit(expected[known]))
+
+
+def test_every_function_has_a_bound_and_special_values() -> None:
+    assert sorted([*UNARY, "pow"]) == sorted(SUPPORTED)
+    assert all(bounds["f32"] <= 4.0 for bounds in SUPPORTED.values())
+
+
+@pytest.mark.parametrize("name", sorted(SUPPORTED))
+def test_float32_errors_stay_within_the_bound(name: str) -> None:
+    worst, where = worst_error(name, step=4099)
+    assert worst <= SUPPORTED[name]["f32"], where
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", UNARY)
+def test_special_values(name: str, dtype: str) -> None:
+    element = np.float32 if dtype == "f32" else np.float64
+    # TINY, 3e38 and the bounds of overflow are float32's.
+    pairs = [
+        p
+        for p in SPECIAL_VALUES[name]
+        if dtype == "f32" or abs(p[0]) in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, INF)
+    ]
+    x, expected = np.array(pairs, element).T
+    with np.errstate(all="ignore"):
+        assert_same(compile_vmath(name, dtype)(x), expected)
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf", "sin", "cos", "sigmoid"])
+def test_bounded_functions_never_exceed_one(name: str) -> None:
+    function = compile_vmath(name, "f32")
+    for chunk in argument_chunks(4099):
+        result = function(chunk)
+        assert np.nanmax(np.abs(result)) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_pow_special_cases(dtype: str) -> None:
+    values = [0.0, 1.0, INF, NAN, 0.5, 2.0, 3.0, 2.5, 16777215.0, 16777216.0]
+    element = np.float32 if dtype == "f32" else np.float64
+    signed = np.array([sign * value for value in values for sign in (1.0, -1.0)], element)
+    base, exponent = (a.ravel() for a in np.meshgrid(signed, signed))
+    with np.errstate(all="ignore"):
+        expected = np.power(base.astype(np.float64), exponent.astype(np.float64))
+        narrow = expected.astype(element)
+    result = compile_vmath("pow", dtype)(base, exponent)
+    exact = ~np.isfinite(narrow) | (narrow == 0.0) | (np.abs(narrow) == 1.0)
+    assert_same(result[exact], narrow[exact])
+    np.testing.assert_allclose(result[~exact], expected[~exact], rtol=2e-7 if dtype == "f32" else 1e-15)
+
+
+def test_random_pairs_reach_negative_bases_and_subnormal_results() -> None:
+    base, exponent = random_pairs(1 << 14, seed=1)
+    with np.errstate(all="ignore"):
+        exact = np.abs(np.power(base.astype(np.float64), exponent.astype(np.float64)))
+    assert not np.isnan(exact).any()
+    assert (base < 0).mean() > 0.1 and ((exact > 0) & (exact < 2.0**-126)).any() and (exact > 2.0**127).any()
+
+
+@pytest.mark.parametrize("name", sorted(SUPPORTED))
+def test_float64_agrees_with_numpy(name: str) -> None:
+    random = np.random.default_rng(5)
+    x = np.concatenate([random.normal(size=1000) * 3.0, random.uniform(-1.0, 1.0, 1000)])
+    function = compile_vmath(name, "f64", lanes=4)
+    operands = (np.abs(x), random.normal(size=x.size)) if name == "pow" else (x,)
+    with np.errstate(all="ignore"):
+        if name == "erf":
+            expected = np.array([math.erf(value) for value in x])
+        else:
+            expected = references()[name](*operands)
+    np.testing.assert_allclose(function(*operands), expected, rtol=2e-15)
+
+
+@pytest.mark.parametrize("name", sorted(SUPPORTED))
+def test_all_widths_agree_to_the_bit(name: str) -> None:
+    x = next(argument_chunks(4099 * 64))
+    x = x[np.isfinite(x)]
+    operands = (np.abs(x), np.flip(x) % 4.0) if vmath_arity(name, "f32") == 2 else (x,)
+    widths = [compile_vmath(name, "f32", lanes)(*operands) for lanes in (1, 4, 8, 32)]
+    for left, right in itertools.pairwise(widths):
+        known = ~np.isnan(left)
+        np.testing.assert_array_equal(left[known].view(np.uint32), right[known].view(np.uint32))
+        np.testing.assert_array_equal(np.isnan(right), ~known)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_near_and_far_lanes_mix(name: str) -> None:
+    x = np.array([0.5, 1e30, -1.0, 65536.0, -65535.996, 3.4e38, np.nan, np.inf] * 2, np.float32)
+    exact = references()[name](np.where(np.isinf(x), np.nan, x).astype(np.float64))
+    assert ulp_errors(compile_vmath(name, "f32")(x), exact).max() <= SUPPORTED[name]["f32"]
+
+
+def test_ulp_errors_count_units_of_the_reference() -> None:
+    result = np.array(
+        [1.0 + 2.0**-23, 1.0 - 2.0**-24, TINY, INF, 0.0, NAN, INF, 3.4028234663852886e38], np.float32
+    )
+    exact = np.array([1.0, 1.0 - 2.0**-23, 0.0, 2.0**128 - 2.0**104, -0.0, 1.0, NAN, INF])
+    np.testing.assert_array_equal(ulp_errors(result, exact), [1.0, 1.0, 1.0, 1.0, INF, INF, INF, INF])
+
+
+def test_measurement_finds_a_wrong_function() -> None:
+    """Adding 2^-22 to 1 is an error of two units."""
+    text = "define float @off(float %x) {\n  %y = fadd float %x, 0x3E90000000000000\n  ret float %y\n}\n"
+    one = np.ones(3, np.float32)
+    assert (
+        ulp_errors(compile_map(text, "off", "f32", 1, 1)(one), one.astype(np.float64)).tolist() == [2.0] * 3
+    )
+
+
+def test_names_and_text() -> None:
+    assert vmath_symbol("exp", "f32", 16) == "tw_exp_f32x16"
+    text = vmath_function("exp", "f32", 16)
+    assert text == vmath_function("exp", "f32", 16)
+    assert "define internal <16 x float> @tw_exp_f32x16(<16 x float> %x) alwaysinline" in text
+    assert vmath_declarations("exp", "f32") == ()
+    assert vmath_declarations("pow", "f64") == ("declare double @pow(double, double)",)
+
+
+def test_functions_share_a_module() -> None:
+    texts = [
+        vmath_function(name, dtype, lanes)
+        for name in SUPPORTED
+        for dtype in ("f32", "f64")
+        for lanes in (1, 8)
+    ]
+    declarations = {line for name in SUPPORTED for line in vmath_declarations(name, "f64")}
+    llvm.parse_assembly("\n".join([*sorted(declarations), *texts])).verify()
+
+
+@pytest.mark.parametrize(
+    "name", ["exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus"]
+)
+def test_frequent_functions_have_no_branch_and_no_call(name: str) -> None:
+    text = vmath_function(name, "f32", 16)
+    assert " br " not in text
+    assert all("@llvm." in line for line in text.splitlines() if " call " in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "lanes", "message"),
+    [
+        ("gamma", "f32", 8, "no vector math function gamma for f32"),
+        ("exp", "f16", 8, "no vector math function exp for f16"),
+        ("exp", "f32", 0, "cannot have 0 lanes"),
+    ],
+)
+def test_requests_that_cannot_be_met(name: str, dtype: str, lanes: int, message: str) -> None:
+    with pytest.raises(InternalError, match=message) as caught:
+        vmath_function(name, dtype, lanes)
+    assert caught.value.hint
