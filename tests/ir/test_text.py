@@ -1,13 +1,15 @@
 """The text form of programs: what it looks like, and that it reads back."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module
-from tilewright.ir.diag import InternalError, Loc
+from tilewright.ir.diag import InternalError, Loc, TextError
 from tilewright.ir.sym import var
-from tilewright.ir.text import line_of, parse_func, parse_module, print_func, print_module
+from tilewright.ir.text import Record, line_of, parse_func, parse_module, print_func, print_module
 from tilewright.ir.types import BufferType, ScalarType, buffer, tensor
 
 GRAPH = """\
@@ -22,7 +24,7 @@ func @main(x: f32[n, 2], y: bool[]) -> (f32[n, 2], f32[n // 2]) where(1 <= n <= 
   w = constant @w : f32[2, 2]
   c = constant @"a/b:c" : i64[]
   h = matmul(x, w) {transpose_a=false, transpose_b=true} : f32[n, 2]
-  a, b = fused(h, x) {name="k0", shape=[n, 4], size=`n // 2`} : f32[n, 2], f32[n // 2] (p: f32[n, 2], q: f32[n, 2]) {
+  a, b = fused(h, x) {shape=[n, 4], size=`n // 2`} : f32[n, 2], f32[n // 2] (p: f32[n, 2], q: f32[n, 2]) {
     v0 = add(p, q) : f32[n, 2]
     v1 = slice(v0) {starts=[0], strange=(1, 2.0, "q\\n", (), (1,), none, f32, -inf)} : f32[n // 2]
     yield v0, v1
@@ -38,7 +40,7 @@ func @main(x: f32[n, 2], y: bool[]) -> (f32[n, 2], f32[n // 2]) where(1 <= n <= 
 """
 
 KERNEL = """\
-kernel @k0(x: &f32[n, 512], b: &f32[64], y: &f32[n, 64] strides(128, 1) offset(3)) dims(1 <= n) with {outputs=1} {
+kernel @k0(x: &f32[n, 512], b: &f32[64], y: &f32[n, 64] strides(128, 1) offset(3)) dims(1 <= n) with {out=1} {
   for io in 0..(n + 5) // 6 parallel {
     for jo <= 7 in 0..8 with {note="x"} {
       alloc acc: reg f32[6, 16]
@@ -90,7 +92,7 @@ def test_parsed_graph():
     assert (w.name, w.attrs) == ("constant", {"name": "w"})
     assert h.operands == (func.args[0], w.result) and h.attrs == {"transpose_a": False, "transpose_b": True}
     assert h.loc == Loc(file="text", line=11)
-    assert fused.attrs == {"name": "k0", "shape": (n, 4), "size": n // 2}
+    assert fused.attrs == {"shape": (n, 4), "size": n // 2}
     assert fused.blocks[0].ops[1].attrs["strange"] == (1, 2.0, "q\n", (), (1,), None, dt.f32, -np.inf)
     assert fused.blocks[0].ops[2].operands == (fused.blocks[0].ops[0].result, fused.blocks[0].ops[1].result)
     assert other.attrs == {"packed": {0: (1, 2), "a": buffer(dt.f32, [n])}} and len(other.blocks) == 2
@@ -100,16 +102,16 @@ def test_parsed_graph():
 def test_parsed_kernel():
     func = parse_func(KERNEL)
     n = var("n", 1)
-    assert func.level == "loops" and func.attrs == {"dims": (n,), "outputs": 1}
+    assert func.level == "loops" and func.attrs == {"dims": (n,), "out": 1}
     y = func.args[2].type
     assert y == BufferType(dt.f32, (n, 64), (128, 1), "global", 3)
     (outer,) = (op for op in func.body.ops if op.name == "for")
     assert outer.attrs == {"var": var("io"), "extent": (n + 5) // 6, "kind": "parallel"}
     (jo,) = outer.blocks[0].ops
     assert jo.attrs == {"var": var("jo", 0, 7), "extent": 8, "kind": "serial", "note": "x"}
-    names = [op.name for op in jo.blocks[0].ops]
-    assert names == ["alloc", "for", "for", "if", "load", "cast", "bind", "const", "lanes_reduce", "index", "gt",
-                     "if", "load", "load", "lt", "if"]  # fmt: skip
+    assert " ".join(op.name for op in jo.blocks[0].ops) == (
+        "alloc for for if load cast bind const lanes_reduce index gt if load load lt if"
+    )
     accumulate = jo.blocks[0].ops[2].blocks[0].ops[0].blocks[0].ops
     assert [op.name for op in accumulate] == ["load", "load", "load", "mul", "add", "store"]
     old, x, b, product, total, store = accumulate
@@ -118,9 +120,9 @@ def test_parsed_kernel():
     io, k = var("io"), var("k")
     assert x.attrs["idx"] == (6 * io, k) and len(x.attrs["guard"]) == 2 and x.attrs["other"] == 0.5
     arithmetic = jo.blocks[0].ops[3].blocks[0].ops
-    assert [op.name for op in arithmetic] == [
-        "load", "load", "add", "const", "sub", "mul", "const", "lt", "const", "sub", "exp", "select", "add", "store",
-    ]  # fmt: skip
+    assert " ".join(op.name for op in arithmetic) == (
+        "load load add const sub mul const lt const sub exp select add store"
+    )
     assert arithmetic[6].attrs == {"value": -1.0} and arithmetic[6].result.type == ScalarType(dt.f32)
 
 
@@ -185,7 +187,7 @@ def test_long_expressions_are_broken_into_lines():
     def build(b, a, c):
         total = load(b, a, 0)
         for _ in range(2000):
-            total = b.emit("add", [total, total.op.operands[0].op and total or load(b, a, 1)], [F]).result
+            total = b.emit("add", [total, load(b, a, 1)], [F]).result
             total = b.emit("exp", [total], [F]).result
         b.emit("store", [total, c], [], {"idx": (var("z") * 0,)})
 
@@ -335,6 +337,26 @@ def test_line_of_an_op():
     io = func.body.ops[0]
     assert line_of(func, io) == (2, "for io in 0..(n + 5) // 6 parallel {")
     assert line_of(func, func.body.ops[-1])[1] == "return"
+
+
+@dataclass(frozen=True)
+class Tile:
+    rows: int
+    order: tuple[int, ...] = ()
+
+
+def test_dataclasses_in_attributes():
+    body = "with {t=Tile{rows=3, order=(1, 0)}, u={1: Tile{rows=4, order=()}}} {\n  return\n}\n"
+    text = f"kernel @k() dims() {body}"
+    unknown = parse_func(text)
+    assert unknown.attrs["t"] == Record("Tile", (("rows", 3), ("order", (1, 0))))
+    assert print_func(unknown) == text
+    known = parse_func(text, records={"Tile": Tile})
+    assert (known.attrs["t"], known.attrs["u"]) == (Tile(3, (1, 0)), {1: Tile(4)})
+    assert print_func(known) == text
+    with pytest.raises(TextError, match="this is no Tile: .*wors") as e:
+        parse_func(text.replace("rows=3", "wors=3"), records={"Tile": Tile})
+    assert e.value.where == "text:1:28"
 
 
 def test_comments_and_layout_are_free():

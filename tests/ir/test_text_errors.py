@@ -89,8 +89,13 @@ def test_exact_message():
     )
 
 
-@pytest.mark.parametrize("text", [graph("z = fused(x) {a=(1, `n`)} : f32[n] (q: f32[n]) { yield q }"),
-                                  kernel("for i in 0..m { a[i if i < m else 0] += exp(a[i]) * 2.0 }")])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        graph("z = fused(x) {a=(1, `n`)} : f32[n] (q: f32[n]) { yield q }"),
+        kernel("for i in 0..m { a[i if i < m else 0] += exp(a[i]) * 2.0 }"),
+    ],
+)
 def test_every_damaged_text_is_a_text_error_or_legal(text):
     for i in range(len(text)):
         for damaged in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,14 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ir.text.notation import NAME
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An attribute that was read as `Name{field=value}` with a name that the reader knows no class for."""
+
+    name: str
+    fields: tuple[tuple[str, Any], ...]
 
 
 def print_type(type: Type) -> str:
@@ -84,9 +93,14 @@ def print_attr(value: Any) -> str:
             return f"type({print_type(value)})"
         case np.generic():
             return print_attr(value.item())
+        case Record():
+            return f"{value.name}{{{print_attrs(dict(value.fields))}}}"
+    if is_dataclass(value) and not isinstance(value, type):
+        shown = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+        return f"{type(value).__name__}{{{print_attrs(shown)}}}"
     raise InternalError(
         f"an attribute of type {type(value).__name__} has no text form: {value!r}",
-        hint="attributes are numbers, strings, dtypes, types, Syms, None, and tuples and dicts of these",
+        hint="attributes are numbers, strings, dtypes, types, Syms, None; tuples, dicts, dataclasses of these",
     )
 
 

@@ -18,18 +18,19 @@ from tilewright.ir.types import ScalarType, TensorType, Type
 _LEVELS = {"func": "graph", "kernel": "loops"}
 
 
-def parse_module(text: str, *, file: str = "text") -> Module:
+def parse_module(text: str, *, file: str = "text", records: Mapping[str, type[Any]] | None = None) -> Module:
     """The module that `text` spells; `file` names it in errors.
 
+    `records` are the dataclasses that attributes may hold, by name; others are read as `Record`.
     Constants without elements are zeros (which take no memory). TextError shows file, line and place of
     what is wrong.
     """
-    return _Parser(text, file).module()
+    return _Parser(text, file, records or {}).module()
 
 
-def parse_func(text: str, *, file: str = "text") -> Func:
+def parse_func(text: str, *, file: str = "text", records: Mapping[str, type[Any]] | None = None) -> Func:
     """The only function that `text` spells."""
-    parser = _Parser(text, file)
+    parser = _Parser(text, file, records or {})
     module = parser.module()
     if len(module.funcs) != 1:
         parser.fail(f"expected one function, and there are {len(module.funcs)}")

@@ -103,7 +103,7 @@ class _Printer:
         self.type_ids: dict[int, str] = {}
         self.indices: dict[tuple[Sym, ...], str] = {}
         # Expressions whose user is still to come: text, and how tightly it binds. They compute and read, but
-        # change nothing, so that their order among themselves is free; all that does change something flushes.
+        # change nothing, so that their order among themselves is free; whatever changes something flushes.
         self.pending: dict[Op, tuple[str, int]] = {}
 
     def name(self, value: Value) -> str:

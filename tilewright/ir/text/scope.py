@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from tilewright.ir.core import Block, Op, Value
-from tilewright.ir.diag import Loc
+from tilewright.ir.diag import Loc, TilewrightError
 from tilewright.ir.sym import Sym
+from tilewright.ir.text.attributes import Record
 from tilewright.ir.text.notation import UNNAMED
 from tilewright.ir.text.tokens import Cursor
 from tilewright.ir.types import Type
@@ -16,8 +18,9 @@ from tilewright.ir.types import Type
 class Scope(Cursor):
     """Names of values, the current block, and attributes."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, records: Mapping[str, type[Any]]) -> None:
         super().__init__(text, file)
+        self.records = records
         self.values: dict[str, Value] = {}
         self.new_values: list[str] = []
         self.hidden: list[tuple[str, Sym | None]] = []
@@ -116,7 +119,7 @@ class Scope(Cursor):
         if token == "type" and self.peek() == "(":
             return self._type_attr()
         if kind == "name":
-            return self.dtype()
+            return self._record() if self.peek() == "{" else self.dtype()
         if self.accept("["):
             return self.syms("]")
         if self.accept("`"):
@@ -135,6 +138,19 @@ class Scope(Cursor):
         type = self.type()
         self.expect(")")
         return type
+
+    def _record(self) -> Any:
+        """`Name{field=value}`: an object of the class of that name, or a Record."""
+        at = self.at
+        name = self.advance()
+        found = self.attrs()
+        cls = self.records.get(name)
+        if cls is None:
+            return Record(name, tuple(found.items()))
+        try:
+            return cls(**found)
+        except (TypeError, ValueError, TilewrightError) as e:
+            self.fail(f"this is no {name}: {e}", at)
 
     def _tuple(self) -> tuple[Any, ...]:
         items: list[Any] = []
