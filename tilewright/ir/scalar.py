@@ -115,6 +115,13 @@ SCALAR_OPS: Mapping[str, ScalarOp] = {s.name: s for s in _TABLE}
 """All scalar operations by name. `cast`, `const`, `index` and `load` are ops of their own (they have attributes)."""
 
 
+COSTLY = frozenset(
+    "exp expm1 log log1p tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh pow atan2 "
+    "div rem mod sqrt rsqrt".split()
+)
+"""Scalar ops that are worth a store and a load rather than computing them twice."""
+
+
 def identity(combine: str, dtype: DType) -> float | int | bool:
     """The neutral element of a reduction in `dtype` (integers: the type's own extremes for min and max)."""
     neutral = SCALAR_OPS[combine].identity

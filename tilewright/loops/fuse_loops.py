@@ -21,6 +21,7 @@ from tilewright.loops.nest import (
     substitute_in,
     take_ops,
 )
+from tilewright.loops.parallel import check_independent
 
 
 def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
@@ -28,8 +29,9 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
 
         for i in 0..m { for j in 0..n { S(i, j) } }    ->    for ij in 0..m*n { S(ij // n, ij % n) }
 
-    ScheduleError when `inner` is not the only op of `outer`, when its extent reads the variable of `outer`, or when
-    one of them is a vector or unrolled loop.
+    ScheduleError when `inner` is not the only op of `outer`, when its extent reads the variable of `outer`, when one
+    of them is a vector or unrolled loop, or when `outer` is parallel and the iterations of `inner` are not
+    independent.
     """
     if body_of(outer).ops != [inner] or not is_loop(inner):
         refuse("fuse_loops", outer, f"it must hold exactly {describe(inner)}")
@@ -38,6 +40,8 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
     for loop in (outer, inner):
         if kind_of(loop) in ("vector", "unroll"):
             refuse("fuse_loops", loop, f"it is a {kind_of(loop)} loop already")
+    if kind_of(outer) == "parallel":
+        check_independent("fuse_loops", inner)
     n = extent_of(inner)
     total = extent_of(outer) * n
     flat = fresh_var(names_in(func), f"{base_name(loop_var(outer))}{base_name(loop_var(inner))}", total)

@@ -28,6 +28,13 @@ def parallel(func: Func, loop: Op) -> Op:
                 loop,
                 f"{describe(op)} stands beside it; the parallel loop must be alone in the kernel",
             )
+    check_independent("parallel", loop)
+    loop.attrs["kind"] = "parallel"
+    return loop
+
+
+def check_independent(step: str, loop: Op) -> None:
+    """ScheduleError when two iterations may touch the same element of a buffer that one of them writes."""
     found = accesses(body_of(loop))
     private = private_buffers(body_of(loop))
     shared = [a for a in found if a.buffer not in private]
@@ -36,8 +43,6 @@ def parallel(func: Func, loop: Op) -> Op:
             if loop not in separated(a, b, [loop], {}):
                 at = f"[{', '.join(map(str, a.idx))}] and [{', '.join(map(str, b.idx))}]"
                 refuse(
-                    "parallel", loop,
+                    step, loop,
                     f"iterations that differ in '{loop_var(loop)}' may meet in {describe(a.buffer)} at {at}",
                 )  # fmt: skip
-    loop.attrs["kind"] = "parallel"
-    return loop

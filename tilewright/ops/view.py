@@ -297,3 +297,9 @@ def broadcast_to_common(*xs: Value) -> tuple[Value, ...]:
     """All operands expanded to their common broadcast shape."""
     shape = broadcast(*[shape_of(x) for x in xs])
     return tuple(x if shape_of(x) == shape else expand(x, shape=shape) for x in xs)
+
+
+@primitive
+def copy(x: Array) -> Compute:
+    """The same elements in memory of their own: for outputs that would otherwise be another tensor's memory."""
+    return compute([x], x.shape, lambda t, i, r: x[tuple(i)])

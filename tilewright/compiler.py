@@ -1,0 +1,98 @@
+"""The pipeline: from a model to an artefact, read from top to bottom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright import link
+from tilewright.codegen.emit import compile_all
+from tilewright.frontends.onnx import load_onnx
+from tilewright.graph.fuse import Fuse
+from tilewright.graph.pipeline import default_passes
+from tilewright.ir.core import Module
+from tilewright.ir.passes import PassContext, run_passes
+from tilewright.memory.storage import assign_storage
+from tilewright.options import Options
+from tilewright.ops.spec import graph_spec
+from tilewright.ir.verify import verify_func
+from tilewright.runtime import Artifact, Model
+from tilewright.schedule.kernels import schedule_regions
+from tilewright.session import Session
+from tilewright.target.named import parse_target
+from tilewright.target.target import Target
+
+
+def compile(
+    model: str | Path | bytes | Any,
+    *,
+    options: Options | None = None,
+    constants: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
+    **fields: Any,
+) -> Model:
+    """Compile an ONNX model (a path, bytes or ModelProto) for this machine and return it ready to run.
+
+    `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
+    values, `shapes` fixes or names the dims of inputs. Raises ModelError, UnsupportedError, OptionError.
+    """
+    chosen = Options.of(options, **fields)
+    session = session or Session()
+    key = session.key(model, chosen, constants or {}, shapes or {}) if chosen.cache else None
+    artifact = session.find(key) if key else None
+    if artifact is None:
+        module = load_onnx(model, constants=constants or {}, shapes=shapes or {})
+        artifact = compile_module(module, chosen, parse_target(chosen.target))
+        if key:
+            session.keep(key, artifact)
+    return Model(artifact, chosen.threads)
+
+
+def compile_module(module: Module, options: Options, target: Target) -> Artifact:
+    """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
+    clock = _Clock()
+    ctx = PassContext(target, options)
+    nodes = len(module.main.body.ops)
+    lower_graph(module, ctx, options)
+    clock.lap("graph")
+    schedule_regions(module, target, ctx.remarks)
+    clock.lap("schedule")
+    storage = assign_storage(module.main)
+    constants = link.lay_out_constants(module)
+    program = link.make_program(module, storage, constants)
+    texts, errors = link.emit_texts(module, program, target)
+    clock.lap("emit")
+    objects = compile_all(texts, target, threads=options.compile_threads)
+    clock.lap("llvm")
+    report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks)
+    return link.make_artifact(module, storage, constants, program, objects, errors, target, report)
+
+
+def lower_graph(module: Module, ctx: PassContext, options: Options) -> None:
+    """All passes of the graph level: afterwards the main function holds regions, aliases and constants."""
+
+    def verify(m: Module) -> None:
+        verify_func(m.main, graph_spec(m))
+
+    check = verify if options.verify else None
+    run_passes(module, default_passes(ctx.target, options), ctx, verify=check)
+    link.copy_aliased_outputs(module)
+    run_passes(module, [Fuse()], ctx, verify=check)
+
+
+class _Clock:
+    """Seconds that each stage took."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.laps[stage] = now - self._last
+        self._last = now

@@ -1,0 +1,128 @@
+"""What kind of loops an op needs, read off its definition: fusion asks nothing else about an operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.ir.core import Op
+from tilewright.ir.scalar import COSTLY
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import TensorType, product
+from tilewright.ops.define import OPERATORS, Compute
+
+
+class OpClass(Enum):
+    """MAP: each element on its own. ROW: reduces trailing axes. REDUCE: reduces others, or windows.
+    CONTRACTION: sums products of two operands. IRREGULAR: brings its own loops."""
+
+    MAP = "map"
+    ROW = "row"
+    REDUCE = "reduce"
+    CONTRACTION = "contraction"
+    IRREGULAR = "irregular"
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """Facts about one op.
+
+    domain: the result's shape; for a ROW its axes without the reduced ones.
+    is_pointwise: element i of the result depends on the elements i of operands of the same shape.
+    is_index_map: moves elements without computing (and without branches).
+    is_bijective: a one-to-one map of positions (elementwise, transpose, reshape by splitting axes).
+    reads_once: every operand element is read at most once.
+    branches: picks among operands by position (concat, pad).
+    is_windowed: a reduction that reads elements several times.
+    reads_through: a contraction that can read an operand through an index map.
+    cost: scalar operations for each element.
+    """
+
+    kind: OpClass
+    domain: tuple[Sym, ...]
+    is_pointwise: bool = False
+    is_index_map: bool = False
+    is_bijective: bool = False
+    reads_once: bool = False
+    branches: bool = False
+    is_windowed: bool = False
+    reads_through: bool = False
+    cost: int = 0
+
+
+def classify(op: Op) -> OpInfo:
+    """The facts about a graph op."""
+    operator = OPERATORS.get(op.name)
+    result = _type(op, 0)
+    if operator is None or operator.kind != "primitive":
+        return OpInfo(OpClass.IRREGULAR, result.shape)
+    types = [v.type for v in op.operands]
+    compute = operator.compute(types, op.attrs)  # type: ignore[arg-type]
+    return _reduction(op, compute) if compute.combine else _map(op, compute)
+
+
+def _type(op: Op, k: int) -> TensorType:
+    type = op.results[k].type
+    assert isinstance(type, TensorType)
+    return type
+
+
+def _map(op: Op, compute: Compute) -> OpInfo:
+    loads = [o for o in compute.body.ops if o.name == "load"]
+    others = [o for o in compute.body.ops if o.name not in ("load", "yield", "const", "index", "bind", "check")]
+    size = product(compute.shape)
+    axes = tuple(v for v, _ in compute.axes)
+    branches = any(o.attrs.get("guard") for o in loads)
+    plain = all(_is_affine(o.attrs["idx"], axes) for o in loads)
+    moves = not others and len(loads) == 1 and not branches and plain
+    covers = [product(o.operands[0].type.shape) == size for o in loads]  # type: ignore[union-attr]
+    pointwise = plain and not branches and all(_is_identity(o, axes, compute) for o in loads)
+    return OpInfo(
+        OpClass.MAP,
+        compute.shape,
+        is_pointwise=pointwise,
+        is_index_map=moves,
+        is_bijective=pointwise or (moves and all(covers)),
+        reads_once=plain and not branches and all(covers),
+        branches=branches,
+        cost=len(others) + 8 * sum(o.name in COSTLY for o in others),
+    )
+
+
+def _is_affine(idx: tuple[Sym, ...], axes: tuple[Sym, ...]) -> bool:
+    return all(i.kind in ("const", "var", "add", "mul") and _polynomial(i) for i in idx)
+
+
+def _polynomial(i: Sym) -> bool:
+    return all(a.kind in ("const", "var") or (a.kind in ("add", "mul") and _polynomial(a)) for a in i.args)
+
+
+def _is_identity(load: Op, axes: tuple[Sym, ...], compute: Compute) -> bool:
+    """A load at the result's own position, with broadcasting of axes of extent 1."""
+    idx: tuple[Sym, ...] = load.attrs["idx"]
+    own = axes[len(axes) - len(idx) :] if len(idx) <= len(axes) else ()
+    if len(own) != len(idx):
+        return False
+    return all(i == a or i == 0 for i, a in zip(idx, own, strict=True))
+
+
+def _reduction(op: Op, compute: Compute) -> OpInfo:
+    body = compute.body.ops
+    loads = [o for o in body if o.name == "load"]
+    products = [o for o in body if o.name == "mul"]
+    sources = {o.operands[0] for o in loads}
+    if compute.combine == "add" and len(products) == 1 and len(sources) == 2 and len(loads) == 2:
+        guarded = any(o.attrs.get("guard") for o in loads)
+        return OpInfo(OpClass.CONTRACTION, compute.shape, reads_through=not guarded)
+    reduced = product(e for _, e in compute.reduce)
+    windowed = any(product(o.operands[0].type.shape) != product(compute.shape) * reduced for o in loads)  # type: ignore[union-attr]
+    if len(loads) == 1 and not windowed and _reduces_suffix(loads[0], compute):
+        return OpInfo(OpClass.ROW, compute.shape)
+    return OpInfo(OpClass.REDUCE, compute.shape, is_windowed=windowed)
+
+
+def _reduces_suffix(load: Op, compute: Compute) -> bool:
+    """Whether the operand's trailing axes are the reduced ones."""
+    reduced = {v for v, _ in compute.reduce}
+    flags = [i in reduced for i in load.attrs["idx"] if i != 0]
+    return bool(flags) and flags == sorted(flags) and flags[-1]

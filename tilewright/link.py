@@ -1,0 +1,233 @@
+"""Linking: the scheduled module and its storage become a program, texts to compile, and the artefact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import tilewright
+from tilewright.codegen.llvm import ErrorTable, kernel_ir, scratch_bytes
+from tilewright.codegen.pool import pool_ir
+from tilewright.codegen.program import BufferRef, DimSource, KernelCall, Program, program_ir
+from tilewright.ir.core import Builder, Func, Module, Op, Value
+from tilewright.ir.diag import Remark
+from tilewright.ir.sym import Sym, maximum, sym
+from tilewright.ir.types import TensorType
+from tilewright.memory.storage import Place, Storage, bytes_of, needs_copy
+from tilewright.ops.view import copy
+from tilewright.ops.binding import input_variables
+from tilewright.runtime.artifact import Artifact, ConstantInfo, Failure, StaticPlan, TargetInfo, TensorInfo
+from tilewright.target.target import Target
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Where each constant lies in the weights: byte offsets by name, and their total."""
+
+    offsets: dict[str, int]
+    total: int
+
+
+def copy_aliased_outputs(module: Module) -> None:
+    """Give outputs that are inputs, constants or other outputs a copy of their own, so that a kernel writes them."""
+    func = module.main
+    final = func.body.ops[-1]
+    returned = list(func.returns)
+    func.body.ops.pop()
+    with Builder(func.body, module):
+        for k in needs_copy(func, returned):
+            copied = copy(returned[k])
+            copied.name = returned[k].name
+            returned[k] = copied
+    func.body.append(final)
+    final.set_operands(returned)
+
+
+def lay_out_constants(module: Module) -> Constants:
+    """Offsets for the constants that kernels still read, in order of use."""
+    offsets: dict[str, int] = {}
+    total = 0
+    for op in module.main.body.ops:
+        name = op.attrs["name"] if op.name == "constant" and op.result.users else None
+        if name is None or name in offsets:
+            continue
+        offsets[name] = total
+        total += -(-module.constants[name].nbytes // ALIGNMENT) * ALIGNMENT
+    return Constants(offsets, total)
+
+
+def make_program(module: Module, storage: Storage, constants: Constants) -> Program:
+    """The calls of the main function with the addresses of their buffers."""
+    main = module.main
+    calls = tuple(_call(op, module, storage, constants) for op in main.body.ops if op.name == "call")
+    return Program(
+        calls=calls,
+        dims=_dim_sources(main),
+        input_ranks=tuple(_tensor(a).rank for a in main.args),
+        output_shapes=tuple(_tensor(v).shape for v in main.returns),
+        arena=storage.arena.total,
+        scratch=_scratch(module),
+    )
+
+
+def _call(op: Op, module: Module, storage: Storage, constants: Constants) -> KernelCall:
+    kernel = module.funcs[op.attrs["kernel"]]
+    actual = dict(zip(kernel.attrs["dims"], op.attrs["dims"], strict=True))
+    buffers = tuple(_buffer(storage.places[v], constants) for v in (*op.operands, *op.results))
+    rounds = parallel_rounds(kernel)
+    return KernelCall(
+        kernel.name,
+        buffers,
+        op.attrs["dims"],
+        None if rounds is None else rounds.subs(actual),
+        kernel.attrs["work"].subs(actual),
+    )
+
+
+def parallel_rounds(kernel: Func) -> Sym | None:
+    """The extent of the kernel's parallel loop; None when it has none."""
+    loops = [op for op in kernel.body.ops if op.name == "for" and op.attrs["kind"] == "parallel"]
+    return loops[0].attrs["extent"] if loops else None
+
+
+def _buffer(place: Place, constants: Constants) -> BufferRef:
+    if place.base == "constant":
+        return BufferRef("constants", offset=sym(constants.offsets[place.constant]))
+    return BufferRef(place.base, place.index, place.offset)
+
+
+def _dim_sources(main: Func) -> tuple[DimSource, ...]:
+    found: dict[Sym, DimSource] = {}
+    for k, arg in enumerate(main.args):
+        for axis, d in enumerate(_tensor(arg).shape):
+            if d.kind == "var":
+                found.setdefault(d, DimSource(d, k, axis))
+    for k, arg in enumerate(main.args):
+        symbols = input_variables(arg)
+        if symbols is not None:
+            dtype = _tensor(arg).dtype
+            for i, v in enumerate(symbols.flat):
+                found.setdefault(v, DimSource(v, k, i, dtype))
+    used = _variables_used(main)
+    return tuple(source for v, source in found.items() if v in used or source.dtype is None)
+
+
+def _variables_used(main: Func) -> set[Sym]:
+    """Variables in shapes of values and in the dims of calls."""
+    used: set[Sym] = set()
+    for op in main.body.ops:
+        for d in op.attrs.get("dims", ()):
+            used |= d.vars
+        for v in op.results:
+            used |= {x for d in _tensor(v).shape for x in d.vars}
+    return used
+
+
+def _scratch(module: Module) -> Sym:
+    """Bytes of scratch that the hungriest kernel needs, over all calls."""
+    total = sym(0)
+    for op in module.main.body.ops:
+        if op.name != "call":
+            continue
+        kernel = module.funcs[op.attrs["kernel"]]
+        actual = dict(zip(kernel.attrs["dims"], op.attrs["dims"], strict=True))
+        total = maximum(total, scratch_bytes(kernel).subs(actual))
+    return (total + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def emit_texts(module: Module, program: Program, target: Target) -> tuple[list[str], ErrorTable]:
+    """LLVM IR of everything: one text for each kernel, the program, and the thread pool."""
+    errors = ErrorTable()
+    kernels = [f for f in module.funcs.values() if f.level == "loops"]
+    texts = [kernel_ir(kernel, target, errors) for kernel in kernels]
+    return [*texts, program_ir(program, target.triple), pool_ir(target.triple)], errors
+
+
+def make_artifact(
+    module: Module,
+    storage: Storage,
+    constants: Constants,
+    program: Program,
+    objects: Sequence[bytes],
+    errors: ErrorTable,
+    target: Target,
+    report: dict[str, Any],
+) -> Artifact:
+    main = module.main
+    names = [a.name for a in main.args]
+    ins = main.attrs.get("inputs", tuple(names))
+    outs = main.attrs.get("outputs", tuple(f"output{k}" for k in range(len(main.returns))))
+    static = not program.dims
+    return Artifact(
+        target=TargetInfo(target.triple, target.cpu, target.features),
+        inputs=tuple(map(_info, ins, main.args)),
+        outputs=tuple(map(_info, outs, main.returns)),
+        objects=tuple(objects),
+        constants=_weights(module, constants),
+        constant_table=_constant_table(module, constants),
+        static_plan=StaticPlan(program.arena.value, program.scratch.value) if static else None,
+        variables=tuple(source.variable.name for source in program.dims),
+        dims_count=len(program.dims),
+        plan_reads_data=any(source.dtype is not None for source in program.dims),
+        errors=tuple(Failure(kind, message) for kind, message in errors.entries),
+        producer=f"tilewright {tilewright.__version__}",
+        report=report,
+    )
+
+
+def _info(name: str, value: Value) -> TensorInfo:
+    type = _tensor(value)
+    shape = tuple(d.value if d.is_const else str(d) for d in type.shape)
+    return TensorInfo(name, type.dtype.storage.name, shape)
+
+
+def _weights(module: Module, constants: Constants) -> bytearray:
+    blob = bytearray(constants.total)
+    view = np.frombuffer(blob, np.uint8)
+    for name, offset in constants.offsets.items():
+        array = np.ascontiguousarray(module.constants[name])
+        view[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+    return blob
+
+
+def _constant_table(module: Module, constants: Constants) -> tuple[ConstantInfo, ...]:
+    arrays = ((name, module.constants[name], offset) for name, offset in constants.offsets.items())
+    return tuple(ConstantInfo(name, a.dtype.name, a.shape, offset) for name, a, offset in arrays)
+
+
+def make_report(
+    module: Module, storage: Storage, nodes: int, laps: dict[str, float], remarks: Sequence[Remark]
+) -> dict[str, Any]:
+    """What `Model.report` tells: kernels, bytes, times, and why things were not done."""
+    calls = [op for op in module.main.body.ops if op.name == "call"]
+    arena = storage.arena
+    return {
+        "nodes": nodes,
+        "kernels": len(calls),
+        "distinct kernels": sum(f.level == "loops" for f in module.funcs.values()),
+        "arena": str(arena.total),
+        "intermediates without sharing": str(arena.unshared),
+        "compile ms": {stage: round(1000 * seconds, 1) for stage, seconds in laps.items()},
+        "calls": [_describe_call(op, module) for op in calls],
+        "remarks": [str(r) for r in remarks],
+    }
+
+
+def _describe_call(op: Op, module: Module) -> dict[str, Any]:
+    kernel = module.funcs[op.attrs["kernel"]]
+    return {
+        "kernel": kernel.name,
+        "node": op.loc.node,
+        "results": [f"{v.type}" for v in op.results],
+        "bytes": str(sum((bytes_of(_tensor(v)) for v in (*op.operands, *op.results)), sym(0))),
+    }
+
+
+def _tensor(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type

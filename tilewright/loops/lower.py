@@ -1,0 +1,440 @@
+"""Lowering: a fused region of the graph becomes one kernel of plain loops.
+
+Every op of a region is a primitive, so its meaning is a `Compute`. Ops that are cheap and not reductions are written
+into the bodies of their readers; each other op becomes a stage: a loop nest that fills a buffer. Nothing is decided
+about speed here; the stages are handed to `schedule/`, which only reorders and annotates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
+from tilewright.ir.scalar import COSTLY, identity
+from tilewright.ir.sym import Sym, logical_and, var
+from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
+from tilewright.ops.define import OPERATORS, Axis, Compute
+from tilewright.ops.trace import Array, Trace
+
+@dataclass(eq=False)
+class Stage:
+    """One loop nest of a kernel: `axes` and `reduce` are its loops, outermost first, and `buffer` what it fills.
+
+    `kind` is "map" (one store for each position) or "reduce" (an accumulation; `combine` says how).
+    """
+
+    name: str
+    kind: str
+    combine: str
+    buffer: Value
+    axes: list[Op] = field(default_factory=list)
+    reduce: list[Op] = field(default_factory=list)
+    init: Op | None = None  # store of the neutral element, inside of `axes`
+
+
+@dataclass(eq=False)
+class Lowered:
+    """A kernel fresh from lowering, with its stages in program order."""
+
+    func: Func
+    stages: list[Stage]
+
+    def clone(self) -> Lowered:
+        """A copy that can be scheduled while this one stays as it is."""
+        func = self.func.clone()
+        ops = dict(zip(self.func.body.walk(), func.body.walk(), strict=True))
+        values = dict(zip(self.func.args, func.args, strict=True))
+        for old, new in ops.items():
+            values.update(zip(old.results, new.results, strict=True))
+        stages = [
+            Stage(
+                st.name, st.kind, st.combine, values[st.buffer], [ops[o] for o in st.axes],
+                [ops[o] for o in st.reduce], ops[st.init] if st.init is not None else None,
+            )
+            for st in self.stages
+        ]  # fmt: skip
+        return Lowered(func, stages)
+
+
+@dataclass(eq=False)
+class _Node:
+    """An op of the region on its way into the kernel."""
+
+    op: Op
+    compute: Compute
+    inline: bool
+
+    def loads_of(self, value: Value) -> list[Op]:
+        """The loads of its body that read operand `value`."""
+        args = {a for a, v in zip(self.compute.body.args, self.op.operands, strict=True) if v is value}
+        return [op for op in self.compute.body.ops if op.name == "load" and op.operands[0] in args]
+
+
+def lower_region(region: Op, name: str) -> Lowered:
+    """The kernel of a `fused` op: arguments are its operands, then its results, as dense buffers.
+
+    Raises InternalError-free assertions only: regions are checked by the graph verifier before.
+    """
+    (body,) = region.blocks
+    if len(body.ops) == 2 and OPERATORS[body.ops[0].name].kind == "irregular":
+        return _lower_irregular(region, name)
+    return _Lowering(region, name).run()
+
+
+class _Lowering:
+    """State of one lowering: which values have buffers, and the builder that writes the kernel."""
+
+    def __init__(self, region: Op, name: str) -> None:
+        self.region = region
+        (self.body,) = region.blocks
+        self.yielded = list(self.body.ops[-1].operands)
+        ins = [_argument(a) for a in self.body.args]
+        outs = [_argument(v) for v in self.yielded]
+        names = [a.name or f"x{k}" for k, a in enumerate(self.body.args)]
+        names += ["y" if len(outs) == 1 else f"y{k}" for k in range(len(outs))]
+        block = Block(ins + outs, names)
+        self.func = Func(name, block, "loops", {"outputs": len(outs), "origin": _origins(region)})
+        self.builder = Builder(block)
+        self.buffers: dict[Value, Value] = dict(zip(self.body.args, block.args, strict=False))
+        self.nodes: dict[Value, _Node] = {}
+        self.rewired: set[Value] = set()  # reductions that are computed over the axes of their reader
+        self.stages: list[Stage] = []
+        self.output_args = block.args[len(ins) :]
+        self._vars = 0
+
+    def run(self) -> Lowered:
+        for op in self.body.ops[:-1]:
+            self.nodes[op.result] = _Node(op, _compute_of(op), inline=False)
+        for node in self.nodes.values():
+            node.inline = self._may_inline(node)
+        self._absorb_views()
+        for value, node in self.nodes.items():
+            if not node.inline:
+                self._stage(value, node)
+        for copy, value in self._repeated_outputs():
+            self._copy_stage(value, copy)
+        self.builder.emit("return")
+        self.func.attrs["dims"] = free_dims(self.func)
+        return Lowered(self.func, self.stages)
+
+    # What is written into its readers
+
+    def _may_inline(self, node: _Node) -> bool:
+        value = node.op.result
+        if node.compute.combine or value in self.yielded:
+            return False
+        readers = {id(u) for u in value.users}
+        if len(readers) == 1 and len(value.users) == 1:
+            return self._reads_once(value)
+        return not any(o.name in COSTLY for o in node.compute.body.ops) and len(node.compute.body.ops) <= 8
+
+    def _reads_once(self, value: Value) -> bool:
+        """False when the only reader would compute a costly element many times (broadcast or reduction window)."""
+        node = self.nodes[value]
+        if not self._chain_is_costly(node):
+            return True
+        reader = self.nodes[value.users[0].result]
+        extents = product(e for _, e in (*reader.compute.axes, *reader.compute.reduce))
+        return extents == product(e for _, e in node.compute.axes)
+
+    def _chain_is_costly(self, node: _Node) -> bool:
+        if any(o.name in COSTLY for o in node.compute.body.ops):
+            return True
+        inlined = (self.nodes.get(v) for v in node.op.operands)
+        return any(n is not None and n.inline and self._chain_is_costly(n) for n in inlined)
+
+    def _absorb_views(self) -> None:
+        """A reduction takes over the axes of the stage that reads it through index maps, so the maps cost nothing."""
+        for value, node in self.nodes.items():
+            if not node.compute.combine or value in self.yielded:
+                continue
+            found = self._read_position(value, node)
+            if found is None:
+                continue
+            reader, position = found
+            mapped = _at_positions(node.compute, reader, position)
+            if mapped is not None:
+                node.compute = mapped
+                self.rewired.add(value)
+
+    def _read_position(self, value: Value, node: _Node) -> tuple[Compute, tuple[Sym, ...]] | None:
+        """The stage that alone reads `value`, and the position it reads, in terms of that stage's axes."""
+        position = tuple(v for v, _ in node.compute.axes)
+        while True:
+            if len(value.users) != 1 or value in self.yielded:
+                return None
+            reader = self.nodes[value.users[0].result]
+            loads = reader.loads_of(value)
+            if reader.compute.combine or len(loads) != 1 or loads[0].attrs.get("guard"):
+                return None
+            at = dict(zip((v for v, _ in node.compute.axes), loads[0].attrs["idx"], strict=True))
+            position = tuple(i.subs(at) for i in position)
+            if not reader.inline:
+                return reader.compute, position
+            value, node = reader.op.result, reader
+
+    # Stages
+
+    def _stage(self, value: Value, node: _Node) -> None:
+        compute = node.compute
+        target = self._target_buffer(value, compute)
+        name = value.name or node.op.name
+        stage = Stage(name, "reduce" if compute.combine else "map", compute.combine, target)
+        axes, mapping = self._fresh_axes(compute.axes, "i")
+        trace = Trace(self.builder)
+        outer = self.builder.block
+        self._open_loops(axes, stage.axes)
+        position = tuple(v for v, _ in axes)
+        if compute.combine:
+            self._reduction(stage, node, mapping, position, trace)
+        else:
+            element = self._body(node, mapping)
+            self._store(trace, target, position, element)
+        self.builder.block = outer
+        self.stages.append(stage)
+        self.buffers[value] = target
+
+    def _reduction(
+        self, stage: Stage, node: _Node, mapping: dict[Sym, Sym], position: tuple[Sym, ...], trace: Trace
+    ) -> None:
+        """acc = neutral; for r: acc = acc (combine) element; then, when the dtypes differ, a finishing stage."""
+        compute = node.compute
+        into = stage.buffer
+        start = trace.const(identity(compute.combine, compute.acc), compute.acc)
+        Array(trace, into).store(position, start)
+        stage.init = self.builder.block.ops[-1]
+        reduce, inner = self._fresh_axes(compute.reduce, "r")
+        self._open_loops(reduce, stage.reduce)
+        element = self._body(node, {**mapping, **inner})
+        before = Array(trace, into)[position]
+        after = self.builder.emit(compute.combine, [before.value, element], [before.value.type]).result
+        self._store(trace, into, position, after)
+
+    def _target_buffer(self, value: Value, compute: Compute) -> Value:
+        """The output argument if this value leaves the kernel (and needs no narrower dtype), else scratch.
+
+        A reduction that is read on inside accumulates in scratch, where a schedule can turn it into registers.
+        ."""
+        read_inside = any(u.name != "yield" for u in value.users)
+        if value in self.yielded and compute.acc == compute.dtype and not (compute.combine and read_inside):
+            return self.output_args[self.yielded.index(value)]
+        op = self.builder.emit("alloc", [], [buffer(compute.acc, compute.shape, "scratch")])
+        op.result.name = value.name
+        return op.result
+
+    def _repeated_outputs(self) -> list[tuple[Value, Value]]:
+        """Outputs whose value lives elsewhere: (output argument, source buffer)."""
+        pairs = zip(self.output_args, self.yielded, strict=True)
+        return [(arg, self.buffers[v]) for arg, v in pairs if self.buffers[v] is not arg]
+
+    def _copy_stage(self, source: Value, target: Value) -> None:
+        type = target.type
+        assert isinstance(type, BufferType)
+        stage = Stage(target.name, "map", "", target)
+        axes, _ = self._fresh_axes(tuple((var(f"d{k}"), d) for k, d in enumerate(type.shape)), "i")
+        trace = Trace(self.builder)
+        outer = self.builder.block
+        self._open_loops(axes, stage.axes)
+        position = tuple(v for v, _ in axes)
+        element = Array(trace, source)[position].cast(type.dtype)
+        Array(trace, target).store(position, element)
+        self.builder.block = outer
+        self.stages.append(stage)
+
+    def _store(self, trace: Trace, target: Value, position: tuple[Sym, ...], element: Value) -> None:
+        self.builder.emit("store", [element, target], [], {"idx": position})
+
+    def _fresh_axes(self, axes: Sequence[Axis], prefix: str) -> tuple[list[Axis], dict[Sym, Sym]]:
+        fresh: list[Axis] = []
+        mapping: dict[Sym, Sym] = {}
+        for v, extent in axes:
+            new = var(f"{prefix}{self._vars}", 0, extent.value - 1 if extent.is_const and extent.value > 0 else None)
+            self._vars += 1
+            mapping[v] = new
+            fresh.append((new, extent))
+        return fresh, mapping
+
+    def _open_loops(self, axes: Sequence[Axis], into: list[Op]) -> None:
+        for v, extent in axes:
+            block = Block()
+            loop = self.builder.emit("for", attrs={"var": v, "extent": extent, "kind": "serial"}, blocks=[block])
+            into.append(loop)
+            self.builder.block = block
+
+    # Bodies
+
+    def _body(self, node: _Node, mapping: Mapping[Sym, Sym]) -> Value:
+        return _BodyWriter(self).write_stage(node, dict(mapping))
+
+
+class _BodyWriter:
+    """Writes one element's computation, with the bodies of inlined producers in place of their loads."""
+
+    def __init__(self, lowering: _Lowering) -> None:
+        self.lowering = lowering
+        self.builder = lowering.builder
+        self.written: dict[tuple[Value, tuple[Sym, ...], tuple[Sym, ...]], Value] = {}
+        self.position: tuple[Sym, ...] = ()  # of the stage's own element
+
+    def write_stage(self, node: _Node, mapping: dict[Sym, Sym]) -> Value:
+        self.position = tuple(mapping[v] for v, _ in node.compute.axes)
+        return self.write(node, mapping, ())
+
+    def write(self, node: _Node, mapping: dict[Sym, Sym], guard: tuple[Sym, ...]) -> Value:
+        values: dict[Value, Value] = {}
+        body = node.compute.body
+        operand_of = dict(zip(body.args, node.op.operands, strict=True))
+        for op in body.ops:
+            if op.name == "yield":
+                return values[op.operands[0]]
+            if op.name == "load":
+                values[op.result] = self._load(op, operand_of[op.operands[0]], mapping, guard)
+            elif op.name == "bind":
+                self._bind(op, values, mapping)
+            elif op.name == "check" and guard:
+                self._guarded_check(op, values, guard)
+            else:
+                copied = op.clone(values, lambda a: substitute(a, mapping))
+                copied.loc = node.op.loc
+                self.builder.block.append(copied)
+        raise AssertionError("a body ends in yield")
+
+    def _bind(self, op: Op, values: dict[Value, Value], mapping: dict[Sym, Sym]) -> None:
+        """Every written copy of a data-dependent index gets a variable of its own."""
+        old: Sym = op.attrs["var"]
+        self.lowering._vars += 1
+        fresh = var(f"{old.name}_{self.lowering._vars}", *old.bounds)
+        mapping[old] = fresh
+        self.builder.emit("bind", [values[op.operands[0]]], [], {"var": fresh})
+
+    def _guarded_check(self, op: Op, values: dict[Value, Value], guard: tuple[Sym, ...]) -> None:
+        block = Block()
+        self.builder.emit("if", [], [], {"guard": guard}, [block])
+        with self.builder.inside(block):
+            self.builder.emit("check", [values[op.operands[0]]], [], op.attrs)
+
+    def _load(self, op: Op, operand: Value, mapping: dict[Sym, Sym], outer: tuple[Sym, ...]) -> Value:
+        idx = substitute(op.attrs["idx"], mapping)
+        own = tuple(g for g in substitute(op.attrs.get("guard", ()), mapping) if g != 1)
+        guard = tuple(dict.fromkeys((*outer, *own)))
+        producer = self.lowering.nodes.get(operand)
+        if operand in self.lowering.rewired:
+            idx = self.position
+        if producer is None or not producer.inline:
+            element = self._load_buffer(self.lowering.buffers[operand], idx, guard, op.attrs.get("other", 0))
+            return self._narrowed(element, op.result.type)
+        key = (operand, idx, guard)
+        if key not in self.written:
+            axes = {v: i for (v, _), i in zip(producer.compute.axes, idx, strict=True)}
+            self.written[key] = self.write(producer, axes, guard)
+        element = self.written[key]
+        return self._select(own, element, op.attrs["other"]) if own else element
+
+    def _load_buffer(self, source: Value, idx: tuple[Sym, ...], guard: tuple[Sym, ...], other: Any) -> Value:
+        type = source.type
+        assert isinstance(type, BufferType)
+        attrs: dict[str, Any] = {"idx": idx}
+        if guard:
+            attrs |= {"guard": guard, "other": other}
+        return self.builder.emit("load", [source], [ScalarType(type.dtype)], attrs).result
+
+    def _narrowed(self, element: Value, wanted: Type) -> Value:
+        """Sums are kept wider than their tensor's dtype: readers see the tensor's."""
+        return element if element.type == wanted else self.builder.emit("cast", [element], [wanted]).result
+
+    def _select(self, guard: tuple[Sym, ...], element: Value, other: Any) -> Value:
+        type = element.type
+        assert isinstance(type, ScalarType)
+        trace = Trace(self.builder)
+        holds = trace.index(logical_and(*guard)).ne(0)
+        padding = trace.const(other, type.dtype)
+        return self.builder.emit("select", [holds.value, element, padding.value], [type]).result
+
+
+# Views that a reduction takes over
+
+
+def _at_positions(reduction: Compute, reader: Compute, position: tuple[Sym, ...]) -> Compute | None:
+    """`reduction` computed over the axes of its reader; None when these read it in place, or not one to one."""
+    own = tuple(v for v, _ in reader.axes)
+    if position == own or product(reader.shape) != product(reduction.shape):
+        return None
+    used = frozenset[Sym]().union(*(i.vars for i in position))
+    if any(v not in used for v, extent in reader.axes if extent != 1):
+        return None  # a broadcast repeats elements
+    inner = tuple(var(f"v{k}") for k in range(len(own)))
+    rename = dict(zip(own, inner, strict=True))
+    mapping = {v: i.subs(rename) for (v, _), i in zip(reduction.axes, position, strict=True)}
+    body = reduction.body.clone({}, lambda a: substitute(a, mapping))
+    axes = tuple((n, extent) for n, (_, extent) in zip(inner, reader.axes, strict=True))
+    return Compute(axes, reduction.reduce, reduction.combine, reduction.dtype, reduction.acc, body)
+
+
+# Irregular operators
+
+
+def _lower_irregular(region: Op, name: str) -> Lowered:
+    (body,) = region.blocks
+    op = body.ops[0]
+    operator = OPERATORS[op.name]
+    assert operator.lower is not None
+    ins = [_argument(v) for v in body.args]
+    outs = [_argument(v) for v in op.results]
+    block = Block(ins + outs, [f"x{k}" for k in range(len(ins))] + [f"y{k}" for k in range(len(outs))])
+    func = Func(name, block, "loops", {"outputs": len(outs), "origin": _origins(region)})
+    builder = Builder(block, loc=op.loc)
+    trace = Trace(builder)
+    by_value = dict(zip(body.args, block.args, strict=False))
+    arrays = [trace.array(by_value[v]) for v in op.operands]
+    operator.lower(trace, arrays, [trace.array(a) for a in block.args[len(ins) :]], **op.attrs)
+    builder.emit("return")
+    func.attrs["dims"] = free_dims(func)
+    return Lowered(func, [])
+
+
+# Helpers
+
+
+def _compute_of(op: Op) -> Compute:
+    types = [v.type for v in op.operands]
+    assert all(isinstance(t, TensorType) for t in types)
+    return OPERATORS[op.name].compute(types, op.attrs)  # type: ignore[arg-type]
+
+
+def _argument(value: Value) -> BufferType:
+    type = value.type
+    assert isinstance(type, TensorType)
+    return buffer(type.dtype, type.shape)
+
+
+def _origins(region: Op) -> tuple[str, ...]:
+    """Names of the source nodes, in order, each once."""
+    locs = (o.loc for o in region.blocks[0].ops)
+    return tuple(dict.fromkeys(loc.node or loc.op for loc in locs if loc.node or loc.op))
+
+
+def free_dims(func: Func) -> tuple[Sym, ...]:
+    """Variables of a kernel that no loop or `bind` defines, in order of first appearance."""
+    bound = {op.attrs["var"] for op in func.body.walk() if op.name in ("for", "bind")}
+    seen: dict[Sym, None] = {}
+
+    def visit(attr: Any) -> None:
+        if isinstance(attr, Sym):
+            seen.update(dict.fromkeys(sorted(attr.vars - bound, key=str)))
+        elif isinstance(attr, tuple):
+            for a in attr:
+                visit(a)
+
+    for value in func.args:
+        assert isinstance(value.type, BufferType)
+        visit(value.type.shape)
+        visit(value.type.strides)
+    for op in func.body.walk():
+        for attr in op.attrs.values():
+            visit(attr)
+        for value in op.results:
+            if isinstance(value.type, BufferType):
+                visit(value.type.shape)
+    return tuple(seen)

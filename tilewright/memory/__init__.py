@@ -1,0 +1,1 @@
+"""WHERE values live: lifetimes, and offsets in one arena."""

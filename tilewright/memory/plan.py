@@ -1,0 +1,103 @@
+"""The arena: byte offsets for all intermediate tensors, so that tensors that live at different times share memory.
+
+Static sizes are packed exactly (greedy by size: Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net
+Inference", 2020). As soon as a size is symbolic, tensors share slots instead: a slot is as large as the largest of
+its tensors, slots lie one after the other, and their offsets are expressions evaluated at call time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.sym import Sym, maximum, sym
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector."""
+
+TYPICAL_DIM = 64
+"""Stands for an unknown dim where sizes must be compared while planning."""
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A tensor that needs memory from step `first` to step `last` (inclusive); `size` in bytes."""
+
+    key: int
+    size: Sym
+    first: int
+    last: int
+
+    def overlaps(self, other: Lifetime) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """Byte offset of each tensor by key, the arena's total bytes, and what all tensors would take without sharing."""
+
+    offsets: dict[int, Sym]
+    total: Sym
+    unshared: Sym
+
+
+def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+    """Offsets for tensors such that no two that live at the same time overlap."""
+    unshared = sym(0)
+    for t in lifetimes:
+        unshared = unshared + _aligned(t.size)
+    if all(t.size.is_const for t in lifetimes):
+        return _packed(lifetimes, unshared)
+    return _slotted(lifetimes, unshared)
+
+
+def _aligned(size: Sym) -> Sym:
+    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+
+
+def _packed(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
+    """Largest first, each at the lowest offset that is free for all of its life."""
+    placed: list[tuple[int, int, Lifetime]] = []  # (offset, end, tensor)
+    offsets: dict[int, Sym] = {}
+    total = 0
+    for t in sorted(lifetimes, key=lambda t: (-t.size.value, t.first, t.key)):
+        size = _aligned(t.size).value
+        offset = 0
+        for start, end, _ in sorted((p for p in placed if p[2].overlaps(t)), key=lambda p: p[0]):
+            if offset + size <= start:
+                break
+            offset = max(offset, end)
+        placed.append((offset, offset + size, t))
+        offsets[t.key] = sym(offset)
+        total = max(total, offset + size)
+    return ArenaPlan(offsets, sym(total), unshared)
+
+
+@dataclass
+class _Slot:
+    size: Sym
+    estimate: int
+    tensors: list[Lifetime]
+
+
+def _slotted(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
+    """Largest (estimated) first, each into the first slot that is free for all of its life."""
+    slots: list[_Slot] = []
+    for t in sorted(lifetimes, key=lambda t: (-_estimate(t.size), t.first, t.key)):
+        free = (s for s in slots if not any(t.overlaps(o) for o in s.tensors))
+        slot = next(free, None)
+        if slot is None:
+            slots.append(_Slot(_aligned(t.size), _estimate(t.size), [t]))
+            continue
+        slot.size = maximum(slot.size, _aligned(t.size))
+        slot.tensors.append(t)
+    offsets: dict[int, Sym] = {}
+    start = sym(0)
+    for slot in slots:
+        offsets |= {t.key: start for t in slot.tensors}
+        start = start + slot.size
+    return ArenaPlan(offsets, start, unshared)
+
+
+def _estimate(size: Sym) -> int:
+    return size.evaluate({v.name: TYPICAL_DIM for v in size.vars})

@@ -1,0 +1,48 @@
+"""How the accesses of a kernel move through memory: what default schedules decide by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.ir.core import Op
+from tilewright.ir.prove import affine_in
+from tilewright.ir.sym import Sym, sym
+from tilewright.loops.nest import body_of, buffer_type, is_loop
+
+
+def address_of(access: Op) -> Sym:
+    """Element offset of a load or store within its buffer."""
+    type = buffer_type(access.operands[-1])
+    total = type.offset
+    for i, stride in zip(access.attrs["idx"], type.strides, strict=True):
+        total = total + i * stride
+    return total
+
+
+def stride_in(access: Op, v: Sym) -> Sym | None:
+    """Elements by which the access moves when `v` grows by one; None when that is not constant in `v`."""
+    address = address_of(access)
+    if v not in address.vars:
+        return sym(0)
+    found = affine_in(address, v)
+    return None if found is None else found[0]
+
+
+def loads_in(root: Op) -> list[Op]:
+    return [op for op in root.walk() if op.name == "load"]
+
+
+def stores_in(root: Op) -> list[Op]:
+    return [op for op in root.walk() if op.name == "store"]
+
+
+def perfect_nest(loop: Op) -> list[Op]:
+    """`loop` and the loops inside, as long as each holds nothing but the next."""
+    loops = [loop]
+    while len(body_of(loops[-1]).ops) == 1 and is_loop(body_of(loops[-1]).ops[0]):
+        loops.append(body_of(loops[-1]).ops[0])
+    return loops
+
+
+def variables(indices: Iterable[Sym]) -> frozenset[Sym]:
+    return frozenset[Sym]().union(*(i.vars for i in indices))

@@ -1,0 +1,228 @@
+"""The default schedule of contractions (matrix products, convolutions) and of other reductions with a vector axis.
+
+    for outer parallel {                      batch, column tiles, image rows, row tiles
+      acc: reg[rows, columns, lanes] = 0
+      for k { acc[..] += A[row, k] * B[k, column] }      rows and columns unrolled, lanes one vector
+      y[row, column] = epilogue(acc[..])
+    }
+
+The tile comes from `tiles.choose_tile`; constant operands are packed in the order in which this nest reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, ceildiv
+from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var
+from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
+from tilewright.schedule.packing import packing_for
+from tilewright.schedule.parallelize import parallelize_outer
+from tilewright.schedule.tiles import Registers, Tile, choose_tile
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+VECTOR_BYTES = 64
+"""Bytes of one vector of a tile: one AVX-512 register, two of AVX2, four of NEON; LLVM splits it as needed."""
+
+
+@dataclass(eq=False)
+class _Roles:
+    """Which loop of the last stage plays which part. `block` is a column axis that the layout itself has."""
+
+    vector: Op
+    row: Op | None
+    block: Op | None
+    outer: list[Op]
+
+
+def schedule_contraction(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """Tile the reduction stage and compute the stages after it on each tile in registers.
+
+    ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
+    """
+    stage, loops, accumulator = _one_nest(s, lowered)
+    axis_of = _axes_read(loops, accumulator)
+    roles = _assign_roles(stage, loops, accumulator, axis_of)
+    tile = _tile_for(stage, roles, accumulator, target)
+    column_tile, row_tile, inner = _tile_loops(s, roles, tile)
+    around = [*roles.outer, *column_tile, *row_tile]
+    if not around:
+        raise ScheduleError("every axis of the contraction is in its register tile")
+    s.reorder(*around, *inner)
+    fused = s.fuse_at(accumulator, around[-1], space="reg", guard="loads")
+    nests = _tile_nests(s, stage, roles, tile, axis_of, fused.copies)
+    update = nests[1]
+    _pack_constants(s, update)
+    s.simplify()
+    for nest in (*nests, _Nest([], inner)):
+        _mark_tile(s, nest)
+    parallelize_outer(s, target)
+
+
+@dataclass(eq=False)
+class _Nest:
+    """A nest on the register tile: loops around (reductions among them), and the tile's own, vector last."""
+
+    outer: list[Op]
+    tile: list[Op]
+
+
+def _one_nest(s: Schedule, lowered: Lowered) -> tuple[Stage, list[Op], Value]:
+    """The reduction stage, the loops of the one nest that follows it, and the buffer between the two."""
+    reductions = [st for st in lowered.stages if st.kind == "reduce"]
+    if len(reductions) != 1 or lowered.stages[0] is not reductions[0]:
+        raise ScheduleError("it is not one reduction with elementwise work after it")
+    stage = reductions[0]
+    rest = lowered.stages[1:]
+    if buffer_type(stage.buffer).space == "global":
+        if rest:
+            raise ScheduleError("the sum itself is an output beside others")
+        made = s.cache_write(stage.buffer)
+        return stage, made.drain, made.buffer
+    first = rest[0].axes
+    for other in rest[1:]:
+        for a, b in zip(first, other.axes, strict=True):
+            s.fuse_siblings(a, b)
+    return stage, list(first), stage.buffer
+
+
+def _axes_read(loops: list[Op], accumulator: Value) -> dict[Op, int]:
+    """For each loop of the last nest, the axis of the sum that it runs over."""
+    by_var = {loop_var(o): o for o in loops}
+    reads = [op for op in loads_in(loops[0]) if op.operands[0] is accumulator]
+    if not reads or any(variables(r.attrs["idx"]) - set(by_var) for r in reads):
+        raise ScheduleError("the sum is not read element by element")
+    return {by_var[v]: k for k, v in enumerate(reads[0].attrs["idx"]) if v in by_var}
+
+
+def _assign_roles(stage: Stage, loops: list[Op], accumulator: Value, axis_of: dict[Op, int]) -> _Roles:
+    """Vector: the axis in which the result is contiguous. Row: an axis that only the broadcast operand moves in."""
+    store = stores_in(loops[0])[0]
+    live = [o for o in loops if extent_of(o) != 1]
+    vector = next((o for o in live if stride_in(store, loop_var(o)) == 1), None)
+    if vector is None or vector not in axis_of:
+        raise ScheduleError("the result is not contiguous in any axis of the sum")
+    moved = {o: _operands_moving(stage, axis_of.get(o)) for o in live}
+    with_vector = moved[vector]
+    block = row = None
+    for o in live:
+        if o is vector:
+            continue
+        only_columns = bool(moved[o]) and moved[o] <= with_vector and extent_of(o).is_const
+        if only_columns and extent_of(vector).is_const and extent_of(vector).value * _bytes(accumulator) == VECTOR_BYTES:
+            block = o if len(with_vector) == 1 else block
+        if moved[o] - with_vector or (len(with_vector) > 1 and moved[o]):
+            row = o
+    outer = [o for o in loops if o not in (vector, row, block)]
+    return _Roles(vector, row, block if block is not row else None, outer)
+
+
+def _bytes(buffer: Value) -> int:
+    return buffer_type(buffer).dtype.bytes
+
+
+def _operands_moving(stage: Stage, axis: int | None) -> set[Value]:
+    """Operands of the reduction whose address depends on axis `axis` of the sum."""
+    if axis is None or axis >= len(stage.axes):
+        return set()
+    v = loop_var(stage.axes[axis])
+    loads = [op for op in loads_in(stage.axes[0]) if op.operands[0] is not stage.buffer]
+    return {op.operands[0] for op in loads if v in variables(op.attrs["idx"])}
+
+
+def _tile_for(stage: Stage, roles: _Roles, accumulator: Value, target: Target) -> Tile:
+    lanes = max(1, VECTOR_BYTES // _bytes(accumulator))
+    registers = Registers(target.vector_registers, max(1, target.vector_bits // 8 // _bytes(accumulator)), target.embedded_broadcast)
+    width = extent_of(roles.vector)
+    while width.is_const and lanes > 1 and lanes // 2 >= width.value:
+        lanes //= 2
+    columns = extent_of(roles.block) if roles.block is not None else ceildiv(width, lanes)
+    rows = extent_of(roles.row) if roles.row is not None else None
+    tile = choose_tile(
+        1 if rows is None else _known(rows), _known(columns), lanes, registers, exact_columns=roles.block is not None
+    )
+    return tile
+
+
+def _known(extent: Sym) -> int | None:
+    return extent.value if extent.is_const else None
+
+
+def _tile_loops(s: Schedule, roles: _Roles, tile: Tile) -> tuple[list[Op], list[Op], list[Op]]:
+    """Split the axes; returns (column tiles, row tiles, inner loops from the outermost)."""
+    inner: list[Op] = []
+    column_tile: list[Op] = []
+    row_tile: list[Op] = []
+    if roles.row is not None:
+        if extent_of(roles.row) == tile.rows:
+            inner.append(roles.row)
+        else:
+            parts = s.split(roles.row, tile.rows)
+            row_tile.append(parts.outer)
+            inner.append(parts.inner)
+    vector = roles.vector
+    if roles.block is not None:
+        parts = s.split(roles.block, tile.columns)
+        column_tile.append(parts.outer)
+        inner.append(parts.inner)
+    elif extent_of(vector) != tile.lanes:
+        parts = s.split(vector, tile.lanes * tile.columns)
+        column_tile.append(parts.outer)
+        vector = parts.inner
+        if tile.columns > 1:
+            within = s.split(vector, tile.lanes)
+            inner.append(within.outer)
+            vector = within.inner
+    return column_tile, row_tile, [*inner, vector]
+
+
+def _tile_nests(
+    s: Schedule, stage: Stage, roles: _Roles, tile: Tile, axis_of: dict[Op, int], copies: dict[Op, Op]
+) -> tuple[_Nest, _Nest]:
+    """Separate clearing from summing, and bring the reduction loops outside of the tile's."""
+    axes = [copies[o] for o in stage.axes]
+    reduce = [copies[o] for o in stage.reduce]
+    if not reduce:
+        raise ScheduleError("it sums over no axis")
+    innermost = body_of(axes[-1]).ops
+    parts = s.fission(innermost[innermost.index(reduce[0]) - 1], len(axes))
+    nests = []
+    for loops, summing in ((parts.before, []), (parts.after, reduce)):
+        inner = [loops[axis_of[o]] for o in (roles.row, roles.block) if o is not None]
+        vector = loops[axis_of[roles.vector]]
+        around = [o for o in loops if o not in (*inner, vector)]
+        if roles.block is None and tile.columns > 1 and extent_of(vector) != tile.lanes:
+            within = s.split(vector, tile.lanes)
+            inner.append(within.outer)
+            vector = within.inner
+        nest = _Nest([*around, *summing], [*inner, vector])
+        s.reorder(*nest.outer, *nest.tile)
+        nests.append(nest)
+    return nests[0], nests[1]
+
+
+def _pack_constants(s: Schedule, update: _Nest) -> None:
+    """Lay constant operands out in the order in which the summing nest reads them."""
+    loops = [*update.outer, *update.tile]
+    for index in s.func.attrs.get("constants", ()):
+        operand = s.func.args[index]
+        loads = [op for op in loops[0].walk() if op.name == "load" and op.operands[0] is operand]
+        if len(loads) != 1 or any(u is not loads[0] for u in operand.users):
+            continue
+        packing = packing_for(loads[0], loops)
+        if packing is not None:
+            s.pack_argument(operand, packing)
+
+
+def _mark_tile(s: Schedule, nest: _Nest) -> None:
+    """The innermost loop becomes a vector, the tile's others are written out; loops of one round are gone."""
+    *others, vector = nest.tile
+    if vector.parent is not None:
+        s.vectorize(vector)
+    for loop in others:
+        if loop.parent is not None:
+            s.unroll(loop)

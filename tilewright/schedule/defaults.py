@@ -1,0 +1,52 @@
+"""Default schedules: what to do with a kernel when nobody says otherwise, from the target's facts alone."""
+
+from __future__ import annotations
+
+from tilewright.ir.diag import Remark, ScheduleError
+from tilewright.ir.sym import Sym, sym
+from tilewright.loops.lower import Lowered
+from tilewright.loops.nest import extent_of
+from tilewright.schedule.contraction import schedule_contraction
+from tilewright.schedule.maps import schedule_maps
+from tilewright.schedule.rows import schedule_rows
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+_BY_KIND = {
+    "contraction": (schedule_contraction, schedule_maps),
+    "reduce": (schedule_contraction, schedule_maps),
+    "row": (schedule_rows, schedule_maps),
+    "map": (schedule_maps,),
+}
+
+
+def schedule_kernel(lowered: Lowered, kind: str, target: Target, remarks: list[Remark]) -> Lowered:
+    """Schedule a freshly lowered kernel; the first schedule for its kind that applies is taken.
+
+    Returns the kernel to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in
+    `func.attrs["schedule"]`.
+    """
+    work = total_work(lowered)
+    for attempt in _BY_KIND.get(kind, ()):
+        candidate = lowered.clone()
+        s = Schedule(candidate.func)
+        try:
+            attempt(s, candidate, target)
+        except ScheduleError as e:
+            remarks.append(Remark("schedule", f"{lowered.func.name}: {attempt.__name__}", str(e)))
+            continue
+        candidate.func.attrs |= {"schedule": tuple(map(str, s.steps)), "work": work}
+        return candidate
+    lowered.func.attrs |= {"schedule": (), "work": work}
+    return lowered
+
+
+def total_work(lowered: Lowered) -> Sym:
+    """Elements computed by all stages, reduction steps counted singly."""
+    total = sym(0)
+    for stage in lowered.stages:
+        count = sym(1)
+        for loop in (*stage.axes, *stage.reduce):
+            count = count * extent_of(loop)
+        total = total + count
+    return total

@@ -1,0 +1,36 @@
+"""Which loops threads share: the outermost ones, made one flat loop until it has rounds enough."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.loops.nest import body_of, extent_of, is_loop, kind_of
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+ROUNDS_PER_THREAD = 16
+"""Rounds that keep the threads' shares equal to a few percent."""
+
+
+def parallelize_outer(s: Schedule, target: Target) -> None:
+    """Make the kernel's only outer loop parallel; nothing is done where that is not legal."""
+    loops = [op for op in s.func.body.ops if op.name != "return"]
+    if len(loops) != 1 or not is_loop(loops[0]) or kind_of(loops[0]) != "serial":
+        return
+    outer = loops[0]
+    wanted = ROUNDS_PER_THREAD * max(2, target.cores)
+    try:
+        s.parallel(outer)
+        while not (extent_of(outer).is_const and extent_of(outer).value >= wanted):
+            inner = _only_loop(outer)
+            if inner is None:
+                break
+            outer = s.fuse_loops(outer, inner)
+    except ScheduleError:
+        return
+
+
+def _only_loop(loop: Op) -> Op | None:
+    """The serial loop that is all of the body of `loop`."""
+    ops = body_of(loop).ops
+    return ops[0] if len(ops) == 1 and is_loop(ops[0]) and kind_of(ops[0]) == "serial" else None

@@ -1,0 +1,104 @@
+"""A schedule as data: the steps that were taken on a kernel, with their decisions, in the order they were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.loops.cache import Cached, cache, cache_write
+from tilewright.loops.fission import Fission, fission
+from tilewright.loops.fuse_at import Fused, fuse_at
+from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
+from tilewright.loops.nest import is_loop, loop_var
+from tilewright.loops.pack import Packed, pack, pack_argument
+from tilewright.loops.packing import Packing
+from tilewright.loops.parallel import parallel
+from tilewright.loops.reorder import reorder
+from tilewright.loops.simplify import simplify
+from tilewright.loops.split import Split, split
+from tilewright.loops.unroll import unroll
+from tilewright.loops.vectorize import Lanes, vectorize, vectorize_reduction
+
+
+@dataclass(frozen=True)
+class Step:
+    """One application of a primitive; loops and buffers are given by their names at that moment."""
+
+    primitive: str
+    subjects: tuple[str, ...]
+    decisions: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        shown = [*self.subjects, *(f"{k}={v}" for k, v in self.decisions)]
+        return f"{self.primitive}({', '.join(shown)})"
+
+
+@dataclass
+class Schedule:
+    """The steps taken on `func` so far; each method is the primitive of its name."""
+
+    func: Func
+    steps: list[Step] = field(default_factory=list)
+
+    def split(self, loop: Op, factor: int, tail: str = "guard") -> Split:
+        return self._do(split, loop, factor=factor, tail=tail)
+
+    def reorder(self, *loops: Op) -> None:
+        self._note("reorder", loops, {})
+        reorder(self.func, loops)
+
+    def fuse_loops(self, outer: Op, inner: Op) -> Op:
+        return self._do(fuse_loops, outer, inner)
+
+    def fuse_siblings(self, first: Op, second: Op) -> Op:
+        return self._do(fuse_siblings, first, second)
+
+    def fuse_at(self, buffer: Value, loop: Op, space: str = "scratch", guard: str = "if") -> Fused:
+        return self._do(fuse_at, buffer, loop, space=space, guard=guard)
+
+    def fission(self, last: Op, depth: int) -> Fission:
+        return self._do(fission, last, depth=depth)
+
+    def cache(self, buffer: Value, first: Op, last: Op | None = None, space: str = "reg") -> Cached:
+        return self._do(cache, buffer, first, last or first, space=space)
+
+    def cache_write(self, buffer: Value, space: str = "scratch") -> Cached:
+        return self._do(cache_write, buffer, space=space)
+
+    def pack(self, buffer: Value, loop: Op, packing: Packing) -> Packed:
+        return self._do(pack, buffer, loop, packing=packing)
+
+    def pack_argument(self, buffer: Value, packing: Packing) -> Value:
+        return self._do(pack_argument, buffer, packing=packing)
+
+    def vectorize(self, loop: Op, lanes: int | None = None, tail: str = "guard") -> Split:
+        return self._do(vectorize, loop, lanes=lanes, tail=tail)
+
+    def vectorize_reduction(self, loop: Op, lanes: int, within: Op, tail: str = "guard") -> Lanes:
+        return self._do(vectorize_reduction, loop, lanes=lanes, within=within, tail=tail)
+
+    def unroll(self, loop: Op) -> Op:
+        return self._do(unroll, loop)
+
+    def parallel(self, loop: Op) -> Op:
+        return self._do(parallel, loop)
+
+    def simplify(self) -> None:
+        self._note("simplify", (), {})
+        simplify(self.func)
+
+    def _do(self, primitive: Callable[..., Any], *subjects: Op | Value, **decisions: Any) -> Any:
+        result = primitive(self.func, *subjects, **decisions)
+        self._note(primitive.__name__, subjects, decisions)
+        return result
+
+    def _note(self, name: str, subjects: tuple[Op | Value, ...], decisions: dict[str, Any]) -> None:
+        self.steps.append(Step(name, tuple(map(_name, subjects)), tuple(decisions.items())))
+
+
+def _name(subject: Op | Value) -> str:
+    if isinstance(subject, Value):
+        return subject.name or "?"
+    return loop_var(subject).name if is_loop(subject) else subject.name

@@ -1,0 +1,110 @@
+"""The on-disk cache of compiled models: keyed by content, safe under concurrent processes, bounded in size."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright
+from tilewright.options import Options
+from tilewright.runtime import Artifact
+from tilewright.runtime.errors import ArtifactError
+from tilewright.target.named import parse_target
+
+CHUNK = 1 << 22
+DEFAULT_LIMIT = 4 << 30
+
+
+def default_folder() -> Path:
+    """`$TILEWRIGHT_CACHE`, or `tilewright` in the user's cache folder."""
+    named = os.environ.get("TILEWRIGHT_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tilewright"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A folder of artefacts and its bound in bytes. A cache that cannot be used never fails a compilation."""
+
+    folder: Path = field(default_factory=default_folder)
+    limit: int = DEFAULT_LIMIT
+
+    def key(
+        self,
+        model: str | Path | bytes | Any,
+        options: Options,
+        constants: Mapping[str, np.ndarray],
+        shapes: Mapping[str, Sequence[int | str]],
+    ) -> str | None:
+        """A digest of everything that determines the artefact; None when the model cannot be read."""
+        digest = hashlib.blake2b(digest_size=20)
+        target = parse_target(options.target)
+        stamp = f"{tilewright.__version__};{target!r};{options.fingerprint()};{sorted(shapes.items())!r}"
+        digest.update(stamp.encode())
+        for name, array in sorted(constants.items()):
+            digest.update(f"{name}:{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        try:
+            _add_model(digest, model)
+        except OSError:
+            return None
+        return digest.hexdigest()
+
+    def find(self, key: str) -> Artifact | None:
+        """The artefact kept under `key`; a damaged one is removed."""
+        path = self._path(key)
+        try:
+            if not path.exists():
+                return None
+            os.utime(path)
+            return Artifact.load(path, check_weights=False)
+        except ArtifactError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            pass
+        return None
+
+    def keep(self, key: str, artifact: Artifact) -> None:
+        """Store the artefact (written whole or not at all), then drop the longest unused above the limit."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            artifact.save(self._path(key))
+            self._trim()
+        except (OSError, ArtifactError):
+            return
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.tw"
+
+    def _trim(self) -> None:
+        found = sorted(((p.stat().st_mtime, p.stat().st_size, p) for p in self.folder.glob("*.tw")), reverse=True)
+        total = 0
+        for _, size, path in found:
+            total += size
+            if total > self.limit:
+                path.unlink(missing_ok=True)
+
+
+def _add_model(digest: Any, model: str | Path | bytes | Any) -> None:
+    """Hash the model's bytes; of a file with external data also sizes and times of the files beside it."""
+    if isinstance(model, bytes):
+        digest.update(model)
+    elif isinstance(model, str | Path):
+        path = Path(model)
+        with open(path, "rb") as f:
+            while chunk := f.read(CHUNK):
+                digest.update(chunk)
+        for other in sorted(path.parent.iterdir()):
+            if other.is_file() and other != path:
+                stat = other.stat()
+                digest.update(f"{other.name}:{stat.st_size}:{stat.st_mtime_ns}".encode())
+    else:
+        digest.update(model.SerializeToString())
