@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-V3_FEATURES = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.1", "sse4.2", "ssse3")
+V3_FEATURES = (
+    "avx",
+    "avx2",
+    "bmi",
+    "bmi2",
+    "f16c",
+    "fma",
+    "lzcnt",
+    "movbe",
+    "popcnt",
+    "sse4.1",
+    "sse4.2",
+    "ssse3",
+)
 """What x86-64-v3 adds to the baseline and compilers emit."""
 
 V4_FEATURES = (*V3_FEATURES, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")

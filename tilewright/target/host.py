@@ -37,7 +37,12 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
     common = replace(common, vector_registers=16, has_fma="fma" in on)
     if set(V4_FEATURES) <= set(on):
         return replace(
-            common, vector_bits=512, vector_registers=32, masked_memory=True, fast_gather=True, embedded_broadcast=True
+            common,
+            vector_bits=512,
+            vector_registers=32,
+            masked_memory=True,
+            fast_gather=True,
+            embedded_broadcast=True,
         )
     return replace(common, vector_bits=256, masked_memory=True) if "avx" in on else common
 

@@ -70,7 +70,9 @@ def _changed(target: Target, change: str) -> Target:
             hint="changes are cores=N, l1d=BYTES, l2=BYTES, l3=BYTES and +feature",
         )
     if not value.isdigit() or (key != "l3" and int(value) < 1):
-        raise TargetError(f"'{change}' of target '{target.name}' needs a positive whole number after '{key}='")
+        raise TargetError(
+            f"'{change}' of target '{target.name}' needs a positive whole number after '{key}='"
+        )
     if key == "cores":
         return dataclasses.replace(target, cores=int(value))
     return dataclasses.replace(target, caches=dataclasses.replace(target.caches, **{key: int(value)}))

@@ -1,0 +1,78 @@
+"""How elements are spelled in LLVM IR: types in memory and in registers, literals, and registers of lanes."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.dtype import DType
+
+_FLOATS = {"f16": "half", "f32": "float", "f64": "double"}
+
+
+def memory_type(dtype: DType) -> str:
+    """The LLVM type of one element in memory: integers for what LLVM has no (fast) type for."""
+    if dtype is dt.string:
+        raise UnsupportedError("strings cannot be elements of a compiled kernel")
+    return _FLOATS.get(dtype.name, f"i{8 * dtype.bytes}")
+
+
+def register_type(dtype: DType) -> str:
+    """The LLVM type of one element in a register: that of memory, but i1 for bool."""
+    return "i1" if dtype.kind == "bool" else memory_type(dtype)
+
+
+def vector(element: str, lanes: int) -> str:
+    """`lanes` elements as a vector; one is a plain scalar."""
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def literal(dtype: DType, value: float | int | bool) -> str:
+    """The spelling of a constant: floats as bits, so that nothing depends on printing decimals."""
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if dtype.is_int:
+        return str(_wrapped(dtype, int(value)))
+    with np.errstate(over="ignore"):
+        stored = np.array(value, np.float64).astype(dtype.storage)
+    if dtype is dt.f64 or dtype is dt.f32:
+        return f"0x{struct.unpack('<Q', struct.pack('<d', float(stored)))[0]:016X}"
+    bits = int.from_bytes(stored.tobytes(), "little")
+    return f"0xH{bits:04X}" if dtype is dt.f16 else str(bits)
+
+
+def _wrapped(dtype: DType, value: int) -> int:
+    """`value` modulo 2^bits, in the range of the dtype."""
+    value &= (1 << dtype.bits) - 1
+    return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """An SSA value or a literal: `lanes` elements of `dtype` (1: the same element for all lanes of a vector loop)."""
+
+    name: str
+    dtype: DType
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        return vector(register_type(self.dtype), self.lanes)
+
+    @property
+    def typed(self) -> str:
+        """The operand with its type, as instructions spell their first operand."""
+        return f"{self.type} {self.name}"
+
+    @property
+    def is_literal(self) -> bool:
+        return not self.name.startswith("%")
+
+
+def splat_literal(element: str, text: str, lanes: int) -> str:
+    """A literal in every lane."""
+    return text if lanes == 1 else f"splat ({element} {text})"

@@ -1,0 +1,398 @@
+"""The LLVM IR text of one kernel of the loops level: loops and lanes as the program says, nothing decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.codegen.checks import DIVISION_BY_ZERO, Check, KernelChecks, report_where
+from tilewright.codegen.convert import convert
+from tilewright.codegen.indices import Indices, Iota, Wide
+from tilewright.codegen.integers import is_zero, safe_divisor, zero_where
+from tilewright.codegen.lanes import Reg, literal, memory_type
+from tilewright.codegen.memory import Buffer, Guard, Memory
+from tilewright.codegen.scalars import apply_scalar, horizontal
+from tilewright.codegen.text import Text
+from tilewright.codegen.vectorizable import segments, why_serial
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.diag import InternalError
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import BufferType, ScalarType, product
+from tilewright.target.target import Target
+
+SCRATCH_ALIGNMENT = 64
+"""Bytes: every scratch buffer begins at a cache line."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """One kernel as a complete LLVM module.
+
+    `symbol` is the kernel and `symbol.task` its form for the thread pool. `scratch` is the memory it needs per
+    worker, in bytes; `checks` are the errors it can report, in the order of their numbers (from 1).
+    """
+
+    symbol: str
+    text: str
+    checks: tuple[Check, ...]
+    scratch: Sym
+    parallel: Sym | None
+
+
+def kernel_ir(func: Func, target: Target) -> KernelText:
+    """The text of kernel `func`. Its parameters: state, buffers, dims, scratch, and the slice of the parallel loop."""
+    return _Kernel(func, target).run()
+
+
+def parallel_extent(func: Func) -> Sym | None:
+    """The extent of the kernel's parallel loop; None for a kernel that runs on one thread."""
+    loops = [op for op in func.body.ops if op.name == "for" and op.attrs["kind"] == "parallel"]
+    return loops[0].attrs["extent"] if loops else None
+
+
+class _Kernel:
+    """The state of one translation: registers of values, memory of buffers, and the lanes of the vector loop."""
+
+    def __init__(self, func: Func, target: Target) -> None:
+        self.func = func
+        self.target = target
+        self.text = Text()
+        self.indices = Indices(self.text)
+        self.memory = Memory(self.text, self.indices)
+        self.checks = KernelChecks()
+        self.values: dict[Value, Reg] = {}
+        self.buffers: dict[Value, Buffer] = {}
+        self.addresses: dict[Op, Sym] = {}
+        self.lanes = 1
+        self.mask: Reg | None = None
+        self.scratch = sym(0)
+        self.scratch_starts: dict[Op, Sym] = {}
+        self.parallel = parallel_extent(func)
+
+    def run(self) -> KernelText:
+        parameters = self._parameters()
+        self._block(self.func.body)
+        self.text.line("ret void")
+        lines = [*self.text.allocas, *self.text.lines]
+        body = "\n".join(
+            [f"define void @{self.func.name}({', '.join(parameters)}) #0 {{", "entry:", *lines, "}", ""]
+        )
+        attributes = f"attributes #0 = {{ nounwind {self.target.function_attributes} }}\n"
+        header = f'target triple = "{self.target.triple}"\n'
+        text = header + self.text.module() + body + self._task() + attributes
+        return KernelText(self.func.name, text, tuple(self.checks.found), self.scratch, self.parallel)
+
+    # Interface
+
+    def _parameters(self) -> list[str]:
+        shared = {k for pair in self.func.attrs.get("inplace", ()) for k in pair}
+        parameters = ["ptr %state"]
+        for k, arg in enumerate(self.func.args):
+            assert isinstance(arg.type, BufferType)
+            parameters.append(f"ptr {'' if k in shared else 'noalias '}%b{k}")
+            self.buffers[arg] = Buffer(f"%b{k}", arg.type)
+        for k, dim in enumerate(self.func.attrs.get("dims", ())):
+            parameters.append(f"i64 %d{k}")
+            self.indices.bind(dim, Wide(f"%d{k}"))
+        return [*parameters, "ptr %scratch", "i64 %begin", "i64 %end"]
+
+    def _task(self) -> str:
+        """The form for the thread pool: reads {state, scratch, scratch stride, buffers, dims} from memory."""
+        count = len(self.func.args)
+        lines = []
+        arguments = []
+        kinds = ["ptr"] * 2 + ["i64"] + ["ptr"] * count + ["i64"] * len(self.func.attrs.get("dims", ()))
+        for k, kind in enumerate(kinds):
+            lines.append(f"  %p{k} = getelementptr i64, ptr %args, i64 {k}")
+            lines.append(f"  %f{k} = load {kind}, ptr %p{k}, align 8")
+            arguments.append(f"{kind} %f{k}")
+        lines.append("  %skip = mul nsw i64 %worker, %f2")
+        lines.append("  %own = getelementptr i8, ptr %f1, i64 %skip")
+        call = ", ".join([arguments[0], *arguments[3:], "ptr %own", "i64 %begin", "i64 %end"])
+        head = f"define void @{self.func.name}.task(ptr %args, i64 %begin, i64 %end, i64 %worker) #0 {{"
+        return "\n".join(
+            [head, "entry:", *lines, f"  call void @{self.func.name}({call})", "  ret void", "}", ""]
+        )
+
+    # Statements
+
+    def _block(self, block: Block) -> None:
+        for op in block.ops:
+            handler = _HANDLERS.get(op.name)
+            if handler is not None:
+                handler(self, op)
+            elif op.name in SCALAR_OPS:
+                self._scalar(op)
+            else:
+                raise InternalError(f"'{op.name}' is not an op of the loops level", where=str(op.loc))
+
+    def _return(self, op: Op) -> None:
+        pass
+
+    def _for(self, op: Op) -> None:
+        kind, extent = op.attrs["kind"], op.attrs["extent"]
+        if kind == "parallel" and self.parallel is not None and op in self.func.body.ops:
+            self._loop(op, "%begin", "%end", at_least_once=False)
+        elif kind == "unroll" and extent.is_const:
+            for k in range(extent.value):
+                with self.indices.scope(is_block=False):
+                    self.indices.bind(op.attrs["var"], k)
+                    self._block(op.blocks[0])
+        elif kind == "vector" and extent.is_const and self.lanes == 1 and why_serial(op) is None:
+            self._vector_loop(op, extent.value)
+        elif extent.is_const and extent.value <= 1:
+            self._few(op, extent.value)
+        else:
+            self._loop(op, "0", self.indices.uniform(extent), at_least_once=extent.interval[0] >= 1)
+
+    def _few(self, op: Op, extent: int) -> None:
+        if extent == 1:
+            with self.indices.scope(is_block=False):
+                self.indices.bind(op.attrs["var"], 0)
+                self._block(op.blocks[0])
+
+    def _loop(self, op: Op, first: str, end: str, *, at_least_once: bool) -> None:
+        """A loop that tests at its end, after a test before its start where it may be empty."""
+        text = self.text
+        body, done = text.label("loop"), text.label("done")
+        if at_least_once:
+            text.jump(body)
+        else:
+            text.branch(text.emit(f"icmp slt i64 {first}, {end}"), body, done)
+        before = text.block
+        text.start(body)
+        counter, following = text.name(), text.name()
+        hole = len(text.lines)
+        text.lines.append("")
+        with self.indices.scope(is_block=True):
+            self.indices.bind(op.attrs["var"], Wide(counter))
+            self._block(op.blocks[0])
+        text.line(f"{following} = add nuw nsw i64 {counter}, 1")
+        more = text.emit(f"icmp slt i64 {following}, {end}")
+        text.lines[hole] = f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{text.block} ]"
+        text.branch(more, body, done)
+        text.start(done)
+
+    def _vector_loop(self, op: Op, extent: int) -> None:
+        for base, lanes in segments(extent):
+            with self.indices.scope(is_block=False):
+                self.indices.bind(op.attrs["var"], base if lanes == 1 else Iota(base, lanes))
+                self.lanes = lanes
+                self._block(op.blocks[0])
+        self.lanes = 1
+
+    # Conditions
+
+    def _if(self, op: Op) -> None:
+        flags = [(self.indices.condition(c), self.indices.lanes_of(c)) for c in op.attrs["guard"]]
+        flags += [(self.values[v].name, self.values[v].lanes) for v in op.operands]
+        uniform = self.indices.combined([f for f in flags if f[1] == 1], conjunction=True)
+        varying = [f for f in flags if f[1] > 1]
+        if uniform == "false":
+            return
+        with self._only_where(uniform), self._masked(varying):
+            self._block(op.blocks[0])
+
+    @contextmanager
+    def _only_where(self, condition: str) -> Iterator[None]:
+        """What is emitted inside runs only where the i1 operand holds."""
+        if condition == "true":
+            yield
+            return
+        then, after = self.text.label("then"), self.text.label("after")
+        self.text.branch(condition, then, after)
+        self.text.start(then)
+        with self.indices.scope(is_block=True):
+            yield
+        self.text.jump(after)
+        self.text.start(after)
+
+    @contextmanager
+    def _masked(self, flags: Sequence[tuple[str, int]]) -> Iterator[None]:
+        """What is emitted inside happens only in the lanes where the conditions hold, and not at all if in none."""
+        if not flags:
+            yield
+            return
+        outer = self.mask
+        self.mask = self._lane_mask(flags)
+        assert self.mask is not None
+        n = self.mask.lanes
+        anywhere = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{n}i1({self.mask.typed})")
+        with self._only_where(anywhere):
+            yield
+        self.mask = outer
+
+    def _lane_mask(self, flags: Sequence[tuple[str, int]]) -> Reg | None:
+        """The lanes in which the conditions and the current mask hold; None for all."""
+        known = [] if self.mask is None else [(self.mask.name, self.mask.lanes)]
+        name = self.indices.combined([*known, *flags], conjunction=True)
+        if name == "true":
+            return None
+        if name == "false":
+            return self.text.splat(Reg("false", dt.bool_), self.lanes)
+        return Reg(name, dt.bool_, self.lanes)
+
+    def _guard(self, op: Op) -> Guard:
+        """When a load or store happens, from its own guard and the lanes that are on."""
+        flags = [(self.indices.condition(c), self.indices.lanes_of(c)) for c in op.attrs.get("guard", ())]
+        uniform = self.indices.combined([f for f in flags if f[1] == 1], conjunction=True)
+        varying = [f for f in flags if f[1] > 1]
+        if not varying:
+            return Guard(None if uniform == "true" else uniform, self.mask)
+        return Guard(None if uniform == "true" else uniform, self._lane_mask(varying))
+
+    # Memory
+
+    def _alloc(self, op: Op) -> None:
+        type = op.result.type
+        assert isinstance(type, BufferType)
+        if type.space == "scratch":
+            self.buffers[op.result] = Buffer(self._scratch(op, type), type)
+            return
+        if not type.size.is_const:
+            raise InternalError(f"a register array needs a constant size, not {type}", where=str(op.loc))
+        element = memory_type(type.dtype)
+        pointer = self.text.alloca(f"[{type.size.value * self.lanes} x {element}]", SCRATCH_ALIGNMENT)
+        self.buffers[op.result] = Buffer(pointer, type, self.lanes)
+
+    def _scratch(self, op: Op, type: BufferType) -> str:
+        """A pointer to the op's own part of the worker's scratch memory."""
+        start = self.scratch_starts.get(op)
+        if start is None:
+            start = self.scratch_starts[op] = self.scratch
+            size = product(type.shape) * type.dtype.bytes
+            self.scratch = start + (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
+        return self.text.emit(f"getelementptr i8, ptr %scratch, i64 {self.indices.uniform(start)}")
+
+    def _address(self, op: Op, buffer: Buffer) -> Sym:
+        found = self.addresses.get(op)
+        if found is None:
+            found = buffer.type.offset
+            for index, stride in zip(op.attrs["idx"], buffer.type.strides, strict=True):
+                found = found + index * stride
+            self.addresses[op] = found
+        return found
+
+    def _load(self, op: Op) -> None:
+        (source,) = op.operands
+        buffer = self.buffers[source]
+        guard = self._guard(op)
+        if guard.uniform == "false":
+            assert isinstance(op.result.type, ScalarType)
+            self.values[op.result] = Reg(
+                literal(op.result.type.dtype, op.attrs.get("other", 0)), buffer.type.dtype
+            )
+            return
+        if "guard" not in op.attrs and self._reads_one(op, buffer):
+            guard = replace(
+                guard, lanes=None
+            )  # inside of a masked `if`, which is skipped where no lane is on
+        self.values[op.result] = self.memory.load(
+            buffer, self._address(op, buffer), self.lanes, guard, op.attrs.get("other", 0)
+        )
+
+    def _reads_one(self, op: Op, buffer: Buffer) -> bool:
+        return buffer.private == 1 and self.indices.lanes_of(self._address(op, buffer)) == 1
+
+    def _store(self, op: Op) -> None:
+        value, target = op.operands
+        buffer = self.buffers[target]
+        guard = self._guard(op)
+        if guard.uniform == "false":
+            return
+        address = self._address(op, buffer)
+        with self._only_where(guard.uniform or "true"):
+            self.memory.store(buffer, address, self.values[value], self.lanes, guard)
+
+    # Scalars
+
+    def _const(self, op: Op) -> None:
+        assert isinstance(op.result.type, ScalarType)
+        dtype = op.result.type.dtype
+        self.values[op.result] = Reg(literal(dtype, op.attrs["value"]), dtype)
+
+    def _index(self, op: Op) -> None:
+        assert isinstance(op.result.type, ScalarType)
+        number = self.indices.number(op.attrs["expr"])
+        dtype = op.result.type.dtype
+        if isinstance(number, int):
+            self.values[op.result] = Reg(literal(dtype, number), dtype)
+        else:
+            self.values[op.result] = convert(self.text, Reg(number.name, dt.i64, number.lanes), dtype)
+
+    def _cast(self, op: Op) -> None:
+        assert isinstance(op.result.type, ScalarType)
+        self.values[op.result] = convert(self.text, self.values[op.operands[0]], op.result.type.dtype)
+
+    def _bind(self, op: Op) -> None:
+        value = convert(self.text, self.values[op.operands[0]], dt.i64)
+        number: Any = (
+            int(value.name) if value.is_literal and value.lanes == 1 else Wide(value.name, value.lanes)
+        )
+        self.indices.bind(op.attrs["var"], number)
+
+    def _scalar(self, op: Op) -> None:
+        assert isinstance(op.result.type, ScalarType)
+        operands = [self.values[v] for v in op.operands]
+        lanes = max(x.lanes for x in operands)
+        operands = [self.text.splat(x, lanes) for x in operands]
+        dtype = op.result.type.dtype
+        divides = op.name in ("div", "rem", "mod") and operands[0].dtype.is_int
+        if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
+            self.values[op.result] = apply_scalar(self.text, op.name, operands, dtype)
+            return
+        zero = is_zero(self.text, operands[1])
+        operands[1] = safe_divisor(self.text, operands[1], zero)
+        self._fail_where(zero, Check("ExecutionError", DIVISION_BY_ZERO))
+        found = apply_scalar(self.text, op.name, operands, dtype)
+        self.values[op.result] = zero_where(self.text, zero, found)
+
+    def _check(self, op: Op) -> None:
+        condition = self.values[op.operands[0]]
+        ones = self.text.splat(Reg("true", dt.bool_), condition.lanes)
+        failed = self.text.reg(dt.bool_, condition.lanes, f"xor {condition.typed}, {ones.name}")
+        self._fail_where(failed, Check(op.attrs["kind"], op.attrs["message"]))
+
+    def _fail_where(self, failed: Reg, check: Check) -> None:
+        """Report `check` if it failed in a lane that is on."""
+        if failed.lanes > 1:
+            if self.mask is not None:
+                failed = self.text.reg(dt.bool_, failed.lanes, f"and {failed.typed}, {self.mask.name}")
+            name = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{failed.lanes}i1({failed.typed})")
+        else:
+            name = failed.name
+        report_where(self.text, name, self.checks.number(check))
+
+    def _lanes_reduce(self, op: Op) -> None:
+        buffer = self.buffers[op.operands[0]]
+        count = product(buffer.type.shape).value * buffer.private
+        element = buffer.type.dtype
+        name = self.text.emit(
+            f"load <{count} x {memory_type(element)}>, ptr {buffer.pointer}, align {element.bytes}"
+        )
+        self.values[op.result] = horizontal(self.text, op.attrs["combine"], Reg(name, element, count))
+
+
+def _nonzero_const(op: Op) -> bool:
+    divisor = op.operands[1].op
+    return divisor is not None and divisor.name == "const" and divisor.attrs["value"] != 0
+
+
+_HANDLERS = {
+    "return": _Kernel._return,
+    "for": _Kernel._for,
+    "if": _Kernel._if,
+    "alloc": _Kernel._alloc,
+    "load": _Kernel._load,
+    "store": _Kernel._store,
+    "const": _Kernel._const,
+    "index": _Kernel._index,
+    "cast": _Kernel._cast,
+    "bind": _Kernel._bind,
+    "check": _Kernel._check,
+    "lanes_reduce": _Kernel._lanes_reduce,
+}

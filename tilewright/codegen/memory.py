@@ -1,0 +1,318 @@
+"""Loads and stores of buffers: how a lane's address moves decides between vectors, shuffles, gathers and scatters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.codegen.convert import wrap
+from tilewright.codegen.indices import Affine, Indices, Number, Wide
+from tilewright.codegen.lanes import Reg, literal, memory_type, vector
+from tilewright.codegen.scalars import select
+from tilewright.codegen.text import Text
+from tilewright.ir import dtype as dt
+from tilewright.ir.diag import InternalError
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import BufferType
+
+_SHUFFLED_STRIDES = (2, 3, 4)
+"""Strides for which whole vectors are loaded and the wanted lanes picked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer's memory: `pointer` to its first element. With `private` > 1 lanes, each element is a vector that
+    holds one value for each lane of the vector loop that allocated the buffer."""
+
+    pointer: str
+    type: BufferType
+    private: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """When an access happens: `uniform` is an i1 operand for all lanes, `lanes` a mask; None where it always does."""
+
+    uniform: str | None = None
+    lanes: Reg | None = None
+
+
+class Memory:
+    """Emits accesses through an address that is an expression in elements."""
+
+    def __init__(self, text: Text, indices: Indices) -> None:
+        self.text = text
+        self.indices = indices
+
+    def address(self, buffer: Buffer, e: Sym) -> Affine:
+        """The address `e` as it moves over the lanes."""
+        found = self.indices.affine(e)
+        if buffer.private == 1:
+            return found
+        lanes = buffer.private
+        scale = self.indices.multiply
+        general = None if found.general is None else scale(found.general, lanes)
+        stride = self.indices.add(scale(found.stride, lanes), 1)
+        return Affine(found.constant * lanes, scale(found.uniform, lanes), stride, general)
+
+    # Loads
+
+    def load(self, buffer: Buffer, e: Sym, lanes: int, guard: Guard, other: float | int = 0) -> Reg:
+        """The elements at address `e`, `other` where the guard does not hold; one lane when all read the same."""
+        where = self.address(buffer, e)
+        dtype = buffer.type.dtype
+        if _in_registers(buffer, where, lanes):
+            return self._load_register(buffer, where, lanes, guard, other)
+        if where.general is None and where.stride == 0:
+            return self._from_memory(self._load_one(buffer, where, guard, other, lanes), dtype)
+        if where.general is None and where.stride in (1, -1):
+            raw = self._load_run(buffer, where, lanes, guard, other)
+        elif where.general is None and where.stride in _SHUFFLED_STRIDES and guard.lanes is None:
+            raw = self._load_strided(buffer, where, lanes, guard, other)
+        else:
+            raw = self._gather(buffer, where, lanes, guard, other)
+        return self._from_memory(raw, dtype)
+
+    def _load_register(
+        self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
+    ) -> Reg:
+        """An element (or a run of them) of a register array: read whatever the guard says, then chosen."""
+        dtype = buffer.type.dtype
+        count = lanes if where.stride == 1 else 1
+        found = self._from_memory(
+            self._plain_load(self._pointer(buffer, where.constant, 0), dtype, count), dtype
+        )
+        for flag in (guard.lanes, None if guard.uniform is None else Reg(guard.uniform, dt.bool_)):
+            if flag is not None:
+                n = max(found.lanes, flag.lanes)
+                rest = self.text.splat(Reg(literal(dtype, other), dtype), n)
+                found = select(self.text, self.text.splat(flag, n), self.text.splat(found, n), rest)
+        return found
+
+    def _load_one(self, buffer: Buffer, where: Affine, guard: Guard, other: float | int, lanes: int) -> Reg:
+        """One element for all lanes. Where no lane wants it, memory is not touched."""
+        dtype = buffer.type.dtype
+        pointer = self._pointer(buffer, where.constant, where.uniform)
+        if guard.lanes is None:
+            return self._plain_load(self._guarded(pointer, guard, dtype, other, 1), dtype, 1)
+        mask = guard.lanes
+        wanted = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{mask.lanes}i1({mask.typed})")
+        if guard.uniform is not None:
+            wanted = self.text.emit(f"and i1 {wanted}, {guard.uniform}")
+        pointer = self._guarded(pointer, Guard(wanted), dtype, other, 1)
+        one = self.text.splat(self._plain_load(pointer, dtype, 1), lanes)
+        return select(self.text, mask, one, self._other(dtype, other, lanes))
+
+    def _load_run(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
+        """Consecutive elements, ascending or descending."""
+        dtype = buffer.type.dtype
+        forward = where.stride == 1
+        start = where.constant if forward else where.constant - (lanes - 1)
+        pointer = self._guarded(self._pointer(buffer, start, where.uniform), guard, dtype, other, lanes)
+        if guard.lanes is None:
+            found = self._plain_load(pointer, dtype, lanes)
+        else:
+            mask = guard.lanes if forward else self._reversed(guard.lanes)
+            found = self._masked_load(pointer, dtype, mask, other)
+        return found if forward else self._reversed(found)
+
+    def _masked_load(self, pointer: str, dtype: DType, mask: Reg, other: float | int) -> Reg:
+        element, n = memory_type(dtype), mask.lanes
+        type = vector(element, n)
+        rest = self._other(dtype, other, n)
+        call = f"call {type} @llvm.masked.load.{_suffix(element, n)}.p0(ptr align {dtype.bytes} {pointer}, "
+        return Reg(self.text.emit(f"{call}{mask.typed}, {type} {rest.name})"), _stored(dtype), n)
+
+    def _load_strided(
+        self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
+    ) -> Reg:
+        """Every second (third, fourth) element: loads of whole vectors that stay within the elements wanted."""
+        dtype = buffer.type.dtype
+        assert isinstance(where.stride, int)
+        stride = where.stride
+        last = stride * (lanes - 1)
+        starts = [min(k * lanes, last - (lanes - 1)) for k in range(stride)]
+        base = self._guarded(
+            self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, stride * lanes
+        )
+        parts = [self._plain_load(self._offset(base, dtype, start), dtype, lanes) for start in starts]
+        merged: Reg | None = None
+        for k, (start, part) in enumerate(zip(starts, parts, strict=True)):
+            merged = part if merged is None else merged
+            picks = []
+            for lane in range(lanes):
+                position = stride * lane - start
+                here = 0 <= position < lanes
+                picks.append(
+                    str(lanes + position if k else position) if here else str(lane) if k else "poison"
+                )
+            if stride == 1:
+                break
+            mask = ", ".join("i32 " + p if p != "poison" else "i32 poison" for p in picks)
+            merged = self.text.reg(
+                _stored(dtype), lanes,
+                f"shufflevector {merged.typed}, {part.typed}, <{lanes} x i32> <{mask}>",
+            )  # fmt: skip
+        assert merged is not None
+        return merged
+
+    def _gather(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
+        dtype = buffer.type.dtype
+        element = memory_type(dtype)
+        base = self._guarded(self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, 1)
+        steps: Number = self._lane_offsets(where, lanes)
+        if guard.uniform is not None:
+            zero = Wide(self.indices.spelled(0, lanes), lanes)
+            steps = self.indices.choose(Wide(guard.uniform), steps, zero)
+        pointers = self._lane_pointers(base, element, steps, lanes)
+        mask = guard.lanes or self.text.splat(Reg("true", dt.bool_), lanes)
+        type, rest = vector(element, lanes), self._other(dtype, other, lanes)
+        call = f"call {type} @llvm.masked.gather.{_suffix(element, lanes)}.v{lanes}p0"
+        return Reg(
+            self.text.emit(f"{call}(<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed}, {type} {rest.name})"),
+            _stored(dtype), lanes,
+        )  # fmt: skip
+
+    # Stores
+
+    def store(self, buffer: Buffer, e: Sym, value: Reg, lanes: int, guard: Guard) -> None:
+        """Write at address `e` where the lane mask of `guard` holds; a uniform guard is the caller's branch."""
+        where = self.address(buffer, e)
+        dtype = buffer.type.dtype
+        if guard.lanes is not None and where.stride == 1 and _in_registers(buffer, where, lanes):
+            # Not a masked store: LLVM would keep the array in memory.
+            old = self._load_register(buffer, where, lanes, Guard(), 0)
+            value = select(self.text, guard.lanes, self.text.splat(value, lanes), old)
+            guard = Guard()
+        if where.general is None and where.stride == 0:
+            if value.lanes > 1 or guard.lanes is not None:
+                raise InternalError("a vector loop writes one element from several lanes")
+            pointer = self._pointer(buffer, where.constant, where.uniform)
+            self.text.line(f"store {self._to_memory(value).typed}, ptr {pointer}, align {dtype.bytes}")
+            return
+        wide = self._to_memory(self.text.splat(value, lanes))
+        if where.general is None and where.stride in (1, -1):
+            self._store_run(buffer, where, wide, guard)
+            return
+        element = memory_type(dtype)
+        base = self._pointer(buffer, where.constant, where.uniform)
+        pointers = self._lane_pointers(base, element, self._lane_offsets(where, lanes), lanes)
+        mask = guard.lanes or self.text.splat(Reg("true", dt.bool_), lanes)
+        self.text.line(
+            f"call void @llvm.masked.scatter.{_suffix(element, lanes)}.v{lanes}p0({wide.typed}, "
+            f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed})"
+        )
+
+    def _store_run(self, buffer: Buffer, where: Affine, value: Reg, guard: Guard) -> None:
+        dtype = buffer.type.dtype
+        forward = where.stride == 1
+        start = where.constant if forward else where.constant - (value.lanes - 1)
+        pointer = self._pointer(buffer, start, where.uniform)
+        value = value if forward else self._reversed(value)
+        if guard.lanes is None:
+            self.text.line(f"store {value.typed}, ptr {pointer}, align {dtype.bytes}")
+            return
+        mask = guard.lanes if forward else self._reversed(guard.lanes)
+        self.text.line(
+            f"call void @llvm.masked.store.{_suffix(memory_type(dtype), value.lanes)}.p0({value.typed}, "
+            f"ptr align {dtype.bytes} {pointer}, {mask.typed})"
+        )
+
+    # Pieces
+
+    def _plain_load(self, pointer: str, dtype: DType, lanes: int) -> Reg:
+        return self.text.reg(
+            _stored(dtype),
+            lanes,
+            f"load {vector(memory_type(dtype), lanes)}, ptr {pointer}, align {dtype.bytes}",
+        )
+
+    def _pointer(self, buffer: Buffer, constant: int, uniform: Number) -> str:
+        base = buffer.pointer
+        if isinstance(uniform, Wide):
+            key = ("pointer", base, uniform.name)
+            found = self.indices.cached(key)
+            if found is None:
+                found = self.text.emit(
+                    f"getelementptr {memory_type(buffer.type.dtype)}, ptr {base}, i64 {uniform.name}"
+                )
+                self.indices.remember_here(key, found)
+            base = str(found)
+        else:
+            constant += uniform
+        return self._offset(base, buffer.type.dtype, constant)
+
+    def _offset(self, base: str, dtype: DType, constant: int) -> str:
+        return (
+            base
+            if constant == 0
+            else self.text.emit(f"getelementptr {memory_type(dtype)}, ptr {base}, i64 {constant}")
+        )
+
+    def _lane_offsets(self, where: Affine, lanes: int) -> Number:
+        """Elements from the base, for each lane."""
+        steps = self.indices.multiply(where.stride, self.indices.iota(lanes))
+        return steps if where.general is None else self.indices.add(steps, where.general)
+
+    def _lane_pointers(self, base: str, element: str, steps: Number, lanes: int) -> str:
+        return self.text.emit(
+            f"getelementptr {element}, ptr {base}, <{lanes} x i64> {self.indices.spelled(steps, lanes)}"
+        )
+
+    def _guarded(self, pointer: str, guard: Guard, dtype: DType, other: float | int, count: int) -> str:
+        """The pointer, or one to `count` elements `other` where the uniform guard does not hold: no branch."""
+        if guard.uniform is None:
+            return pointer
+        element = memory_type(dtype)
+        value = self._other(dtype, other, 1).name
+        name = f"tw_other{len(self.text.globals)}_{element}"
+        items = ", ".join([f"{element} {value}"] * count)
+        found = next((n for n, g in self.text.globals.items() if g.endswith(f"[{items}], align 64")), None)
+        if found is None:
+            found = name
+            self.text.globals[name] = f"@{name} = private constant [{count} x {element}] [{items}], align 64"
+        return self.text.emit(f"select i1 {guard.uniform}, ptr {pointer}, ptr @{found}")
+
+    def _other(self, dtype: DType, other: float | int, lanes: int) -> Reg:
+        stored = _stored(dtype)
+        value = literal(stored, int(bool(other)) if dtype.kind == "bool" else other)
+        return self.text.splat(Reg(value, stored), lanes)
+
+    def _reversed(self, x: Reg) -> Reg:
+        order = ", ".join(f"i32 {k}" for k in reversed(range(x.lanes)))
+        return self.text.reg(
+            x.dtype, x.lanes, f"shufflevector {x.typed}, {x.type} poison, <{x.lanes} x i32> <{order}>"
+        )
+
+    def _from_memory(self, raw: Reg, dtype: DType) -> Reg:
+        """Booleans are bytes in memory; 4-bit integers are bytes whose upper half says nothing."""
+        if dtype.kind == "bool":
+            zero = self.text.splat(Reg("0", dt.u8), raw.lanes)
+            return self.text.reg(dtype, raw.lanes, f"icmp ne {raw.typed}, {zero.name}")
+        return wrap(self.text, raw, dtype) if dtype.bits == 4 else raw
+
+    def _to_memory(self, value: Reg) -> Reg:
+        if value.dtype.kind != "bool":
+            return value
+        return self.text.reg(dt.u8, value.lanes, f"zext {value.typed} to {vector('i8', value.lanes)}")
+
+
+def _in_registers(buffer: Buffer, where: Affine, lanes: int) -> bool:
+    """Whether the access is to known elements of a register array, one for all lanes or one after the other."""
+    if (
+        buffer.type.space != "reg"
+        or where.general is not None
+        or where.uniform != 0
+        or where.stride not in (0, 1)
+    ):
+        return False
+    last = where.constant + (lanes - 1 if where.stride == 1 else 0)
+    return where.constant >= 0 and last < buffer.type.size.value * buffer.private
+
+
+def _stored(dtype: DType) -> DType:
+    return dt.u8 if dtype.kind == "bool" else dtype
+
+
+def _suffix(element: str, lanes: int) -> str:
+    return f"v{lanes}" + {"half": "f16", "float": "f32", "double": "f64"}.get(element, element)
