@@ -9,20 +9,21 @@ Functions for the runtime and for generated code:
 - `i32 tw_pool_threads(ptr pool)`: the number of threads the pool really has.
 - `void tw_pool_destroy(ptr pool)`: ends and joins the workers; no job may be running.
 - `void tw_parallel(ptr pool, ptr fn, ptr args, i64 n)`: runs `void fn(ptr args, i64 begin, i64 end,
-  i64 worker)` over 0..n and returns when all of it is done. The range is cut into `min(threads, n)` contiguous
-  chunks whose sizes differ by at most one; chunk i has `worker == i` and runs exactly once, so whatever
-  scratch memory is indexed by `worker` is never shared. Which thread runs it is left open. A null pool means
-  one thread. `fn` must not call `tw_parallel` with scratch of its own caller.
+  i64 worker)` over 0..n and returns when all of it is done. The range is cut into `min(threads, n)`
+  contiguous chunks whose sizes differ by at most one; chunk i has `worker == i` and runs exactly once, so
+  scratch memory that is indexed by `worker` is never shared. Which thread runs it is left open. A null pool
+  means one thread. `fn` must not call `tw_parallel` while it uses scratch memory.
 
 How it works. Each worker has a mailbox on its own cache lines with one word of state:
 
-    idle --offer--> offered --claim--> taken --finish--> idle        idle --timeout--> asleep --offer--> offered
+    idle --offer--> offered --claim--> taken --finish--> idle
+    idle --timeout--> asleep --offer--> offered
 
 The forker offers, runs chunk 0, and then claims itself whatever chunks nobody has claimed yet: a worker that
 is asleep or was preempted by another process can make a job late by the length of a chunk, but never by the
-time it takes to wake (about 0.05 to 0.6 ms on a virtual machine). A claim is one compare-and-swap, and the job
-is only read after a successful claim, so a late worker never sees the fields of a job that is being replaced.
-Sleep is a state of the same word, so a forker needs no second look to know whether it has to wake somebody.
+time it takes to wake (about 0.05 to 0.6 ms on a virtual machine). A claim is one compare-and-swap, and the
+job is only read after a successful claim, so a late worker never sees the fields of a job that is being
+replaced. Sleep is a state of the same word: the offer itself tells the forker whom it has to wake.
 
 Two callers at once: the second finds the pool busy and runs all its chunks itself, one after the other.
 Workers take over the floating-point environment of the caller, so that a host that flushes denormals gets the
@@ -57,8 +58,8 @@ def pool_ir(triple: str) -> str:
 _TYPES = """
 ; fn, args, size of a small chunk, number of chunks with one more, floating-point modes of the caller
 %tw_job = type { ptr, ptr, i64, i64, i64 }
-; threads, spin_ns | busy | job
-%tw_pool = type { i32, i64, [112 x i8], i32, [124 x i8], %tw_job, [88 x i8] }
+; threads, (padding), spin_ns | busy | job
+%tw_pool = type { i32, i32, i64, [112 x i8], i32, [124 x i8], %tw_job, [88 x i8] }
 ; state, index, pool, pthread_t, cpu
 %tw_mailbox = type { i32, i32, ptr, i64, i32, [100 x i8] }
 """
@@ -117,15 +118,16 @@ entry:
   %index = zext i32 %index32 to i64
   %pool = load ptr, ptr %pool.at
   %cpu = load i32, ptr %cpu.at
-  %spin.at = getelementptr %tw_pool, ptr %pool, i64 0, i32 1
+  %spin.at = getelementptr %tw_pool, ptr %pool, i64 0, i32 2
   %spin = load i64, ptr %spin.at
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 5
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
   %float.at = getelementptr %tw_job, ptr %job, i64 0, i32 4
   call void @tw_pin(i32 %cpu)
   br label %burst
 
 burst:
-  %deadline = phi i64 [ 0, %entry ], [ 0, %run ], [ 0, %asleep ], [ %deadline.set, %clock ], [ %deadline.set, %doze ]
+  %deadline = phi i64 [ 0, %entry ], [ 0, %run ], [ 0, %asleep ],
+                      [ %deadline.set, %clock ], [ %deadline.set, %doze ]
   br label %poll
 poll:
   %polls = phi i64 [ 0, %burst ], [ %polls.next, %wait ]
@@ -201,7 +203,7 @@ _JOIN = f"""
 ; Runs the chunks that no worker has claimed.
 define internal void @tw_help(ptr %pool, i64 %chunks) nounwind {{
 entry:
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 5
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
   br label %look
 look:
   %index = phi i64 [ 1, %entry ], [ %next, %handled ]
@@ -308,7 +310,7 @@ direct:
   call void %fn(ptr %args, i64 0, i64 %n, i64 0)
   br label %done
 lock:
-  %busy = getelementptr %tw_pool, ptr %pool, i64 0, i32 3
+  %busy = getelementptr %tw_pool, ptr %pool, i64 0, i32 4
   %locked = cmpxchg ptr %busy, i32 0, i32 1 acquire monotonic
   %free = extractvalue { i32, i1 } %locked, 1
   br i1 %free, label %fork, label %serial
@@ -316,7 +318,7 @@ serial:
   call void @tw_serial(ptr %fn, ptr %args, i64 %n, i64 %chunks)
   br label %done
 fork:
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 5
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
   call void @tw_fill_job(ptr %job, ptr %fn, ptr %args, i64 %n, i64 %chunks)
   call void @tw_fork(ptr %pool, i64 %chunks)
   call void @tw_chunk(ptr %job, i64 0)
@@ -352,7 +354,7 @@ none:
 fill:
   %pool = load ptr, ptr %memory
   call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 %bytes, i1 false)
-  %spin.at = getelementptr %tw_pool, ptr %pool, i64 0, i32 1
+  %spin.at = getelementptr %tw_pool, ptr %pool, i64 0, i32 2
   store i64 %spin, ptr %spin.at
   call void @tw_block_signals(ptr %signals)
   br label %next

@@ -173,7 +173,8 @@ def _sleep(arch: str) -> str:
     return f"""
 declare i64 @syscall(i64, ...)
 define internal void @tw_sleep(ptr %state) nounwind {{
-  %ignored = call i64 (i64, ...) @syscall(i64 {number}, ptr %state, i32 {_FUTEX_WAIT_PRIVATE}, i32 {ASLEEP}, ptr null)
+  %ignored = call i64 (i64, ...) @syscall(i64 {number}, ptr %state, i32 {_FUTEX_WAIT_PRIVATE},
+                                          i32 {ASLEEP}, ptr null)
   ret void
 }}
 define internal void @tw_wake(ptr %state) nounwind {{

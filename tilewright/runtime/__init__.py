@@ -1,1 +1,6 @@
 """Runs compiled models: artefact files, native code, threads, memory. Imports nothing of the compiler."""
+
+from tilewright.runtime.artifact import Artifact as Artifact
+from tilewright.runtime.artifact import TensorInfo as TensorInfo
+from tilewright.runtime.module import Model as Model
+from tilewright.runtime.module import load as load

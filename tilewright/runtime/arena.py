@@ -1,0 +1,72 @@
+"""Memory that a call needs besides its inputs and outputs, kept from one call to the next."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from tilewright.runtime.errors import ExecutionError
+
+ALIGNMENT = 64
+_HUGE_PAGE = 2 << 20
+_MAX_BYTES = 1 << 62
+
+
+def address_of(array: np.ndarray) -> int:
+    """Address of an array's first byte.
+
+    The buffer route takes a quarter of the time of `__array_interface__`, but refuses arrays that are
+    read-only, empty or of an ml_dtypes type.
+    """
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        return int(array.__array_interface__["data"][0])
+
+
+def aligned_bytes(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray:
+    """An uninitialised u8[nbytes] at a multiple of `alignment`; MemoryError when there is none."""
+    block = np.empty(nbytes + alignment, np.uint8)
+    start = -address_of(block) % alignment
+    return block[start : start + nbytes]
+
+
+def aligned_constants(data: bytes | bytearray | memoryview) -> np.ndarray:
+    """The constants as u8[n] at an aligned address: in place where they lie well, else copied once."""
+    view = np.frombuffer(data, np.uint8) if memoryview(data).nbytes else np.empty(0, np.uint8)
+    if address_of(view) % ALIGNMENT == 0:
+        return view
+    copy = aligned_bytes(view.size)
+    copy[:] = view
+    return copy
+
+
+class Arena:
+    """A block of memory that grows to the largest size asked for."""
+
+    def __init__(self, purpose: str) -> None:
+        self._purpose = purpose
+        self._block = aligned_bytes(0)
+        self.address = address_of(self._block)
+
+    def reserve(self, nbytes: int) -> None:
+        """Make room for `nbytes`; what was there is lost. ExecutionError when there is not so much memory."""
+        if nbytes <= self._block.size:
+            return
+        if nbytes > _MAX_BYTES:
+            raise self._no_memory(nbytes)
+        # The old block goes first, so that both never exist together.
+        self._block = aligned_bytes(0)
+        self.address = address_of(self._block)
+        try:
+            self._block = aligned_bytes(nbytes, _HUGE_PAGE if nbytes >= 2 * _HUGE_PAGE else ALIGNMENT)
+        except (MemoryError, ValueError) as error:
+            raise self._no_memory(nbytes) from error
+        self.address = address_of(self._block)
+
+    def _no_memory(self, nbytes: int) -> ExecutionError:
+        return ExecutionError(
+            f"no memory for the {self._purpose}: {nbytes} bytes are needed",
+            hint="use smaller inputs (batch, sequence length), fewer threads, or a machine with more memory",
+        )

@@ -1,0 +1,176 @@
+"""A compiled model as plain data, in memory and as a file.
+
+Objects are position-independent code of the small code model (LLVM's large one cannot link several objects
+into one process), and need no symbols but each other's, the C library's and the C math library's.
+
+Native interface. The objects of an artefact define these C functions (`plan` only when there is no
+`static_plan`); both return 0, or k + 1 for the failure `errors[k]`:
+
+- `i32 tw_plan(i64 *in_shapes, void **in_data, i64 *dims, i64 *out_shapes, i64 *sizes)`: from the dims of all
+  inputs, flattened in order, and (for shapes that depend on values) their data, fill `dims` (`dims_count`
+  entries: the symbolic variables in the order of `variables`, then whatever the code wants to keep), the dims
+  of all outputs, and sizes[0] = bytes of the arena, sizes[1] = bytes of scratch memory per worker (a multiple
+  of 64).
+- `i32 tw_run(void *pool, void **in_data, void **out_data, void *constants, void *arena, void *scratch,
+  i64 *dims)`: compute. Inputs and outputs are C-contiguous and aligned to their element; constants, arena and
+  scratch are aligned to 64 bytes; scratch holds sizes[1] bytes for each worker. 4-bit integers take a byte
+  each in inputs and outputs.
+- the thread pool's `tw_pool_create`, `tw_pool_destroy`; without them the model runs on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilewright.runtime.container import FORMAT, Section, read_container, write_container
+from tilewright.runtime.errors import ArtifactError
+
+Dim = int | str
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output: `dtype` is a NumPy (or ml_dtypes) name, dims are numbers or symbolic texts."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """The machine the code was made for; `features` are LLVM's names of those a CPU must have to run it."""
+
+    triple: str
+    cpu: str
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StaticPlan:
+    """What `tw_plan` would say for a model all of whose shapes are fixed; sizes in bytes."""
+
+    arena: int
+    scratch: int
+    dims: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error the native code can report: `kind` chooses the exception (see `errors.error_class`)."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ConstantInfo:
+    """Where a constant lies in the weights (bytes from their start); for people and tools only."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled model.
+
+    `plan_reads_data`: output shapes or sizes depend on the values of inputs, so that `tw_plan` runs at every
+    call and not only when the shapes change. `report` is free JSON data about what was compiled.
+    """
+
+    target: TargetInfo
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    objects: tuple[bytes | memoryview, ...] = field(repr=False)
+    constants: bytes | bytearray | memoryview = field(default=b"", repr=False)
+    constant_table: tuple[ConstantInfo, ...] = ()
+    static_plan: StaticPlan | None = None
+    variables: tuple[str, ...] = ()
+    dims_count: int = 0
+    plan_reads_data: bool = False
+    errors: tuple[Failure, ...] = ()
+    plan_symbol: str = "tw_plan"
+    run_symbol: str = "tw_run"
+    producer: str = ""
+    report: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def save(self, path: str | Path) -> None:
+        """Write the artefact to a file, whole or not at all; ArtifactError when that fails."""
+        sections = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
+        sections.append(Section("weights", _byte_view(self.constants)))
+        write_container(Path(path), self._metadata(), sections)
+
+    @classmethod
+    def load(cls, path: str | Path, *, check_weights: bool = True) -> Artifact:
+        """Map a file written by `save`; ArtifactError when it is missing, damaged, foreign or too new.
+
+        An artefact is native code: load only files whose origin you trust. `check_weights=False` skips
+        reading all weights for their checksum (about a second per GB).
+        """
+        path = Path(path)
+        metadata, sections = read_container(path, check_weights=check_weights)
+        try:
+            return _from_metadata(metadata, sections)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(
+                f"{path}: the metadata is malformed ({error!r})", hint="compile the model again"
+            ) from error
+
+    def _metadata(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        parts = {name: [asdict(item) for item in getattr(self, name)] for name in _RECORDS}
+        plan = None if self.static_plan is None else asdict(self.static_plan)
+        return {**plain, **parts, "target": asdict(self.target), "static_plan": plan}
+
+
+_PLAIN = (
+    "variables",
+    "dims_count",
+    "plan_reads_data",
+    "plan_symbol",
+    "run_symbol",
+    "producer",
+    "report",
+    "format",
+)
+_RECORDS: dict[str, type[TensorInfo] | type[ConstantInfo] | type[Failure]] = {
+    "inputs": TensorInfo,
+    "outputs": TensorInfo,
+    "constant_table": ConstantInfo,
+    "errors": Failure,
+}
+
+
+def _from_metadata(metadata: dict[str, Any], sections: Sequence[Section]) -> Artifact:
+    weights = [section.data for section in sections if section.kind == "weights"]
+    fields: dict[str, Any] = {name: metadata[name] for name in _PLAIN}
+    for name, kind in _RECORDS.items():
+        fields[name] = tuple(kind(**_with_tuples(item)) for item in metadata[name])
+    if metadata["static_plan"] is not None:
+        fields["static_plan"] = StaticPlan(**_with_tuples(metadata["static_plan"]))
+    return Artifact(
+        **{**fields, "variables": tuple(metadata["variables"])},
+        target=TargetInfo(**_with_tuples(metadata["target"])),
+        objects=tuple(section.data for section in sections if section.kind == "code"),
+        constants=weights[0],
+    )
+
+
+def _with_tuples(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+
+
+def _byte_view(data: bytes | bytearray | memoryview) -> memoryview:
+    """The bytes of a contiguous buffer; an empty one cannot be cast."""
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")

@@ -1,0 +1,263 @@
+"""A loaded model: the object users call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.arena import Arena, address_of, aligned_constants
+from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, error_class
+from tilewright.runtime.inputs import Shape, as_array, check_shapes, numpy_dtype, place_named
+from tilewright.runtime.loader import NativeCode
+from tilewright.runtime.report import Report
+from tilewright.runtime.threads import ThreadPool, check_threads
+
+
+def load(path: str | Path, threads: int | None = None, *, check_weights: bool = True) -> Model:
+    """Load a compiled model from a file; see `Artifact.load` and `Model`."""
+    return Model(Artifact.load(path, check_weights=check_weights), threads)
+
+
+class _Context:
+    """What a running call owns: argument arrays for native code, memory, the plan of its last shapes."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        inputs, outputs = artifact.inputs, artifact.outputs
+        self.in_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in inputs))()
+        self.out_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in outputs))()
+        self.in_data = (ctypes.c_void_p * len(inputs))()
+        self.out_data = (ctypes.c_void_p * len(outputs))()
+        self.sizes = (ctypes.c_int64 * 2)()
+        self.arena = Arena("intermediate tensors")
+        self.scratch = Arena("scratch memory of the threads")
+        self.planned: tuple[Shape, ...] | None = None
+        self.results: tuple[Shape, ...] = ()
+        plan = artifact.static_plan
+        values = plan.dims if plan else ()
+        self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
+
+
+class Model:
+    """A compiled model that can be called with NumPy arrays.
+
+    `inputs` and `outputs` describe its tensors in order, `threads` is the number of threads a call uses.
+    Several Python threads may call one model at once: the GIL is released while it runs, and the results'
+    bits depend neither on that nor on the number of threads. Models may be used on both sides of a fork.
+    """
+
+    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
+        """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here."""
+        self.artifact = artifact
+        self.inputs = artifact.inputs
+        self.outputs = artifact.outputs
+        self.threads = check_threads(threads)
+        self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
+        self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
+        self._typed_inputs = tuple(zip(self.inputs, self._input_dtypes, strict=True))
+        self._code = NativeCode(artifact)
+        self._run = self._code.run
+        self._constants = aligned_constants(artifact.constants)
+        self._constants_address = address_of(self._constants)
+        self._pool = ThreadPool(self._code, self.threads)
+        self._reads_data = artifact.plan_reads_data
+        self._static = artifact.static_plan is not None
+        self._start_process()
+
+    def __call__(
+        self, /, *args: Any, out: Sequence[np.ndarray] | None = None, **named: Any
+    ) -> tuple[np.ndarray, ...]:
+        """Compute the outputs, always a tuple in the order of `outputs`, of inputs by position or by name.
+
+        An input is an array of the right dtype, used in place when C-contiguous (also anything with
+        `__dlpack__` or `__array__`), or a Python number or list. The outputs are new arrays, or those of
+        `out`: C-contiguous, of the right dtype and shape, apart from the inputs. InputError says what does
+        not fit, ExecutionError what went wrong while running.
+        """
+        if named or len(args) != len(self.inputs):
+            args = place_named(self.inputs, args, named)
+        if os.getpid() != self._pid:
+            self._start_process()
+        contexts = self._contexts
+        try:
+            context = contexts.pop()
+        except IndexError:
+            context = self._new_context()
+        try:
+            return self._call(context, args, out)
+        finally:
+            contexts.append(context)
+
+    def run(
+        self, inputs: Mapping[str, Any], out: Sequence[np.ndarray] | None = None
+    ) -> tuple[np.ndarray, ...]:
+        """As a call with names, for names that are no Python identifiers (or `out`)."""
+        return self(*place_named(self.inputs, (), inputs), out=out)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a file that `load` reads; whole or not at all."""
+        self.artifact.save(path)
+
+    def report(self) -> Report:
+        """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
+        artifact = self.artifact
+        plan = artifact.static_plan
+        return Report(
+            {
+                "inputs": ", ".join(map(str, self.inputs)),
+                "outputs": ", ".join(map(str, self.outputs)),
+                "target": f"{artifact.target.cpu} ({artifact.target.triple})",
+                "threads": self.threads,
+                "object bytes": sum(memoryview(blob).nbytes for blob in artifact.objects),
+                "constant bytes": memoryview(artifact.constants).nbytes,
+                "arena bytes": plan.arena if plan else "depends on the shapes",
+                **artifact.report,
+            }
+        )
+
+    def __repr__(self) -> str:
+        signature = f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
+        return f"<tilewright model {signature}, {self.threads} threads>"
+
+    def _start_process(self) -> None:
+        """Fresh state for this process: after a fork, the old may be in use by threads that are gone."""
+        self._lock = threading.Lock()
+        self._contexts: deque[_Context] = deque()
+        self._pool_address: int | None = None
+        self._pid = os.getpid()
+
+    def _new_context(self) -> _Context:
+        with self._lock:
+            self._pool_address = self._pool.address()
+        context = _Context(self.artifact)
+        plan = self.artifact.static_plan
+        if plan is not None:
+            context.planned = tuple(_fixed(info) for info in self.inputs)
+            context.results = tuple(_fixed(info) for info in self.outputs)
+            self._reserve(context, plan.arena, plan.scratch)
+        return context
+
+    def _call(
+        self, context: _Context, args: tuple[Any, ...], out: Sequence[np.ndarray] | None
+    ) -> tuple[np.ndarray, ...]:
+        arrays = []
+        in_data = context.in_data
+        for index, (info, dtype) in enumerate(self._typed_inputs):
+            value = args[index]
+            if type(value) is not np.ndarray or value.dtype is not dtype or not value.flags.carray:
+                value = as_array(value, info, dtype)
+            arrays.append(value)
+            in_data[index] = address_of(value)
+        shapes = tuple([array.shape for array in arrays])
+        if shapes != context.planned or self._reads_data:
+            self._plan(context, shapes)
+        if out is None:
+            results = [np.empty(*spec) for spec in zip(context.results, self._output_dtypes, strict=True)]
+        else:
+            results = self._check_out(context.results, out, arrays)
+        for index, result in enumerate(results):
+            context.out_data[index] = address_of(result)
+        code = self._run(
+            self._pool_address,
+            in_data,
+            context.out_data,
+            self._constants_address,
+            context.arena.address,
+            context.scratch.address,
+            context.dims,
+        )
+        if code:
+            raise self._failure(code, shapes)
+        return tuple(results)
+
+    def _plan(self, context: _Context, shapes: tuple[Shape, ...]) -> None:
+        """Check new shapes, and compute from them the outputs' shapes and the memory a run needs."""
+        check_shapes(self.inputs, shapes)
+        plan = self._code.plan
+        if plan is None:
+            return
+        context.planned = None  # until all of it is known
+        context.in_shapes[:] = [size for shape in shapes for size in shape]
+        code = plan(context.in_shapes, context.in_data, context.dims, context.out_shapes, context.sizes)
+        if code:
+            raise self._failure(code, shapes)
+        context.results = self._output_shapes(context)
+        self._reserve(context, *context.sizes)
+        context.planned = shapes
+
+    def _output_shapes(self, context: _Context) -> tuple[Shape, ...]:
+        sizes = iter(context.out_shapes)
+        shapes = tuple(tuple(next(sizes) for _ in info.shape) for info in self.outputs)
+        for info, shape in zip(self.outputs, shapes, strict=True):
+            if any(size < 0 for size in shape):
+                raise InputError(
+                    f"with these inputs output '{info.name}' would have the shape {list(shape)}",
+                    hint=f"the model's outputs are: {', '.join(map(str, self.outputs))}",
+                )
+        return shapes
+
+    def _reserve(self, context: _Context, arena: int, scratch: int) -> None:
+        if arena < 0 or scratch < 0:
+            raise ExecutionError(
+                f"the memory needed is out of range: arena {arena}, scratch {scratch} bytes",
+                hint="use smaller inputs (batch, sequence length)",
+            )
+        context.arena.reserve(arena)
+        context.scratch.reserve(scratch * self.threads)
+
+    def _check_out(
+        self, shapes: tuple[Shape, ...], out: Sequence[np.ndarray], arrays: list[np.ndarray]
+    ) -> list[np.ndarray]:
+        if isinstance(out, np.ndarray) or len(out) != len(self.outputs):
+            raise InputError(f"out must be a tuple of {len(self.outputs)} arrays")
+        for given, shape, dtype, info in zip(out, shapes, self._output_dtypes, self.outputs, strict=True):
+            fits = isinstance(given, np.ndarray) and given.dtype == dtype and given.shape == shape
+            if not fits or not given.flags.carray:
+                raise InputError(
+                    f"out for '{info.name}' must be a C-contiguous, writeable {dtype}{list(shape)}, "
+                    f"given is {_describe(given)}"
+                )
+        others = list(arrays)
+        for given, info in zip(out, self.outputs, strict=True):
+            if any(np.may_share_memory(given, other) for other in others):
+                raise InputError(f"out for '{info.name}' overlaps an input or another output")
+            others.append(given)
+        return list(out)
+
+    def _failure(self, code: int, shapes: tuple[Shape, ...]) -> Exception:
+        errors = self.artifact.errors
+        given = ", ".join(
+            f"{info.name} {dtype}{list(shape)}"
+            for (info, dtype), shape in zip(self._typed_inputs, shapes, strict=True)
+        )
+        if not 0 < code <= len(errors):
+            return ExecutionError(
+                f"the model failed with the unknown code {code}", where=f"called with {given}"
+            )
+        entry = errors[code - 1]
+        return error_class(entry.kind)(entry.message, where=f"called with {given or 'no inputs'}")
+
+
+def _fixed(info: TensorInfo) -> Shape:
+    """The shape of a tensor of a static model; ArtifactError when it is symbolic after all."""
+    sizes = tuple(size for size in info.shape if isinstance(size, int))
+    if len(sizes) != len(info.shape):
+        raise ArtifactError(
+            f"the artefact says its shapes are fixed, but has {info}", hint="compile the model again"
+        )
+    return sizes
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return (
+            f"{value.dtype}{list(value.shape)}{'' if value.flags.carray else ', not contiguous or read-only'}"
+        )
+    return type(value).__name__

@@ -1,0 +1,47 @@
+"""What was compiled, as data that prints itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Report:
+    """JSON data about a model; `str()` shows single values as lines and lists of records as tables."""
+
+    data: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for name, value in self.data.items():
+            if _is_table(value):
+                lines += ["", f"{name}:", *_table(value)]
+            elif isinstance(value, Mapping):
+                lines += ["", f"{name}:", *(f"  {key}: {item}" for key, item in value.items())]
+            else:
+                lines.append(f"{name}: {value}")
+        return "\n".join(lines)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, Mapping) for v in value)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [columns, *([_cell(row.get(column, "")) for column in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    numeric = [all(isinstance(row.get(column, 0), (int, float)) for row in rows) for column in columns]
+    return [
+        "  " + "  ".join(_pad(*part) for part in zip(line, widths, numeric, strict=True)) for line in cells
+    ]
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
