@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.sym import sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.bounds import Region
-from tilewright.loops.deps import Access, accesses
+from tilewright.loops.deps import Access, accesses, private_buffers
 from tilewright.loops.nest import (
     ancestor_in,
     block_of,
@@ -25,7 +26,15 @@ from tilewright.loops.nest import (
     ranges_at,
     refuse,
 )
-from tilewright.loops.region import copy_nest, covers, new_tile, redirect, region_of, tile_axes
+from tilewright.loops.region import (
+    copy_nest,
+    covers,
+    new_tile,
+    redirect,
+    refuse_in_vector,
+    region_of,
+    tile_axes,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +62,8 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
     ScheduleError when the part that is used has no known bounds (for "reg": no constant size), or when elements that
     are not certainly written would be written back inside of a parallel loop.
     """
+    for around in enclosing_loops(first):
+        refuse_in_vector("cache", buffer, around)
     block = block_of(first)
     last = last or first
     if last.parent is not block or block.ops.index(last) < block.ops.index(first):
@@ -61,7 +72,7 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
     found = [a for a in accesses(scope) if a.buffer is buffer]
     if not found:
         refuse("cache", buffer, f"{describe(first)} does not use it")
-    if buffer.op in scope:
+    if buffer in private_buffers(scope):
         refuse("cache", buffer, "it is allocated in between")
     around = ranges_at(first)
     region = region_of("cache", buffer, found, around)
@@ -96,11 +107,16 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
 
 
 def _overwritten_first(found: list[Access], region: Region) -> bool:
-    """Whether the first access (with the loops around it) fills the whole tile before anything is read."""
+    """Whether the first access (with the loops around it) fills the region before anything is read.
+
+    Reads in the same nest come after it when they read just the element that it wrote.
+    """
     first = found[0]
     if not first.write or not covers(first, region):
         return False
-    return not any(first.loops and a.loops and a.loops[0] is first.loops[0] for a in found if not a.write)
+    nest = first.loops[0] if first.loops else None
+    same_nest = [a for a in found if not a.write and a.loops and a.loops[0] is nest]
+    return all(a.idx == first.idx for a in same_nest)
 
 
 def _roots(nest: list[Op]) -> list[Op]:
@@ -114,14 +130,19 @@ def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
         for i in 0..n { C[i] = S }    ->    t = alloc; for i in 0..n { t[i] = S }; for j in 0..n { C[j] = t[j] }
 
     The copy can then be tiled and `fuse_at` brings the computation into its tiles. ScheduleError when the buffer is
-    no argument or is not written by an op of the kernel's body.
+    no output, or is not certainly written as a whole before it is read.
     """
-    if buffer not in func.args:
-        refuse("cache_write", buffer, "it is not an argument of the kernel")
+    if buffer not in func.args[len(func.args) - func.attrs.get("outputs", 1) :]:
+        refuse("cache_write", buffer, "it is not an output of the kernel")
     users = [ancestor_in(op, func.body) for op in buffer.users]
     if not users:
         refuse("cache_write", buffer, "nothing uses it")
     type = buffer_type(buffer)
+    whole = Region(tuple(sym(0) for _ in type.shape), type.shape)
+    if not _overwritten_first([a for a in accesses(func.body) if a.buffer is buffer], whole):
+        refuse(
+            "cache_write", buffer, "it is not certain that all of it is written, and before anything is read"
+        )
     order = [op for op in func.body.ops if op in users]
     if any(is_loop(op) and kind_of(op) == "parallel" for op in order):
         refuse("cache_write", buffer, "the kernel is parallel already; cache_write before that")

@@ -10,6 +10,7 @@ from tilewright.loops.nest import (
     base_name,
     block_of,
     body_of,
+    bound_in,
     describe,
     enclosing,
     enclosing_loops,
@@ -28,6 +29,7 @@ from tilewright.loops.nest import (
     ranges_at,
     refuse,
     substitute_in,
+    vars_read,
 )
 
 
@@ -53,6 +55,8 @@ def fission(func: Func, last: Op, depth: int = 1) -> Fission:
     _check_shape(last, loops, depth)
     for op, _ in outside_values(first):
         refuse("fission", last, f"{describe(op)} gives a value or buffer that is used after it")
+    for v in bound_in(first) & vars_read(second):
+        refuse("fission", last, f"index variable '{v}' is bound before and used after it")
     if not second:
         refuse("fission", last, "nothing follows it in its loop")
     _check_order(first, second, loops, last)

@@ -32,7 +32,7 @@ from tilewright.loops.nest import (
     substitute_in,
     take_ops,
 )
-from tilewright.loops.region import new_tile, redirect, region_of
+from tilewright.loops.region import new_tile, redirect, refuse_in_vector, region_of
 
 STEP = "fuse_at"
 
@@ -68,6 +68,7 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
     from zeros and never read). ScheduleError when the buffer is an argument, when a producer also writes something
     else or reads what is written in between, or when the region is not known.
     """
+    refuse_in_vector(STEP, buffer, loop)
     alloc = buffer.op
     if alloc is None or alloc.name != "alloc":
         refuse(
@@ -187,6 +188,7 @@ class _Fusion:
                 continue
             for axis, i in enumerate(access.idx):
                 if i.is_const:
+                    self._check_fixed(axis, i)
                     continue
                 loop = loops.get(i)
                 if loop is None or axes.setdefault(loop, axis) != axis:
@@ -195,6 +197,17 @@ class _Fusion:
                         f"its producer uses index {i} on axis {axis}; it must be a loop variable of its own",
                     )  # fmt: skip
         return axes
+
+    def _check_fixed(self, axis: int, i: Sym) -> None:
+        """A producer that fills one fixed index must be wanted at just this index."""
+        offset = i - self.region.start[axis]
+        inside = (ge0(offset), ge0(self.region.sizes[axis] - 1 - offset))
+        if not all(prove(c, self.around) for c in inside):
+            refuse(
+                STEP,
+                self.old,
+                f"its producer writes index {i} of axis {axis}, which is not always in the part read",
+            )
 
     def _restrict(
         self, old: Op, new: Op, axis: int, mapping: dict[Sym, Sym], conditions: dict[Sym, list[Sym]]

@@ -23,14 +23,17 @@ WIDE_ENOUGH = 4
 """Loops of fewer iterations run one by one, as that is faster."""
 
 
-def run_kernel(func: Func, arrays: Sequence[np.ndarray], env: Mapping[str, int] | None = None) -> None:
+def run_kernel(
+    func: Func, arrays: Sequence[np.ndarray], env: Mapping[str, int] | None = None, *, backwards: bool = False
+) -> None:
     """Execute a kernel in place on one array for each argument, with `env` giving its dims by name.
 
-    Parallel, vector and unrolled loops run in order. An array holds either the buffer's logical shape, or (for a
+    The lanes of a vector loop run side by side, op by op; a parallel loop runs in order, or from its last iteration
+    to its first with `backwards`, which must make no difference. An array holds either the buffer's logical shape, or (for a
     buffer with strides or an offset) is flat memory. ExecutionError for a failing `check`; InternalError, naming the
     buffer and the index, for an access out of bounds, and for arrays that do not fit.
     """
-    _Run(func, dict(env or {})).run(arrays)
+    _Run(func, dict(env or {}), backwards).run(arrays)
 
 
 @dataclass(slots=True)
@@ -64,13 +67,15 @@ class _Serial(Exception):
 class _Run:
     """State of one execution: dims and loop variables by name, scalars by value, buffers."""
 
-    def __init__(self, func: Func, env: dict[str, Any]) -> None:
+    def __init__(self, func: Func, env: dict[str, Any], backwards: bool) -> None:
         self.func = func
+        self.backwards = backwards
         self.env = env
         self.scalars: dict[Value, Any] = {}
         self.memory: dict[Value, _Memory] = {}
         self.lanes: int | None = None
         self.mask: np.ndarray | None = None
+        self.speculating = False  # running a serial loop as lanes, as long as that makes no difference
         self.log: list[tuple[_Memory, Any, bool, np.ndarray | None]] = []
         self.undo: list[tuple[np.ndarray, Any, np.ndarray]] = []
         self.serial: set[Op] = set()  # loops that were seen to need it
@@ -139,56 +144,51 @@ class _Run:
                 self.scalars[op.result] = self._scalar(op)
 
     def _for(self, op: Op) -> None:
-        name, extent = op.attrs["var"].name, int(self._index(op.attrs["extent"]))
+        name, extent, kind = op.attrs["var"].name, int(self._index(op.attrs["extent"])), op.attrs["kind"]
+        if kind == "vector" and self.lanes is None:
+            self._side_by_side(op.blocks[0], name, extent)
+            return
         if extent >= WIDE_ENOUGH and self.lanes is None and op not in self.serial and _is_flat(op.blocks[0]):
-            if self._at_once(op.blocks[0], name, extent):
+            if self._speculate(op.blocks[0], name, extent):
                 return
             self.serial.add(op)
-        for i in range(extent):
+        for i in reversed(range(extent)) if kind == "parallel" and self.backwards else range(extent):
             self.env[name] = i
             self._block(op.blocks[0])
 
-    def _at_once(self, block: Block, name: str, extent: int) -> bool:
-        """Run all iterations as lanes of NumPy arrays; False, with memory as it was, when they must run in order."""
-        self.lanes, self.log, self.undo = extent, [], []
-        self.env[name] = np.arange(extent)
+    def _side_by_side(self, block: Block, name: str, lanes: int) -> None:
+        """Run all iterations as lanes of NumPy arrays, op by op."""
+        self.lanes = lanes
+        self.env[name] = np.arange(lanes)
         try:
             self._block(block)
-            self._check_apart()
+        finally:
+            self.lanes, self.mask = None, None
+
+    def _speculate(self, block: Block, name: str, extent: int) -> bool:
+        """Run the iterations of a serial loop side by side; False, with memory as it was, when that would differ."""
+        self.speculating, self.log, self.undo = True, [], []
+        try:
+            self._side_by_side(block, name, extent)
+            self._check_apart(extent)
             return True
         except (_Serial, ExecutionError, InternalError):  # errors are reported by the run in order
             for flat, at, old in reversed(self.undo):
                 flat[at] = old
             return False
         finally:
-            self.lanes, self.mask = None, None
+            self.speculating = False
 
-    def _check_apart(self) -> None:
+    def _check_apart(self, lanes: int) -> None:
         """Lanes must touch different elements, or the same lane the same one, wherever one writes."""
         for k, (memory, at, writes, mask) in enumerate(self.log):
             for other, other_at, other_writes, other_mask in self.log[k:]:
-                if (
-                    other.flat is memory.flat
-                    and (writes or other_writes)
-                    and self._meet(at, mask, other_at, other_mask)
+                if other.flat is not memory.flat or not (writes or other_writes):
+                    continue
+                if _meet(
+                    np.broadcast_to(at, (lanes,)), mask, np.broadcast_to(other_at, (lanes,)), other_mask
                 ):
                     raise _Serial
-
-    def _meet(self, a: Any, mask_a: np.ndarray | None, b: Any, mask_b: np.ndarray | None) -> bool:
-        """Whether two different lanes touch one element."""
-        assert self.lanes is not None
-        first, second = (np.broadcast_to(x, (self.lanes,)) for x in (a, b))
-        if mask_a is None and mask_b is None and np.array_equal(first, second):
-            return len(set(first.tolist())) < self.lanes
-        owner: dict[int, int] = {}
-        for lane in range(self.lanes):
-            if (mask_a is None or mask_a[lane]) and owner.setdefault(int(first[lane]), lane) != lane:
-                return True
-        return any(
-            owner.get(int(second[lane]), lane) != lane
-            for lane in range(self.lanes)
-            if mask_b is None or mask_b[lane]
-        )
 
     def _if(self, op: Op) -> None:
         holds = self._guard(op.attrs.get("guard", ()))
@@ -205,8 +205,6 @@ class _Run:
         self.mask = outer
 
     def _alloc(self, op: Op) -> None:
-        if self.lanes is not None:
-            raise _Serial
         memory = self._memory(op.result, None)
         type = op.result.type
         assert isinstance(type, BufferType)
@@ -258,11 +256,11 @@ class _Run:
         if self.lanes is None:
             memory.flat[at] = value
             return
-        if np.ndim(at) == 0:
-            raise _Serial
+        at, value = np.broadcast_to(at, (self.lanes,)), np.broadcast_to(value, (self.lanes,))
         if mask is not None and mask.ndim:
-            at, value = at[mask], np.broadcast_to(value, (self.lanes,))[mask]
-        self.undo.append((memory.flat, at, memory.flat[at].copy()))
+            at, value = at[mask], value[mask]
+        if self.speculating:
+            self.undo.append((memory.flat, at, memory.flat[at].copy()))
         memory.flat[at] = value
 
     # Scalars
@@ -309,6 +307,19 @@ class _Run:
         if self.lanes is None or not any(isinstance(self.env[v.name], np.ndarray) for v in e.vars):
             return e.evaluate(self.env)
         return e.evaluate_numpy({v.name: self.env[v.name] for v in e.vars})
+
+
+def _meet(a: np.ndarray, mask_a: np.ndarray | None, b: np.ndarray, mask_b: np.ndarray | None) -> bool:
+    """Whether two different lanes touch one element."""
+    if mask_a is None and mask_b is None and np.array_equal(a, b):
+        return len(set(a.tolist())) < len(a)
+    owner: dict[int, int] = {}
+    for lane, at in enumerate(a.tolist()):
+        if (mask_a is None or mask_a[lane]) and owner.setdefault(at, lane) != lane:
+            return True
+    return any(
+        owner.get(at, lane) != lane for lane, at in enumerate(b.tolist()) if mask_b is None or mask_b[lane]
+    )
 
 
 def _is_flat(block: Block) -> bool:

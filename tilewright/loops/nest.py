@@ -232,18 +232,19 @@ def substitute_in(root: Op | Block, mapping: Mapping[Sym, Sym]) -> None:
                 op.attrs[key] = substitute(attr, mapping)
 
 
-def rename_vars(root: Op, names: set[str]) -> None:
-    """Give every loop and bound index of `root` a variable that no other has, so that clones can nest."""
+def rename_vars(ops: Sequence[Op], names: set[str]) -> None:
+    """Give every loop and bound index of `ops` a variable that no other has, so that clones can nest."""
     mapping: dict[Sym, Sym] = {}
-    for op in root.walk():
-        if op.name == "for":
-            mapping[op.attrs["var"]] = fresh_var(names, base_name(op.attrs["var"]), op.attrs["extent"])
-        elif op.name == "bind":
-            mapping[op.attrs["var"]] = fresh_bound(names, op.attrs["var"])
-    substitute_in(root, mapping)
-    for op in root.walk():
-        if op.name in ("for", "bind"):
-            op.attrs["var"] = mapping[op.attrs["var"]]
+    binders = [o for op in ops for o in op.walk() if o.name in ("for", "bind")]
+    for op in binders:
+        v = op.attrs["var"]
+        mapping[v] = (
+            fresh_bound(names, v) if op.name == "bind" else fresh_var(names, base_name(v), extent_of(op))
+        )
+    for op in ops:
+        substitute_in(op, mapping)
+    for op in binders:
+        op.attrs["var"] = mapping[op.attrs["var"]]
 
 
 def fresh_bound(names: set[str], v: Sym) -> Sym:
@@ -259,3 +260,27 @@ def outside_values(ops: Sequence[Op]) -> Iterator[tuple[Op, Value]]:
             for value in o.results:
                 if any(id(user) not in inside for user in value.users):
                     yield o, value
+
+
+def bound_in(ops: Sequence[Op]) -> set[Sym]:
+    """Variables that `bind` ops among `ops` (at any depth) define."""
+    return {o.attrs["var"] for op in ops for o in op.walk() if o.name == "bind"}
+
+
+def vars_read(ops: Sequence[Op]) -> set[Sym]:
+    """Variables in the attributes of `ops`, at any depth."""
+    found: set[Sym] = set()
+    for op in ops:
+        for o in op.walk():
+            for key, attr in o.attrs.items():
+                if key != "var":
+                    found |= _vars_of(attr)
+    return found
+
+
+def _vars_of(attr: object) -> frozenset[Sym]:
+    if isinstance(attr, Sym):
+        return attr.vars
+    if isinstance(attr, tuple):
+        return frozenset().union(*map(_vars_of, attr))
+    return frozenset()

@@ -22,7 +22,7 @@ from tilewright.loops.nest import (
     refuse,
 )
 from tilewright.loops.packing import Packing, identity_packing
-from tilewright.loops.region import in_bounds, new_tile, region_of, tile_axes
+from tilewright.loops.region import in_bounds, new_tile, refuse_in_vector, region_of, tile_axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,7 @@ def pack(
     (with `other` 0) are dropped at the uses. ScheduleError when the loop writes the buffer, or the part that it reads
     has no known bounds or sizes.
     """
+    refuse_in_vector("pack", buffer, loop)
     found = [a for a in accesses(body_of(loop)) if a.buffer is buffer]
     if not found:
         refuse("pack", buffer, f"{describe(loop)} does not read it")

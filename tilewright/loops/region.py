@@ -12,7 +12,11 @@ from tilewright.loops.bounds import Ranges, Region, box, upper
 from tilewright.loops.deps import Access
 from tilewright.loops.nest import (
     buffer_type,
+    describe,
+    enclosing_loops,
     fresh_var,
+    is_loop,
+    kind_of,
     loop_range,
     loop_var,
     nest_of,
@@ -45,6 +49,17 @@ def region_of(step: str, buffer: Value, found: Sequence[Access], around: Ranges)
             )
         sizes.append(bound)
     return Region(region.start, tuple(sizes))
+
+
+def refuse_in_vector(step: str, buffer: Value, place: Op) -> None:
+    """ScheduleError when `place` is a vector loop or inside of one: lanes hold no buffers and no loops to fill them."""
+    for loop in (*enclosing_loops(place), place):
+        if is_loop(loop) and kind_of(loop) == "vector":
+            refuse(
+                step,
+                buffer,
+                f"it would be copied inside of the vector {describe(loop)}; vectorize after this step",
+            )
 
 
 def new_tile(like: Value, shape: Sequence[Sym], space: str) -> Value:

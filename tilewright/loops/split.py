@@ -101,6 +101,5 @@ def _tail_loop(loop: Op, start: Sym, extent: Sym, names: set[str]) -> Op:
     v = fresh_var(names, f"{base_name(loop_var(loop))}t", extent)
     substitute_in(body_of(copy), {loop_var(loop): start + v})
     copy.attrs["var"], copy.attrs["extent"], copy.attrs["kind"] = v, extent, "serial"
-    for op in body_of(copy).ops:
-        rename_vars(op, names)
+    rename_vars(body_of(copy).ops, names)
     return copy
