@@ -64,13 +64,13 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
     clock.lap("schedule")
     storage = assign_storage(module.main)
     constants = link.lay_out_constants(module)
-    program = link.make_program(module, storage, constants)
-    texts, errors = link.emit_texts(module, program, target)
+    kernels = link.emit_kernels(module, target)
+    program, failures = link.make_program(module, storage, constants, kernels)
     clock.lap("emit")
-    objects = compile_all(texts, target, threads=options.compile_threads)
+    objects = compile_all(link.texts_of(program, kernels, target), target, options.compile_threads or target.cores)
     clock.lap("llvm")
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks)
-    return link.make_artifact(module, storage, constants, program, objects, errors, target, report)
+    return link.make_artifact(module, storage, constants, program, objects, failures, target, report)
 
 
 def lower_graph(module: Module, ctx: PassContext, options: Options) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tilewright
-from tilewright.codegen.llvm import ErrorTable, kernel_ir, scratch_bytes
+from tilewright.codegen.llvm import KernelText, kernel_ir
 from tilewright.codegen.pool import pool_ir
 from tilewright.codegen.program import BufferRef, DimSource, KernelCall, Program, program_ir
 from tilewright.ir.core import Builder, Func, Module, Op, Value
@@ -61,38 +61,40 @@ def lay_out_constants(module: Module) -> Constants:
     return Constants(offsets, total)
 
 
-def make_program(module: Module, storage: Storage, constants: Constants) -> Program:
-    """The calls of the main function with the addresses of their buffers."""
+def emit_kernels(module: Module, target: Target) -> dict[str, KernelText]:
+    """LLVM IR of every kernel by name."""
+    return {name: kernel_ir(f, target) for name, f in module.funcs.items() if f.level == "loops"}
+
+
+def make_program(
+    module: Module, storage: Storage, constants: Constants, kernels: dict[str, KernelText]
+) -> tuple[Program, tuple[Failure, ...]]:
+    """The calls of the main function with the addresses of their buffers, and the errors they can report."""
     main = module.main
-    calls = tuple(_call(op, module, storage, constants) for op in main.body.ops if op.name == "call")
-    return Program(
-        calls=calls,
+    failures: list[Failure] = []
+    calls: list[KernelCall] = []
+    scratch = sym(0)
+    for op in main.body.ops:
+        if op.name != "call":
+            continue
+        kernel = module.funcs[op.attrs["kernel"]]
+        text = kernels[kernel.name]
+        actual = dict(zip(kernel.attrs["dims"], op.attrs["dims"], strict=True))
+        scratch = maximum(scratch, text.scratch.subs(actual))
+        buffers = tuple(_buffer(storage.places[v], constants) for v in (*op.operands, *op.results))
+        rounds = None if text.parallel is None else text.parallel.subs(actual)
+        work = kernel.attrs["work"].subs(actual)
+        calls.append(KernelCall(kernel.name, buffers, op.attrs["dims"], rounds, work, len(failures)))
+        failures += [Failure("execution", f"{check.message} in {op.loc}") for check in text.checks]
+    program = Program(
+        calls=tuple(calls),
         dims=_dim_sources(main),
         input_ranks=tuple(_tensor(a).rank for a in main.args),
         output_shapes=tuple(_tensor(v).shape for v in main.returns),
         arena=storage.arena.total,
-        scratch=_scratch(module),
+        scratch=(scratch + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT,
     )
-
-
-def _call(op: Op, module: Module, storage: Storage, constants: Constants) -> KernelCall:
-    kernel = module.funcs[op.attrs["kernel"]]
-    actual = dict(zip(kernel.attrs["dims"], op.attrs["dims"], strict=True))
-    buffers = tuple(_buffer(storage.places[v], constants) for v in (*op.operands, *op.results))
-    rounds = parallel_rounds(kernel)
-    return KernelCall(
-        kernel.name,
-        buffers,
-        op.attrs["dims"],
-        None if rounds is None else rounds.subs(actual),
-        kernel.attrs["work"].subs(actual),
-    )
-
-
-def parallel_rounds(kernel: Func) -> Sym | None:
-    """The extent of the kernel's parallel loop; None when it has none."""
-    loops = [op for op in kernel.body.ops if op.name == "for" and op.attrs["kind"] == "parallel"]
-    return loops[0].attrs["extent"] if loops else None
+    return program, tuple(failures)
 
 
 def _buffer(place: Place, constants: Constants) -> BufferRef:
@@ -128,24 +130,10 @@ def _variables_used(main: Func) -> set[Sym]:
     return used
 
 
-def _scratch(module: Module) -> Sym:
-    """Bytes of scratch that the hungriest kernel needs, over all calls."""
-    total = sym(0)
-    for op in module.main.body.ops:
-        if op.name != "call":
-            continue
-        kernel = module.funcs[op.attrs["kernel"]]
-        actual = dict(zip(kernel.attrs["dims"], op.attrs["dims"], strict=True))
-        total = maximum(total, scratch_bytes(kernel).subs(actual))
-    return (total + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-
-
-def emit_texts(module: Module, program: Program, target: Target) -> tuple[list[str], ErrorTable]:
-    """LLVM IR of everything: one text for each kernel, the program, and the thread pool."""
-    errors = ErrorTable()
-    kernels = [f for f in module.funcs.values() if f.level == "loops"]
-    texts = [kernel_ir(kernel, target, errors) for kernel in kernels]
-    return [*texts, program_ir(program, target.triple), pool_ir(target.triple)], errors
+def texts_of(program: Program, kernels: dict[str, KernelText], target: Target) -> list[str]:
+    """All modules to compile: the kernels, the program, and the thread pool."""
+    texts = [k.text for k in kernels.values()]
+    return [*texts, program_ir(program, target.triple), pool_ir(target.triple)]
 
 
 def make_artifact(
@@ -154,7 +142,7 @@ def make_artifact(
     constants: Constants,
     program: Program,
     objects: Sequence[bytes],
-    errors: ErrorTable,
+    failures: tuple[Failure, ...],
     target: Target,
     report: dict[str, Any],
 ) -> Artifact:
@@ -174,7 +162,7 @@ def make_artifact(
         variables=tuple(source.variable.name for source in program.dims),
         dims_count=len(program.dims),
         plan_reads_data=any(source.dtype is not None for source in program.dims),
-        errors=tuple(Failure(kind, message) for kind, message in errors.entries),
+        errors=failures,
         producer=f"tilewright {tilewright.__version__}",
         report=report,
     )

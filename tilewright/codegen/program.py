@@ -1,198 +1,347 @@
-"""The program of a model: the native functions `tw_plan` and `tw_run`, which call its kernels in order.
+"""The entry points of a compiled model as LLVM IR: `tw_plan` computes sizes from shapes, `tw_run` calls the kernels.
 
-Their contract with the runtime is in `runtime/artifact.py`. A kernel is called through its task,
-`void @<kernel>.task(ptr args, i64 begin, i64 end, i64 worker)`; `args` points to 64-bit words: the error state, the
-scratch memory, its bytes per worker, the kernel's buffers, and its dims.
+    i32 tw_plan(ptr in_shapes, ptr in_data, ptr dims, ptr out_shapes, ptr sizes)
+    i32 tw_run(ptr pool, ptr in_data, ptr out_data, ptr constants, ptr arena, ptr scratch, ptr dims)
+
+Both return 0 or the number (from 1) of an entry of the program's error table. `sizes` receives the bytes of the arena
+and of one worker's scratch memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
+from tilewright.codegen.checks import Check
+from tilewright.codegen.convert import convert
 from tilewright.codegen.indices import Indices, Wide
+from tilewright.codegen.lanes import memory_type
+from tilewright.codegen.llvm import KernelText
 from tilewright.codegen.text import Text
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, substitute
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, maximum, sym
+from tilewright.target.target import Target
 
-PARALLEL_WORK = 16_384
-"""Scalar operations below which starting threads costs more than it gains: about ten microseconds on one core."""
-
-WORD = 8
-HEADER_WORDS = 3
+PARALLEL_WORK = 32_768
+"""Scalar operations below which a kernel stays on the caller's thread: they take about as long as a fork and join."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BufferRef:
-    """Memory that a kernel is given: `base` is "input", "output", "constants" or "arena"; `offset` is in bytes."""
+    """Where a tensor lies: `offset` bytes into input or output `index`, the constants or the arena."""
 
-    base: str
+    base: Literal["input", "output", "constants", "arena"]
     index: int = 0
     offset: Sym = sym(0)
 
 
-@dataclass(frozen=True)
-class KernelCall:
-    """One call: `rounds` of its parallel loop (None for a serial kernel), `work` in scalar operations."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread), its work in
+    scalar operations, the scratch bytes of a worker, and the errors it can report."""
 
     kernel: str
     buffers: tuple[BufferRef, ...]
     dims: tuple[Sym, ...]
-    rounds: Sym | None
+    parallel: Sym | None
     work: Sym
+    scratch: Sym = sym(0)
+    checks: tuple[Check, ...] = ()
 
 
-@dataclass(frozen=True)
-class DimSource:
-    """Where a variable's value comes from: axis `axis` of an input, or (with a dtype) its element `axis`."""
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of `bytes` bytes, for results that are views of inputs or of constants."""
 
-    variable: Sym
+    source: BufferRef
+    target: BufferRef
+    bytes: Sym
+
+
+@dataclass(frozen=True, slots=True)
+class InputAxis:
+    """The length of an axis of an input."""
+
     input: int
     axis: int
-    dtype: DType | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class InputElement:
+    """An element of an integer input, at a flat position."""
+
+    input: int
+    element: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A variable of the program, and where its value comes from when it is called."""
+
+    var: Sym
+    source: InputAxis | InputElement | Sym
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold for the inputs; `check` is the error when it does not."""
+
+    holds: Sym
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
-    """Everything that `tw_plan` and `tw_run` do. `input_ranks` locates an input's dims among all of them;
-    `arena` and `scratch` (per worker) are in bytes. `checks` are conditions on the dims with their error codes."""
+    """A whole model after memory planning.
 
-    calls: tuple[KernelCall, ...]
-    dims: tuple[DimSource, ...]
-    input_ranks: tuple[int, ...]
-    output_shapes: tuple[tuple[Sym, ...], ...]
+    `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. Steps run in order.
+    """
+
+    ranks: tuple[int, ...]
+    outputs: tuple[tuple[Sym, ...], ...]
+    steps: tuple[Step | Copy, ...]
     arena: Sym
-    scratch: Sym
-    checks: tuple[tuple[Sym, int], ...] = ()
+    dims: tuple[Dim, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def scratch(self) -> Sym:
+        """Bytes of scratch memory that one worker needs, a multiple of a cache line."""
+        most = maximum(0, *(step.scratch for step in self.steps if isinstance(step, Step)))
+        return (most + 63) // 64 * 64
 
 
-def program_ir(program: Program, triple: str) -> str:
-    """One LLVM module with `tw_plan` and `tw_run`."""
-    kernels = dict.fromkeys(call.kernel for call in program.calls)
-    lines = [f'target triple = "{triple}"', "declare void @tw_parallel(ptr, ptr, ptr, i64)"]
-    lines += [f'declare void @"{name}.task"(ptr, i64, i64, i64)' for name in kernels]
-    return "\n".join([*lines, _plan(program), _run(program)]) + "\n"
+@dataclass(eq=False)
+class ErrorTable:
+    """The run-time errors of a program; an error's code is its position from 1."""
+
+    entries: list[Check] = field(default_factory=list)
+    _starts: dict[tuple[Check, ...], int] = field(default_factory=dict)
+
+    def base(self, checks: tuple[Check, ...]) -> int:
+        """What a step adds to the numbers of its kernel's checks to get codes."""
+        if checks not in self._starts:
+            self._starts[checks] = len(self.entries)
+            self.entries.extend(checks)
+        return self._starts[checks]
+
+    def metadata(self) -> list[dict[str, str]]:
+        """The table as the artefact stores it: `kind` is "input" or "execution"."""
+        kinds = {"InputError": "input"}
+        return [{"kind": kinds.get(c.kind, "execution"), "message": c.message} for c in self.entries]
 
 
-class _Writer:
-    """A function under construction whose variables are the program's dims."""
+@dataclass(frozen=True, slots=True)
+class ProgramText:
+    """The entry points as a complete LLVM module, and the errors that they can return."""
 
-    def __init__(self) -> None:
-        self.text = Text()
-        self.indices = Indices(self.text)
-
-    def word(self, base: str, k: int | str, type: str = "i64") -> str:
-        """Load word `k` of an array."""
-        return self.text.emit(f"load {type}, ptr {self.slot(base, k)}, align 8")
-
-    def slot(self, base: str, k: int | str) -> str:
-        return self.text.emit(f"getelementptr i64, ptr {base}, i64 {k}")
-
-    def function(self, header: str) -> str:
-        body = [f"define {header} {{", "entry:", *self.text.allocas, *self.text.lines, "}"]
-        return self.text.module() + "\n".join(body)
+    text: str
+    errors: ErrorTable
 
 
-def _plan(program: Program) -> str:
-    w = _Writer()
-    starts = _starts(program.input_ranks)
-    for k, source in enumerate(program.dims):
-        value = _source_value(w, source, starts)
-        w.indices.bind(source.variable, Wide(value))
-        w.text.line(f"store i64 {value}, ptr {w.slot('%dims', k)}, align 8")
-    for condition, code in program.checks:
-        _check(w, condition, code)
-    flat = [d for shape in program.output_shapes for d in shape]
-    for target, values in (("%out_shapes", flat), ("%sizes", [program.arena, program.scratch])):
-        for k, value in enumerate(values):
-            w.text.line(f"store i64 {w.indices.uniform(value)}, ptr {w.slot(target, k)}, align 8")
-    w.text.line("ret i32 0")
-    return w.function("i32 @tw_plan(ptr %in_shapes, ptr %in_data, ptr %dims, ptr %out_shapes, ptr %sizes)")
+def kernel_step(func: Func, kernel: KernelText, buffers: Sequence[BufferRef], dims: Sequence[Sym]) -> Step:
+    """The call of `func` with `dims` for its dims, in order."""
+    actual = dict(zip(func.attrs.get("dims", ()), dims, strict=True))
+    work = func.attrs.get("work", sym(PARALLEL_WORK))
+    parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
+    where = ", ".join(name for name in func.attrs.get("origin", ()) if name)
+    checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
+    return Step(kernel.symbol, tuple(buffers), tuple(dims), parallel, work, scratch, checks)
 
 
-def _starts(ranks: Sequence[int]) -> list[int]:
-    starts = [0]
-    for rank in ranks:
-        starts.append(starts[-1] + rank)
-    return starts
+def program_ir(program: Program, target: Target, *, profile: bool = False) -> ProgramText:
+    """The entry points of `program`. With `profile` there is also
+
+        i32 tw_run_profiled(... as tw_run, ptr ticks)
+
+    which stores the cycle counter at its start and after each step.
+    """
+    errors = ErrorTable()
+    parts = [f'target triple = "{target.triple}"', "declare void @tw_parallel(ptr, ptr, ptr, i64)"]
+    parts += _kernel_declarations(program)
+    parts.append(_Plan(program, errors).text())
+    parts.append(_Run(program, errors, profile=False).text())
+    if profile:
+        parts.append(_Run(program, errors, profile=True).text())
+    parts.append("attributes #0 = { nounwind }")
+    return ProgramText("\n".join(parts) + "\n", errors)
 
 
-def _source_value(w: _Writer, source: DimSource, starts: Sequence[int]) -> str:
-    if source.dtype is None:
-        return w.word("%in_shapes", starts[source.input] + source.axis)
-    data = w.word("%in_data", source.input, "ptr")
-    type = f"i{8 * source.dtype.bytes}"
-    element = w.text.emit(f"getelementptr {type}, ptr {data}, i64 {source.axis}")
-    value = w.text.emit(f"load {type}, ptr {element}, align 1")
-    if source.dtype.bytes == WORD:
-        return value
-    widen = "zext" if source.dtype.kind != "int" else "sext"
-    return w.text.emit(f"{widen} {type} {value} to i64")
+def _kernel_declarations(program: Program) -> list[str]:
+    lines: dict[str, None] = {}
+    for step in program.steps:
+        if isinstance(step, Step):
+            kinds = ["ptr"] * (1 + len(step.buffers)) + ["i64"] * len(step.dims) + ["ptr", "i64", "i64"]
+            lines[f"declare void @{step.kernel}({', '.join(kinds)})"] = None
+            if step.parallel is not None:
+                lines[f"declare void @{step.kernel}.task(ptr, i64, i64, i64)"] = None
+    return list(lines)
 
 
-def _check(w: _Writer, condition: Sym, code: int) -> None:
-    """Leave with `code` unless the condition holds."""
-    flag = w.indices.condition(condition)
-    holds, fails = w.text.label("holds"), w.text.label("fails")
-    w.text.branch(flag, holds, fails)
-    w.text.start(fails)
-    w.text.line(f"ret i32 {code}")
-    w.text.start(holds)
+class _Function:
+    """What both entry points share: text, integer expressions, and words of the arrays they are given."""
+
+    def __init__(self, program: Program, errors: ErrorTable) -> None:
+        self.program = program
+        self.errors = errors
+        self.code = Text()
+        self.indices = Indices(self.code)
+
+    def read(self, kind: str, array: str, index: int) -> str:
+        return self.code.emit(f"load {kind}, ptr {self.word(array, index)}, align 8")
+
+    def write(self, value: str, array: str, index: int, kind: str = "i64") -> None:
+        self.code.line(f"store {kind} {value}, ptr {self.word(array, index)}, align 8")
+
+    def word(self, array: str, index: int) -> str:
+        """A pointer to the 8-byte word `index` of an array."""
+        return array if index == 0 else self.code.emit(f"getelementptr i64, ptr {array}, i64 {index}")
+
+    def define(self, name: str, parameters: Sequence[str]) -> str:
+        head = f"define i32 @{name}({', '.join(parameters)}) #0 {{"
+        return "\n".join([head, "entry:", *self.code.allocas, *self.code.lines, "}", ""])
 
 
-def _run(program: Program) -> str:
-    w = _Writer()
-    for k, source in enumerate(program.dims):
-        w.indices.bind(source.variable, Wide(w.word("%dims", k)))
-    words = max((HEADER_WORDS + len(c.buffers) + len(c.dims) for c in program.calls), default=HEADER_WORDS)
-    args, state = w.text.alloca(f"[{words} x i64]", 64), w.text.alloca("i32", 64)
-    w.text.line(f"store i32 0, ptr {state}, align 4")
-    w.text.line(f"store ptr {state}, ptr {args}, align 8")
-    w.text.line(f"store ptr %scratch, ptr {w.slot(args, 1)}, align 8")
-    w.text.line(f"store i64 {w.indices.uniform(program.scratch)}, ptr {w.slot(args, 2)}, align 8")
-    for call in program.calls:
-        _call(w, call, args)
-    w.text.line(f"ret i32 {w.text.emit(f'load i32, ptr {state}, align 4')}")
-    arguments = ("%pool", "%in_data", "%out_data", "%constants", "%arena", "%scratch", "%dims")
-    return w.function(f"i32 @tw_run({', '.join(f'ptr {a}' for a in arguments)})")
+class _Plan(_Function):
+    def text(self) -> str:
+        for k, dim in enumerate(self.program.dims):
+            value = self._value(dim)
+            self.indices.bind(dim.var, value if isinstance(value, int) else Wide(value.name))
+            self.write(self.indices.spelled(value, 1), "%dims", k)
+        for condition in self.program.conditions:
+            self._require(condition)
+        flat = [d for shape in self.program.outputs for d in shape]
+        for k, d in enumerate(flat):
+            self.write(self.indices.uniform(d), "%out_shapes", k)
+        self.write(self.indices.uniform(self.program.arena), "%sizes", 0)
+        self.write(self.indices.uniform(self.program.scratch), "%sizes", 1)
+        self.code.line("ret i32 0")
+        names = ("in_shapes", "in_data", "dims", "out_shapes", "sizes")
+        return self.define("tw_plan", [f"ptr %{name}" for name in names])
+
+    def _value(self, dim: Dim) -> int | Wide:
+        source = dim.source
+        if isinstance(source, Sym):
+            return self.indices.number(source)
+        if isinstance(source, InputAxis):
+            first = sum(self.program.ranks[: source.input])
+            return Wide(self.read("i64", "%in_shapes", first + source.axis))
+        data = self.read("ptr", "%in_data", source.input)
+        element = memory_type(source.dtype)
+        at = self.code.emit(f"getelementptr {element}, ptr {data}, i64 {source.element}")
+        raw = self.code.reg(source.dtype, 1, f"load {element}, ptr {at}, align {source.dtype.bytes}")
+        return Wide(convert(self.code, raw, dt.i64).name)
+
+    def _require(self, condition: Condition) -> None:
+        holds = self.indices.condition(condition.holds)
+        if holds == "true":
+            return
+        good, bad = self.code.label("good"), self.code.label("bad")
+        self.code.branch(holds, good, bad)
+        self.code.start(bad)
+        self.code.line(f"ret i32 {self.errors.base((condition.check,)) + 1}")
+        self.code.start(good)
 
 
-def _call(w: _Writer, call: KernelCall, args: str) -> None:
-    for k, ref in enumerate(call.buffers):
-        w.text.line(f"store ptr {_address(w, ref)}, ptr {w.slot(args, HEADER_WORDS + k)}, align 8")
-    for k, d in enumerate(call.dims):
-        slot = w.slot(args, HEADER_WORDS + len(call.buffers) + k)
-        w.text.line(f"store i64 {w.indices.uniform(d)}, ptr {slot}, align 8")
-    task = f'@"{call.kernel}.task"'
-    if call.rounds is None:
-        w.text.line(f"call void {task}(ptr {args}, i64 0, i64 1, i64 0)")
-        return
-    rounds = w.indices.uniform(call.rounds)
-    if call.work.is_const:
-        _launch(w, task, args, rounds, parallel=call.work.value >= PARALLEL_WORK)
-        return
-    big = w.text.emit(f"icmp sge i64 {w.indices.uniform(call.work)}, {PARALLEL_WORK}")
-    shared, alone, after = (w.text.label(hint) for hint in ("shared", "alone", "after"))
-    w.text.branch(big, shared, alone)
-    for label, parallel in ((shared, True), (alone, False)):
-        w.text.start(label)
-        _launch(w, task, args, rounds, parallel=parallel)
-        w.text.jump(after)
-    w.text.start(after)
+class _Run(_Function):
+    def __init__(self, program: Program, errors: ErrorTable, profile: bool) -> None:
+        super().__init__(program, errors)
+        self.profile = profile
+        self.bases: dict[tuple[str, int], str] = {}
+        steps = [step for step in program.steps if isinstance(step, Step)]
+        words = max((3 + len(step.buffers) + len(step.dims) for step in steps), default=1)
+        self.state = self.code.alloca("[2 x i32]", 8)
+        self.arguments = self.code.alloca(f"[{words} x i64]", 64)
 
+    def text(self) -> str:
+        self.code.line(f"store i64 0, ptr {self.state}, align 8")
+        for k, dim in enumerate(self.program.dims):
+            self.indices.bind(dim.var, Wide(self.read("i64", "%dims", k)))
+        self._tick(0)
+        for k, step in enumerate(self.program.steps):
+            if isinstance(step, Copy):
+                self._copy(step)
+            else:
+                self._step(step)
+            self._tick(k + 1)
+        result = self.code.emit(f"load i32, ptr {self.state}, align 8")
+        self.code.line(f"ret i32 {result}")
+        names = ["pool", "in_data", "out_data", "constants", "arena", "scratch", "dims"]
+        names += ["ticks"] if self.profile else []
+        return self.define(
+            "tw_run_profiled" if self.profile else "tw_run", [f"ptr %{name}" for name in names]
+        )
 
-def _launch(w: _Writer, task: str, args: str, rounds: str, *, parallel: bool) -> None:
-    if parallel:
-        w.text.line(f"call void @tw_parallel(ptr %pool, ptr {task}, ptr {args}, i64 {rounds})")
-    else:
-        w.text.line(f"call void {task}(ptr {args}, i64 0, i64 {rounds}, i64 0)")
+    def _tick(self, position: int) -> None:
+        if self.profile:
+            self.write(self.code.emit("call i64 @llvm.readcyclecounter()"), "%ticks", position)
 
+    def _pointer(self, ref: BufferRef) -> str:
+        if ref.base in ("constants", "arena"):
+            base = f"%{ref.base}"
+        else:
+            key = (ref.base, ref.index)
+            if key not in self.bases:
+                array = "%in_data" if ref.base == "input" else "%out_data"
+                self.bases[key] = self.read("ptr", array, ref.index)
+            base = self.bases[key]
+        offset = self.indices.uniform(ref.offset)
+        return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
-def _address(w: _Writer, ref: BufferRef) -> str:
-    if ref.base in ("input", "output"):
-        data = w.word("%in_data" if ref.base == "input" else "%out_data", ref.index, "ptr")
-    else:
-        data = "%constants" if ref.base == "constants" else "%arena"
-    if ref.offset == 0:
-        return data
-    return w.text.emit(f"getelementptr i8, ptr {data}, i64 {w.indices.uniform(ref.offset)}")
+    def _copy(self, copy: Copy) -> None:
+        source, target = self._pointer(copy.source), self._pointer(copy.target)
+        size = self.indices.uniform(copy.bytes)
+        self.code.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
+
+    def _step(self, step: Step) -> None:
+        if step.checks:
+            at = self.code.emit(f"getelementptr i32, ptr {self.state}, i64 1")
+            self.code.line(f"store i32 {self.errors.base(step.checks)}, ptr {at}, align 4")
+        pointers = [self._pointer(ref) for ref in step.buffers]
+        dims = [self.indices.uniform(d) for d in step.dims]
+        if step.parallel is None:
+            self._direct(step, pointers, dims, "0")
+            return
+        extent = self.indices.uniform(step.parallel)
+        if step.work.is_const:
+            if step.work.value < PARALLEL_WORK:
+                self._direct(step, pointers, dims, extent)
+            else:
+                self._parallel(step, pointers, dims, extent)
+            return
+        self._by_size(step, pointers, dims, extent)
+
+    def _by_size(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
+        """Choose when the size is known: on the caller's thread or on all."""
+        work = self.indices.uniform(step.work)
+        is_small = self.code.emit(f"icmp slt i64 {work}, {PARALLEL_WORK}")
+        small, large, after = (self.code.label(hint) for hint in ("small", "large", "after"))
+        scratch = self.indices.uniform(self.program.scratch)  # computed here, so that later steps may use it
+        self.code.branch(is_small, small, large)
+        self.code.start(small)
+        self._direct(step, pointers, dims, extent)
+        self.code.jump(after)
+        self.code.start(large)
+        self._parallel(step, pointers, dims, extent, scratch)
+        self.code.jump(after)
+        self.code.start(after)
+
+    def _direct(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
+        arguments = [f"ptr {self.state}", *(f"ptr {p}" for p in pointers), *(f"i64 {d}" for d in dims)]
+        arguments += ["ptr %scratch", "i64 0", f"i64 {extent}"]
+        self.code.line(f"call void @{step.kernel}({', '.join(arguments)})")
+
+    def _parallel(
+        self, step: Step, pointers: list[str], dims: list[str], extent: str, scratch: str = ""
+    ) -> None:
+        stride = scratch or self.indices.uniform(self.program.scratch)
+        words = [("ptr", self.state), ("ptr", "%scratch"), ("i64", stride)]
+        words += [("ptr", p) for p in pointers] + [("i64", d) for d in dims]
+        for k, (kind, value) in enumerate(words):
+            self.write(value, self.arguments, k, kind)
+        task = f"ptr @{step.kernel}.task"
+        self.code.line(f"call void @tw_parallel(ptr %pool, {task}, ptr {self.arguments}, i64 {extent})")
