@@ -20,7 +20,14 @@ from tilewright.frontends.onnx.registry import Adapter, find_adapter
 from tilewright.frontends.onnx.structure import FunctionKey, function_key, live, node_label, ordered
 from tilewright.frontends.onnx.tensors import from_sparse, to_array
 from tilewright.ir.core import Builder, Module, Value
-from tilewright.ir.diag import InternalError, Loc, ModelError, TilewrightError, TypeRuleError, UnsupportedError
+from tilewright.ir.diag import (
+    InternalError,
+    Loc,
+    ModelError,
+    TilewrightError,
+    TypeRuleError,
+    UnsupportedError,
+)
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
 

@@ -1,9 +1,12 @@
 """Adapters by family; importing this package fills the registry."""
 
 from tilewright.frontends.onnx.adapters import contract as contract
+from tilewright.frontends.onnx.adapters import control as control
 from tilewright.frontends.onnx.adapters import elementwise as elementwise
+from tilewright.frontends.onnx.adapters import quant as quant
 from tilewright.frontends.onnx.adapters import reduce as reduce
 from tilewright.frontends.onnx.adapters import shape as shape
+from tilewright.frontends.onnx.adapters import sort as sort
 from tilewright.frontends.onnx.adapters import source as source
 from tilewright.frontends.onnx.adapters import view as view
 from tilewright.frontends.onnx.registry import bind_operators

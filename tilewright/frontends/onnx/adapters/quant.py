@@ -1,0 +1,155 @@
+"""Quantisation and integer products."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.frontends.onnx.adapters.contract import matrix_product
+from tilewright.frontends.onnx.adapters.window import window_of
+from tilewright.frontends.onnx.node import Node
+from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.onnx.tensors import dtype_of
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops import quant
+from tilewright.ops.define import constant
+from tilewright.ops.view import expand, reshape, shape_of, slice_
+
+
+@adapter("QuantizeLinear", since=10)
+def quantize_linear(node: Node) -> Value:
+    if node.optional(2) is not None:
+        dtype = node.dtype(2)
+    else:
+        code = node.attr("output_dtype", 0)
+        dtype = dtype_of(code, "attribute 'output_dtype'") if code else dt.u8
+    _require_integer(dtype)
+    scale, zero = _parameters(node, dtype)
+    return quant.quantize_linear(node.input(0), scale, zero, dtype=dtype)
+
+
+@adapter("DequantizeLinear", since=10)
+def dequantize_linear(node: Node) -> Value:
+    code = node.attr("output_dtype", 0)
+    dtype = dtype_of(code, "attribute 'output_dtype'") if code else node.dtype(1)
+    _require_integer(node.dtype(0))
+    scale, zero = _parameters(node, node.dtype(0))
+    return quant.dequantize_linear(node.input(0), scale, zero, dtype=dtype)
+
+
+def _require_integer(dtype: DType) -> None:
+    if not dtype.is_int:
+        raise UnsupportedError(f"quantisation to {dtype} is not supported")
+
+
+def _parameters(node: Node, dtype: DType) -> tuple[Value, Value]:
+    """Scale and zero point, laid out so that they broadcast against operand 0."""
+    scale = _laid_out(node, 1)
+    zero = constant(np.zeros((), dtype.storage), "zero") if node.optional(2) is None else _laid_out(node, 2)
+    return scale, zero
+
+
+def _laid_out(node: Node, k: int) -> Value:
+    """Per tensor, per axis or per block of an axis."""
+    value, shape, own = node.input(k), node.shape(0), node.shape(k)
+    block = node.attr("block_size", 0)
+    if not own or (len(own) == 1 and own[0] == 1 and not block):
+        return reshape(value, shape=()) if own else value
+    axis = node.axis(default=1)
+    if not block:
+        if len(own) != 1 or (own[0].is_const and shape[axis].is_const and own[0] != shape[axis]):
+            raise ModelError(f"{node.op}: input {k} is {node.type(k)} for axis {axis} of {node.type(0)}")
+        return quant.along_axis(value, axis, len(shape))
+    if len(own) != len(shape) or block < 0:
+        raise ModelError(f"{node.op}: input {k} is {node.type(k)} for blocks of {node.type(0)}")
+    apart = (*own[: axis + 1], sym(1), *own[axis + 1 :])
+    wide = (*own[: axis + 1], sym(block), *own[axis + 1 :])
+    merged = (*own[:axis], own[axis] * block, *own[axis + 1 :])
+    repeated = reshape(expand(reshape(value, shape=apart), shape=wide), shape=merged)
+    return slice_(repeated, starts=(sym(0),) * len(shape), sizes=shape, steps=(1,) * len(shape))
+
+
+@adapter("DynamicQuantizeLinear", since=11)
+def dynamic_quantize_linear(node: Node) -> tuple[Value, ...]:
+    return quant.dynamic_quantize_linear(node.input(0))  # type: ignore[no-any-return]
+
+
+def _zero(node: Node, k: int, dtype: DType) -> Value:
+    return constant(np.zeros((), dtype.storage), "zero") if node.optional(k) is None else node.input(k)
+
+
+def _for_rows(zero: Value) -> Value:
+    """A zero point or scale of the left operand of a product: one for each row."""
+    shape = shape_of(zero)
+    if len(shape) == 1:
+        return reshape(zero, shape=() if shape[0] == 1 else (shape[0], 1))
+    return zero
+
+
+def _for_columns(zero: Value) -> Value:
+    shape = shape_of(zero)
+    return reshape(zero, shape=()) if len(shape) == 1 and shape[0] == 1 else zero
+
+
+def _centred(x: Value, zero: Value) -> Value:
+    return ew.sub(ew.cast(x, dtype=dt.i32), ew.cast(zero, dtype=dt.i32))
+
+
+@adapter("MatMulInteger", since=10)
+def matmul_integer(node: Node) -> Value:
+    a_zero = _for_rows(_zero(node, 2, node.dtype(0)))
+    b_zero = _for_columns(_zero(node, 3, node.dtype(1)))
+    return matrix_product(_centred(node.input(0), a_zero), _centred(node.input(1), b_zero))
+
+
+@adapter("QLinearMatMul", since=10)
+def qlinear_matmul(node: Node) -> Value:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(k) for k in range(8))
+    sums = matrix_product(_centred(a, _for_rows(a_zero)), _centred(b, _for_columns(b_zero)))
+    scales = ew.mul(_single(_for_rows(a_scale)), _single(_for_columns(b_scale)))
+    factor = ew.div(scales, _single(_for_rows(y_scale)))
+    return quant.requantize(sums, factor, _for_rows(y_zero), dtype=node.dtype(7))
+
+
+def _single(x: Value) -> Value:
+    return ew.cast(x, dtype=dt.f32)
+
+
+@adapter("ConvInteger", since=10)
+def conv_integer(node: Node) -> Value:
+    x_zero = _for_columns(_zero(node, 2, node.dtype(0)))
+    return _integer_conv(node, node.input(0), node.input(1), x_zero, _zero(node, 3, node.dtype(1)))
+
+
+def _integer_conv(node: Node, x: Value, w: Value, x_zero: Value, w_zero: Value) -> Value:
+    rank = len(shape_of(w))
+    window = window_of(node, shape_of(w)[2:])
+    return quant.conv_integer(
+        x, w, x_zero, _for_filters(w_zero, rank), strides=window.strides, pads_begin=window.pads_begin,
+        pads_end=window.pads_end, dilations=window.dilations, groups=node.attr("group", 1),
+    )  # fmt: skip
+
+
+def _for_filters(x: Value, rank: int) -> Value:
+    """One number for all filters, or one for each (axis 0)."""
+    shape = shape_of(x)
+    if not shape or shape[0] == 1:
+        return reshape(x, shape=())
+    return quant.along_axis(x, 0, rank)
+
+
+@adapter("QLinearConv", since=10)
+def qlinear_conv(node: Node) -> Value:
+    x_scale, w_scale, y_scale = (_single(_for_filters(node.input(k), node.rank(0) - 1)) for k in (1, 4, 6))
+    x_zero = reshape(node.input(2), shape=())
+    sums = _integer_conv(node, node.input(0), node.input(3), x_zero, node.input(5))
+    if node.optional(8) is not None:
+        sums = ew.add(sums, _for_filters(node.input(8), node.rank(0) - 1))
+    factor = ew.div(ew.mul(x_scale, w_scale), y_scale)
+    y_zero = reshape(node.input(7), shape=())
+    return quant.requantize(sums, factor, y_zero, dtype=node.dtype(7))
+
