@@ -354,7 +354,7 @@ def test_dataclasses_in_attributes():
     known = parse_func(text, records={"Tile": Tile})
     assert (known.attrs["t"], known.attrs["u"]) == (Tile(3, (1, 0)), {1: Tile(4)})
     assert print_func(known) == text
-    with pytest.raises(TextError, match="this is no Tile: .*wors") as e:
+    with pytest.raises(TextError, match=r"this is no Tile: .*wors") as e:
         parse_func(text.replace("rows=3", "wors=3"), records={"Tile": Tile})
     assert e.value.where == "text:1:28"
 

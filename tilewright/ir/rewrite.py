@@ -73,11 +73,12 @@ def rewrite(
     never come to an end, or replace a value by one of another type.
     """
     driver = _Driver(func, rules, module)
-    while driver.sweep(func.body):
-        pass
+    with driver.builder:
+        while driver.sweep(func.body):
+            pass
     if remarks is not None:
         remarks.extend(driver.remarks(stage))
-    return sum(driver.applied.values())
+    return driver.total
 
 
 class _Driver:
@@ -85,10 +86,12 @@ class _Driver:
 
     def __init__(self, func: Func, rules: Sequence[Rule], module: Module) -> None:
         self.context = RewriteContext(module, func)
-        self.builder = Builder(Block(), module)
+        self.scratch = Block()
+        self.builder = Builder(self.scratch, module)
         self.any_op = tuple(r for r in rules if not r.ops)
         self.by_name = {name: _rules_for(name, rules) for r in rules for name in r.ops}
         self.applied: Counter[str] = Counter()
+        self.total = 0
         self.refused: dict[tuple[Op, str], str] = {}
         self.limit = 1000 + 20 * sum(1 for _ in func.body.walk())
 
@@ -114,11 +117,15 @@ class _Driver:
 
     def replace(self, op: Op) -> list[Op] | None:
         """Apply the first rule that matches `op`; the ops that take its place, or None when none does."""
-        for candidate in self.by_name.get(op.name, self.any_op):
-            self.builder.block, self.builder.loc = Block(), op.loc
-            with self.builder:
-                found = candidate.fn(op, self.builder, self.context)
-            new = self.builder.block.ops
+        candidates = self.by_name.get(op.name, self.any_op)
+        if not candidates:
+            return None
+        builder = self.builder
+        builder.block, builder.loc = self.scratch, op.loc
+        for candidate in candidates:
+            found = candidate.fn(op, builder, self.context)
+            new = self.scratch.ops
+            self.scratch.ops = []
             if found is None or isinstance(found, NoMatch):
                 for unused in reversed(new):
                     unused.drop()
@@ -138,7 +145,8 @@ class _Driver:
         op.blocks = [b for b in op.blocks if b.parent is op]  # the rule may have moved blocks to new ops
         _drop_with_definers(op)
         self.applied[candidate.name] += 1
-        if self.applied.total() > self.limit:
+        self.total += 1
+        if self.total > self.limit:
             (name, times), func = self.applied.most_common(1)[0], self.context.func.name
             raise InternalError(
                 f"rewriting @{func} does not come to an end: rule '{name}' was applied {times} times",
@@ -182,7 +190,8 @@ def _drop_with_definers(op: Op) -> None:
         op = doomed.pop()
         if op.parent is None:
             continue
-        definers = {v.owner for nested in op.walk() for v in nested.operands if isinstance(v.owner, Op)}
+        reads = op.operands if not op.blocks else [v for nested in op.walk() for v in nested.operands]
+        definers = {v.owner for v in reads if isinstance(v.owner, Op)}
         op.drop()
         doomed.extend(d for d in definers if _is_dead(d))
 

@@ -100,7 +100,7 @@ def print_attr(value: Any) -> str:
         return f"{type(value).__name__}{{{print_attrs(shown)}}}"
     raise InternalError(
         f"an attribute of type {type(value).__name__} has no text form: {value!r}",
-        hint="attributes are numbers, strings, dtypes, types, Syms, None; tuples, dicts, dataclasses of these",
+        hint="attributes are numbers, strings, dtypes, types, Syms, None; tuples, dicts, records of these",
     )
 
 

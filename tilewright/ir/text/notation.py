@@ -41,7 +41,7 @@ INFIX: dict[str, tuple[str, int]] = {
 }
 """Scalar ops that are written between their operands, and how tightly they bind; they associate left."""
 
-LONGEST_INLINE = 90
+LONGEST_INLINE = 160
 """Expressions with more characters get a line of their own, so that no line and no recursion grows without
 bound."""
 

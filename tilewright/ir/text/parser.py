@@ -123,6 +123,7 @@ class _Parser(Expressions):
         self.variables.clear()
         self.indices.clear()
         self.known_types.clear()
+        self.known_attrs.clear()
         dims = self.declarations()
         mark = self.enter()
         names, types, places = self.parameters()

@@ -203,9 +203,11 @@ class _Printer:
     def expression(self, op: Op, block: Block, indent: str) -> None:
         text, level = self.expression_text(op)
         users = op.results[0].users
-        if len(users) == 1 and len(text) <= LONGEST_INLINE:
+        if len(users) == 1:
             user = users[0]
-            if user.parent is block and takes_expressions(user):
+            # What `+=` adds to is not written twice.
+            short = len(text) <= LONGEST_INLINE or (user.name == "store" and _adds_to_target(op, user))
+            if short and user.parent is block and takes_expressions(user):
                 self.pending[op] = text, level
                 return
         self.flush(indent)

@@ -11,7 +11,7 @@ from tilewright.ir.diag import Loc, TilewrightError
 from tilewright.ir.sym import Sym
 from tilewright.ir.text.attributes import Record
 from tilewright.ir.text.notation import UNNAMED
-from tilewright.ir.text.tokens import Cursor
+from tilewright.ir.text.tokens import PLAIN_ATTRS, Cursor
 from tilewright.ir.types import Type
 
 
@@ -93,6 +93,18 @@ class Scope(Cursor):
 
     def attrs(self) -> dict[str, Any]:
         """`{key=value, ...}`."""
+        start = self.starts[self.at]
+        plain = PLAIN_ATTRS.match(self.text, start)
+        if plain is None:
+            return self._attrs()
+        known = self.known_attrs.get(plain[0])
+        if known is None:
+            known = self.known_attrs[plain[0]] = self._attrs()
+        else:
+            self.skip_to(start + len(plain[0]))
+        return dict(known)
+
+    def _attrs(self) -> dict[str, Any]:
         self.expect("{")
         found: dict[str, Any] = {}
         while not self.accept("}"):

@@ -6,7 +6,7 @@ import json
 import re
 import string
 from itertools import accumulate, compress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import TextError
@@ -35,10 +35,11 @@ _KINDS = (
     | {'"': "string", "": "end"}
 )
 # Texts that are worth remembering, because they occur again and again: an index without parentheses up to
-# what ends it, and a type. (What was read is used only while the same variables are in scope.)
+# what ends it, a type, attributes. (What was read is used only while the same variables are in scope.)
 _INDEX = re.compile(r"[\w.+*/% -]*(?=[,\]])", re.ASCII)
 _TYPE = re.compile(r"(?:&|scratch |reg )?\w+(?:\[[^\[\]`\n]*\])?(?=[,){\n]| [{=])", re.ASCII)
 
+PLAIN_ATTRS = re.compile(r"\{[^{}\"#\n]*\}")
 _ENDS = frozenset({",", "]", ")"})
 
 
@@ -78,6 +79,7 @@ class Cursor:
         self.variables: dict[str, Sym] = {}
         self.indices: dict[str, tuple[Sym, int]] = {}
         self.known_types: dict[str, Type] = {}
+        self.known_attrs: dict[str, dict[str, Any]] = {}
         self.seek(0)
 
     # Tokens
@@ -197,6 +199,7 @@ class Cursor:
             if self.variables.get(name, variable) is not variable:
                 self.indices.clear()
                 self.known_types.clear()
+                self.known_attrs.clear()
             self.variables[name] = variable
 
     def variable(self) -> Sym:
