@@ -143,12 +143,13 @@ class ProgramText:
     errors: ErrorTable
 
 
-def kernel_step(func: Func, kernel: KernelText, buffers: Sequence[BufferRef], dims: Sequence[Sym]) -> Step:
-    """The call of `func` with `dims` for its dims, in order."""
+def kernel_step(
+    func: Func, kernel: KernelText, buffers: Sequence[BufferRef], dims: Sequence[Sym], where: str = ""
+) -> Step:
+    """The call of `func` with `dims` for its dims, in order; `where` names its place in the model in errors."""
     actual = dict(zip(func.attrs.get("dims", ()), dims, strict=True))
     work = func.attrs.get("work", sym(PARALLEL_WORK))
     parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
-    where = ", ".join(name for name in func.attrs.get("origin", ()) if name)
     checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
     return Step(kernel.symbol, tuple(buffers), tuple(dims), parallel, work, scratch, checks)
 

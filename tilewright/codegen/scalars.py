@@ -211,7 +211,28 @@ _BITWISE: dict[str, Callable[..., Reg]] = {
     "xor": _instruction("xor"),
     "not": _inverted,
 }
-_VECTOR_MATH = ["pow", "exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "rsqrt"]
+_VECTOR_MATH = [
+    "pow",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "rsqrt",
+]
 
 _FLOAT: dict[str, Callable[..., Reg]] = {
     # `contract` lets a product and a sum become one fused multiply-add; no other freedom is given.
