@@ -11,15 +11,16 @@ import numpy as np
 
 from tilewright import link
 from tilewright.codegen.emit import compile_all
+from tilewright.codegen.program import program_ir
 from tilewright.frontends.onnx import load_onnx
 from tilewright.graph.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Module
 from tilewright.ir.passes import PassContext, run_passes
-from tilewright.memory.storage import assign_storage
-from tilewright.options import Options
-from tilewright.ops.spec import graph_spec
 from tilewright.ir.verify import verify_func
+from tilewright.memory.storage import assign_storage
+from tilewright.ops.spec import graph_spec
+from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
 from tilewright.schedule.kernels import schedule_regions
 from tilewright.session import Session
@@ -65,12 +66,13 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
     storage = assign_storage(module.main)
     constants = link.lay_out_constants(module)
     kernels = link.emit_kernels(module, target)
-    program, failures = link.make_program(module, storage, constants, kernels)
+    program = link.make_program(module, storage, constants, kernels)
+    text = program_ir(program, target)
     clock.lap("emit")
-    objects = compile_all(link.texts_of(program, kernels, target), target, options.compile_threads or target.cores)
+    objects = compile_all(link.texts_of(text, kernels, target), target, options.compile_threads or target.cores)
     clock.lap("llvm")
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks)
-    return link.make_artifact(module, storage, constants, program, objects, failures, target, report)
+    return link.make_artifact(module, storage, constants, program, text, objects, target, report)
 
 
 def lower_graph(module: Module, ctx: PassContext, options: Options) -> None:

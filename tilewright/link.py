@@ -11,14 +11,22 @@ import numpy as np
 import tilewright
 from tilewright.codegen.llvm import KernelText, kernel_ir
 from tilewright.codegen.pool import pool_ir
-from tilewright.codegen.program import BufferRef, DimSource, KernelCall, Program, program_ir
+from tilewright.codegen.program import (
+    BufferRef,
+    Dim,
+    InputAxis,
+    InputElement,
+    Program,
+    ProgramText,
+    kernel_step,
+)
 from tilewright.ir.core import Builder, Func, Module, Op, Value
 from tilewright.ir.diag import Remark
-from tilewright.ir.sym import Sym, maximum, sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.memory.storage import Place, Storage, bytes_of, needs_copy
-from tilewright.ops.view import copy
 from tilewright.ops.binding import input_variables
+from tilewright.ops.view import copy
 from tilewright.runtime.artifact import Artifact, ConstantInfo, Failure, StaticPlan, TargetInfo, TensorInfo
 from tilewright.target.target import Target
 
@@ -68,33 +76,22 @@ def emit_kernels(module: Module, target: Target) -> dict[str, KernelText]:
 
 def make_program(
     module: Module, storage: Storage, constants: Constants, kernels: dict[str, KernelText]
-) -> tuple[Program, tuple[Failure, ...]]:
-    """The calls of the main function with the addresses of their buffers, and the errors they can report."""
+) -> Program:
+    """The calls of the main function with the addresses of their buffers."""
     main = module.main
-    failures: list[Failure] = []
-    calls: list[KernelCall] = []
-    scratch = sym(0)
+    steps = []
     for op in main.body.ops:
-        if op.name != "call":
-            continue
-        kernel = module.funcs[op.attrs["kernel"]]
-        text = kernels[kernel.name]
-        actual = dict(zip(kernel.attrs["dims"], op.attrs["dims"], strict=True))
-        scratch = maximum(scratch, text.scratch.subs(actual))
-        buffers = tuple(_buffer(storage.places[v], constants) for v in (*op.operands, *op.results))
-        rounds = None if text.parallel is None else text.parallel.subs(actual)
-        work = kernel.attrs["work"].subs(actual)
-        calls.append(KernelCall(kernel.name, buffers, op.attrs["dims"], rounds, work, len(failures)))
-        failures += [Failure("execution", f"{check.message} in {op.loc}") for check in text.checks]
-    program = Program(
-        calls=tuple(calls),
-        dims=_dim_sources(main),
-        input_ranks=tuple(_tensor(a).rank for a in main.args),
-        output_shapes=tuple(_tensor(v).shape for v in main.returns),
+        if op.name == "call":
+            kernel = module.funcs[op.attrs["kernel"]]
+            buffers = [_buffer(storage.places[v], constants) for v in (*op.operands, *op.results)]
+            steps.append(kernel_step(kernel, kernels[kernel.name], buffers, op.attrs["dims"], str(op.loc)))
+    return Program(
+        ranks=tuple(_tensor(a).rank for a in main.args),
+        outputs=tuple(_tensor(v).shape for v in main.returns),
+        steps=tuple(steps),
         arena=storage.arena.total,
-        scratch=(scratch + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT,
+        dims=_dims(main),
     )
-    return program, tuple(failures)
 
 
 def _buffer(place: Place, constants: Constants) -> BufferRef:
@@ -103,20 +100,20 @@ def _buffer(place: Place, constants: Constants) -> BufferRef:
     return BufferRef(place.base, place.index, place.offset)
 
 
-def _dim_sources(main: Func) -> tuple[DimSource, ...]:
-    found: dict[Sym, DimSource] = {}
+def _dims(main: Func) -> tuple[Dim, ...]:
+    """Where the variables get their values: axes of inputs, and elements of small integer inputs."""
+    found: dict[Sym, Dim] = {}
     for k, arg in enumerate(main.args):
         for axis, d in enumerate(_tensor(arg).shape):
             if d.kind == "var":
-                found.setdefault(d, DimSource(d, k, axis))
+                found.setdefault(d, Dim(d, InputAxis(k, axis)))
+    used = _variables_used(main)
     for k, arg in enumerate(main.args):
         symbols = input_variables(arg)
-        if symbols is not None:
-            dtype = _tensor(arg).dtype
-            for i, v in enumerate(symbols.flat):
-                found.setdefault(v, DimSource(v, k, i, dtype))
-    used = _variables_used(main)
-    return tuple(source for v, source in found.items() if v in used or source.dtype is None)
+        for i, v in enumerate(symbols.flat if symbols is not None else ()):
+            if v in used:
+                found.setdefault(v, Dim(v, InputElement(k, i, _tensor(arg).dtype)))
+    return tuple(found.values())
 
 
 def _variables_used(main: Func) -> set[Sym]:
@@ -130,10 +127,9 @@ def _variables_used(main: Func) -> set[Sym]:
     return used
 
 
-def texts_of(program: Program, kernels: dict[str, KernelText], target: Target) -> list[str]:
+def texts_of(text: ProgramText, kernels: dict[str, KernelText], target: Target) -> list[str]:
     """All modules to compile: the kernels, the program, and the thread pool."""
-    texts = [k.text for k in kernels.values()]
-    return [*texts, program_ir(program, target.triple), pool_ir(target.triple)]
+    return [*(k.text for k in kernels.values()), text.text, pool_ir(target.triple)]
 
 
 def make_artifact(
@@ -141,8 +137,8 @@ def make_artifact(
     storage: Storage,
     constants: Constants,
     program: Program,
+    text: ProgramText,
     objects: Sequence[bytes],
-    failures: tuple[Failure, ...],
     target: Target,
     report: dict[str, Any],
 ) -> Artifact:
@@ -159,10 +155,10 @@ def make_artifact(
         constants=_weights(module, constants),
         constant_table=_constant_table(module, constants),
         static_plan=StaticPlan(program.arena.value, program.scratch.value) if static else None,
-        variables=tuple(source.variable.name for source in program.dims),
+        variables=tuple(d.var.name for d in program.dims),
         dims_count=len(program.dims),
-        plan_reads_data=any(source.dtype is not None for source in program.dims),
-        errors=failures,
+        plan_reads_data=any(isinstance(d.source, InputElement) for d in program.dims),
+        errors=tuple(Failure(**entry) for entry in text.errors.metadata()),
         producer=f"tilewright {tilewright.__version__}",
         report=report,
     )
