@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright.runtime.errors import ExecutionError as ExecutionError
 from tilewright.runtime.errors import InputError as InputError
-from tilewright.runtime.errors import TilewrightError
+from tilewright.runtime.errors import TilewrightError as TilewrightError
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def print_type(type: Type) -> str:
         raise InternalError(f"type {type!r} has no text form")
     space = "&" if type.space == "global" else f"{type.space} "
     strides = "" if type.is_dense else f" strides({print_syms(type.strides)})"
-    offset = "" if type.offset == 0 else f" offset({type.offset})"
+    offset = "" if type.offset.is_const and not type.offset.value else f" offset({type.offset})"
     return f"{space}{type.dtype.name}[{print_syms(type.shape)}]{strides}{offset}"
 
 
