@@ -35,7 +35,7 @@ class ScalarOp:
 
 
 def _truncated_div(a: Any, b: Any) -> Any:
-    if np.issubdtype(np.result_type(a), np.floating):
+    if dt.from_numpy(np.result_type(a)).is_float:
         return np.divide(a, b)
     quotient = np.floor_divide(a, b)
     inexact = np.remainder(a, b) != 0
@@ -116,8 +116,7 @@ SCALAR_OPS: Mapping[str, ScalarOp] = {s.name: s for s in _TABLE}
 
 
 COSTLY = frozenset(
-    "exp expm1 log log1p tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh pow atan2 "
-    "div rem mod sqrt rsqrt".split()
+    ["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "atan2", "div", "rem", "mod", "sqrt", "rsqrt"]
 )
 """Scalar ops that are worth a store and a load rather than computing them twice."""
 
