@@ -8,6 +8,7 @@ from tilewright.frontends.onnx.adapters.einsum import einsum_of
 from tilewright.frontends.onnx.adapters.window import Window, window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
@@ -109,17 +110,18 @@ def conv_transpose(node: Node) -> Value:
 def _for_output(
     node: Node, window: Window, kernel: Sequence[Sym], extra: Sequence[int], wanted: Sequence[Sym | int]
 ) -> Window:
-    """The pads that give spatial sizes `wanted`; what cannot be halved goes to the end, or with SAME_LOWER to the
-    begin."""
+    """The pads that give spatial sizes `wanted`; what cannot be halved goes to the begin, with SAME_UPPER to the
+    end."""
     sizes = [sym(d) for d in wanted][-len(kernel) :]
     begin, end = [], []
     for k, size in enumerate(sizes):
         full = window.strides[k] * (node.shape(0)[2 + k] - 1) + window.dilations[k] * (kernel[k] - 1) + 1
         total = full + extra[k] - size
-        half = total // 2
-        upper = node.attr("auto_pad", "NOTSET") != "SAME_LOWER"
-        begin.append(half if upper else total - half)
-        end.append(total - half if upper else half)
+        half = s.maximum(total, 0) // 2
+        upper = node.attr("auto_pad", "NOTSET") == "SAME_UPPER"
+        first = half if upper else s.maximum(total, 0) - half
+        begin.append(first)
+        end.append(total - first)
     return Window(window.kernel, window.strides, tuple(begin), tuple(end), window.dilations)
 
 

@@ -58,8 +58,6 @@ def mean(node: Node) -> Value:
 def mod(node: Node) -> Value:
     if node.attr("fmod", 0):
         return ew.rem(node.input(0), node.input(1))
-    if node.dtype(0).is_float:
-        raise ModelError("Mod of floats needs fmod=1")
     return ew.mod(node.input(0), node.input(1))
 
 
