@@ -111,9 +111,10 @@ def _llvm() -> Any:
 
 def _link(llvm: Any, objects: Iterable[bytes | memoryview]) -> Any:
     blobs = [bytes(blob) for blob in objects]
-    _check_objects(llvm, blobs)
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    # after the engine: the first one opens the process's own symbols to LLVM
+    _check_objects(llvm, blobs)
     try:
         for blob in blobs:
             engine.add_object_file(llvm.ObjectFileRef.from_data(blob))
