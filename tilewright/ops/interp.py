@@ -179,7 +179,7 @@ class _Grid:
                     require_checked(op, values[op.operands[0]])
                 case "yield":
                     pass
-                case _ if op.results and op.result in until or not _is_skipped(op, until):
+                case _ if (op.results and op.result in until) or not _is_skipped(op, until):
                     values[op.result] = evaluate_element(op, values, env)
         return values
 
@@ -199,15 +199,19 @@ def _factors(computation: Compute) -> tuple[Value, Value] | None:
     return last.operands[0], last.operands[1]
 
 
-def gather(op: Op, array: np.ndarray, env: Env) -> np.ndarray:
-    """What a `load` gives on a grid; InternalError where it reaches out of `array` without a guard."""
+def gather(op: Op, array: np.ndarray, env: Env, other: Any = None) -> np.ndarray:
+    """What a `load` gives on a grid; `other` replaces the op's own filler for arrays of objects.
+
+    InternalError where it reaches out of `array` without a guard.
+    """
     index = [evaluate_sym(i, env) for i in op.attrs["idx"]]
     guard = op.attrs.get("guard", ())
     if not guard:
         _require_inside(op, index, array)
-        return np.asarray(array[tuple(index)])
+        return array[tuple(index)]
     holds = guards_hold(guard, env)
-    other = filled(op.attrs["other"], scalar_dtype(op.result)) if array.dtype != object else op.attrs["other"]
+    if other is None:
+        other = filled(op.attrs["other"], scalar_dtype(op.result))
     if array.size == 0:
         if np.any(holds):
             raise InternalError(f"a guarded load reads from a tensor of shape {array.shape}")
