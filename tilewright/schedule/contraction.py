@@ -18,6 +18,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var
+from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.packing import packing_for
 from tilewright.schedule.parallelize import parallelize_outer
@@ -57,6 +58,7 @@ def schedule_contraction(s: Schedule, lowered: Lowered, target: Target) -> None:
     nests = _tile_nests(s, stage, roles, tile, axis_of, fused.copies)
     update = nests[1]
     _pack_constants(s, update)
+    _pack_strided(s, update, [*roles.outer, *column_tile])
     s.simplify()
     for nest in (*nests, _Nest([], inner)):
         _mark_tile(s, nest)
@@ -216,6 +218,27 @@ def _pack_constants(s: Schedule, update: _Nest) -> None:
         packing = packing_for(loads[0], loops)
         if packing is not None:
             s.pack_argument(operand, packing)
+
+
+def _pack_strided(s: Schedule, update: _Nest, around: list[Op]) -> None:
+    """Copy operands whose elements are apart in the vector axis into panels, once for each column tile.
+
+    Without it every vector would be gathered element by element, in every reduction step of every row tile.
+    """
+    v = loop_var(update.tile[-1])
+    for load in loads_in([*update.outer, *update.tile][0]):
+        operand = load.operands[0]
+        if buffer_type(operand).space != "global" or stride_in(load, v) in (0, 1):
+            continue
+        moving = [axis for axis, i in enumerate(load.attrs["idx"]) if v in i.vars]
+        if len(moving) != 1 or not around:
+            continue
+        order = [axis for axis in range(len(load.attrs["idx"])) if axis != moving[0]]
+        packing = Packing(((),) * len(load.attrs["idx"]), (*order, moving[0]))
+        try:
+            s.pack(operand, around[-1], packing)
+        except ScheduleError:
+            continue
 
 
 def _mark_tile(s: Schedule, nest: _Nest) -> None:

@@ -70,7 +70,7 @@ def choose_tile(
             continue
         for tile_rows in range(1, 29):
             tile = Tile(tile_rows, tile_columns, lanes)
-            if rows is not None and tile_rows > rows or registers_used(tile, registers) > registers.count:
+            if (rows is not None and tile_rows > rows) or registers_used(tile, registers) > registers.count:
                 break
             cost = _cost(rows, tile_rows, columns, tile_columns, per_vector)
             if best is None or (cost, -tile_columns) < best[:2]:
