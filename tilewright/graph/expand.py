@@ -1,0 +1,29 @@
+"""Kept composites that no kernel claims become the operators that they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.ir.core import Builder, Module, Op
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import Replacement, Rule, RewriteContext, rewrite
+from tilewright.ops.define import OPERATORS
+
+
+@dataclass(frozen=True)
+class Expand:
+    """Write out every composite but those named in `keep`."""
+
+    name: ClassVar[str] = "expand"
+    keep: tuple[str, ...] = ()
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        composites = [n for n, o in OPERATORS.items() if o.kind == "composite" and o.keep and n not in self.keep]
+        if composites:
+            rewrite(module.main, [Rule("expand_composite", tuple(composites), expand_composite)], module)
+
+
+def expand_composite(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """The decomposition of a composite, in its place."""
+    return OPERATORS[op.name].expand(op.operands, op.attrs)

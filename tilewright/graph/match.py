@@ -1,0 +1,63 @@
+"""Small questions that rules of this room ask about ops and values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.ir.core import Module, Op, Value
+from tilewright.ir.dtype import DType
+from tilewright.ir.rewrite import constant_array
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import TensorType
+
+ELEMENTWISE = frozenset(SCALAR_OPS) | {"cast"}
+"""Operators that pair elements by NumPy broadcasting."""
+
+SMALL_ELEMENTS = 1 << 16
+"""Constants of up to this many elements are looked at element by element."""
+
+
+def type_of(value: Value) -> TensorType:
+    """The type of a tensor value."""
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def shape_of(value: Value) -> tuple[Sym, ...]:
+    return type_of(value).shape
+
+
+def dtype_of(value: Value) -> DType:
+    return type_of(value).dtype
+
+
+def is_constant(value: Value) -> bool:
+    """Whether the elements are known when compiling."""
+    return value.op is not None and value.op.name in ("constant", "full")
+
+
+def uniform_number(value: Value, module: Module) -> int | float | bool | None:
+    """The number that every element of a small constant is; None where they differ or are not known."""
+    op = value.op
+    if op is not None and op.name == "full":
+        number: int | float | bool = op.attrs["value"]
+        return number
+    array = constant_array(value, module)
+    if array is None or not 0 < array.size <= SMALL_ELEMENTS or array.dtype.kind not in "biuf":
+        return None
+    first = array.reshape(-1)[0]
+    if not np.all(array == first):
+        return None
+    found: int | float | bool = first.item()
+    return found
+
+
+def sole_user(value: Value) -> Op | None:
+    """The only op that reads the value (in one slot), else None."""
+    return value.users[0] if len(value.users) == 1 else None
+
+
+def live_dims(shape: tuple[Sym, ...]) -> list[Sym]:
+    """The dims other than 1."""
+    return [d for d in shape if d != 1]

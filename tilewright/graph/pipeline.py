@@ -1,0 +1,23 @@
+"""The passes of the graph level, in the order in which a compilation runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.dead import DropDead
+from tilewright.graph.duplicates import MergeDuplicates
+from tilewright.graph.expand import Expand
+from tilewright.graph.fold import Fold
+from tilewright.graph.fuse import Fuse
+from tilewright.ir.passes import Pass
+
+PASSES: dict[str, type] = {
+    p.name: p for p in (Canonicalize, DropDead, MergeDuplicates, Fold, Expand, Fuse)
+}  # fmt: skip
+"""Every pass by the name that the text form of a pipeline uses."""
+
+
+def default_passes(target: Any, options: Any) -> list[Pass]:
+    """The passes before fusion, for a target and compile options."""
+    return [Canonicalize(), Fold(), Canonicalize(), Expand(), Canonicalize(), Fold(), Canonicalize()]

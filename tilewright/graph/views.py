@@ -1,0 +1,236 @@
+"""Rules of canonicalisation about views: those that do nothing, and those that meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.graph.match import ELEMENTWISE, dtype_of, live_dims, shape_of, type_of, uniform_number
+from tilewright.ir.core import Builder, Op, Value
+from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rule
+from tilewright.ir.sym import Sym, prove_ge0, sym
+from tilewright.ops.contract import matmul
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.source import full
+from tilewright.ops.view import concat, expand, reshape, slice_, transpose
+
+
+@rule("transpose", "reshape", "expand", "slice", "pad", "concat", "reverse")
+def view_that_does_nothing(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A view whose result is its operand."""
+    x = op.operands[0]
+    if x.type != op.result.type or len(op.operands) != 1:
+        return None
+    attrs, rank = op.attrs, len(shape_of(x))
+    same = {
+        "transpose": lambda: tuple(attrs["perm"]) == tuple(range(rank)),
+        "slice": lambda: all(step == 1 for step in attrs["steps"]),
+        "pad": lambda: all(sym(p) == 0 for p in (*attrs["before"], *attrs["after"])),
+        "reverse": lambda: all(shape_of(x)[a] == 1 for a in attrs["axes"]),
+    }
+    return x if same.get(op.name, lambda: True)() else None
+
+
+@rule("transpose")
+def transpose_of_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    inner = defining(op.operands[0], "transpose")
+    if inner is None:
+        return None
+    return transpose(inner.operands[0], perm=tuple(inner.attrs["perm"][k] for k in op.attrs["perm"]))
+
+
+@rule("transpose")
+def transpose_of_unit_axes(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A transpose that keeps the order of all axes longer than 1 is a reshape."""
+    (x,) = op.operands
+    moved = [k for k in op.attrs["perm"] if shape_of(x)[k] != 1]
+    return reshape(x, shape=shape_of(op.result)) if moved == sorted(moved) else None
+
+
+@rule("reshape")
+def reshape_of_reshape(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    inner = defining(op.operands[0], "reshape")
+    return None if inner is None else reshape(inner.operands[0], shape=op.attrs["shape"])
+
+
+@rule("reshape", "transpose", "expand")
+def view_of_number(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A view of a `full` is a `full`."""
+    source = defining(op.operands[0], "full")
+    if source is None:
+        return None
+    return full(value=source.attrs["value"], dtype=source.attrs["dtype"], shape=shape_of(op.result))
+
+
+@rule("expand")
+def expand_of_expand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    inner = defining(op.operands[0], "expand")
+    return None if inner is None else expand(inner.operands[0], shape=op.attrs["shape"])
+
+
+@rule(*sorted(ELEMENTWISE - {"cast"}))
+def broadcast_built_in(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """Elementwise operators broadcast by themselves: an `expand` before them is needless, and so is the shape of a
+    `full`."""
+    if len(op.operands) < 2:
+        return None
+    found = list(op.operands)
+    for k, operand in enumerate(op.operands):
+        slim = _unexpanded(operand)
+        if slim is None:
+            continue
+        trial = [*found[:k], slim, *found[k + 1 :]]
+        if _broadcast_rank(trial) == type_of(op.result).rank and OPERATORS[op.name].result_types(
+            [type_of(v) for v in trial], {}
+        ) == (op.result.type,):
+            found = trial
+    return None if found == list(op.operands) else OPERATORS[op.name](*found)
+
+
+def _unexpanded(value: Value) -> Value | None:
+    """A value with fewer elements that broadcasts to the same."""
+    source = defining(value, "expand", "full")
+    if source is None or not shape_of(value):
+        return None
+    if source.name == "expand":
+        return source.operands[0]
+    return full(value=source.attrs["value"], dtype=dtype_of(value), shape=())
+
+
+def _broadcast_rank(values: Sequence[Value]) -> int:
+    return max(type_of(v).rank for v in values)
+
+
+def _steps(op: Op) -> tuple[int, ...]:
+    return tuple(op.attrs["steps"]) or (1,) * type_of(op.result).rank
+
+
+@rule("slice")
+def slice_of_slice(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    inner = defining(op.operands[0], "slice")
+    if inner is None:
+        return None
+    rows = zip(op.attrs["starts"], _steps(op), inner.attrs["starts"], _steps(inner), strict=True)
+    starts, steps = [], []
+    for start, step, first, stride in rows:
+        starts.append(sym(first) + sym(start) * stride)
+        steps.append(step * stride)
+    return slice_(inner.operands[0], starts=tuple(starts), sizes=op.attrs["sizes"], steps=tuple(steps))
+
+
+@rule("slice")
+def slice_of_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A slice that lies inside of one operand of a concat is a slice of it."""
+    joined = defining(op.operands[0], "concat")
+    if joined is None:
+        return None
+    axis = joined.attrs["axis"] % type_of(op.result).rank
+    if _steps(op)[axis] != 1:
+        return None
+    start, size = sym(op.attrs["starts"][axis]), sym(op.attrs["sizes"][axis])
+    begin = sym(0)
+    for part in joined.operands:
+        end = begin + shape_of(part)[axis]
+        if prove_ge0(start - begin) and prove_ge0(end - start - size):
+            starts = tuple(start - begin if k == axis else v for k, v in enumerate(op.attrs["starts"]))
+            return slice_(part, starts=starts, sizes=op.attrs["sizes"], steps=op.attrs["steps"])
+        begin = end
+    return NoMatch("the slice spans several operands of the concat")
+
+
+@rule("concat")
+def concat_of_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """Joined at once; operands without elements are left out."""
+    axis = op.attrs["axis"] % type_of(op.result).rank
+    parts: list[Value] = []
+    for part in op.operands:
+        inner = defining(part, "concat")
+        nests = inner is not None and inner.attrs["axis"] % type_of(part).rank == axis and has_one_use(part)
+        parts += inner.operands if nests and inner is not None else [part]
+    parts = [p for p in parts if shape_of(p)[axis] != 0] or parts[:1]
+    if parts == list(op.operands):
+        return None
+    found = concat(*parts, axis=axis)
+    return found if found.type == op.result.type else None
+
+
+@rule("concat")
+def slices_put_together_again(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """concat(x[:a], x[a:]) -> x."""
+    axis = op.attrs["axis"] % type_of(op.result).rank
+    slices = [defining(v, "slice") for v in op.operands]
+    first = slices[0]
+    if first is None or first.operands[0].type != op.result.type:
+        return None
+    position = sym(0)
+    for part in slices:
+        if part is None or part.operands[0] is not first.operands[0] or any(s != 1 for s in _steps(part)):
+            return None
+        starts = [sym(s) for s in part.attrs["starts"]]
+        if starts[axis] != position or any(s != 0 for k, s in enumerate(starts) if k != axis):
+            return None
+        position = position + part.attrs["sizes"][axis]
+    return first.operands[0]
+
+
+@rule("reduce_sum", "reduce_prod", "reduce_min", "reduce_max", "reduce_and", "reduce_or")
+def reduction_of_nothing(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A reduction over axes of one element is a reshape."""
+    (x,) = op.operands
+    if any(shape_of(x)[a] != 1 for a in op.attrs["axes"]):
+        return None
+    return x if x.type == op.result.type else reshape(x, shape=shape_of(op.result))
+
+
+@rule("matmul")
+def transpose_into_matmul(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A transpose that takes the last axis of an operand to the other side of the product becomes a flag."""
+    operands, attrs = list(op.operands), dict(op.attrs)
+    for k, flag in enumerate(("transpose_a", "transpose_b")):
+        swap = defining(operands[k], "transpose")
+        if swap is None:
+            continue
+        perm = tuple(swap.attrs["perm"])
+        rank = len(perm)
+        if perm[-2] == rank - 1:
+            operands[k] = transpose(swap.operands[0], perm=(*perm[:-2], perm[-1], perm[-2]))
+            attrs[flag] = not attrs[flag]
+    return None if operands == list(op.operands) else matmul(*operands, **attrs)
+
+
+@rule("transpose")
+def transpose_through_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """transpose(f(transpose(x))) -> f(x) when the two undo one another and f pairs elements."""
+    (x,) = op.operands
+    inner = x.op
+    if inner is None or inner.name not in ELEMENTWISE or not has_one_use(x):
+        return None
+    undone = []
+    for operand in inner.operands:
+        source = _undo(operand, tuple(op.attrs["perm"]), shape_of(x), ctx)
+        if source is None:
+            return None
+        undone.append(source)
+    if not any(defining(v, "transpose") for v in inner.operands):
+        return None
+    return OPERATORS[inner.name](*undone, **inner.attrs)
+
+
+def _undo(value: Value, perm: tuple[int, ...], shape: tuple[Sym, ...], ctx: RewriteContext) -> Value | None:
+    """`value` after transposing by `perm`, where this costs nothing."""
+    if uniform_number(value, ctx.module) is not None and not live_dims(shape_of(value)):
+        number = uniform_number(value, ctx.module)
+        assert number is not None
+        return full(value=number, dtype=dtype_of(value), shape=())
+    if len(shape_of(value)) != len(perm):
+        return None
+    inner = defining(value, "transpose")
+    if inner is not None and has_one_use(value):
+        return transpose(inner.operands[0], perm=tuple(inner.attrs["perm"][k] for k in perm))
+    return transpose(value, perm=perm) if value.op is not None and value.op.name == "constant" else None
+
+
+VIEW_RULES = (
+    view_that_does_nothing, transpose_of_transpose, transpose_of_unit_axes, reshape_of_reshape, view_of_number,
+    expand_of_expand, broadcast_built_in, slice_of_slice, slice_of_concat, concat_of_concat,
+    slices_put_together_again, reduction_of_nothing, transpose_into_matmul, transpose_through_elementwise,
+)  # fmt: skip
