@@ -80,7 +80,7 @@ def _target_machine(target: Target) -> Any:
     if target not in machines:
         llvm_target = binding.Target.from_triple(target.triple)
         machines[target] = llvm_target.create_target_machine(
-            cpu=target.cpu, features=target.feature_text, opt=CODE_LEVEL, reloc="pic", codemodel="jitdefault"
+            cpu=target.cpu, features=target.feature_text, opt=CODE_LEVEL, reloc="pic", codemodel="small"
         )
     return machines[target]
 

@@ -79,7 +79,7 @@ class _Kernel:
         self.text.line("ret void")
         lines = [*self.text.allocas, *self.text.lines]
         body = "\n".join(
-            [f"define void @{self.func.name}({', '.join(parameters)}) #0 {{", "entry:", *lines, "}", ""]
+            [f"define void @{self.func.name}({', '.join(parameters)}) noinline #0 {{", "entry:", *lines, "}", ""]
         )
         attributes = f"attributes #0 = {{ nounwind {self.target.function_attributes} }}\n"
         header = f'target triple = "{self.target.triple}"\n'
