@@ -12,6 +12,10 @@ ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
 _MAX_BYTES = 1 << 62
 
+# looked up once: `address_of` runs for each tensor of each call
+_address = ctypes.addressof
+_byte_at = ctypes.c_char.from_buffer
+
 
 def address_of(array: np.ndarray) -> int:
     """Address of an array's first byte.
@@ -20,7 +24,7 @@ def address_of(array: np.ndarray) -> int:
     read-only, empty or of an ml_dtypes type.
     """
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+        return _address(_byte_at(array))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
         return int(array.__array_interface__["data"][0])
 

@@ -35,19 +35,22 @@ def place_named(
     infos: Sequence[TensorInfo], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """Arguments in the order of the inputs; InputError for missing, extra, unknown or doubled ones."""
-    wanted = f"the model's inputs are: {', '.join(map(str, infos)) or 'none'}"
     if len(args) > len(infos):
-        raise InputError(f"{len(args)} positional inputs given, {len(infos)} expected", hint=wanted)
+        raise InputError(f"{len(args)} positional inputs given, {len(infos)} expected", hint=_all(infos))
     names = [info.name for info in infos]
     for name in named:
         if name not in names:
-            raise InputError(f"there is no input '{name}'", hint=wanted)
+            raise InputError(f"there is no input '{name}'", hint=_all(infos))
         if name in names[: len(args)]:
-            raise InputError(f"input '{name}' is given both by position and by name", hint=wanted)
-    missing = [str(info) for info in infos[len(args) :] if info.name not in named]
+            raise InputError(f"input '{name}' is given both by position and by name", hint=_all(infos))
+    missing = [info for info in infos[len(args) :] if info.name not in named]
     if missing:
-        raise InputError(f"missing inputs: {', '.join(missing)}", hint=wanted)
+        raise InputError(f"missing inputs: {', '.join(map(str, missing))}", hint=_all(infos))
     return args + tuple(named[name] for name in names[len(args) :])
+
+
+def _all(infos: Sequence[TensorInfo]) -> str:
+    return f"the model's inputs are: {', '.join(map(str, infos)) or 'none'}"
 
 
 def as_array(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:

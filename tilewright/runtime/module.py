@@ -26,6 +26,10 @@ def load(path: str | Path, threads: int | None = None, *, check_weights: bool = 
     return Model(Artifact.load(path, check_weights=check_weights), threads)
 
 
+# names without a dot are found faster, and this is called for each output of each call
+_empty = np.empty
+
+
 class _Context:
     """What a running call owns: argument arrays for native code, memory, the plan of its last shapes."""
 
@@ -39,7 +43,7 @@ class _Context:
         self.arena = Arena("intermediate tensors")
         self.scratch = Arena("scratch memory of the threads")
         self.planned: tuple[Shape, ...] | None = None
-        self.results: tuple[Shape, ...] = ()
+        self.results: list[tuple[Shape, np.dtype]] = []
         plan = artifact.static_plan
         values = plan.dims if plan else ()
         self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
@@ -61,7 +65,6 @@ class Model:
         self.threads = check_threads(threads)
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
-        self._typed_inputs = tuple(zip(self.inputs, self._input_dtypes, strict=True))
         self._code = NativeCode(artifact)
         self._run = self._code.run
         self._constants = aligned_constants(artifact.constants)
@@ -140,7 +143,7 @@ class Model:
         plan = self.artifact.static_plan
         if plan is not None:
             context.planned = tuple(_fixed(info) for info in self.inputs)
-            context.results = tuple(_fixed(info) for info in self.outputs)
+            context.results = self._typed([_fixed(info) for info in self.outputs])
             self._reserve(context, plan.arena, plan.scratch)
         return context
 
@@ -148,26 +151,26 @@ class Model:
         self, context: _Context, args: tuple[Any, ...], out: Sequence[np.ndarray] | None
     ) -> tuple[np.ndarray, ...]:
         arrays = []
-        in_data = context.in_data
-        for index, (info, dtype) in enumerate(self._typed_inputs):
-            value = args[index]
+        in_data, out_data, dtypes = context.in_data, context.out_data, self._input_dtypes
+        for index, value in enumerate(args):
+            dtype = dtypes[index]
             if type(value) is not np.ndarray or value.dtype is not dtype or not value.flags.carray:
-                value = as_array(value, info, dtype)
+                value = as_array(value, self.inputs[index], dtype)
             arrays.append(value)
             in_data[index] = address_of(value)
         shapes = tuple([array.shape for array in arrays])
         if shapes != context.planned or self._reads_data:
             self._plan(context, shapes)
         if out is None:
-            results = [np.empty(*spec) for spec in zip(context.results, self._output_dtypes, strict=True)]
+            results = [_empty(shape, dtype) for shape, dtype in context.results]
         else:
-            results = self._check_out(context.results, out, arrays)
+            results = self._check_out(context, out, arrays)
         for index, result in enumerate(results):
-            context.out_data[index] = address_of(result)
+            out_data[index] = address_of(result)
         code = self._run(
             self._pool_address,
             in_data,
-            context.out_data,
+            out_data,
             self._constants_address,
             context.arena.address,
             context.scratch.address,
@@ -188,7 +191,7 @@ class Model:
         code = plan(context.in_shapes, context.in_data, context.dims, context.out_shapes, context.sizes)
         if code:
             raise self._failure(code, shapes)
-        context.results = self._output_shapes(context)
+        context.results = self._typed(self._output_shapes(context))
         self._reserve(context, *context.sizes)
         context.planned = shapes
 
@@ -203,6 +206,9 @@ class Model:
                 )
         return shapes
 
+    def _typed(self, shapes: Sequence[Shape]) -> list[tuple[Shape, np.dtype]]:
+        return list(zip(shapes, self._output_dtypes, strict=True))
+
     def _reserve(self, context: _Context, arena: int, scratch: int) -> None:
         if arena < 0 or scratch < 0:
             raise ExecutionError(
@@ -213,11 +219,11 @@ class Model:
         context.scratch.reserve(scratch * self.threads)
 
     def _check_out(
-        self, shapes: tuple[Shape, ...], out: Sequence[np.ndarray], arrays: list[np.ndarray]
+        self, context: _Context, out: Sequence[np.ndarray], arrays: list[np.ndarray]
     ) -> list[np.ndarray]:
         if isinstance(out, np.ndarray) or len(out) != len(self.outputs):
             raise InputError(f"out must be a tuple of {len(self.outputs)} arrays")
-        for given, shape, dtype, info in zip(out, shapes, self._output_dtypes, self.outputs, strict=True):
+        for given, (shape, dtype), info in zip(out, context.results, self.outputs, strict=True):
             fits = isinstance(given, np.ndarray) and given.dtype == dtype and given.shape == shape
             if not fits or not given.flags.carray:
                 raise InputError(
@@ -235,7 +241,7 @@ class Model:
         errors = self.artifact.errors
         given = ", ".join(
             f"{info.name} {dtype}{list(shape)}"
-            for (info, dtype), shape in zip(self._typed_inputs, shapes, strict=True)
+            for info, dtype, shape in zip(self.inputs, self._input_dtypes, shapes, strict=True)
         )
         if not 0 < code <= len(errors):
             return ExecutionError(
