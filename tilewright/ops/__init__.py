@@ -1,8 +1,17 @@
 """The operators: what is computed, never how fast. Importing this package fills `define.OPERATORS`."""
 
+from tilewright.ops import activation as activation
+from tilewright.ops import attention as attention
+from tilewright.ops import blocked as blocked
 from tilewright.ops import contract as contract
 from tilewright.ops import elementwise as elementwise
+from tilewright.ops import index as index
+from tilewright.ops import norm as norm
+from tilewright.ops import pool as pool
+from tilewright.ops import quant as quant
 from tilewright.ops import reduce as reduce
+from tilewright.ops import scan as scan
+from tilewright.ops import sort as sort
 from tilewright.ops import source as source
 from tilewright.ops import view as view
 from tilewright.ops.define import OPERATORS as OPERATORS

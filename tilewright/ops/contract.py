@@ -14,12 +14,13 @@ from tilewright.ops.shape import (
     require_length,
     require_rank,
     require_same_dtype,
-    window_count,
 )
 from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.window import Window
 
 
-def _product(a: Scalar, b: Scalar) -> Scalar:
+def widened_product(a: Scalar, b: Scalar) -> Scalar:
+    """a * b in the accumulation dtype."""
     acc = a.dtype.accumulator
     return a.cast(acc) * b.cast(acc)
 
@@ -44,65 +45,13 @@ def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool =
         (k,) = r
         left = a.at((*outer, k, row) if transpose_a else (*outer, row, k))
         right = b.at((*outer, column, k) if transpose_b else (*outer, k, column))
-        return _product(left, right)
+        return widened_product(left, right)
 
     inner = ka if ka.is_const else kb
     return compute([a, b], [*batch, m, n], body, reduce=[inner], combine="add", dtype=a.dtype)
 
 
-class Window:
-    """How the spatial axes of a result of a convolution or pooling follow from those of its operand.
-
-    Result position i and kernel position k read `i * stride + k * dilation - before`.
-    """
-
-    def __init__(
-        self,
-        sizes: Sequence[Sym],
-        kernel: Sequence[Dim],
-        strides: Sequence[int],
-        before: Sequence[Dim],
-        after: Sequence[Dim],
-        dilations: Sequence[int],
-    ) -> None:
-        rank = len(sizes)
-        self.sizes = tuple(sizes)
-        self.kernel = tuple(sym(k) for k in kernel)
-        self.strides = tuple(strides) or (1,) * rank
-        self.before = tuple(before) or (0,) * rank
-        self.after = tuple(after) or (0,) * rank
-        self.dilations = tuple(dilations) or (1,) * rank
-        for values, what in (
-            (self.kernel, "kernel"), (self.strides, "strides"), (self.before, "pads_begin"),
-            (self.after, "pads_end"), (self.dilations, "dilations"),
-        ):  # fmt: skip
-            require_length(values, rank, what)
-        if any(v < 1 for v in (*self.strides, *self.dilations)):
-            raise ValueError(f"strides {self.strides} and dilations {self.dilations} must be positive")
-
-    @property
-    def counts(self) -> tuple[Sym, ...]:
-        """The spatial dims of the result."""
-        rows = zip(
-            self.sizes, self.kernel, self.strides, self.before, self.after, self.dilations, strict=True
-        )
-        return tuple(window_count(*row) for row in rows)
-
-    def positions(self, out: Sequence[Sym], k: Sequence[Sym]) -> tuple[Sym, ...]:
-        """The operand's position that result position `out` reads at kernel position `k`."""
-        rows = zip(out, self.strides, k, self.dilations, self.before, strict=True)
-        return tuple(i * stride + kk * dilation - before for i, stride, kk, dilation, before in rows)
-
-    def guard(self, positions: Sequence[Sym]) -> list[Sym]:
-        """The conditions under which padded positions lie inside of the operand."""
-        conditions = []
-        for p, size, before, after in zip(positions, self.sizes, self.before, self.after, strict=True):
-            conditions += [s.ge0(p)] if before != 0 else []
-            conditions += [s.lt(p, size)] if after != 0 else []
-        return conditions
-
-
-def _checked_groups(channels: Sym, per_group: Sym, filters: Sym, groups: int) -> Sym:
+def checked_groups(channels: Sym, per_group: Sym, filters: Sym, groups: int) -> Sym:
     """The number of filters of a group."""
     if groups < 1:
         raise ValueError(f"groups must be positive, not {groups}")
@@ -131,13 +80,13 @@ def conv(
     require_rank(w, x.rank, "the filters")
     _require_spatial(x)
     window = Window(x.shape[2:], w.shape[2:], strides, pads_begin, pads_end, dilations)
-    per_group = _checked_groups(x.shape[1], w.shape[1], w.shape[0], groups)
+    per_group = checked_groups(x.shape[1], w.shape[1], w.shape[0], groups)
 
     def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         (n, o, *space), (c, *k) = i, r
         at = window.positions(space, k)
-        data = x.load((n, _group_of(o, per_group, groups) * w.shape[1] + c, *at), window.guard(at))
-        return _product(data, w[(o, c, *k)])
+        data = x.load((n, group_of(o, per_group, groups) * w.shape[1] + c, *at), window.guard(at))
+        return widened_product(data, w[(o, c, *k)])
 
     shape = [x.shape[0], w.shape[0], *window.counts]
     return compute([x, w], shape, body, reduce=w.shape[1:], combine="add", dtype=x.dtype)
@@ -150,7 +99,8 @@ def _require_spatial(x: Array) -> None:
         )
 
 
-def _group_of(channel: Sym, per_group: Sym, groups: int) -> Sym:
+def group_of(channel: Sym, per_group: Sym, groups: int) -> Sym:
+    """The group that a channel belongs to."""
     return sym(0) if groups == 1 else channel // per_group
 
 
@@ -178,7 +128,7 @@ def conv_transpose(
     extra = tuple(output_padding) or (0,) * rank
     require_length(extra, rank, "output_padding")
     per_group = w.shape[1]
-    in_group = _checked_groups(x.shape[1], x.shape[1] // groups, x.shape[1], groups)
+    in_group = checked_groups(x.shape[1], x.shape[1] // groups, x.shape[1], groups)
     require_equal_dim(w.shape[0], x.shape[1], "the channels of the data and of the filters")
     sizes = []
     for d, k, stride, b, a, dilation, more in zip(
@@ -195,7 +145,7 @@ def conv_transpose(
 
     def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         (n, o, *out), (c, *k) = i, r
-        group = _group_of(o, per_group, groups)
+        group = group_of(o, per_group, groups)
         at, guard = [], []
         for p, kk, stride, b, dilation, d in zip(
             out, k, window.strides, window.before, window.dilations, space, strict=True
@@ -206,7 +156,7 @@ def conv_transpose(
             guard += [s.ge0(at[-1]), s.lt(at[-1], d)]
         channel = group * in_group + c
         data = x.load((n, channel, *at), guard)
-        return _product(data, w[(channel, o - group * per_group, *k)])
+        return widened_product(data, w[(channel, o - group * per_group, *k)])
 
     shape = [x.shape[0], per_group * groups, *sizes]
     return compute([x, w], shape, body, reduce=[in_group, *w.shape[2:]], combine="add", dtype=x.dtype)

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -129,7 +129,8 @@ class Operator:
         block = Block(types)
         trace = Trace(Builder(block))
         with self._explaining(types, attrs):
-            return self.fn(*[trace.array(a) for a in block.args], **attrs)
+            computation: Compute = self.fn(*[trace.array(a) for a in block.args], **attrs)
+            return computation
 
     @contextmanager
     def _explaining(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Iterator[None]:
@@ -196,11 +197,19 @@ def primitive(fn: Callable[..., Compute]) -> Operator:
     return _register(Operator(fn.__name__.rstrip("_"), fn, "primitive"))
 
 
+@overload
+def op(fn: Callable[..., Any]) -> Operator: ...
+
+
+@overload
+def op(*, keep: bool) -> Callable[[Callable[..., Any]], Operator]: ...
+
+
 def op(fn: Callable[..., Any] | None = None, *, keep: bool = False) -> Any:
     """Define a composite: `fn(*values, **attrs)` written with other operators. With `keep` it stays one op until
     a pass expands it."""
     if fn is None:
-        return lambda f: op(f, keep=keep)
+        return lambda f: _register(Operator(f.__name__.rstrip("_"), f, "composite", keep))
     return _register(Operator(fn.__name__.rstrip("_"), fn, "composite", keep))
 
 

@@ -155,22 +155,16 @@ _ON_SYMS: Mapping[str, Callable[..., Sym]] = {
 
 def _on_ratios(name: str, operands: Sequence[Element]) -> Element:
     if name == "select":
-        condition, *values = operands
+        condition = operands[0]
         assert isinstance(condition, Sym)
-        (a, b), under = _over_common([_ratio(x) for x in values])
-        return Ratio(s.select(condition, a, b), under)
+        chosen, under = _over_common([_ratio(x) for x in operands[1:]])
+        return Ratio(s.select(condition, *chosen), under)
     ratios = [_ratio(x) for x in operands]
     match name:
         case "mul":
-            a, b = ratios
-            return _reduced(a.over * b.over, a.under * b.under)
+            return _reduced(ratios[0].over * ratios[1].over, ratios[0].under * ratios[1].under)
         case "div":
-            a, b = ratios
-            if b.is_const and b.over.value < 0:
-                a, b = Ratio(-a.over, a.under), Ratio(-b.over, b.under)
-            if (b.over.bounds[0] is None) or b.over.bounds[0] < 0 or b.over == 0:
-                raise UnknownValueError("the sign of the divisor is not known")
-            return _reduced(a.over * b.under, a.under * b.over)
+            return _divided(*ratios)
         case "add" | "sub" | "min" | "max":
             overs, under = _over_common(ratios)
             return _reduced(_ON_SYMS[name](*overs), under)
@@ -181,6 +175,14 @@ def _on_ratios(name: str, operands: Sequence[Element]) -> Element:
         case "floor" | "ceil" | "trunc" | "round":
             return Ratio(_ROUNDING[name](ratios[0].over, ratios[0].under), sym(1))
     raise UnknownValueError(f"{name} of a quotient is not one")
+
+
+def _divided(a: Ratio, b: Ratio) -> Ratio:
+    if b.over.is_const and b.over.value < 0:
+        return _divided(Ratio(-a.over, a.under), Ratio(-b.over, b.under))
+    if (b.over.bounds[0] or 0) < 0 or b.over.bounds[0] is None or b.over == sym(0):
+        raise UnknownValueError("the sign of the divisor is not known")
+    return _reduced(a.over * b.under, a.under * b.over)
 
 
 def _ratio(x: Element) -> Ratio:

@@ -155,7 +155,10 @@ def pad(
             guard = [g for k in padded for g in _inside(inner[k], x.shape[k], before[k], after[k])]
             return x.load(inner, guard, value)
         return x[
-            tuple(_repeated(k, d, mode) if n in padded else k for n, (k, d) in enumerate(zip(inner, x.shape)))
+            tuple(
+                _repeated(k, d, mode) if n in padded else k
+                for n, (k, d) in enumerate(zip(inner, x.shape, strict=True))
+            )
         ]
 
     return compute([x], shape, body)
@@ -227,7 +230,9 @@ def reverse(x: Array, *, axes: Sequence[int]) -> Compute:
     return compute(
         [x],
         x.shape,
-        lambda t, i, r: x[tuple(d - 1 - k if n in turned else k for n, (k, d) in enumerate(zip(i, x.shape)))],
+        lambda t, i, r: x[
+            tuple(d - 1 - k if n in turned else k for n, (k, d) in enumerate(zip(i, x.shape, strict=True)))
+        ],
     )
 
 

@@ -1,0 +1,144 @@
+"""Blocked channels [n, c / b, *space, b]: the layout in which vectors run along channels. Missing ones are zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir import sym as s
+from tilewright.ir.sym import Sym, ceildiv, sym
+from tilewright.ops.contract import checked_groups, group_of, widened_product
+from tilewright.ops.define import Compute, compute, primitive
+from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_same_dtype
+from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.window import Window
+
+
+def _exists(channel: Sym, channels: Sym, block: Sym | int) -> list[Sym]:
+    """The condition that a channel of the last block is there, where it may not be."""
+    return [] if channels % block == 0 else [s.lt(channel, channels)]
+
+
+@primitive
+def block_channels(x: Array, *, block: int) -> Compute:
+    """[n, c, *space] as [n, ceil(c / block), *space, block], filled up with zeros."""
+    if x.rank < 2:
+        raise ValueError(f"the data must have a batch and a channel axis, not {x.rank} axes")
+    channels = x.shape[1]
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        n, cb, *space, lane = i
+        channel = cb * block + lane
+        return x.load((n, channel, *space), _exists(channel, channels, block))
+
+    return compute([x], [x.shape[0], ceildiv(channels, block), *x.shape[2:], block], body)
+
+
+@primitive
+def unblock_channels(x: Array, *, channels: Dim) -> Compute:
+    """[n, c / b, *space, b] as [n, channels, *space]."""
+    if x.rank < 3:
+        raise ValueError(f"blocked data must have 3 axes at least, not {x.rank}")
+    block = x.shape[-1]
+    require_equal_dim(
+        ceildiv(sym(channels), block), x.shape[1], "the number of blocks of the channels and of the data"
+    )
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        n, c, *space = i
+        return x[(n, c // block, *space, c % block)]
+
+    return compute([x], [x.shape[0], sym(channels), *x.shape[2:-1]], body)
+
+
+@primitive
+def conv_blocked(
+    x: Array,
+    w: Array,
+    *,
+    channels_in: int,
+    channels_out: int,
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+    groups: int = 1,
+    x_blocked: bool = True,
+    block: int = 16,
+) -> Compute:
+    """`conv` with a blocked result; x is blocked too, or plain with `x_blocked` False; w is plain [o, i, *kernel].
+
+    In a grouped convolution the channels of a group must be whole blocks.
+    """
+    require_same_dtype(x, w)
+    require_rank(x, w.rank + x_blocked, "the data")
+    if x_blocked:
+        require_equal_dim(x.shape[-1], sym(block), "the block of the data and of the result")
+        require_equal_dim(
+            x.shape[1], ceildiv(sym(channels_in), block), "the blocks of the data and of channels_in"
+        )
+    else:
+        require_equal_dim(x.shape[1], sym(channels_in), "the channels of the data and channels_in")
+    require_equal_dim(w.shape[0], sym(channels_out), "the number of filters and channels_out")
+    per_group = checked_groups(sym(channels_in), w.shape[1], sym(channels_out), groups)
+    if groups > 1 and (w.shape[1] % block != 0 or per_group % block != 0):
+        raise ValueError(
+            f"{w.shape[1]} channels and {per_group} filters a group are not whole blocks of {block}"
+        )
+    space = x.shape[2:-1] if x_blocked else x.shape[2:]
+    window = Window(space, w.shape[2:], strides, pads_begin, pads_end, dilations)
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        n, ob, *out, lane = i
+        o = ob * block + lane
+        group = group_of(o, per_group, groups)
+        guard = _exists(o, sym(channels_out), block)
+        if x_blocked:
+            cb, *k, ci = r
+            at = window.positions(out, k)
+            c = cb * block + ci
+            data = x.load((n, group * (w.shape[1] // block) + cb, *at, ci), window.guard(at))
+            guard += _exists(c, w.shape[1], block)
+        else:
+            c, *k = r
+            at = window.positions(out, k)
+            data = x.load((n, group * w.shape[1] + c, *at), window.guard(at))
+        return widened_product(data, w.load((o, c, *k), guard))
+
+    shape = [x.shape[0], ceildiv(sym(channels_out), block), *window.counts, sym(block)]
+    inner = (
+        [ceildiv(w.shape[1], block), *window.kernel, sym(block)]
+        if x_blocked
+        else [w.shape[1], *window.kernel]
+    )
+    return compute([x, w], shape, body, reduce=inner, combine="add", dtype=x.dtype)
+
+
+@primitive
+def depthwise_blocked(
+    x: Array,
+    w: Array,
+    *,
+    channels: int,
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+) -> Compute:
+    """A convolution of each channel of blocked x with its own filter: w is plain [channels, 1, *kernel]."""
+    require_same_dtype(x, w)
+    require_rank(x, w.rank + 1, "the data")
+    block = x.shape[-1]
+    require_equal_dim(x.shape[1], ceildiv(sym(channels), block), "the blocks of the data and of the channels")
+    require_equal_dim(w.shape[0], sym(channels), "the number of filters and the channels")
+    require_equal_dim(w.shape[1], sym(1), "the channels of a filter and 1")
+    window = Window(x.shape[2:-1], w.shape[2:], strides, pads_begin, pads_end, dilations)
+
+    def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
+        n, cb, *out, lane = i
+        at = window.positions(out, k)
+        c = cb * block + lane
+        data = x.load((n, cb, *at, lane), window.guard(at))
+        return widened_product(data, w.load((c, 0, *k), _exists(c, sym(channels), block)))
+
+    shape = [x.shape[0], x.shape[1], *window.counts, block]
+    return compute([x, w], shape, body, reduce=window.kernel, combine="add", dtype=x.dtype)

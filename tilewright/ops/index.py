@@ -1,0 +1,248 @@
+"""Operators whose positions are data: gathers and scatters. Indices below 0 count from the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import TensorType
+from tilewright.ops.define import Compute, compute, irregular, primitive
+from tilewright.ops.shape import Dim, checked_axis, require_equal_dim, surely_different
+from tilewright.ops.trace import Array, Scalar, Trace
+
+_OUT_OF_RANGE = "an index is out of range"
+
+
+def _in_range(t: Trace, raw: Scalar, size: Sym) -> tuple[Scalar, Scalar]:
+    """An index counted from the front, and whether it lies in 0..size."""
+    wide = raw.cast(dt.i64)
+    position = t.select(wide < 0, wide + t.index(size), wide)
+    return position, (position >= 0) & (position < t.index(size))
+
+
+def checked_position(t: Trace, raw: Scalar, size: Sym) -> Sym:
+    """An index as a variable in 0..size; out of range is reported, and then it is 0."""
+    position, ok = _in_range(t, raw, size)
+    t.check(ok, "ExecutionError", _OUT_OF_RANGE)
+    return t.bind(
+        t.select(ok, position, 0), "at", 0, size.value - 1 if size.is_const and size.value > 0 else None
+    )
+
+
+def _not_empty(positions: Sequence[Sym], sizes: Sequence[Sym]) -> list[Sym]:
+    """Conditions that keep a load out of axes that may turn out empty."""
+    return [s.lt(p, d) for p, d in zip(positions, sizes, strict=True) if not (d.bounds[0] or 0) > 0]
+
+
+def _require_index_dtype(indices: Array | TensorType) -> None:
+    if not indices.dtype.is_int:
+        raise ValueError(f"indices must be integers, not {indices.dtype}")
+
+
+@primitive
+def gather(x: Array, indices: Array, *, axis: int = 0) -> Compute:
+    """Slices of x along `axis`: the result has the shape of `indices` in the place of that axis (NumPy's take)."""
+    a = checked_axis(axis, x.rank)
+    _require_index_dtype(indices)
+    end = a + indices.rank
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        at = checked_position(t, indices[tuple(i[a:end])], x.shape[a])
+        return x.load((*i[:a], at, *i[end:]), _not_empty([at], [x.shape[a]]))
+
+    return compute([x, indices], [*x.shape[:a], *indices.shape, *x.shape[a + 1 :]], body, dtype=x.dtype)
+
+
+gather.onnx("Gather", since=1, axis="axis")
+
+
+@primitive
+def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Compute:
+    """For each position of `indices` the element of x at that position with the index in the place of `axis`."""
+    a = checked_axis(axis, x.rank)
+    _require_index_dtype(indices)
+    if indices.rank != x.rank:
+        raise ValueError(f"indices must have as many axes as the data, {x.rank}, not {indices.rank}")
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        at = checked_position(t, indices[tuple(i)], x.shape[a])
+        return x.load((*i[:a], at, *i[a + 1 :]), _not_empty([at], [x.shape[a]]))
+
+    return compute([x, indices], indices.shape, body, dtype=x.dtype)
+
+
+gather_elements.onnx("GatherElements", since=11, axis="axis")
+
+
+@primitive
+def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Compute:
+    """Slices of x at the index vectors that the last axis of `indices` holds; leading `batch_dims` go in step."""
+    _require_index_dtype(indices)
+    depth = _index_depth(indices, x.rank, batch_dims)
+    outer = indices.rank - 1
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        sizes = x.shape[batch_dims : batch_dims + depth]
+        at = [checked_position(t, indices[(*i[:outer], k)], d) for k, d in enumerate(sizes)]
+        return x.load((*i[:batch_dims], *at, *i[outer:]), _not_empty(at, sizes))
+
+    shape = [*indices.shape[:-1], *x.shape[batch_dims + depth :]]
+    return compute([x, indices], shape, body, dtype=x.dtype)
+
+
+gather_nd.onnx("GatherND", since=11, batch_dims="batch_dims")
+
+
+def _index_depth(indices: Array | TensorType, rank: int, batch_dims: int = 0) -> int:
+    """The length of the index vectors."""
+    if indices.rank < 1 or not indices.shape[-1].is_const:
+        raise ValueError("the last axis of the indices must have a fixed size")
+    depth = indices.shape[-1].value
+    if not 0 <= batch_dims < max(indices.rank, 1) or batch_dims + depth > rank:
+        raise ValueError(f"index vectors of {depth} after {batch_dims} batch axes do not fit {rank} axes")
+    return depth
+
+
+@primitive
+def one_hot(indices: Array, values: Array, *, depth: Dim, axis: int = -1) -> Compute:
+    """`values[1]` where the position on the new axis (of `depth`) is the index, else `values[0]`."""
+    a = checked_axis(axis, indices.rank + 1)
+    size = sym(depth)
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        raw = indices[tuple(k for n, k in enumerate(i) if n != a)].cast(dt.i64)
+        position = t.select(raw < 0, raw + t.index(size), raw)
+        return t.select(position.eq(t.index(i[a])), values[1], values[0])
+
+    shape = [*indices.shape[:a], size, *indices.shape[a:]]
+    return compute([indices, values], shape, body, dtype=values.dtype)
+
+
+@primitive
+def triangle(x: Array, *, diagonal: Dim = 0, upper: bool = True) -> Compute:
+    """x with zeros below (`upper`) or above the given diagonal of its last two axes."""
+    if x.rank < 2:
+        raise ValueError(f"a matrix has 2 axes at least, not {x.rank}")
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        beyond = i[-1] - i[-2] - diagonal
+        return x.load(i, [s.ge0(beyond if upper else -beyond)])
+
+    return compute([x], x.shape, body)
+
+
+# Scatters
+
+
+def _scatter_types(
+    x: TensorType, indices: TensorType, updates: TensorType, **attrs: object
+) -> tuple[TensorType, ...]:
+    _require_index_dtype(indices)
+    if updates.dtype != x.dtype:
+        raise ValueError(f"updates must have the dtype of the data, {x.dtype}, not {updates.dtype}")
+    if attrs["reduction"] not in ("none", "add", "mul", "min", "max"):
+        raise ValueError(f"reduction '{attrs['reduction']}' is none of none, add, mul, min, max")
+    return (x,)
+
+
+def _scatter_elements_types(
+    x: TensorType, indices: TensorType, updates: TensorType, *, axis: int = 0, reduction: str = "none"
+) -> tuple[TensorType, ...]:
+    checked_axis(axis, x.rank)
+    if indices.rank != x.rank or updates.rank != x.rank:
+        raise ValueError(
+            f"indices and updates must have {x.rank} axes, not {indices.rank} and {updates.rank}"
+        )
+    for d, e in zip(indices.shape, updates.shape, strict=True):
+        require_equal_dim(d, e, "dims of indices and updates")
+    for k, (d, e) in enumerate(zip(indices.shape, x.shape, strict=True)):
+        if k != checked_axis(axis, x.rank) and surely_different(d, e) and ((d - e).bounds[0] or 0) > 0:
+            raise ValueError(f"indices reach beyond axis {k} of the data: {d} and {e}")
+    return _scatter_types(x, indices, updates, reduction=reduction)
+
+
+def _scatter_nd_types(
+    x: TensorType, indices: TensorType, updates: TensorType, *, reduction: str = "none"
+) -> tuple[TensorType, ...]:
+    depth = _index_depth(indices, x.rank)
+    expected = (*indices.shape[:-1], *x.shape[depth:])
+    if updates.rank != len(expected):
+        raise ValueError(f"updates must have {len(expected)} axes, not {updates.rank}")
+    for d, e in zip(updates.shape, expected, strict=True):
+        require_equal_dim(d, e, "dims of updates and of the slices they replace")
+    return _scatter_types(x, indices, updates, reduction=reduction)
+
+
+def for_each(t: Trace, shape: Sequence[Sym], body: Callable[[tuple[Sym, ...]], None]) -> None:
+    """Run `body` for every index of `shape`, in row-major order."""
+
+    def nested(index: tuple[Sym, ...]) -> None:
+        if len(index) == len(shape):
+            body(index)
+            return
+        with t.loop(shape[len(index)]) as i:
+            nested((*index, i))
+
+    nested(())
+
+
+def _put(t: Trace, out: Array, index: Sequence[Sym], value: Scalar, reduction: str) -> None:
+    if reduction == "none":
+        out.store(index, value)
+        return
+    if out.dtype.kind == "bool":
+        reduction = {"add": "or", "max": "or", "mul": "and", "min": "and"}[reduction]
+    out.store(index, t.apply(reduction, out.load(index), value))
+
+
+def _put_checked(
+    t: Trace, out: Array, raw: Sequence[tuple[int, Scalar]], index: list[Sym], value: Scalar, reduction: str
+) -> None:
+    """Put `value` at `index`, of which the axes in `raw` are data; nothing where an index is out of range."""
+    pairs = [(axis, *_in_range(t, position, out.shape[axis])) for axis, position in raw]
+    for _, _, ok in pairs:
+        t.check(ok, "ExecutionError", _OUT_OF_RANGE)
+    with t.when(*[ok for _, _, ok in pairs]):
+        for axis, position, _ in pairs:
+            index[axis] = t.bind(position, "at", 0, None)
+        _put(t, out, index, value, reduction)
+
+
+@irregular(_scatter_elements_types)
+def scatter_elements(
+    t: Trace, inputs: list[Array], outputs: list[Array], *, axis: int = 0, reduction: str = "none"
+) -> None:
+    """x with the elements of `updates` put where `indices` say along `axis`, in row-major order of the updates."""
+    (x, indices, updates), (out,) = inputs, outputs
+    a = checked_axis(axis, x.rank)
+    for_each(t, x.shape, lambda i: out.store(i, x.load(i)))
+
+    def update(i: tuple[Sym, ...]) -> None:
+        _put_checked(t, out, [(a, indices.load(i))], list(i), updates.load(i), reduction)
+
+    for_each(t, indices.shape, update)
+
+
+scatter_elements.onnx("ScatterElements", since=11, axis="axis", reduction="reduction")
+scatter_elements.onnx("Scatter", since=9, axis="axis")
+
+
+@irregular(_scatter_nd_types)
+def scatter_nd(t: Trace, inputs: list[Array], outputs: list[Array], *, reduction: str = "none") -> None:
+    """x with the slices of `updates` put at the index vectors of `indices`, in row-major order."""
+    (x, indices, updates), (out,) = inputs, outputs
+    depth = indices.shape[-1].value
+    outer = indices.rank - 1
+    for_each(t, x.shape, lambda i: out.store(i, x.load(i)))
+
+    def update(i: tuple[Sym, ...]) -> None:
+        raw = [(k, indices.load((*i[:outer], k))) for k in range(depth)]
+        index = [sym(0)] * depth + list(i[outer:])
+        _put_checked(t, out, raw, index, updates.load(i), reduction)
+
+    for_each(t, updates.shape, update)
+
+
+scatter_nd.onnx("ScatterND", since=11, reduction="reduction")

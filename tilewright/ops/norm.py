@@ -1,0 +1,153 @@
+"""Normalisations, in f32 at least: variances are taken of centred values, softmax takes out the greatest element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.core import Value
+from tilewright.ir.sym import sym
+from tilewright.ir.types import product
+from tilewright.ops.define import op
+from tilewright.ops.elementwise import add, div, exp, log, max_, mul, pow_, rsqrt, sqrt, sub
+from tilewright.ops.pool import sum_pool
+from tilewright.ops.reduce import (
+    as_dtype,
+    dtype_of,
+    reduce_l1,
+    reduce_l2,
+    reduce_max,
+    reduce_mean,
+    reduce_sum,
+    widened,
+)
+from tilewright.ops.shape import checked_axes, checked_axis
+from tilewright.ops.view import reshape, shape_of
+
+
+@op(keep=True)
+def softmax(x: Value, *, axis: int = -1) -> Value:
+    """exp(x) / sum(exp(x)) along `axis`."""
+    wide = widened(x)
+    powers = exp(sub(wide, reduce_max(wide, axes=(axis,))))
+    return as_dtype(div(powers, reduce_sum(powers, axes=(axis,))), dtype_of(x))
+
+
+@op(keep=True)
+def log_softmax(x: Value, *, axis: int = -1) -> Value:
+    """log(softmax(x)) along `axis`."""
+    wide = widened(x)
+    shifted = sub(wide, reduce_max(wide, axes=(axis,)))
+    return as_dtype(sub(shifted, log(reduce_sum(exp(shifted), axes=(axis,)))), dtype_of(x))
+
+
+def _trailing(x: Value, axis: int) -> tuple[int, ...]:
+    rank = len(shape_of(x))
+    return tuple(range(checked_axis(axis, rank), rank))
+
+
+def standardized(x: Value, axes: Sequence[int], epsilon: float) -> Value:
+    """(x - mean) / sqrt(variance + epsilon) over `axes`."""
+    centred = sub(x, reduce_mean(x, axes=axes))
+    variance = reduce_mean(mul(centred, centred), axes=axes)
+    return mul(centred, rsqrt(add(variance, epsilon)))
+
+
+@op(keep=True)
+def layer_norm(
+    x: Value, scale: Value, bias: Value | None = None, *, axis: int = -1, epsilon: float = 1e-5
+) -> Value:
+    """x standardised over `axis` and all after it, times `scale`, plus `bias` (Ba et al., 2016)."""
+    result = mul(standardized(widened(x), _trailing(x, axis), epsilon), widened(scale))
+    return as_dtype(result if bias is None else add(result, widened(bias)), dtype_of(x))
+
+
+@op(keep=True)
+def rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5) -> Value:
+    """x / sqrt(mean(x^2) + epsilon) * scale over `axis` and all after it (Zhang & Sennrich, 2019)."""
+    wide = widened(x)
+    power = reduce_mean(mul(wide, wide), axes=_trailing(x, axis))
+    return as_dtype(mul(mul(wide, rsqrt(add(power, epsilon))), widened(scale)), dtype_of(x))
+
+
+def _per_channel(v: Value, x: Value) -> Value:
+    """A vector over the channels of x [n, c, *space] in a shape that broadcasts against it."""
+    return reshape(v, shape=(shape_of(v)[0], *[sym(1)] * (len(shape_of(x)) - 2)))
+
+
+@op
+def batch_norm(
+    x: Value, scale: Value, bias: Value, mean: Value, variance: Value, *, epsilon: float = 1e-5
+) -> Value:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channel, as one multiplication and one addition."""
+    factor = div(widened(scale), sqrt(add(widened(variance), epsilon)))
+    offset = sub(widened(bias), mul(widened(mean), factor))
+    wide = widened(x)
+    result = add(mul(wide, _per_channel(factor, x)), _per_channel(offset, x))
+    return as_dtype(result, dtype_of(x))
+
+
+@op
+def instance_norm(x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
+    """Each channel of each sample standardised over space, times `scale`, plus `bias` (Ulyanov et al., 2016)."""
+    normal = standardized(widened(x), tuple(range(2, len(shape_of(x)))), epsilon)
+    result = add(mul(normal, _per_channel(widened(scale), x)), _per_channel(widened(bias), x))
+    return as_dtype(result, dtype_of(x))
+
+
+instance_norm.onnx("InstanceNormalization", since=6, epsilon="epsilon")
+
+
+@op
+def group_norm(x: Value, scale: Value, bias: Value, *, groups: int, epsilon: float = 1e-5) -> Value:
+    """Groups of channels standardised together, times `scale`, plus `bias` (by channel; Wu & He, 2018)."""
+    n, c, *space = shape_of(x)
+    if groups < 1 or c % groups != 0:
+        raise ValueError(f"{c} channels do not make {groups} groups")
+    apart = reshape(widened(x), shape=(n, sym(groups), c // groups * product(space)))
+    normal = reshape(standardized(apart, (2,), epsilon), shape=(n, c, *space))
+    result = add(mul(normal, _per_channel(widened(scale), x)), _per_channel(widened(bias), x))
+    return as_dtype(result, dtype_of(x))
+
+
+@op
+def lp_norm(x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    """x divided by its l1 or l2 norm along `axis`; zeros stay zeros."""
+    if p not in (1, 2):
+        raise ValueError(f"p must be 1 or 2, not {p}")
+    wide = widened(x)
+    size = (reduce_l1 if p == 1 else reduce_l2)(wide, axes=(axis,))
+    smallest = 1e-38  # the least normal float32: zeros over it are zeros, everything else is larger
+    return as_dtype(div(wide, max_(size, smallest)), dtype_of(x))
+
+
+lp_norm.onnx("LpNormalization", since=1, axis="axis", p="p")
+
+
+@op
+def local_response_norm(
+    x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Value:
+    """x / (bias + alpha / size * sum of squares over `size` near channels)^beta (Krizhevsky et al., 2012)."""
+    n, c, *space = shape_of(x)
+    wide = widened(x)
+    flat = reshape(mul(wide, wide), shape=(n, sym(1), c, product(space)))
+    before = (size - 1) // 2
+    near = sum_pool(flat, kernel=(size, 1), pads_begin=(before, 0), pads_end=(size - 1 - before, 0))
+    power = reshape(near, shape=(n, c, *space))
+    return as_dtype(div(wide, pow_(add(mul(power, alpha / size), bias), beta)), dtype_of(x))
+
+
+local_response_norm.onnx("LRN", since=1, size="size", alpha="alpha", beta="beta", bias="bias")
+
+
+@op
+def mean_variance_norm(x: Value, *, axes: Sequence[int] = (0, 2, 3), epsilon: float = 1e-9) -> Value:
+    """(x - mean) / (standard deviation + epsilon) over `axes`."""
+    wide = widened(x)
+    along = checked_axes(axes, len(shape_of(x)))
+    centred = sub(wide, reduce_mean(wide, axes=along))
+    deviation = sqrt(reduce_mean(mul(centred, centred), axes=along))
+    return as_dtype(div(centred, add(deviation, epsilon)), dtype_of(x))
+
+
+mean_variance_norm.onnx("MeanVarianceNormalization", since=9, axes="axes")

@@ -1,0 +1,194 @@
+"""Pooling: reductions over windows of the spatial axes of [n, c, *space]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.scalar import identity
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import product, row_major
+from tilewright.ops.define import Compute, compute, op, primitive
+from tilewright.ops.elementwise import abs_, cast, div, mul, pow_
+from tilewright.ops.reduce import as_dtype, dtype_of, widened
+from tilewright.ops.shape import Dim
+from tilewright.ops.source import full, sym_tensor
+from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.view import pad, shape_of
+from tilewright.ops.window import Window
+
+
+def _pooled(x: Array, window: Window, combine: str, other: float, trailing: int) -> Compute:
+    """Reduce windows of the axes between the first two and the `trailing` last ones; padding counts as `other`."""
+    end = x.rank - trailing
+
+    def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
+        at = window.positions(i[2:end], k)
+        return x.load((*i[:2], *at, *i[end:]), window.guard(at), other)
+
+    shape = [*x.shape[:2], *window.counts, *x.shape[end:]]
+    return compute([x], shape, body, reduce=window.kernel, combine=combine)
+
+
+def _space(x: Array, trailing: int = 0) -> tuple[Sym, ...]:
+    space = x.shape[2 : x.rank - trailing]
+    if not space:
+        raise ValueError(
+            f"the data must have a batch, a channel and a spatial axis at least, not {x.rank} axes"
+        )
+    return space
+
+
+@primitive
+def max_pool(
+    x: Array,
+    *,
+    kernel: Sequence[Dim],
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+) -> Compute:
+    """The greatest element of each window; padding never wins."""
+    window = Window(_space(x), kernel, strides, pads_begin, pads_end, dilations)
+    return _pooled(x, window, "max", identity("max", x.dtype), 0)
+
+
+@primitive
+def sum_pool(
+    x: Array,
+    *,
+    kernel: Sequence[Dim],
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+) -> Compute:
+    """The sum of each window; padding counts as 0."""
+    return _pooled(x, Window(_space(x), kernel, strides, pads_begin, pads_end, dilations), "add", 0, 0)
+
+
+@primitive
+def max_pool_blocked(
+    x: Array,
+    *,
+    kernel: Sequence[Dim],
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+) -> Compute:
+    """`max_pool` of blocked data [n, c / b, *space, b]."""
+    window = Window(_space(x, 1), kernel, strides, pads_begin, pads_end, dilations)
+    return _pooled(x, window, "max", identity("max", x.dtype), 1)
+
+
+@primitive
+def sum_pool_blocked(
+    x: Array,
+    *,
+    kernel: Sequence[Dim],
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+) -> Compute:
+    """`sum_pool` of blocked data [n, c / b, *space, b]."""
+    return _pooled(x, Window(_space(x, 1), kernel, strides, pads_begin, pads_end, dilations), "add", 0, 1)
+
+
+@primitive
+def max_pool_positions(
+    x: Array,
+    pooled: Array,
+    *,
+    kernel: Sequence[Dim],
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+    column_major: bool = False,
+) -> Compute:
+    """Where `max_pool` of x, given as `pooled`, found its elements: flat i64 positions in x, the first of equal ones.
+
+    With `column_major` the spatial axes count in reverse order.
+    """
+    window = Window(_space(x), kernel, strides, pads_begin, pads_end, dilations)
+    steps = row_major(x.shape)
+    if column_major:
+        steps = (*steps[:2], *row_major(x.shape[:1:-1])[::-1])
+
+    def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
+        at = (*i[:2], *window.positions(i[2:], k))
+        lowest = identity("max", x.dtype)
+        found = x.load(at, window.guard(at[2:]), lowest).eq(pooled[tuple(i)])
+        for condition in window.guard(at[2:]):
+            found = found & t.index(condition, dt.bool_)
+        flat = sum((p * step for p, step in zip(at, steps, strict=True)), sym(0))
+        return t.select(found, t.index(flat), (1 << 63) - 1)
+
+    shape = [*x.shape[:2], *window.counts]
+    return compute([x, pooled], shape, body, reduce=window.kernel, combine="min", dtype=dt.i64)
+
+
+@op
+def average_pool(
+    x: Value,
+    *,
+    kernel: Sequence[Dim],
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+    overhang: Sequence[Dim] = (),
+    include_pad: bool = False,
+) -> Value:
+    """The mean of each window, of the elements inside of x; with `include_pad` padding counts as zeros.
+
+    `overhang` are further positions at the end that no mean counts (a rounded-up result reaches there).
+    """
+    shape, space = shape_of(x), shape_of(x)[2:]
+    before = tuple(sym(p) for p in pads_begin) or (sym(0),) * len(space)
+    after = tuple(sym(p) for p in pads_end) or (sym(0),) * len(space)
+    beyond = tuple(sym(p) for p in overhang) or (sym(0),) * len(space)
+    wide, nothing = widened(x), (sym(0),) * 2
+    if include_pad and any(p != 0 for p in (*before, *after)):
+        wide = pad(wide, before=(*nothing, *before), after=(*nothing, *after))
+        before = after = (sym(0),) * len(space)
+    after = tuple(a + b for a, b in zip(after, beyond, strict=True))
+    attrs = {"kernel": tuple(kernel), "strides": tuple(strides), "dilations": tuple(dilations)}
+    attrs |= {"pads_begin": before, "pads_end": after}
+    total = sum_pool(wide, **attrs)
+    if all(p == 0 for p in (*before, *after)):
+        count = _number(product(sym(k) for k in kernel), wide)
+    else:
+        ones = full(value=1.0, dtype=dtype_of(wide), shape=(sym(1), sym(1), *shape_of(wide)[2:]))
+        count = sum_pool(ones, **attrs)
+    assert len(shape) > 2
+    return as_dtype(div(total, count), dtype_of(x))
+
+
+def _number(n: Sym, like: Value) -> Value:
+    """A dim as a rank-0 tensor of the dtype of `like`."""
+    if n.is_const:
+        return full(value=n.value, dtype=dtype_of(like), shape=())
+    return cast(sym_tensor(values=(n,), scalar=True), dtype=dtype_of(like))
+
+
+@op
+def lp_pool(
+    x: Value,
+    *,
+    kernel: Sequence[Dim],
+    p: int = 2,
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+) -> Value:
+    """(sum |x|^p)^(1/p) over each window."""
+    wide = widened(x)
+    power = mul(wide, wide) if p == 2 else pow_(abs_(wide), float(p))
+    window = {"kernel": kernel, "strides": strides, "pads_begin": pads_begin, "pads_end": pads_end}
+    return as_dtype(pow_(sum_pool(power, dilations=dilations, **window), 1.0 / p), dtype_of(x))
