@@ -5,6 +5,7 @@ from tilewright.ops import attention as attention
 from tilewright.ops import blocked as blocked
 from tilewright.ops import contract as contract
 from tilewright.ops import elementwise as elementwise
+from tilewright.ops import image as image
 from tilewright.ops import index as index
 from tilewright.ops import norm as norm
 from tilewright.ops import pool as pool

@@ -15,6 +15,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import TensorType
+from tilewright.ops import activation
 from tilewright.ops import elementwise as ew
 from tilewright.ops.view import reshape
 
@@ -146,19 +147,9 @@ def reciprocal(node: Node) -> Value:
     return ew.div(1.0, node.input(0))
 
 
-@adapter("Shrink", since=9)
-def shrink(node: Node) -> Value:
-    x, limit, bias = node.input(0), node.attr("lambd", 0.5), node.attr("bias", 0.0)
-    dtype = node.dtype(0)
-    number = (lambda v: v) if dtype.is_float else int
-    inner = ew.select(ew.gt(x, number(limit)), ew.sub(x, number(bias)), number(0.0))
-    return ew.select(ew.lt(x, -number(limit)), ew.add(x, number(bias)), inner)
-
-
 @adapter("PRelu", since=7)
 def prelu(node: Node) -> Value:
-    x, slope = node.input(0), node.input(1)
-    return ew.select(ew.lt(x, 0), ew.mul(x, slope), x)
+    return activation.prelu(node.input(0), node.input(1))
 
 
 @adapter("Dropout", since=7)

@@ -7,7 +7,6 @@ import numpy as np
 from tilewright.frontends.onnx.adapters.source import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
@@ -16,7 +15,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
 from tilewright.ops.define import constant
 from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import expand, reshape, shape_of, slice_
+from tilewright.ops.view import expand, reshape, shape_of
 
 
 def _checked(node: Node, k: int, axis: int) -> None:
@@ -83,25 +82,17 @@ def scatter_nd(node: Node) -> Value:
 
 @adapter("OneHot", since=9)
 def one_hot(node: Node) -> Value:
-    """`values[1]` where the position along the new axis equals the index (negative ones count from the end)."""
     if node.type(1).size != 1 or node.type(2).size != 2:
         raise ModelError(f"OneHot: depth {node.type(1)} must be one number, values {node.type(2)} two")
     if node.dtype(1).is_int:
         (depth,) = node.symbols(1)
     else:
         depth = sym(int(node.constant(1).reshape(())))
-    rank = node.rank(0) + 1
-    axis = node.checked_axis(node.attr("axis", -1), rank)
-    shape = node.shape(0)
-    checked_shape((*shape, depth), "OneHot")
+    axis = node.checked_axis(node.attr("axis", -1), node.rank(0) + 1)
+    checked_shape((*node.shape(0), depth), "OneHot")
     if depth.is_const and depth.value < 1:
         raise ModelError(f"OneHot: a depth of {depth} is not possible")
-    wide = reshape(ew.cast(node.input(0), dtype=dt.i64), shape=(*shape[:axis], sym(1), *shape[axis:]))
-    along = tuple(depth if k == axis else sym(1) for k in range(rank))
-    positions = iota(shape=along, axis=axis)
-    hit = ew.or_(ew.eq(wide, positions), ew.eq(wide, ew.sub(positions, size_tensor(depth))))
-    off, on = (slice_(node.input(2), starts=(sym(k),), sizes=(sym(1),), steps=(1,)) for k in range(2))
-    return ew.select(hit, reshape(on, shape=()), reshape(off, shape=()))
+    return ix.one_hot(node.input(0), node.input(2), depth=depth, axis=axis)
 
 
 @adapter("ReverseSequence", since=10)

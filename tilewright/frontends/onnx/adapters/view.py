@@ -11,8 +11,7 @@ from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
-from tilewright.ops import elementwise as ew
-from tilewright.ops.source import iota
+from tilewright.ops.index import triangle
 from tilewright.ops.view import concat, pad, shape_of, slice_, split
 
 TO_THE_END = 2**31 - 1
@@ -160,15 +159,9 @@ def _cropped(x: Value, before: Sequence[Sym], after: Sequence[Sym]) -> Value:
 
 @adapter("Trilu", since=14)
 def trilu(node: Node) -> Value:
-    """The upper or lower triangle of the last two axes, shifted by k (a scalar that may be computed)."""
-    rank = node.rank(0)
-    if rank < 2:
-        raise ModelError(f"Trilu takes a tensor of two or more axes, not {node.type(0)}")
-    rows, columns = node.shape(0)[-2:]
-    row, column = iota(shape=(rows, 1), axis=0), iota(shape=(1, columns), axis=1)
+    shift = sym(0)
     if node.optional(1) is not None:
-        known = node.constant_or_none(1)
-        shift = node.input(1) if known is None else int(known.reshape(()))
-        row = ew.add(row, shift)
-    keep = ew.ge(column, row) if node.attr("upper", 1) else ew.le(column, row)
-    return ew.select(keep, node.input(0), False if node.dtype(0).kind == "bool" else 0)
+        if node.type(1).size != 1:
+            raise ModelError(f"Trilu: k must be one number, it is {node.type(1)}")
+        (shift,) = node.symbols(1)
+    return triangle(node.input(0), diagonal=shift, upper=bool(node.attr("upper", 1)))

@@ -1,0 +1,178 @@
+"""Resize and other operators on images."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.frontends.onnx.adapters.resize import Resizing, resized
+from tilewright.frontends.onnx.adapters.source import checked_shape
+from tilewright.frontends.onnx.adapters.window import window_of
+from tilewright.frontends.onnx.node import Node
+from tilewright.frontends.onnx.registry import adapter
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.sym import sym
+from tilewright.ir.types import product
+from tilewright.ops import elementwise as ew
+from tilewright.ops import image
+from tilewright.ops.contract import matmul
+from tilewright.ops.define import constant
+from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.source import iota
+from tilewright.ops.view import pad, reshape, shape_of, slice_, transpose
+
+
+@adapter("Upsample", since=7)
+def upsample_attribute(node: Node) -> Value:
+    scales = node.attr("scales")
+    return resized(node, Resizing("asymmetric", node.attr("mode", "nearest"), "floor"), None, scales)
+
+
+@adapter("Upsample", since=9)
+def upsample(node: Node) -> Value:
+    scales = tuple(float(f) for f in node.constant(1).reshape(-1))
+    return resized(node, Resizing("asymmetric", node.attr("mode", "nearest"), "floor"), None, scales)
+
+
+@adapter("Resize", since=10)
+def resize_10(node: Node) -> Value:
+    scales = tuple(float(f) for f in node.constant(1).reshape(-1))
+    return resized(node, Resizing("asymmetric", node.attr("mode", "nearest"), "floor"), None, scales)
+
+
+@adapter("Resize", since=11)
+def resize(node: Node) -> Value:
+    coordinates = node.attr("coordinate_transformation_mode", "half_pixel")
+    if coordinates == "tf_half_pixel_for_nn":
+        raise UnsupportedError("Resize with tf_half_pixel_for_nn is not supported")
+    resizing = Resizing(
+        coordinates,
+        node.attr("mode", "nearest"),
+        node.attr("nearest_mode", "round_prefer_floor"),
+        cubic_a=node.attr("cubic_coeff_a", -0.75),
+        exclude_outside=bool(node.attr("exclude_outside", 0)),
+        antialias=bool(node.attr("antialias", 0)),
+        extrapolation=node.attr("extrapolation_value", 0.0),
+        policy=node.attr("keep_aspect_ratio_policy", "stretch"),
+    )
+    if node.optional(3) is not None and node.shape(3) != (sym(0),):
+        return resized(node, resizing, node.symbols(3), None)
+    if node.optional(2) is None:
+        raise ModelError("Resize needs scales or sizes")
+    return resized(node, resizing, None, tuple(float(f) for f in node.constant(2).reshape(-1)))
+
+
+_GRID_MODES = {"bilinear": "linear", "linear": "linear", "nearest": "nearest", "bicubic": "cubic", "cubic": "cubic"}
+
+
+@adapter("GridSample", since=16)
+def grid_sample(node: Node) -> Value:
+    mode = node.attr("mode", "linear" if node.version >= 20 else "bilinear")
+    if mode not in _GRID_MODES:
+        raise ModelError(f"GridSample has no mode '{mode}'")
+    return image.grid_sample(
+        node.input(0),
+        node.input(1),
+        mode=_GRID_MODES[mode],
+        padding=node.attr("padding_mode", "zeros"),
+        align_corners=bool(node.attr("align_corners", 0)),
+    )
+
+
+@adapter("RoiAlign", since=10)
+def roi_align(node: Node) -> Value:
+    default = "half_pixel" if node.version >= 16 else "output_half_pixel"
+    mode = node.attr("coordinate_transformation_mode", default)
+    samples = node.attr("sampling_ratio", 0)
+    if samples < 1:
+        raise UnsupportedError(
+            "RoiAlign with a number of samples that depends on data is not supported", hint="set sampling_ratio"
+        )
+    return image.roi_align(
+        node.input(0),
+        node.input(1),
+        node.input(2),
+        size=(node.attr("output_height", 1), node.attr("output_width", 1)),
+        samples=samples,
+        scale=node.attr("spatial_scale", 1.0),
+        offset=0.5 if mode == "half_pixel" else 0.0,
+        mode=node.attr("mode", "avg"),
+    )
+
+
+@adapter("MaxUnpool", since=9)
+def max_unpool(node: Node) -> Value:
+    """Places where MaxPool found its elements; positions count in the tensor that the window gives."""
+    kernel = tuple(map(sym, node.attr("kernel_shape")))
+    window = window_of(node, kernel)
+    shape = list(node.shape(0))
+    for k, size in enumerate(node.shape(0)[2:]):
+        shape[2 + k] = (size - 1) * window.strides[k] + kernel[k] - window.pads_begin[k] - window.pads_end[k]
+    result = image.max_unpool(node.input(0), node.input(1), shape=tuple(shape))
+    if node.optional(2) is None:
+        return result
+    wanted = node.symbols(2)
+    if len(wanted) != len(shape):
+        raise ModelError(f"MaxUnpool: the output shape has {len(wanted)} dims for {node.type(0)}")
+    return pad(
+        result, before=(sym(0),) * len(shape), after=tuple(w - d for w, d in zip(wanted, shape, strict=True))
+    )
+
+
+@adapter("Col2Im", since=18)
+def col2im(node: Node) -> Value:
+    """Columns [n, c * prod(block), positions] summed to the image that they were cut from."""
+    image_shape, block = node.symbols(1), node.ints(2)
+    count = len(block)
+    strides, dilations = node.attr("strides", (1,) * count), node.attr("dilations", (1,) * count)
+    pads = node.attr("pads", (0,) * 2 * count)
+    n, rows, _ = node.shape(0)
+    channels = s.floordiv(rows, product(map(sym, block)))
+    padded = tuple(image_shape[k] + pads[k] + pads[count + k] for k in range(count))
+    cells = [s.floordiv(padded[k] - dilations[k] * (block[k] - 1) - 1, strides[k]) + 1 for k in range(count)]
+    wide = reshape(node.input(0), shape=(n, channels, *map(sym, block), *cells))
+    for k in range(count):
+        wide = _overlapped(wide, 2 + k, 2 + count, padded[k], strides[k], dilations[k])
+    checked_shape((n, channels, *image_shape), "Col2Im")
+    starts = (sym(0), sym(0), *map(sym, pads[:count]))
+    return slice_(wide, starts=starts, sizes=(n, channels, *image_shape), steps=(1,) * (count + 2))
+
+
+def _overlapped(x: Value, axis: int, cell_axis: int, size: s.Sym, stride: int, dilation: int) -> Value:
+    """Axes (offset in the block, cell) made one axis of `size` positions, what falls on one position summed.
+
+    The new axis stands at `axis`, the cell axis goes away.
+    """
+    shape = shape_of(x)
+    rank = len(shape)
+    ones = [sym(1)] * (rank + 1)
+
+    def along(k: int, length: s.Sym) -> Value:
+        lanes = list(ones)
+        lanes[k] = length
+        return iota(shape=tuple(lanes), axis=k)
+
+    place = ew.add(ew.mul(along(axis, shape[axis]), dilation), ew.mul(along(cell_axis, shape[cell_axis]), stride))
+    hit = ew.eq(place, along(rank, size))
+    spread = ew.select(hit, reshape(x, shape=(*shape, sym(1))), 0)
+    summed = reduce_sum(spread, axes=(axis, cell_axis), keepdims=False)
+    order = list(range(rank - 2))
+    order.insert(axis, rank - 2)
+    return transpose(summed, perm=tuple(order))
+
+
+@adapter("AffineGrid", since=20)
+def affine_grid(node: Node) -> Value:
+    """theta [n, d, d + 1] times the centres of the cells of an image of a known shape."""
+    sizes = node.ints(1)
+    align = node.attr("align_corners", 0)
+    space = sizes[2:]
+    if len(space) not in (2, 3) or any(d < 1 for d in sizes):
+        raise ModelError(f"AffineGrid for an image of {list(sizes)}")
+    axes = [np.linspace(-1, 1, d) if align else (2 * np.arange(d) + 1) / d - 1 for d in space]
+    grid = np.meshgrid(*axes, indexing="ij")
+    points = np.stack([*grid[::-1], np.ones(space)], axis=-1).reshape(-1, len(space) + 1)
+    base = constant(points.astype(node.dtype(0).storage), "cells")
+    result = matmul(base, node.input(0), transpose_b=True)
+    return reshape(result, shape=(node.shape(0)[0], *map(sym, space), sym(len(space))))

@@ -1,0 +1,256 @@
+"""Resize, axis by axis: which elements of the input make an element of the output, with which weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from tilewright.frontends.onnx.adapters.source import checked_shape
+from tilewright.frontends.onnx.node import Node
+from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops import image
+from tilewright.ops.define import constant
+from tilewright.ops.view import shape_of
+
+COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+)  # fmt: skip
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+MODES = ("nearest", "linear", "cubic")
+MAX_SCALE = 1e6
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """The attributes of Resize."""
+
+    coordinates: str
+    mode: str
+    nearest: str
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    extrapolation: float = 0.0
+    policy: str = "stretch"
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis that changes: `scale` is known when the file gives it or both sizes are constants."""
+
+    axis: int
+    old: Sym
+    new: Sym
+    scale: float | None
+    start: float = 0.0
+    end: float = 1.0
+
+
+def resized(node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequence[float] | None) -> Value:
+    """Operand 0 resized to `sizes` or by `scales` (one of them, for the axes of attribute `axes` or for all)."""
+    how = _checked(how)
+    rank = node.rank(0)
+    axes = node.checked_axes(node.attr("axes", tuple(range(rank))))
+    given = len(sizes if sizes is not None else scales or ())
+    if given != len(axes):
+        raise ModelError(f"{node.op} of {node.type(0)}: {given} sizes or scales for {len(axes)} axes")
+    targets = [
+        _target(node.shape(0)[a], None if sizes is None else sizes[k], None if scales is None else scales[k])
+        for k, a in enumerate(axes)
+    ]
+    if how.policy != "stretch" and sizes is not None:
+        targets = _keep_ratio(how.policy, [node.shape(0)[a] for a in axes], sizes)
+    starts, ends = _region(node, how, axes)
+    plans = [
+        _Axis(a, node.shape(0)[a], *target, starts[k], ends[k])
+        for k, (a, target) in enumerate(zip(axes, targets, strict=True))
+    ]
+    shape = list(node.shape(0))
+    for plan in plans:
+        shape[plan.axis] = plan.new
+    checked_shape(tuple(shape), node.op)
+    x = node.input(0)
+    for plan in plans:
+        if plan.old != plan.new or (plan.scale not in (None, 1.0)) or how.coordinates == "tf_crop_and_resize":
+            x = _resized_along(x, plan, how)
+    return x
+
+
+def _checked(how: Resizing) -> Resizing:
+    if how.coordinates not in COORDINATES or how.nearest not in NEAREST:
+        raise ModelError(f"Resize has no coordinates '{how.coordinates}' or rounding '{how.nearest}'")
+    if how.mode not in (*MODES, "bilinear"):
+        raise ModelError(f"Resize has no mode '{how.mode}'")
+    if how.policy not in ("stretch", "not_larger", "not_smaller"):
+        raise ModelError(f"Resize has no policy '{how.policy}'")
+    mode = "linear" if how.mode == "bilinear" else how.mode
+    return replace(how, mode=mode)
+
+
+def _target(old: Sym, size: Sym | None, scale: float | None) -> tuple[Sym, float | None]:
+    """The new size and the scale of an axis."""
+    if size is not None:
+        if size.is_const and size.value < 0:
+            raise ModelError(f"Resize to {size} elements")
+        return size, size.value / old.value if size.is_const and old.is_const and old.value else None
+    assert scale is not None
+    if not 0 < scale <= MAX_SCALE:
+        raise ModelError(f"Resize by a factor of {scale} is not possible")
+    if old.is_const:
+        return sym(int(np.floor(old.value * scale))), scale
+    ratio = Fraction(scale).limit_denominator(4096)
+    if abs(float(ratio) - scale) > 1e-6 * scale:
+        raise UnsupportedError(
+            f"Resize of a symbolic dim by {scale} is not supported", hint="fix the dim with shapes="
+        )
+    return s.floordiv(old * ratio.numerator, ratio.denominator), scale
+
+
+def _keep_ratio(policy: str, old: Sequence[Sym], sizes: Sequence[Sym]) -> list[tuple[Sym, float | None]]:
+    if not all(d.is_const for d in (*old, *sizes)):
+        raise UnsupportedError("Resize that keeps the aspect ratio of symbolic dims is not supported")
+    ratios = [size.value / d.value for size, d in zip(sizes, old, strict=True)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [(sym(int(np.floor(scale * d.value + 0.5))), scale) for d in old]
+
+
+def _region(node: Node, how: Resizing, axes: Sequence[int]) -> tuple[Sequence[float], Sequence[float]]:
+    if how.coordinates != "tf_crop_and_resize":
+        return (0.0,) * len(axes), (1.0,) * len(axes)
+    roi = node.constant(1).reshape(-1)
+    if len(roi) != 2 * len(axes):
+        raise ModelError(f"Resize: the region has {len(roi)} numbers for {len(axes)} axes")
+    return [float(f) for f in roi[: len(axes)]], [float(f) for f in roi[len(axes) :]]
+
+
+def _resized_along(x: Value, plan: _Axis, how: Resizing) -> Value:
+    if _is_repetition(plan, how):
+        assert plan.scale is not None
+        return image.repeat_elements(x, axis=plan.axis, count=round(plan.scale))
+    if plan.old.is_const and plan.new.is_const:
+        return _with_known_sizes(x, plan, how)
+    return _with_symbolic_sizes(x, plan, how)
+
+
+def _is_repetition(plan: _Axis, how: Resizing) -> bool:
+    """Does every element simply appear `scale` times?"""
+    if how.mode != "nearest" or plan.scale is None or plan.scale != round(plan.scale):
+        return False
+    if plan.new != plan.old * round(plan.scale):
+        return False
+    if how.coordinates == "asymmetric":
+        return how.nearest == "floor" or (plan.scale == 2 and how.nearest == "round_prefer_floor")
+    return how.coordinates == "half_pixel" and how.nearest in ("round_prefer_floor", "round_prefer_ceil")
+
+
+# Sizes that are known
+
+
+def _with_known_sizes(x: Value, plan: _Axis, how: Resizing) -> Value:
+    old, new = plan.old.value, plan.new.value
+    if not new or not old:
+        raise UnsupportedError(f"Resize of {old} to {new} elements is not supported")
+    at = _coordinates(plan, how, np.arange(new, dtype=np.float64), old, new)
+    if how.mode == "nearest":
+        places = np.clip(_NEAREST[how.nearest](at), 0, old - 1).astype(np.int64)
+        result = image.nearest_along(x, constant(places, "places"), axis=plan.axis)
+    else:
+        result = image.resample(x, plan.axis, *_taps(at, old, plan, how))
+    if how.coordinates != "tf_crop_and_resize":
+        return result
+    outside = ((at < 0) | (at > old - 1)).reshape(
+        [-1 if k == plan.axis else 1 for k in range(len(shape_of(x)))]
+    )
+    return ew.select(constant(outside, "outside"), how.extrapolation, result) if outside.any() else result
+
+
+_NEAREST = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+}
+
+
+def _coordinates(plan: _Axis, how: Resizing, at: np.ndarray, old: int, new: int) -> np.ndarray:
+    """Where in the input the centres of the output's elements lie."""
+    scale = plan.scale if plan.scale is not None else new / old
+    if how.coordinates == "align_corners":
+        return at * ((old - 1) / (scale * old - 1)) if new > 1 and scale * old != 1 else at * 0
+    if how.coordinates == "asymmetric":
+        return at / scale
+    if how.coordinates == "pytorch_half_pixel" and new == 1:
+        return at * 0
+    if how.coordinates == "half_pixel_symmetric":
+        offset = old / 2 * (1 - new / (scale * old))
+        return offset + (at + 0.5) / scale - 0.5
+    if how.coordinates == "tf_crop_and_resize":
+        if new == 1:
+            return at * 0 + 0.5 * (plan.start + plan.end) * (old - 1)
+        return plan.start * (old - 1) + at * (plan.end - plan.start) * (old - 1) / (new - 1)
+    return (at + 0.5) / scale - 0.5
+
+
+def _taps(at: np.ndarray, old: int, plan: _Axis, how: Resizing) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and weights [new, taps] of linear and cubic interpolation."""
+    scale = min(plan.scale or 1.0, 1.0) if how.antialias else 1.0
+    reach = 1 if how.mode == "linear" else 2
+    support = int(np.ceil(reach / scale))
+    first = np.floor(at).astype(np.int64) - support + 1
+    places = first[:, None] + np.arange(2 * support)
+    distance = np.abs(places - at[:, None]) * scale
+    weights = np.maximum(1 - distance, 0) if how.mode == "linear" else _cubic(distance, how.cubic_a)
+    inside = (places >= 0) & (places < old)
+    if how.exclude_outside:
+        weights = np.where(inside, weights, 0)
+    if how.exclude_outside or how.antialias:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return np.clip(places, 0, old - 1), weights
+
+
+def _cubic(d: np.ndarray, a: float) -> np.ndarray:
+    """Keys' cubic at distance d."""
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+# Sizes that follow from the inputs
+
+
+def _with_symbolic_sizes(x: Value, plan: _Axis, how: Resizing) -> Value:
+    """The same, computed when the model runs."""
+    if how.mode == "cubic" or how.antialias or how.coordinates in ("tf_crop_and_resize", "half_pixel_symmetric"):
+        raise UnsupportedError(
+            f"Resize of a symbolic dim with mode {how.mode} and coordinates {how.coordinates} is not supported",
+            hint="fix the dim with shapes=",
+        )
+    at = image.counter(plan.new)
+    old, new = image.size_scalar(plan.old, dt.f64), image.size_scalar(plan.new, dt.f64)
+    if how.coordinates == "align_corners":
+        at = ew.mul(at, ew.div(ew.sub(old, 1.0), ew.max_(ew.sub(new, 1.0), 1.0)))
+    else:
+        scale = ew.div(new, old) if plan.scale is None else plan.scale
+        half = 0.0 if how.coordinates == "asymmetric" else 0.5
+        at = ew.sub(ew.div(ew.add(at, half), scale), half)
+        if how.coordinates == "pytorch_half_pixel":
+            at = ew.select(ew.gt(new, 1.0), at, 0.0)
+    if how.mode == "linear":
+        return image.linear_along(x, at, axis=plan.axis)
+    return image.nearest_along(x, _rounded(at, how.nearest), axis=plan.axis)
+
+
+def _rounded(at: Value, mode: str) -> Value:
+    if mode == "round_prefer_floor":
+        return ew.ceil(ew.sub(at, 0.5))
+    if mode == "round_prefer_ceil":
+        return ew.floor(ew.add(at, 0.5))
+    return ew.floor(at) if mode == "floor" else ew.ceil(at)

@@ -1,0 +1,318 @@
+"""Sampling of images: resizing along axes, and reading at computed coordinates."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops.contract import matmul
+from tilewright.ops.define import Compute, compute, constant, op, primitive
+from tilewright.ops.index import gather
+from tilewright.ops.reduce import as_dtype, dtype_of
+from tilewright.ops.shape import Dim, checked_axis, require_rank, require_same_dtype
+from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.view import expand, reshape, shape_of, transpose
+
+MAX_GATHERED_TAPS = 4
+"""Where an element is made of more elements than these, the matrix of weights is multiplied by."""
+
+
+@op
+def repeat_elements(x: Value, *, axis: int, count: int) -> Value:
+    """Each element along `axis` `count` times, one after the other: an index map."""
+    shape = shape_of(x)
+    a = checked_axis(axis, len(shape))
+    apart = (*shape[: a + 1], sym(1), *shape[a + 1 :])
+    wide = (*shape[: a + 1], sym(count), *shape[a + 1 :])
+    return reshape(
+        expand(reshape(x, shape=apart), shape=wide), shape=(*shape[:a], shape[a] * count, *shape[a + 1 :])
+    )
+
+
+@op
+def weighted_gather(x: Value, indices: Value, weights: Value, *, axis: int) -> Value:
+    """Along `axis`, the sum over t of x[indices[:, t]] * weights[:, t] (both [size, taps]); in f32 at least."""
+    a = checked_axis(axis, len(shape_of(x)))
+    size, taps = shape_of(indices)
+    wide = as_dtype(x, dtype_of(weights))
+    lanes = tuple(size if k == a else sym(1) for k in range(len(shape_of(x))))
+    total: Value | None = None
+    for t in range(taps.value):
+        term = ew.mul(gather(wide, column(indices, t), axis=a), reshape(column(weights, t), shape=lanes))
+        total = term if total is None else ew.add(total, term)
+    assert total is not None
+    return as_dtype(total, dtype_of(x))
+
+
+def column(x: Value, k: int) -> Value:
+    """Column k of a matrix, as a vector."""
+    rows, columns = shape_of(x)
+    if columns == 1:
+        return reshape(x, shape=(rows,))
+    return gather(x, constant(np.array(k), "column"), axis=1)
+
+
+def resample(x: Value, axis: int, indices: np.ndarray, weights: np.ndarray) -> Value:
+    """`weighted_gather` with known positions: few taps are gathered, many are a matrix product."""
+    shape = shape_of(x)
+    wide = dt.f64 if dtype_of(x) == dt.f64 else dt.f32
+    if indices.shape[1] <= MAX_GATHERED_TAPS or not shape[axis].is_const:
+        taken = constant(indices.astype(np.int64), "taps")
+        return weighted_gather(x, taken, constant(weights.astype(wide.storage), "weights"), axis=axis)
+    matrix = np.zeros((len(indices), shape[axis].value))
+    np.add.at(matrix, (np.arange(len(indices))[:, None], indices), weights)
+    order = tuple(k for k in range(len(shape)) if k != axis) + (axis,)
+    back = tuple(order.index(k) for k in range(len(shape)))
+    rows = transpose(as_dtype(x, wide), perm=order)
+    result = matmul(rows, constant(matrix.T.astype(wide.storage).copy(), "weights"))
+    return as_dtype(transpose(result, perm=back), dtype_of(x))
+
+
+def size_scalar(d: Sym, dtype: dt.DType) -> Value:
+    """A dim as a rank-0 tensor."""
+    return ew.cast(sym_tensor(values=(d,), scalar=True), dtype=dtype)
+
+
+@op
+def linear_along(x: Value, coordinates: Value, *, axis: int) -> Value:
+    """Along `axis`, x between its elements at `coordinates` (a float vector); beyond the ends the last element."""
+    shape = shape_of(x)
+    a = checked_axis(axis, len(shape))
+    wide = dtype_of(x) if dtype_of(x) in (dt.f32, dt.f64) else dt.f32
+    below = ew.floor(coordinates)
+    share = ew.cast(ew.sub(coordinates, below), dtype=wide)
+    lanes = tuple(shape_of(coordinates)[0] if k == a else sym(1) for k in range(len(shape)))
+    first = ew.cast(below, dtype=dt.i64)
+    low = gather(as_dtype(x, wide), clamped(first, shape[a]), axis=a)
+    high = gather(as_dtype(x, wide), clamped(ew.add(first, 1), shape[a]), axis=a)
+    weight = reshape(share, shape=lanes)
+    return as_dtype(ew.add(low, ew.mul(ew.sub(high, low), weight)), dtype_of(x))
+
+
+def clamped(positions: Value, size: Sym) -> Value:
+    """Positions made to lie in 0..size."""
+    return ew.max_(ew.min_(positions, sym_tensor(values=(size - 1,), scalar=True)), 0)
+
+
+@op
+def nearest_along(x: Value, positions: Value, *, axis: int) -> Value:
+    """Along `axis`, the elements at integer `positions`; beyond the ends the last element."""
+    a = checked_axis(axis, len(shape_of(x)))
+    return gather(x, clamped(ew.cast(positions, dtype=dt.i64), shape_of(x)[a]), axis=a)
+
+
+def counter(size: Dim) -> Value:
+    """0, 1, ... size - 1 in f64."""
+    return iota(shape=(size,), axis=0, dtype=dt.f64)
+
+
+# Reading at coordinates of the caller's
+
+
+@primitive
+def grid_sample(
+    x: Array, grid: Array, *, mode: str = "linear", padding: str = "zeros", align_corners: bool = False
+) -> Compute:
+    """x [n, c, *space] read at `grid` [n, *out, d], whose last axis holds coordinates in -1..1, last axis first.
+
+    Modes: "nearest", "linear", "cubic". Outside of x, `padding` is "zeros", "border" (the nearest element) or
+    "reflection". With `align_corners` -1 and 1 are the centres of the outermost elements, else their edges.
+    """
+    space = x.shape[2:]
+    require_rank(grid, x.rank, "the grid")
+    if not grid.shape[-1].is_const or grid.shape[-1].value != len(space):
+        raise ValueError(f"the grid has {grid.shape[-1]} coordinates for {len(space)} spatial axes")
+    require_same_dtype(x, grid)
+    if not x.dtype.is_float:
+        raise ValueError(f"a grid samples floats, not {x.dtype}")
+    if mode not in ("nearest", "linear", "cubic") or padding not in ("zeros", "border", "reflection"):
+        raise ValueError(f"there is no mode '{mode}' with padding '{padding}'")
+    if not space:
+        raise ValueError("a grid samples tensors with spatial axes")
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        n, c, *out = i
+        axes = []
+        for k, size in enumerate(space):
+            raw = grid[(n, *out, len(space) - 1 - k)].cast(dt.f32)
+            axes.append(_Taps(t, raw, size, mode, padding, align_corners))
+        return _weighted(t, x, (n, c), axes)
+
+    return compute([x, grid], (x.shape[0], x.shape[1], *grid.shape[1:-1]), body)
+
+
+class _Taps:
+    """Positions and weights of the elements along one axis that a coordinate is made of."""
+
+    def __init__(self, t: Trace, raw: Scalar, size: Sym, mode: str, padding: str, align: bool) -> None:
+        length = t.index(size, dt.i64).cast(dt.f32)
+        at = (raw + 1) * 0.5 * (length - 1) if align else ((raw + 1) * length - 1) * 0.5
+        self.low = t.const(0.0, dt.f32) if align else t.const(-0.5, dt.f32)
+        self.span = length - 1 if align else length
+        self._t, self._size, self._length, self._padding = t, size, length, padding
+        if padding == "border" and mode != "cubic":
+            at = self._limited(at)
+        if padding == "reflection" and mode != "cubic":
+            at = self._reflected(at)
+        if mode == "nearest":
+            start, weights = t.apply("round", at), [None]
+        else:
+            start = t.apply("floor", at)
+            share = at - start
+            weights = [1 - share, share] if mode == "linear" else cubic_weights(share)
+            start = start if mode == "linear" else start - 1
+        self.taps = [(self._bound(start + float(k)), w) for k, w in enumerate(weights)]
+
+    def _limited(self, at: Scalar) -> Scalar:
+        return self._t.apply("min", self._t.apply("max", at, 0.0), self._length - 1)
+
+    def _reflected(self, at: Scalar) -> Scalar:
+        """Folded back at both ends as often as needed."""
+        t, period = self._t, self.span * 2
+        safe = t.apply("max", period, 1e-6)
+        phase = t.apply("mod", at - self.low, safe)
+        folded = t.apply("min", phase, period - phase) + self.low
+        return t.select(self.span > 0, folded, 0.0)
+
+    def _bound(self, at: Scalar) -> Sym:
+        """A position as an index; with zeros one beyond each end stands for all that lies outside."""
+        t = self._t
+        if self._padding == "reflection":
+            at = t.apply("round", self._reflected(at))
+        if self._padding != "zeros":
+            at = self._limited(at)
+        at = t.select(at.eq(at), at, -1.0)  # NaN
+        at = t.apply("min", t.apply("max", at, -1.0), self._length)
+        return t.bind(at.cast(dt.i64), "p", -1)
+
+    def guard(self, position: Sym) -> list[Sym]:
+        return [s.ge0(position), s.lt(position, self._size)]
+
+
+def cubic_weights(share: Scalar, a: float = -0.75) -> list[Scalar]:
+    """Weights of the four elements around a position `share` beyond the second (Keys, 1981)."""
+
+    def near(d: Scalar) -> Scalar:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+
+    def far(d: Scalar) -> Scalar:
+        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+    return [far(share + 1), near(share), near(1 - share), far(2 - share)]
+
+
+def _weighted(t: Trace, x: Array, outer: Sequence[Sym], axes: Sequence[_Taps]) -> Scalar:
+    total: Scalar | None = None
+    for chosen in itertools.product(*[a.taps for a in axes]):
+        guard = [g for axis, (p, _) in zip(axes, chosen, strict=True) for g in axis.guard(p)]
+        term = x.load((*outer, *[p for p, _ in chosen]), guard)
+        for _, w in chosen:
+            term = term if w is None else term.cast(dt.f32) * w
+        total = term if total is None else total + term
+    assert total is not None
+    return total.cast(x.dtype)
+
+
+@primitive
+def roi_align(
+    x: Array,
+    rois: Array,
+    batch: Array,
+    *,
+    size: tuple[int, int],
+    samples: int,
+    scale: float = 1.0,
+    offset: float = 0.5,
+    mode: str = "avg",
+) -> Compute:
+    """Regions of x [n, c, h, w] in a grid of `size` cells, each the mean (or greatest) of samples x samples points.
+
+    `rois` [k, 4] holds x1, y1, x2, y2 (times `scale`, minus `offset`), `batch` [k] the image of each region.
+    Points are interpolated linearly (He et al., Mask R-CNN, 2017).
+    """
+    require_rank(x, 4, "the image")
+    require_rank(rois, 2, "the regions")
+    if samples < 1 or mode not in ("avg", "max"):
+        raise ValueError(f"there is no mode '{mode}' with {samples} samples")
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        (k, c, *cell) = i
+        image = batch[k].cast(dt.i64)
+        inside = (image >= 0) & (image < t.index(x.shape[0]))
+        t.check(inside, "ExecutionError", "a region names an image that does not exist")
+        n = t.bind(t.select(inside, image, 0), "n")
+        taps = [
+            _roi_taps(t, rois, k, axis, cell[axis], r[axis], x.shape[2 + axis], size, samples, scale, offset)
+            for axis in (0, 1)
+        ]
+        terms = [
+            x[n, c, p, q].cast(dt.f32) * w * v for (p, w), (q, v) in itertools.product(taps[0], taps[1])
+        ]  # fmt: skip
+        if mode == "max":
+            best = terms[0]
+            for term in terms[1:]:
+                best = t.apply("max", best, term)
+            return best.cast(x.dtype)
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return (total * (1.0 / samples**2)).cast(x.dtype)
+
+    shape = (rois.shape[0], x.shape[1], *size)
+    combine = "add" if mode == "avg" else "max"
+    return compute([x, rois, batch], shape, body, reduce=(samples, samples), combine=combine, dtype=x.dtype)
+
+
+def _roi_taps(
+    t: Trace,
+    rois: Array,
+    k: Sym,
+    axis: int,
+    cell: Sym,
+    sample: Sym,
+    length: Sym,
+    size: Sequence[int],
+    samples: int,
+    scale: float,
+    offset: float,
+) -> list[tuple[Sym, Scalar]]:
+    """The two elements along an axis that a sample point lies between, with their weights (0 outside)."""
+    start = rois[k, 1 - axis].cast(dt.f32) * scale - offset
+    end = rois[k, 3 - axis].cast(dt.f32) * scale - offset
+    extent = end - start
+    if offset == 0.0:
+        extent = t.apply("max", extent, 1.0)
+    step = extent * (1.0 / size[axis])
+    within = (t.index(sample).cast(dt.f32) + 0.5) * (1.0 / samples) + t.index(cell).cast(dt.f32)
+    at = start + step * within
+    last = t.index(length).cast(dt.f32) - 1
+    visible = (at >= -1.0) & (at <= last + 1)
+    at = t.apply("min", t.apply("max", t.select(visible, at, 0.0), 0.0), last)
+    low = t.apply("floor", at)
+    share = at - low
+    one, none = t.const(1.0, dt.f32), t.const(0.0, dt.f32)
+    first = t.bind(low.cast(dt.i64), "p")
+    second = t.bind(t.apply("min", low + 1, last).cast(dt.i64), "q")
+    return [(first, t.select(visible, one - share, none)), (second, t.select(visible, share, none))]
+
+
+@primitive
+def max_unpool(x: Array, positions: Array, *, shape: Sequence[Dim]) -> Compute:
+    """A tensor of `shape` that holds each x[k] at flat position `positions[k]`, and 0 elsewhere."""
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        place = sym(0)
+        for k, d in zip(i, shape, strict=True):
+            place = place * d + k
+        here = positions[tuple(r)].cast(dt.i64).eq(t.index(place))
+        return t.select(here, x[tuple(r)], 0)
+
+    return compute([x, positions], shape, body, reduce=x.shape, combine="add")
