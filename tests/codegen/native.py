@@ -1,0 +1,78 @@
+"""Compile kernels for this machine and run them on NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.binding as binding
+import numpy as np
+
+from tilewright.codegen.emit import compile_ir
+from tilewright.codegen.llvm import KernelText, kernel_ir
+from tilewright.ir.core import Block, Builder, Func
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import BufferType
+from tilewright.ops.trace import Array, Trace
+from tilewright.target.host import host_target
+from tilewright.target.target import Target
+
+Body = Callable[[Trace, list[Array]], None]
+
+
+def kernel(types: Sequence[BufferType], body: Body, *, dims: Sequence[Sym] = (), outputs: int = 1) -> Func:
+    """A loop kernel whose statements `body(trace, arrays)` writes."""
+    block = Block(list(types))
+    func = Func("k", block, "loops", {"outputs": outputs, "dims": tuple(dims)})
+    builder = Builder(block)
+    trace = Trace(builder)
+    body(trace, [trace.array(a) for a in block.args])
+    builder.emit("return")
+    return func
+
+
+class Native:
+    """Machine code in this process; `address` gives the address of a symbol."""
+
+    def __init__(self, *objects: bytes) -> None:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        machine = binding.Target.from_default_triple().create_target_machine()
+        self.engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+        for blob in objects:
+            self.engine.add_object_file(binding.ObjectFileRef.from_data(blob))
+        self.engine.finalize_object()
+
+    def address(self, symbol: str) -> int:
+        found = int(self.engine.get_function_address(symbol))
+        assert found, symbol
+        return found
+
+
+def run_kernel(
+    func: Func,
+    arrays: Sequence[np.ndarray],
+    dims: Sequence[int] = (),
+    *,
+    target: Target | None = None,
+    slices: Sequence[tuple[int, int]] = ((0, 1 << 40),),
+) -> tuple[KernelText, int]:
+    """Run on `arrays` in place, for each slice of the parallel loop; gives the kernel and its error code."""
+    target = target or host_target()
+    compiled = kernel_ir(func, target)
+    native = Native(compile_ir(compiled.text, target))
+    state = np.zeros(2, np.int32)
+    env = dict(zip((d.name for d in func.attrs["dims"]), dims, strict=True))
+    scratch = np.zeros(compiled.scratch.evaluate(env) + 64, np.uint8)
+    aligned = (scratch.ctypes.data + 63) // 64 * 64
+    kinds: list[Any] = [ctypes.c_void_p] * (len(arrays) + 1) + [ctypes.c_int64] * len(dims)
+    prototype = ctypes.CFUNCTYPE(None, *kinds, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    function = prototype(native.address(compiled.symbol))
+    if compiled.parallel is not None:
+        extent = compiled.parallel.evaluate(env)
+        slices = [(begin, min(end, extent)) for begin, end in slices]
+    for begin, end in slices:
+        pointers = [state.ctypes.data, *(a.ctypes.data for a in arrays)]
+        function(*pointers, *dims, aligned, begin, end)
+    return compiled, int(state[0])

@@ -1,0 +1,131 @@
+"""Conversions between all element types, against NumPy and ml_dtypes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.codegen.native import kernel, run_kernel
+from tilewright.ir import dtype as dt
+from tilewright.ir.dtype import DType
+from tilewright.ir.types import buffer
+from tilewright.ops.trace import Array, Trace
+
+NUMBERS = tuple(d for d in dt.ALL if d is not dt.string)
+INTEGERS = tuple(d for d in NUMBERS if d.is_int)
+FLOATS = tuple(d for d in NUMBERS if d.is_float)
+NARROW = tuple(d for d in FLOATS if d.bits < 32)
+
+
+def _cast(x: np.ndarray, to: DType, kind: str = "vector") -> np.ndarray:
+    source = dt.from_numpy(x.dtype)
+
+    def body(t: Trace, args: list[Array]) -> None:
+        with t.loop(len(x) // 16, "i") as i, t.loop(16, "j", kind) as j:
+            args[1].store((16 * i + j,), args[0][16 * i + j].cast(to))
+
+    out = np.zeros(len(x), to.storage)
+    run_kernel(kernel([buffer(source, [len(x)]), buffer(to, [len(x)])], body), [x, out])
+    return out
+
+
+def _small_integers(dtype: DType) -> np.ndarray:
+    """Numbers that every integer type of 8 bits holds or wraps."""
+    if dtype.bits == 4:
+        return np.arange(16).astype(np.int8).astype(dtype.storage)
+    info = np.iinfo(dtype.storage)
+    edges = [info.min, info.max, 0, 1, 100, 127, info.min // 2, info.max // 3]
+    return np.array(edges * 2, dtype.storage)
+
+
+@pytest.mark.parametrize("to", (*INTEGERS, dt.bool_), ids=str)
+@pytest.mark.parametrize("source", (*INTEGERS, dt.bool_), ids=str)
+def test_integers_wrap(source: DType, to: DType) -> None:
+    x = np.resize([True, False, True], 16) if source is dt.bool_ else _small_integers(source)
+    exact = [int(v) for v in x]
+    modulus = 1 << to.bits
+    expected = [bool(v) for v in exact] if to is dt.bool_ else [v % modulus for v in exact]
+    if to.kind == "int":
+        expected = [v - modulus if v >= modulus // 2 else v for v in expected]
+    assert [int(v) for v in _cast(x, to)] == expected
+
+
+@pytest.mark.parametrize("to", INTEGERS, ids=str)
+@pytest.mark.parametrize("source", [dt.f16, dt.bf16, dt.f32, dt.f64], ids=str)
+def test_floats_to_integers_truncate_and_saturate(source: DType, to: DType) -> None:
+    x = np.array([0.9, -0.9, 1.5, -1.5, 7.0, -8.0, 5.99, 2.0, math.nan, math.inf, -math.inf, 1e4, -1e4, 0, -0.0, 3])
+    x = x.astype(source.storage)
+    low, high = (-(1 << to.bits - 1), (1 << to.bits - 1) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
+    expected = [0 if math.isnan(v) else min(max(math.trunc(v) if math.isfinite(v) else v, low), high) for v in map(float, x)]
+    if to.bits == 4:  # saturates to a byte, then wraps: what does not fit in 4 bits is not defined further
+        x, expected = x[:8], [v for v in map(math.trunc, map(float, x[:8]))]
+        expected = [v % 16 if to is dt.u4 and v >= 0 else max(v, 0) if to is dt.u4 else v for v in expected]
+        x, expected = np.tile(x, 2), expected * 2
+    assert [int(v) for v in _cast(x, to)] == [int(v) for v in expected]
+
+
+@pytest.mark.parametrize("to", [dt.f16, dt.bf16, dt.f32, dt.f64], ids=str)
+@pytest.mark.parametrize("source", (*INTEGERS, dt.bool_), ids=str)
+def test_integers_to_floats(source: DType, to: DType) -> None:
+    x = np.resize([True, False, True], 16) if source is dt.bool_ else _small_integers(source)
+    wide = x.astype(np.int8) if source.bits == 4 else x
+    with np.errstate(over="ignore"):
+        middle = wide.astype(np.float64) if to is dt.f64 else wide.astype(np.float32)
+        expected = middle.astype(to.storage)
+    np.testing.assert_array_equal(_cast(x, to).astype(np.float64), expected.astype(np.float64))
+
+
+def _all_patterns(dtype: DType) -> np.ndarray:
+    width = {8: np.uint8, 16: np.uint16}[dtype.bits]
+    return np.arange(1 << dtype.bits, dtype=np.uint64).astype(width).view(dtype.storage)
+
+
+@pytest.mark.parametrize("source", NARROW, ids=str)
+def test_narrow_floats_widen_exactly(source: DType) -> None:
+    x = _all_patterns(source)
+    np.testing.assert_array_equal(_cast(x, dt.f32), x.astype(np.float32))
+
+
+@pytest.mark.parametrize("to", NARROW, ids=str)
+@pytest.mark.parametrize("source", [dt.f32, dt.f64], ids=str)
+def test_narrowing_rounds_to_nearest_even(source: DType, to: DType) -> None:
+    """Every number of the narrow type, the midpoints between neighbours, and what lies just beside these."""
+    with np.errstate(invalid="ignore"):
+        own = np.unique(_all_patterns(to).astype(np.float64))
+    own = own[np.isfinite(own)]
+    middle = (own[1:] + own[:-1]) / 2
+    above, below = (np.nextafter(middle.astype(source.storage), d) for d in (np.inf, -np.inf))
+    top = own[-1]
+    rest = [math.nan, math.inf, -math.inf, top * 1.01, -top * 1.01, top * 1e3, 1e-30, -1e-30, 0.0, -0.0]
+    with np.errstate(over="ignore"):
+        x = np.concatenate([own, middle, above, below, rest]).astype(source.storage)
+    x = np.resize(x, (len(x) + 15) // 16 * 16)
+    with np.errstate(over="ignore"):
+        expected = x.astype(to.storage)
+    if source is dt.f64:  # ml_dtypes rounds float64 twice; beside a midpoint the answer is known
+        count = len(middle)
+        expected[len(own) + count : len(own) + 2 * count] = np.copysign(own[1:], above).astype(to.storage)
+        expected[len(own) + 2 * count : len(own) + 3 * count] = np.copysign(own[:-1], below).astype(to.storage)
+    got = _cast(x, to)
+    np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(got.astype(np.float32)), np.signbit(expected.astype(np.float32)))
+
+
+@pytest.mark.parametrize("source", FLOATS, ids=str)
+def test_anything_but_zero_is_true(source: DType) -> None:
+    x = np.resize(np.array([0.0, -0.0, 1.0, math.nan, -2.0, 0.5]), 16).astype(source.storage)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(_cast(x, dt.bool_), x.astype(np.float32) != 0)
+
+
+def test_f64_is_rounded_once_on_the_way_to_f16() -> None:
+    x = np.full(16, 1 + 2.0**-11 + 2.0**-40)  # float32 would round it to the midpoint, then to even
+    assert (_cast(x, dt.f16) == np.float16(1 + 2.0**-10)).all()
+
+
+@pytest.mark.parametrize("to", [dt.f8e4m3, dt.bf16, dt.i8], ids=str)
+def test_one_lane_converts_alike(to: DType) -> None:
+    x = np.linspace(-9, 9, 32).astype(np.float32)
+    np.testing.assert_array_equal(_cast(x, to, "serial").view(np.uint8), _cast(x, to).view(np.uint8))

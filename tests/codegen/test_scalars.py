@@ -1,0 +1,175 @@
+"""Every scalar operation in every element type, against NumPy; the same lanes as one vector and one by one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.native import kernel, run_kernel
+from tilewright.ir import dtype as dt
+from tilewright.ir.dtype import DType
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.types import buffer
+from tilewright.ops.trace import Array, Trace
+
+N = 128  # two vectors of the widest loop
+INTEGERS = (dt.i8, dt.u8, dt.i16, dt.u16, dt.i32, dt.u32, dt.i64, dt.u64)
+FLOATS = (dt.f16, dt.bf16, dt.f32, dt.f64)
+NARROW = (dt.f8e4m3, dt.f8e4m3fnuz, dt.f8e5m2, dt.f8e5m2fnuz)
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1e30, -1e30, math.inf, -math.inf, math.nan, 3.0, -7.0, 1e-30]
+
+# Largest error allowed in units of the last place, where not exact.
+ULP = {"pow": 8, "rsqrt": 4, **dict.fromkeys(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf"], 6),
+       **dict.fromkeys("sin cos tan asin acos atan sinh cosh asinh acosh atanh atan2".split(), 6)}  # fmt: skip
+DOMAIN = {"acosh": (1, 9), "atanh": (-0.99, 0.99), "asin": (-1, 1), "acos": (-1, 1), "log": (1e-3, 50),
+          "log1p": (-0.9, 50), "sqrt": (0, 50), "rsqrt": (1e-3, 50)}  # fmt: skip
+
+
+def _floats(dtype: DType, seed: int, name: str) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    low, high = DOMAIN.get(name, (-8, 8))
+    values = rng.uniform(low, high, N)
+    if name not in DOMAIN and name not in ULP and name not in ("rem", "mod"):
+        values[: len(SPECIAL)] = rng.permutation(SPECIAL)
+    return values.astype(np.float32 if dtype.bits < 64 else np.float64).astype(dtype.storage)
+
+
+def _integers(dtype: DType, seed: int, name: str) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    info = np.iinfo(dtype.storage)
+    values = rng.integers(info.min, info.max, N, dtype.storage, endpoint=True)
+    values[:4] = [info.min, info.max, 0, 1]
+    small = rng.integers(0 if info.min == 0 else -9, 9, N // 2).astype(dtype.storage)
+    values[N // 2 :] = small
+    if seed == 2 and name in ("div", "rem", "mod"):
+        values[values == 0] = 3
+    if seed == 2 and name in ("shl", "shr", "pow"):
+        values = rng.integers(0, 8 * dtype.bytes if name != "pow" else 5, N).astype(dtype.storage)
+    return values
+
+
+def _operands(name: str, dtype: DType) -> list[np.ndarray]:
+    if name == "select":
+        rng = np.random.default_rng(9)
+        return [rng.integers(0, 2, N).astype(bool), *(_values(name, dtype, s) for s in (1, 2))]
+    arrays = [_values(name, dtype, s) for s in (1, 2)][: SCALAR_OPS[name].arity]
+    if name == "pow" and dtype.is_float:
+        arrays[0] = np.abs(arrays[0].astype(np.float64)).astype(dtype.storage)
+    return arrays
+
+
+def _values(name: str, dtype: DType, seed: int) -> np.ndarray:
+    if dtype.kind == "bool":
+        return np.random.default_rng(seed).integers(0, 2, N).astype(bool)
+    return _floats(dtype, seed, name) if dtype.is_float else _integers(dtype, seed, name)
+
+
+def _native(name: str, arrays: list[np.ndarray], kind: str) -> np.ndarray:
+    dtypes = tuple(dt.from_numpy(a.dtype) for a in arrays)
+    result = SCALAR_OPS[name].result_dtype(dtypes)
+
+    def body(t: Trace, args: list[Array]) -> None:
+        with t.loop(N // 64, "i") as i, t.loop(64, "j", kind) as j:
+            args[-1].store((64 * i + j,), t.apply(name, *[a[64 * i + j] for a in args[:-1]]))
+
+    out = np.zeros(N, result.storage)
+    _, error = run_kernel(kernel([buffer(d, [N]) for d in (*dtypes, result)], body), [*arrays, out])
+    assert error == 0
+    return out
+
+
+def _reference(name: str, arrays: list[np.ndarray]) -> Any:
+    """In float64 for floats, exactly for the others."""
+    wide = [a.astype(np.float64) if dt.from_numpy(a.dtype).is_float else a for a in arrays]
+    with np.errstate(all="ignore"):
+        if name == "shl":
+            return np.left_shift(*arrays)
+        return SCALAR_OPS[name].evaluate(*wide)
+
+
+def _check(name: str, got: np.ndarray, expected: Any, dtype: DType) -> None:
+    if not dtype.is_float:
+        np.testing.assert_array_equal(got, np.asarray(expected).astype(got.dtype))
+        return
+    with np.errstate(all="ignore"):
+        rounded = np.asarray(expected).astype(dtype.storage)
+    if name not in ULP:
+        np.testing.assert_array_equal(got.astype(np.float64), rounded.astype(np.float64))
+        return
+    units = {16: 2.0**-10 if dtype is dt.f16 else 2.0**-7, 32: 2.0**-23, 64: 2.0**-52}[dtype.bits]
+    tolerance = units * (ULP[name] if dtype.bits > 16 else 1)
+    np.testing.assert_allclose(got.astype(np.float64), rounded.astype(np.float64), rtol=tolerance, atol=1e-37)
+
+
+INTEGER_OPS = [
+    "add", "sub", "mul", "div", "rem", "mod", "pow", "min", "max", "and", "or", "xor", "shl", "shr", "eq", "ne",
+    "lt", "le", "gt", "ge", "select", "neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "is_nan",
+]  # fmt: skip
+BOOL_OPS = ["and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", "select", "min", "max", "add", "mul"]
+FLOAT_OPS = sorted(set(SCALAR_OPS) - {"and", "or", "xor", "not", "shl", "shr"})
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("name", INTEGER_OPS)
+def test_integers(name: str, dtype: DType) -> None:
+    arrays = _operands(name, dtype)
+    expected = arrays[0] if name in ("floor", "ceil", "round", "trunc") else _reference(name, arrays)
+    result = SCALAR_OPS[name].result_dtype(tuple(dt.from_numpy(a.dtype) for a in arrays))
+    _check(name, _native(name, arrays, "vector"), expected, result)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", FLOAT_OPS)
+def test_floats(name: str, dtype: DType) -> None:
+    arrays = _operands(name, dtype)
+    result = SCALAR_OPS[name].result_dtype(tuple(dt.from_numpy(a.dtype) for a in arrays))
+    _check(name, _native(name, arrays, "vector"), _reference(name, arrays), result)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("name", ["add", "mul", "neg", "max", "lt"])
+def test_eight_bit_floats(name: str, dtype: DType) -> None:
+    """Computed in float32 and rounded once: what float64 gives, as sums and products of 8-bit floats are exact."""
+    arrays = _operands(name, dtype)
+    result = SCALAR_OPS[name].result_dtype((dtype, dtype))
+    _check(name, _native(name, arrays, "vector"), _reference(name, arrays), result)
+
+
+@pytest.mark.parametrize("name", BOOL_OPS)
+def test_booleans(name: str) -> None:
+    arrays = _operands(name, dt.bool_)
+    expected = {"add": np.logical_or, "mul": np.logical_and, "min": np.logical_and, "max": np.logical_or}
+    reference = expected[name](*arrays) if name in expected else _reference(name, arrays)
+    np.testing.assert_array_equal(_native(name, arrays, "vector"), reference)
+
+
+@pytest.mark.parametrize("name", ["add", "div", "pow", "max", "erf", "select", "mod", "sign"])
+@pytest.mark.parametrize("dtype", [dt.i32, dt.f32, dt.f16], ids=str)
+def test_one_lane_gives_the_same(name: str, dtype: DType) -> None:
+    if name == "erf" and dtype is dt.i32:
+        pytest.skip("erf of integers does not exist")
+    arrays = _operands(name, dtype)
+    np.testing.assert_array_equal(_native(name, arrays, "serial"), _native(name, arrays, "vector"))
+
+
+def test_negative_integer_powers_go_towards_zero() -> None:
+    base = np.resize(np.array([1, -1, 2, -3, 0], np.int32), N)
+    exponent = np.resize(np.array([-1, -2, -3], np.int32), N)
+    with np.errstate(divide="ignore"):
+        expected = np.trunc(np.where(base == 0, 0.0, base.astype(np.float64) ** exponent)).astype(np.int32)
+    np.testing.assert_array_equal(_native("pow", [base, exponent], "vector"), expected)
+
+
+def test_extrema_with_literals_keep_nan() -> None:
+    x = np.resize(np.array([math.nan, -1, 0.5, 9, -math.inf, math.inf], np.float32), 16)
+
+    def body(t: Trace, args: list[Array]) -> None:
+        with t.loop(16, "j", "vector") as j:
+            args[1].store((j,), t.apply("min", t.apply("max", args[0][j], 0.0), 6.0))
+
+    out = np.zeros_like(x)
+    run_kernel(kernel([buffer(dt.f32, [16])] * 2, body), [x, out])
+    np.testing.assert_array_equal(out, np.minimum(np.maximum(x, 0), 6))
