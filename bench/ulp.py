@@ -24,9 +24,11 @@ from tilewright.codegen.vmath import SUPPORTED, vmath_arity, vmath_declarations,
 Floats = npt.NDArray[np.floating]
 ELEMENT = {"f32": ("float", np.float32), "f64": ("double", np.float64)}
 LANES = 16
-CHUNK = 1 << 20
+CHUNK = 1 << 16
 INFINITY_AS_NUMBER = 2.0**128
 """What inf stands for as a float32 result that overflowed by rounding."""
+EXPONENT_BITS = 0x7FF << 52
+"""Of a float64's bits, those that make it a power of two when the others are cleared."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,12 @@ def ulp_errors(result: Floats, exact: Floats) -> Floats:
 
     A nan on one side only, a wrong sign (also of a zero) and a missed pole count as inf.
     """
-    size = np.clip(np.abs(exact), 2.0**-126, INFINITY_AS_NUMBER / 2)
-    with np.errstate(invalid="ignore", over="ignore"):
-        unit = 2.0 ** (np.floor(np.log2(size)) - 23)
+    reference = np.clip(exact, -INFINITY_AS_NUMBER, INFINITY_AS_NUMBER)
+    binade = (reference.view(np.int64) & EXPONENT_BITS).view(np.float64)
+    unit = np.clip(binade, 2.0**-126, INFINITY_AS_NUMBER / 2) * 2.0**-23
+    with np.errstate(invalid="ignore"):
         given = np.clip(result.astype(np.float64), -INFINITY_AS_NUMBER, INFINITY_AS_NUMBER)
-        errors = np.abs(given - np.clip(exact, -INFINITY_AS_NUMBER, INFINITY_AS_NUMBER)) / unit
+        errors = np.abs(given - reference) / unit
     nan = np.isnan(exact)
     wrong = (np.isnan(result) != nan) | (~nan & (np.signbit(result) != np.signbit(exact)))
     wrong |= np.isinf(exact) & (result != exact)

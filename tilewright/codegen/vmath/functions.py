@@ -59,7 +59,7 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
         "exp": Function(exponential.exp, 2.5),
         "exp2": Function(exponential.exp2, 2.5),
         "expm1": Function(exponential.expm1, 2.0),
-        "log": Function(logarithm.log, 1.0),
+        "log": Function(logarithm.log, 1.5),
         "log1p": Function(logarithm.log1p, 2.0),
         "pow": Function(logarithm.pow, 1.0, arity=2),
         "rsqrt": Function(_reciprocal_root, 1.5),
