@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import loop_programs as programs
 import numpy as np
 import pytest
 
+from tests.loops import programs
 from tilewright.ir.core import Func, Op
 from tilewright.ir.sym import var
 from tilewright.loops.cache import cache_write

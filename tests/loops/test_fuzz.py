@@ -8,13 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import loop_programs as programs
 import numpy as np
 import pytest
 
+from tests.loops import programs
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import ge0, var
+from tilewright.ir.verify import verify_func
 from tilewright.loops.cache import cache, cache_write
 from tilewright.loops.cost import iterations
 from tilewright.loops.fission import fission
@@ -27,6 +29,7 @@ from tilewright.loops.packing import Packing, apply_packing
 from tilewright.loops.parallel import parallel
 from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
+from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.split import split
 from tilewright.loops.unroll import unroll
 from tilewright.loops.vectorize import vectorize, vectorize_reduction
@@ -68,7 +71,8 @@ def product(r: random.Random) -> tuple[Func, dict[str, int]]:
 
 
 def rows_normalised(r: random.Random) -> tuple[Func, dict[str, int]]:
-    """Row maximum, row sum of the differences, result of both: three reductions and maps over the same rows."""
+    """Row maximum, row sum of the differences, result of both: three reductions and maps over the same
+    rows."""
     m, n = r.randint(1, 7), r.randint(1, 9)
 
     def body(t: Trace, x: Array, y: Array) -> None:
@@ -152,7 +156,7 @@ def gathered(r: random.Random) -> tuple[Func, dict[str, int]]:
 
     def body(t: Trace, x: Array, y: Array) -> None:
         with t.loop(m, "a") as i, t.loop(n, "b") as j:
-            row = t.bind(t.apply("abs", x[i, 0]), "row", 0, 8)
+            row = t.bind(t.apply("abs", x[i, 0]).cast(dt.i64), "row", 0, 8)
             y.store((i, j), x.load((row, j), [ge0(m - 1 - row)], -1))
 
     return programs.kernel([(m, n)], [(m, n)], body), {}
@@ -294,6 +298,7 @@ def test_any_accepted_schedule_keeps_the_meaning(seed: int) -> None:
                 STEP_KINDS[name](func, r)
             except ScheduleError:
                 history[-1] = f"({name})"
+            verify_func(func, LOOPS_SPEC)
             found = outputs(func, arrays, env, r.random() < 0.5)
             for want, got in zip(expected, found, strict=True):
                 assert np.array_equal(want, got), "the result changed"

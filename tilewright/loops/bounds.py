@@ -15,8 +15,8 @@ Ranges = dict[Sym, Interval]
 def upper(e: Sym, ranges: Ranges) -> Sym | None:
     """An expression without the variables of `ranges` that is never below `e`; None when none was found.
 
-    Ranges are inclusive and listed outermost first; those of inner variables may refer to outer ones. The bound is
-    exact for expressions that are affine in each variable with a coefficient of known sign.
+    Ranges are inclusive and listed outermost first; those of inner variables may refer to outer ones. The
+    bound is exact for expressions that are affine in each variable with a coefficient of known sign.
     """
     return _extreme(e, ranges, 1)
 
@@ -126,7 +126,8 @@ class Region:
 
 
 def box(indices: Sequence[tuple[Sym, ...]], ranges: Sequence[Ranges]) -> Region | None:
-    """The smallest known box around index tuples, the k-th over `ranges[k]`; None when an axis has no bound."""
+    """The smallest known box around index tuples, the k-th over `ranges[k]`; None when an axis has no
+    bound."""
     start: list[Sym] = []
     sizes: list[Sym] = []
     for axis in range(len(indices[0])):

@@ -47,7 +47,8 @@ class Cached:
 
 
 def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: str = "reg") -> Cached:
-    """Use a tile instead of `buffer` from op `first` to op `last` of the same block (by default just `first`).
+    """Use a tile instead of `buffer` from op `first` to op `last` of the same block (by default just
+    `first`).
 
         for k { C[i, j] = C[i, j] + S }
 
@@ -58,17 +59,18 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
         for k { acc[0, 0] = acc[0, 0] + S }
         C[i, j] = acc[0, 0]
 
-    The tile is filled before unless the first access overwrites all of it, and written back when it was changed.
-    ScheduleError when the part that is used has no known bounds (for "reg": no constant size), or when elements that
-    are not certainly written would be written back inside of a parallel loop.
+    The tile is filled before unless the first access overwrites all of it, and written back when it was
+    changed. ScheduleError when the part that is used has no known bounds (for "reg": no constant size), or
+    when elements that are not certainly written would be written back inside of a parallel loop.
     """
-    for around in enclosing_loops(first):
-        refuse_in_vector("cache", buffer, around)
+    refuse_in_vector("cache", buffer, enclosing_loops(first))
     block = block_of(first)
     last = last or first
     if last.parent is not block or block.ops.index(last) < block.ops.index(first):
         refuse("cache", buffer, f"{describe(last)} does not follow {describe(first)} in the same block")
     scope = block.ops[block.ops.index(first) : block.ops.index(last) + 1]
+    if any(is_loop(op) and kind_of(op) == "parallel" for op in scope):
+        refuse("cache", buffer, "it would be copied beside the parallel loop; cache before parallel")
     found = [a for a in accesses(scope) if a.buffer is buffer]
     if not found:
         refuse("cache", buffer, f"{describe(first)} does not use it")
@@ -127,10 +129,10 @@ def _roots(nest: list[Op]) -> list[Op]:
 def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
     """Compute an output argument in a buffer of its own, which a new last nest copies out.
 
-        for i in 0..n { C[i] = S }    ->    t = alloc; for i in 0..n { t[i] = S }; for j in 0..n { C[j] = t[j] }
+        for i in 0..n { C[i] = S }    ->    for i in 0..n { t[i] = S }; for j in 0..n { C[j] = t[j] }
 
-    The copy can then be tiled and `fuse_at` brings the computation into its tiles. ScheduleError when the buffer is
-    no output, or is not certainly written as a whole before it is read.
+    The copy can then be tiled and `fuse_at` brings the computation into its tiles. ScheduleError when the
+    buffer is no output, or is not certainly written as a whole before it is read.
     """
     if buffer not in func.args[len(func.args) - func.attrs.get("outputs", 1) :]:
         refuse("cache_write", buffer, "it is not an output of the kernel")

@@ -15,8 +15,8 @@ from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, loop
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that a kernel reads from and writes to one buffer: executed loads and stores, and how much memory of it
-    these touch at most (`distinct`)."""
+    """Bytes that a kernel reads from and writes to one buffer: executed loads and stores, and how much
+    memory of it these touch at most (`distinct`)."""
 
     loaded: Sym
     stored: Sym
@@ -25,10 +25,11 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Executed scalar operations (`operations`; those on floats are `flops`), and the traffic of each buffer.
+    """Executed scalar operations (`operations`; those on floats are `flops`), and the traffic of each
+    buffer.
 
-    Work under a condition counts as if the condition always held, so all numbers are upper bounds. Expressions are
-    over the kernel's dims.
+    Work under a condition counts as if the condition always held, so all numbers are upper bounds.
+    Expressions are over the kernel's dims.
     """
 
     operations: Sym

@@ -1,7 +1,7 @@
 """Which iterations of a loop may touch the same element: the analysis behind every legality check.
 
-Everything here errs on the safe side: "separated" and "ordered" are proofs, and a missing proof means no more than
-that. Index variables that come from data (`bind`) count as unknown within their numeric bounds.
+Everything here errs on the safe side: "separated" and "ordered" are proofs, and a missing proof means no
+more than that. Index variables that come from data (`bind`) count as unknown within their numeric bounds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from tilewright.loops.nest import buffer_type, is_loop, loop_range, loop_var
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
-    """One load or store: `loops` are those around it below the root of the analysis, outermost first; `conditional`
-    when a guard or an `if` may skip it; `unknown` are the data-dependent variables of its index."""
+    """One load or store: `loops` are those around it below the root of the analysis, outermost first;
+    `conditional` when a guard or an `if` may skip it; `unknown` are the data-dependent variables of its
+    index."""
 
     op: Op
     buffer: Value
@@ -29,6 +30,11 @@ class Access:
     loops: tuple[Op, ...]
     conditional: bool
     unknown: frozenset[Sym]
+
+    @property
+    def place(self) -> str:
+        """The access as error messages show it."""
+        return f"{self.op.name} at [{', '.join(map(str, self.idx))}]"
 
 
 def accesses(roots: Op | Block | Sequence[Op]) -> list[Access]:
@@ -113,14 +119,15 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
 
 
 def ordered(first: Access, second: Access, loop: Op, outer: Ranges) -> bool:
-    """Whether `first` in a later iteration of `loop` never touches what `second` touches in an earlier one."""
+    """Whether `first` in a later iteration of `loop` never touches what `second` touches earlier."""
     return _never_meet(first, second, loop, (loop,), set(), outer, both=False)
 
 
 def _never_meet(
     a: Access, b: Access, loop: Op, band: Sequence[Op], equal: set[Op], outer: Ranges, *, both: bool
 ) -> bool:
-    """No common element of `a` at a later and `b` at an earlier iteration of `loop` (and the reverse, for `both`)."""
+    """No common element of `a` at a later and `b` at an earlier iteration of `loop` (and the reverse, for
+    `both`)."""
     known = outer | {loop_var(o): loop_range(o) for o in band if o is loop or o in equal}
     moving_a, moving_b = _moving(a, band, known), _moving(b, band, known)
     v = loop_var(loop)
@@ -181,7 +188,8 @@ def _apart(later: Interval, earlier: Interval, v: Sym, known: Ranges) -> bool:
 
 
 def _direction(e: Sym, v: Sym) -> int | None:
-    """1 when `e` never falls as `v` rises, -1 when it never rises, 0 when it does not change; None if unknown."""
+    """1 when `e` never falls as `v` rises, -1 when it never rises, 0 when it does not change; None if
+    unknown."""
     affine = affine_in(e, v)
     if affine is None:
         return None
@@ -209,11 +217,13 @@ class Accumulation:
 
     @property
     def idx(self) -> tuple[Sym, ...]:
-        return self.store.attrs["idx"]
+        idx: tuple[Sym, ...] = self.store.attrs["idx"]
+        return idx
 
 
 def accumulation_of(store: Op) -> Accumulation | None:
-    """The accumulation that ends in this store; None when it is no accumulation by an associative operation."""
+    """The accumulation that ends in this store; None when it is no accumulation by an associative
+    operation."""
     combine = store.operands[0].op
     if combine is None or combine.name not in SCALAR_OPS or SCALAR_OPS[combine.name].identity is None:
         return None
@@ -251,8 +261,9 @@ def accumulators(found: Sequence[Access]) -> dict[Value, str]:
 def order_dependences(
     found: Sequence[Access], band: Sequence[Op], outer: Ranges
 ) -> Iterator[tuple[Access, Access, set[Op]]]:
-    """Pairs that may meet in iterations which differ in two or more loops of `band`, with these loops: exchanging
-    them could swap the accesses. Accumulations by one operation are left out, as their order does not matter."""
+    """Pairs that may meet in iterations which differ in two or more loops of `band`, with these loops:
+    exchanging them could swap the accesses. Accumulations by one operation are left out, as their order
+    does not matter."""
     sums = accumulators(found)
     for k, a in enumerate(found):
         if a.buffer in sums:

@@ -34,7 +34,8 @@ from tilewright.loops.nest import (
 
 
 class Fission(NamedTuple):
-    """The loops around the first and the second part, outermost first. Those of the second are the original ones."""
+    """The loops around the first and the second part, outermost first. Those of the second are the original
+    ones."""
 
     before: list[Op]
     after: list[Op]
@@ -45,8 +46,9 @@ def fission(func: Func, last: Op, depth: int = 1) -> Fission:
 
         for i { for j { S; T } }    ->    for i { for j { S } }; for i { for j { T } }      (last=S, depth=2)
 
-    Conditions around the ops are doubled as well. ScheduleError when a scalar of the first part is used in the second, when anything stands beside an inner one of
-    these loops, or when the second part may touch in one iteration what the first touches in a later one.
+    Conditions around the ops are doubled as well. ScheduleError when a scalar of the first part is used in
+    the second, when anything stands beside an inner one of these loops, or when the second part may touch
+    in one iteration what the first touches in a later one.
     """
     block = block_of(last)
     cut = block.ops.index(last) + 1
@@ -108,5 +110,5 @@ def _check_order(first: list[Op], second: list[Op], loops: list[Op], last: Op) -
             refuse(
                 "fission",
                 last,
-                f"{describe(y.op)} may touch {describe(x.buffer)} before a later {x.op.name} of it",
+                f"{y.place} may touch {describe(x.buffer)} before a later {x.op.name} of it",
             )

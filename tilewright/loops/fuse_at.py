@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ge0, prove
 from tilewright.ir.types import ScalarType
 from tilewright.loops.bounds import Ranges, Region
@@ -39,7 +40,8 @@ STEP = "fuse_at"
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """What `fuse_at` made: the small buffer, the nests that fill it, and for each loop of the producers its copy."""
+    """What `fuse_at` made: the small buffer, the nests that fill it, and for each loop of the producers its
+    copy."""
 
     buffer: Value
     nests: list[Op] = field(default_factory=list)
@@ -47,7 +49,8 @@ class Fused:
 
 
 def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: str = "if") -> Fused:
-    """Compute what one iteration of `loop` reads of `buffer` at the start of that iteration, in a smaller buffer.
+    """Compute what one iteration of `loop` reads of `buffer` at the start of that iteration, in a smaller
+    buffer.
 
         t = alloc f32[n]
         for i in 0..n { t[i] = S(i) }
@@ -61,14 +64,15 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
           for ji in 0..8 { y[8*jo + ji] = T(t1[ji]) }
         }
 
-    The producers are the nests before `loop` that write `buffer`, which must index it by their own loop variables.
-    They are copied; the originals go when nobody else reads the buffer, so a buffer with several consumers is fused
-    into one after the other. Where the region may reach beyond what the producers compute, guard="if" puts a
-    condition around their bodies and guard="loads" around their loads only (the surplus elements are then computed
-    from zeros and never read). ScheduleError when the buffer is an argument, when a producer also writes something
-    else or reads what is written in between, or when the region is not known.
+    The producers are the nests before `loop` that write `buffer`, which must index it by their own loop
+    variables. They are copied; the originals go when nobody else reads the buffer, so a buffer with several
+    consumers is fused into one after the other. Where the region may reach beyond what the producers
+    compute, guard="if" puts a condition around their bodies and guard="loads" around their loads only (the
+    surplus elements are then computed from zeros and never read). ScheduleError when the buffer is an
+    argument, when a producer also writes something else or reads what is written in between, or when the
+    region is not known.
     """
-    refuse_in_vector(STEP, buffer, loop)
+    refuse_in_vector(STEP, buffer, [*enclosing_loops(loop), loop])
     alloc = buffer.op
     if alloc is None or alloc.name != "alloc":
         refuse(
@@ -146,15 +150,21 @@ class _Fusion:
 
     def run(self, stages: Sequence[Op]) -> Fused:
         made = Fused(self.new)
-        for stage in stages:
-            made.nests.append(self._copy(stage, made.copies))
+        try:
+            for stage in stages:
+                axes = self._axes(stage)
+                made.nests.append(stage.clone({}))
+                self._adapt(stage, made.nests[-1], axes, made.copies)
+        except ScheduleError:
+            for nest in made.nests:  # a copy that is not used must not stay among the users of what it reads
+                nest.drop()
+            raise
         assert self.new.op is not None
         insert_at(body_of(self.loop), 0, [self.new.op, *made.nests])
         return made
 
-    def _copy(self, stage: Op, copies: dict[Op, Op]) -> Op:
-        axes = self._axes(stage)
-        copy = stage.clone({})
+    def _adapt(self, stage: Op, copy: Op, axes: dict[Op, int], copies: dict[Op, Op]) -> None:
+        """Make a fresh copy of a producer fill the small buffer."""
         mapping: dict[Sym, Sym] = {}
         pairs = list(zip(stage.walk(), copy.walk(), strict=True))
         conditions: dict[Sym, list[Sym]] = {}  # new variable -> what keeps it inside of the producer's domain
@@ -177,7 +187,6 @@ class _Fusion:
                 redirect(new, self.new, self.region.start)
         if innermost is not None:
             self._protect(innermost, copy, conditions)
-        return copy
 
     def _axes(self, stage: Op) -> dict[Op, int]:
         """The loops of a producer that run over the axes of the buffer."""

@@ -29,9 +29,9 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
 
         for i in 0..m { for j in 0..n { S(i, j) } }    ->    for ij in 0..m*n { S(ij // n, ij % n) }
 
-    ScheduleError when `inner` is not the only op of `outer`, when its extent reads the variable of `outer`, when one
-    of them is a vector or unrolled loop, or when `outer` is parallel and the iterations of `inner` are not
-    independent.
+    ScheduleError when `inner` is not the only op of `outer`, when its extent reads the variable of `outer`,
+    when one of them is a vector or unrolled loop, or when `outer` is parallel and the iterations of `inner`
+    are not independent.
     """
     if body_of(outer).ops != [inner] or not is_loop(inner):
         refuse("fuse_loops", outer, f"it must hold exactly {describe(inner)}")
@@ -58,8 +58,8 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
         for i in 0..n { S(i) }
         for j in 0..n { T(j) }       ->    for i in 0..n { S(i); T(i) }
 
-    ScheduleError when they are not neighbours of the same extent and kind, or when T(i) may touch what S writes (or
-    write what S reads) in a later iteration.
+    ScheduleError when they are not neighbours of the same extent and kind, or when T(i) may touch what S
+    writes (or write what S reads) in a later iteration.
     """
     block = block_of(first)
     if second.parent is not block or block.ops.index(second) != block.ops.index(first) + 1:
@@ -75,7 +75,7 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
             substitute_in(body_of(second), {v: loop_var(second)})
             refuse(
                 "fuse_siblings", first,
-                f"{describe(y.op)} in {describe(second)} may need {describe(x.buffer)} from a later iteration",
+                f"the second's {y.place} of {describe(x.buffer)} may come before a later {x.place}",
             )  # fmt: skip
     ops = take_ops(body_of(second))
     block.ops.remove(second)

@@ -1,7 +1,8 @@
 """Running a kernel on NumPy arrays: the meaning of the loop level, and the oracle for every transformation.
 
-Slow and obvious, with two aids: every access is checked against its buffer's shape, and an innermost loop runs all
-its iterations at once with NumPy when a look at the actual positions shows that no two of them meet.
+Slow and obvious, with two aids: every access is checked against its buffer's shape, and an innermost loop
+runs all its iterations at once with NumPy when a look at the actual positions shows that no two of them
+meet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType, ScalarType
 
 WIDE_ENOUGH = 4
@@ -28,10 +29,11 @@ def run_kernel(
 ) -> None:
     """Execute a kernel in place on one array for each argument, with `env` giving its dims by name.
 
-    The lanes of a vector loop run side by side, op by op; a parallel loop runs in order, or from its last iteration
-    to its first with `backwards`, which must make no difference. An array holds either the buffer's logical shape, or (for a
-    buffer with strides or an offset) is flat memory. ExecutionError for a failing `check`; InternalError, naming the
-    buffer and the index, for an access out of bounds, and for arrays that do not fit.
+    The lanes of a vector loop run side by side, op by op; a parallel loop runs in order, or from its last
+    iteration to its first with `backwards`, which must make no difference. An array holds either the
+    buffer's logical shape, or (for a buffer with strides or an offset) is flat memory. ExecutionError for a
+    failing `check`; InternalError, naming the buffer and the index, for an access out of bounds, and for
+    arrays that do not fit.
     """
     _Run(func, dict(env or {}), backwards).run(arrays)
 
@@ -52,9 +54,10 @@ class _Memory:
         for axis, (i, n, step) in enumerate(zip(idx, self.shape, self.strides, strict=True)):
             low, high = (i, i) if isinstance(i, int) else (int(i.min()), int(i.max()))
             if low < 0 or high >= n:
+                wrong = low if low < 0 else high
                 raise InternalError(
-                    f"{what} of buffer '{self.name}' {list(self.shape)} at index {low if low < 0 else high} of axis "
-                    f"{axis}, which is out of 0..{n}; the schedule or the lowering of this kernel is wrong"
+                    f"{what} of buffer '{self.name}' {list(self.shape)} at index {wrong} of axis {axis}, "
+                    f"which is out of 0..{n}; the schedule or lowering of this kernel is wrong"
                 )
             total = total + i * step
         return total
@@ -100,7 +103,7 @@ class _Run:
             )
         if not array.flags.c_contiguous:
             raise InternalError(f"argument '{value.name}': the array must be C-contiguous")
-        if type.is_dense and type.offset == 0 and array.shape != memory.shape:
+        if type.is_dense and type.offset is ZERO and array.shape != memory.shape:
             raise InternalError(
                 f"argument '{value.name}' is {type}, the array is {array.dtype}{list(array.shape)}"
             )
@@ -166,7 +169,8 @@ class _Run:
             self.lanes, self.mask = None, None
 
     def _speculate(self, block: Block, name: str, extent: int) -> bool:
-        """Run the iterations of a serial loop side by side; False, with memory as it was, when that would differ."""
+        """Run the iterations of a serial loop side by side; False, with memory as it was, when that would
+        differ."""
         self.speculating, self.log, self.undo = True, [], []
         try:
             self._side_by_side(block, name, extent)

@@ -1,4 +1,5 @@
-"""Moving around in a loop program and editing it: loops are `for` ops, and an op keeps its identity under edits."""
+"""Moving around in a loop program and editing it: loops are `for` ops, and an op keeps its identity under
+edits."""
 
 from __future__ import annotations
 
@@ -36,15 +37,18 @@ def is_loop(op: Op) -> bool:
 
 
 def loop_var(loop: Op) -> Sym:
-    return loop.attrs["var"]
+    v: Sym = loop.attrs["var"]
+    return v
 
 
 def extent_of(loop: Op) -> Sym:
-    return loop.attrs["extent"]
+    extent: Sym = loop.attrs["extent"]
+    return extent
 
 
 def kind_of(loop: Op) -> str:
-    return loop.attrs["kind"]
+    kind: str = loop.attrs["kind"]
+    return kind
 
 
 def body_of(op: Op) -> Block:
@@ -138,7 +142,8 @@ def names_in(func: Func) -> set[str]:
 
 
 def fresh_var(names: set[str], hint: str, extent: Sym) -> Sym:
-    """A new loop variable for 0..extent, called `hint` or a free variation of it, which is added to `names`."""
+    """A new loop variable for 0..extent, called `hint` or a free variation of it, which is added to
+    `names`."""
     name, n = hint, 0
     while name in names:
         n += 1

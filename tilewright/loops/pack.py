@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value
-from tilewright.ir.sym import Sym, ge0, prove
+from tilewright.ir.sym import ZERO, Sym, ge0, prove
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.deps import accesses
@@ -48,11 +48,11 @@ def pack(
           for k { for ii { S(p[k, ii]) } }
         }
 
-    Elements outside of the buffer are zeros in the tile, so conditions that only keep a load inside of the buffer
-    (with `other` 0) are dropped at the uses. ScheduleError when the loop writes the buffer, or the part that it reads
-    has no known bounds or sizes.
+    Elements outside of the buffer are zeros in the tile, so conditions that only keep a load inside of the
+    buffer (with `other` 0) are dropped at the uses. ScheduleError when the loop writes the buffer, or the
+    part that it reads has no known bounds or sizes.
     """
-    refuse_in_vector("pack", buffer, loop)
+    refuse_in_vector("pack", buffer, [*enclosing_loops(loop), loop])
     found = [a for a in accesses(body_of(loop)) if a.buffer is buffer]
     if not found:
         refuse("pack", buffer, f"{describe(loop)} does not read it")
@@ -88,13 +88,15 @@ def pack(
 
 
 def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
-    """Expect an input argument in packed layout: for operands that are constant, so that packing costs nothing.
+    """Expect an input argument in packed layout: for operands that are constant, so that packing costs
+    nothing.
 
         S(B[k, 32*jo + ji])    ->    S(Bp[jo, k, ji])        with Packing(((), (32,)), (1, 0, 2))
 
-    The argument's type changes and `func.attrs["packed"]` (argument index -> Packing) tells the caller to pass
-    `apply_packing(array, packing)`. Conditions that only keep a load inside of the buffer are dropped where the added
-    zeros take their part. ScheduleError for outputs, buffers that are not dense or packed already.
+    The argument's type changes and `func.attrs["packed"]` (argument index -> Packing) tells the caller to
+    pass `apply_packing(array, packing)`. Conditions that only keep a load inside of the buffer are dropped
+    where the added zeros take their part. ScheduleError for outputs, buffers that are not dense or packed
+    already.
     """
     type = buffer_type(buffer)
     index = _argument_index(func, buffer)
@@ -103,7 +105,7 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
         refuse("pack_argument", buffer, "it is packed already")
     if packing.rank != type.rank:
         refuse("pack_argument", buffer, f"the packing is for rank {packing.rank}")
-    if not type.is_dense or type.offset != 0:
+    if not type.is_dense or type.offset is not ZERO:
         refuse("pack_argument", buffer, "it is not dense")
     padded = packing.padded(type.shape)
     for a in accesses(func.body):
@@ -125,7 +127,8 @@ def _argument_index(func: Func, buffer: Value) -> int:
 def _drop_bounds(
     load: Op, shape: tuple[Sym, ...], padded: tuple[Sym, ...], ranges: dict[Sym, tuple[Sym, Sym]]
 ) -> None:
-    """Remove the conditions of a load that only keep its index below `shape`, where zeros follow up to `padded`.
+    """Remove the conditions of a load that only keep its index below `shape`, where zeros follow up to
+    `padded`.
 
     With `padded` equal to `shape` the caller provides zeros all around, so the lower limits go as well.
     """

@@ -16,10 +16,11 @@ from tilewright.ir.sym import Sym, ceildiv, sym
 class Packing:
     """How an array is laid out anew.
 
-    `factors[a]` splits axis `a` into 1 + len(factors[a]) pieces: (4, 16) gives pieces of extent ceil(n / 64), 4 and
-    16. All pieces are numbered in axis order; `order` lists them from the outermost to the innermost axis of the new
-    array, which is dense and filled with zeros where it is larger. `pack` of a [k, n] matrix in panels of 32 columns,
-    each with its 32 columns of one row together, is `Packing(((), (32,)), (1, 0, 2))`.
+    `factors[a]` splits axis `a` into 1 + len(factors[a]) pieces: (4, 16) gives pieces of extent ceil(n /
+    64), 4 and 16. All pieces are numbered in axis order; `order` lists them from the outermost to the
+    innermost axis of the new array, which is dense and filled with zeros where it is larger. `pack` of a
+    [k, n] matrix in panels of 32 columns, each with its 32 columns of one row together, is `Packing(((),
+    (32,)), (1, 0, 2))`.
     """
 
     factors: tuple[tuple[int, ...], ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.core import Func, Op
 from tilewright.loops.deps import accesses, conflicts, private_buffers, separated
-from tilewright.loops.nest import body_of, describe, kind_of, loop_var, refuse
+from tilewright.loops.nest import body_of, describe, kind_of, refuse
 
 
 def parallel(func: Func, loop: Op) -> Op:
@@ -12,8 +12,8 @@ def parallel(func: Func, loop: Op) -> Op:
 
         for i in 0..n { S(i) }    ->    for i in 0..n parallel { S(i) }
 
-    ScheduleError when the loop is not the only op of the kernel, when it is not serial, or when two iterations may
-    touch the same element of a buffer that one of them writes.
+    ScheduleError when the loop is not the only op of the kernel, when it is not serial, or when two
+    iterations may touch the same element of a buffer that one of them writes.
     """
     if kind_of(loop) == "parallel":
         return loop
@@ -41,8 +41,7 @@ def check_independent(step: str, loop: Op) -> None:
     for k, a in enumerate(shared):
         for _, b in conflicts([a], shared[k:]):
             if loop not in separated(a, b, [loop], {}):
-                at = f"[{', '.join(map(str, a.idx))}] and [{', '.join(map(str, b.idx))}]"
                 refuse(
                     step, loop,
-                    f"iterations that differ in '{loop_var(loop)}' may meet in {describe(a.buffer)} at {at}",
+                    f"two iterations may meet in {describe(a.buffer)}: {a.place} and {b.place}",
                 )  # fmt: skip

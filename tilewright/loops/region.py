@@ -1,11 +1,12 @@
-"""Tiles: the region of a buffer that a piece of program uses, and copying it from and to a buffer of its own."""
+"""Tiles: the region of a buffer that a piece of program uses, and copying it from and to a buffer of its
+own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tilewright.ir.core import Op, Value
-from tilewright.ir.sym import Sym, ge0, prove
+from tilewright.ir.sym import ONE, ZERO, Sym, ge0, prove, sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.bounds import Ranges, Region, box, upper
@@ -13,9 +14,7 @@ from tilewright.loops.deps import Access
 from tilewright.loops.nest import (
     buffer_type,
     describe,
-    enclosing_loops,
     fresh_var,
-    is_loop,
     kind_of,
     loop_range,
     loop_var,
@@ -51,15 +50,11 @@ def region_of(step: str, buffer: Value, found: Sequence[Access], around: Ranges)
     return Region(region.start, tuple(sizes))
 
 
-def refuse_in_vector(step: str, buffer: Value, place: Op) -> None:
-    """ScheduleError when `place` is a vector loop or inside of one: lanes hold no buffers and no loops to fill them."""
-    for loop in (*enclosing_loops(place), place):
-        if is_loop(loop) and kind_of(loop) == "vector":
-            refuse(
-                step,
-                buffer,
-                f"it would be copied inside of the vector {describe(loop)}; vectorize after this step",
-            )
+def refuse_in_vector(step: str, buffer: Value, around: Sequence[Op]) -> None:
+    """ScheduleError when one of these loops is a vector loop: lanes hold no buffers and no loops."""
+    for loop in around:
+        if kind_of(loop) == "vector":
+            refuse(step, buffer, f"it would be copied inside of {describe(loop)}; vectorize after this step")
 
 
 def new_tile(like: Value, shape: Sequence[Sym], space: str) -> Value:
@@ -89,7 +84,8 @@ def tile_axes(names: set[str], sizes: Sequence[Sym]) -> list[tuple[Sym, Sym]]:
 def copy_nest(
     names: set[str], source: Value, target: Value, region: Region, around: Ranges, *, into_tile: bool
 ) -> list[Op]:
-    """Loops that copy a region of a buffer into a tile (`into_tile`), or a tile to the region; at least one op.
+    """Loops that copy a region of a buffer into a tile (`into_tile`), or a tile to the region; at least one
+    op.
 
     Positions outside of the big buffer are read as zeros and not written.
     """
@@ -128,10 +124,10 @@ def covers(access: Access, region: Region) -> bool:
 
 def _fills(offset: Sym, extents: dict[Sym, Sym], size: Sym) -> bool:
     """Whether `offset` takes every value of 0..size: a mixed-radix number of loop variables."""
-    reached = size * 0 + 1
-    if offset != 0:
+    reached = ONE
+    if offset is not ZERO:
         for v, coef in sorted(offset.terms, key=lambda term: term[1]):
-            if v not in extents or reached != coef:
+            if v not in extents or reached is not sym(coef):
                 return False
             reached = coef * extents[v]
-    return reached == size
+    return reached is size

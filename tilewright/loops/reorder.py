@@ -29,9 +29,9 @@ def reorder(func: Func, order: Sequence[Op]) -> Sequence[Op]:
 
         for i { for j { if g { for k { S } } } }    ->    for i { for k { for j { if g { S } } } }
 
-    The nest may hold nothing between its loops but index conditions, which move to the innermost. ScheduleError when
-    the loops are not one such nest, when an extent would be used outside of the loop whose variable it reads, or
-    when two accesses could change places (accumulations by one operation may).
+    The nest may hold nothing between its loops but index conditions, which move to the innermost.
+    ScheduleError when the loops are not one such nest, when an extent would be used outside of the loop
+    whose variable it reads, or when two accesses could change places (accumulations by one operation may).
     """
     wanted = list(order)
     if len(set(wanted)) != len(wanted):
@@ -89,7 +89,7 @@ def _check(loops: Sequence[Op], new: Sequence[Op]) -> None:
             names = ", ".join(str(loop_var(o)) for o in loops if o in free)
             refuse(
                 "reorder", next(o for o in loops if _moves(o, loops, new)),
-                f"{a.op.name} and {b.op.name} of {describe(a.buffer)} may meet in iterations that differ in {names}",
+                f"{describe(a.buffer)}: {a.place} and {b.place} may meet where {names} differ",
             )  # fmt: skip
 
 
@@ -108,7 +108,8 @@ def _check_kinds(loops: Sequence[Op], new: Sequence[Op]) -> None:
 
 
 def _rebuild(chain: Sequence[Op], loops: Sequence[Op], new: Sequence[Op]) -> None:
-    """Link the loops in their new order, with all conditions of the chain in one `if` around the innermost body."""
+    """Link the loops in their new order, with all conditions of the chain in one `if` around the innermost
+    body."""
     guard: list[Sym] = [g for op in chain if not is_loop(op) for g in op.attrs["guard"]]
     holder = block_of(chain[0])
     position = holder.ops.index(chain[0])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.ir.core import Block, Func, Op, erase_dead
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, prove, sym
+from tilewright.ir.sym import ONE, Sym, prove, sym
 from tilewright.ir.sym import simplify as simplify_sym
 from tilewright.loops.bounds import Ranges
 from tilewright.loops.nest import (
@@ -61,7 +61,7 @@ def _loop(loop: Op, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
     if extent.is_const and extent.value <= 0:
         loop.drop()
         return []
-    if extent == 1 and kind_of(loop) != "parallel":
+    if extent is ONE and kind_of(loop) != "parallel":
         substitute_in(body_of(loop), {loop_var(loop): sym(0)})
         return _block(body_of(loop), ranges, holds)
     put_ops(body_of(loop), _block(body_of(loop), ranges | {loop_var(loop): loop_range(loop)}, holds))

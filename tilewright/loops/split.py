@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tilewright.ir.core import Func, Op
-from tilewright.ir.sym import Sym, ceildiv, ge0, logical_not, sym
+from tilewright.ir.sym import ZERO, Sym, ceildiv, ge0, logical_not, sym
 from tilewright.loops.nest import (
     base_name,
     body_of,
@@ -56,13 +56,13 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard") -> Split:
           if 4*vo + 3 >= n { for vt in 0..n % 4 { S } }
         }
 
-    No guard and no tail is made where the factor divides the extent for certain. ScheduleError for a factor below 1,
-    an unknown tail, a vector or unrolled loop, and for peeling a parallel loop.
+    No guard and no tail is made where the factor divides the extent for certain. ScheduleError for a factor
+    below 1, an unknown tail, a vector or unrolled loop, and for peeling a parallel loop.
     """
     _check(loop, factor, tail)
     names = names_in(func)
     n, v = extent_of(loop), loop_var(loop)
-    exact = n % factor == 0
+    exact = n % factor is ZERO
     rounds = n // factor if exact or tail == "peel" else ceildiv(n, factor)
     outer = fresh_var(names, f"{base_name(v)}o", rounds)
     inner = fresh_var(names, f"{base_name(v)}i", sym(factor))

@@ -44,17 +44,21 @@ REDUCTION = "vectorize_reduction"
 def vectorize(func: Func, loop: Op, lanes: int | None = None, tail: str = "guard") -> Split:
     """Run `lanes` iterations at once; the inner loop of the result is the vector loop.
 
-        for i in 0..n { S(i) }    ->    for io in 0..ceildiv(n, 8) { for ii in 0..8 vector { if 8*io + ii < n { S } } }
+        for i in 0..n { S }
 
-    Without `lanes` (or with the extent itself) the loop is marked as it is: then outer and inner are the loop.
-    ScheduleError when the body holds loops that are not unrolled or registers of its own, when lanes may touch the
-    same element in another order than iterations would, or for more than 64 lanes.
+    becomes, with lanes=8 and tail "guard" (see `split`)
+
+        for io in 0..ceildiv(n, 8) { for ii in 0..8 vector { if 8*io + ii < n { S } } }
+
+    Without `lanes` (or with the extent itself) the loop is marked as it is: then outer and inner are the
+    loop. ScheduleError when the body holds loops that are not unrolled or registers of its own, when lanes
+    may touch the same element in another order than iterations would, or for more than 64 lanes.
     """
     _check_lanes(loop, lanes)
     _check_body(loop)
     _check_lanes_apart(loop)
     n = extent_of(loop)
-    parts = Split(loop, loop, None) if lanes is None or n == lanes else split(func, loop, lanes, tail)
+    parts = Split(loop, loop, None) if lanes is None or n is sym(lanes) else split(func, loop, lanes, tail)
     parts.inner.attrs["kind"] = "vector"
     return parts
 
@@ -90,8 +94,8 @@ def _check_lanes_apart(loop: Op, exempt: AbstractSet[Value] = frozenset()) -> No
             if not in_order and loop not in separated(a, b, [loop], outer):
                 refuse(
                     "vectorize", loop,
-                    f"iterations may meet in {describe(a.buffer)} ({a.op.name} at [{', '.join(map(str, a.idx))}], "
-                    f"{b.op.name} at [{', '.join(map(str, b.idx))}]); an accumulation needs vectorize_reduction",
+                    f"iterations may meet in {describe(a.buffer)}, {a.place} and {b.place}; "
+                    "an accumulation needs vectorize_reduction",
                 )  # fmt: skip
 
 
@@ -108,7 +112,8 @@ class Lanes:
 def vectorize_reduction(
     func: Func, loop: Op, lanes: int, within: Op | None = None, tail: str = "guard"
 ) -> Lanes:
-    """Accumulate in `lanes` separate sums, which are added up after loop `within` (by default `loop` itself).
+    """Accumulate in `lanes` separate sums, which are added up after loop `within` (by default `loop`
+    itself).
 
         for k in 0..n { acc[i] = acc[i] + S(k) }
 
@@ -119,8 +124,8 @@ def vectorize_reduction(
         for ko in 0..ceildiv(n, 8) { for ki in 0..8 vector { if 8*ko + ki < n { s[ki] = s[ki] + S } } }
         acc[i] = acc[i] + lanes_reduce(s)
 
-    ScheduleError when `loop` accumulates nothing, when the accumulated element changes between the loops or is used
-    otherwise in `within`, or when anything else in the body keeps lanes from running side by side.
+    ScheduleError when `loop` accumulates nothing, when the accumulated element changes between the loops or
+    is used otherwise in `within`, or when anything else in the body keeps lanes from running side by side.
     """
     within = within or loop
     _check_lanes(loop, lanes)
@@ -140,7 +145,8 @@ def vectorize_reduction(
 
 
 def _accumulations(loop: Op, within: Op) -> list[Accumulation]:
-    """The accumulations of the loop into elements that stand still in `within` and are used nowhere else in it."""
+    """The accumulations of the loop into elements that stand still in `within` and are used nowhere else in
+    it."""
     moving = {loop_var(o) for o in within.walk() if is_loop(o)}
     everywhere = accesses(within)
     sums: list[Accumulation] = []

@@ -64,7 +64,8 @@ def product_into(t: Trace, a: Array, b: Array, c: Array, m: int | Sym, n: int | 
 
 
 def convolution(channels: int, out: int, size: int, kernel_size: int, pad: int) -> Func:
-    """y[o, h, w] = sum over c, ky, kx of x0[c, h + ky - pad, w + kx - pad] * x1[o, c, ky, kx], zero padded; relu."""
+    """y[o, h, w] = sum over c, ky, kx of x0[c, h + ky - pad, w + kx - pad] * x1[o, c, ky, kx], zero padded;
+    relu."""
 
     def body(t: Trace, x: Array, w: Array, y: Array) -> None:
         full = size + 2 * pad - kernel_size + 1
@@ -86,7 +87,8 @@ def convolution(channels: int, out: int, size: int, kernel_size: int, pad: int) 
 
 
 def arguments(func: Func, env: dict[str, int] | None = None, seed: int = 0) -> list[np.ndarray]:
-    """Small random integers (as the argument's dtype) for every argument; outputs too, so that stale reads show."""
+    """Small random integers (as the argument's dtype) for every argument; outputs too, so that stale reads
+    show."""
     rng = np.random.default_rng(seed)
     arrays = []
     for value in func.args:

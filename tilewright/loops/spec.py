@@ -1,0 +1,235 @@
+"""The Spec of the loops level: which ops may stand in a kernel, and what each must obey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import BufferType, ScalarType
+from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
+from tilewright.loops.nest import body_of, enclosing_loops, is_loop, kind_of
+
+LOOP_KINDS = ("serial", "parallel", "vector", "unroll")
+MAX_LANES = 64
+LOCAL_SPACES = ("scratch", "reg")
+
+
+def _attributes(op: Op, required: Iterable[str], optional: Iterable[str] = ()) -> str | None:
+    """What is wrong with the names of the attributes."""
+    missing = set(required) - op.attrs.keys()
+    unknown = op.attrs.keys() - set(required) - set(optional)
+    if missing:
+        return f"lacks the attribute {', '.join(sorted(missing))}"
+    return f"has no attribute {', '.join(sorted(unknown))}" if unknown else None
+
+
+def _shape(op: Op, operands: int, results: int, blocks: int) -> str | None:
+    """What is wrong with the numbers of operands, results and blocks (whose blocks take no arguments)."""
+    found = (len(op.operands), len(op.results), len(op.blocks))
+    if found != (operands, results, blocks):
+        return f"has {operands} operands, {results} results and {blocks} blocks, not {found}"
+    return "its block takes no arguments" if any(b.args for b in op.blocks) else None
+
+
+def _is_guard(attr: object) -> bool:
+    return isinstance(attr, tuple) and all(isinstance(c, Sym) for c in attr)
+
+
+def _scalar(value: Value) -> ScalarType | None:
+    return value.type if isinstance(value.type, ScalarType) else None
+
+
+# Control
+
+
+def _for_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("var", "extent", "kind")) or _shape(op, 0, 0, 1)
+    if wrong:
+        return wrong
+    extent, kind = op.attrs["extent"], op.attrs["kind"]
+    if not isinstance(extent, Sym):
+        return f"the extent is an expression, not {extent!r}"
+    if kind not in LOOP_KINDS:
+        return f"kind '{kind}' is none of {', '.join(LOOP_KINDS)}"
+    if kind in ("vector", "unroll") and not extent.is_const:
+        return f"a loop of kind {kind} has a constant extent, not {extent}"
+    if kind == "vector":
+        return _vector_rule(op, extent.value)
+    return _parallel_rule(op) if kind == "parallel" else None
+
+
+def _vector_rule(op: Op, lanes: int) -> str | None:
+    if not 1 <= lanes <= MAX_LANES:
+        return f"a vector loop has 1 to {MAX_LANES} lanes, not {lanes}"
+    for inner in body_of(op).walk():
+        if is_loop(inner) and kind_of(inner) != "unroll":
+            return f"a vector loop holds no loops but unrolled ones, not '{inner.attrs['var']}'"
+        if inner.name in ("alloc", "lanes_reduce"):
+            return f"a vector loop holds no {inner.name}"
+    return None
+
+
+def _parallel_rule(op: Op) -> str | None:
+    holder = op.parent.parent if op.parent else None
+    if not isinstance(holder, Func):
+        return "a parallel loop is an outermost one"
+    others = [o.name for o in holder.body.ops if o is not op and o.name != "return"]
+    return f"a parallel loop is alone in its kernel; there is also {', '.join(others)}" if others else None
+
+
+def _if_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("guard",)) or _shape(op, len(op.operands), 0, 1)
+    if wrong:
+        return wrong
+    if not _is_guard(op.attrs["guard"]):
+        return "the guard is a tuple of conditions"
+    if any((type := _scalar(v)) is None or type.dtype.kind != "bool" for v in op.operands):
+        return "operands are bool scalars"
+    return None
+
+
+def _return_rule(op: Op) -> str | None:
+    return _attributes(op, ()) or _shape(op, 0, 0, 0)
+
+
+# Memory
+
+
+def _alloc_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ()) or _shape(op, 0, 1, 0)
+    if wrong:
+        return wrong
+    type = op.result.type
+    if not isinstance(type, BufferType) or type.space not in LOCAL_SPACES:
+        return f"gives a buffer in one of {', '.join(LOCAL_SPACES)}, not {type}"
+    moving = {o.attrs["var"] for o in enclosing_loops(op)}
+    if any(d.vars & moving for d in type.shape):
+        return f"the size of {type} depends on a loop"
+    if type.space == "reg" and not all(d.is_const for d in type.shape):
+        return f"registers have a constant number, not {type}"
+    return None
+
+
+def _buffer_rule(op: Op) -> str | None:
+    type = op.operands[-1].type
+    if not isinstance(type, BufferType):
+        return f"the last operand is a buffer, not {type}"
+    idx = op.attrs["idx"]
+    if not _is_guard(idx) or len(idx) != type.rank:
+        return f"needs {type.rank} index expressions for {type}"
+    return None if _is_guard(op.attrs.get("guard", ())) else "the guard is a tuple of conditions"
+
+
+def _load_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("idx",), ("guard", "other")) or _shape(op, 1, 1, 0) or _buffer_rule(op)
+    if wrong:
+        return wrong
+    type = op.operands[0].type
+    assert isinstance(type, BufferType)
+    if op.attrs.get("guard") and not isinstance(op.attrs.get("other"), int | float):
+        return "a guarded load has a number as 'other'"
+    return None if op.result.type == ScalarType(type.dtype) else f"gives {type.dtype}, not {op.result.type}"
+
+
+def _store_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("idx",), ("guard",)) or _shape(op, 2, 0, 0) or _buffer_rule(op)
+    if wrong:
+        return wrong
+    type = op.operands[1].type
+    assert isinstance(type, BufferType)
+    stored = op.operands[0].type
+    return None if stored == ScalarType(type.dtype) else f"stores {stored} into {type}"
+
+
+def _lanes_reduce_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("combine",)) or _shape(op, 1, 1, 0)
+    if wrong:
+        return wrong
+    type, combine = op.operands[0].type, op.attrs["combine"]
+    if not isinstance(type, BufferType) or type.space != "reg" or type.rank != 1:
+        return f"takes a one-dimensional register buffer, not {type}"
+    if combine not in SCALAR_OPS or SCALAR_OPS[combine].identity is None:
+        return f"'{combine}' is not an associative operation"
+    return None if op.result.type == ScalarType(type.dtype) else f"gives {type.dtype}, not {op.result.type}"
+
+
+# Scalars
+
+
+def _const_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("value",)) or _shape(op, 0, 1, 0)
+    if wrong:
+        return wrong
+    if not isinstance(op.attrs["value"], int | float):
+        return f"the value is a number, not {op.attrs['value']!r}"
+    return None if _scalar(op.result) else f"gives a scalar, not {op.result.type}"
+
+
+def _index_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("expr",)) or _shape(op, 0, 1, 0)
+    if wrong:
+        return wrong
+    type = _scalar(op.result)
+    if not isinstance(op.attrs["expr"], Sym):
+        return "'expr' is an index expression"
+    return None if type and type.dtype.is_int else f"gives an integer, not {op.result.type}"
+
+
+def _cast_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ()) or _shape(op, 1, 1, 0)
+    if wrong:
+        return wrong
+    types = (op.operands[0].type, op.result.type)
+    return None if all(isinstance(t, ScalarType) for t in types) else "converts a scalar to a scalar"
+
+
+def _bind_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("var",)) or _shape(op, 1, 0, 0)
+    if wrong:
+        return wrong
+    type = _scalar(op.operands[0])
+    return None if type and type.dtype.is_int else f"takes an integer, not {op.operands[0].type}"
+
+
+def _check_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("kind", "message")) or _shape(op, 1, 0, 0)
+    if wrong:
+        return wrong
+    type = _scalar(op.operands[0])
+    return None if type and type.dtype.kind == "bool" else f"takes a bool, not {op.operands[0].type}"
+
+
+# Kernels
+
+
+def _kernel_rule(func: Func) -> str | None:
+    """Arguments are global buffers; with a parallel loop all memory of the kernel is inside of it."""
+    for value in func.args:
+        if not isinstance(value.type, BufferType) or value.type.space != "global":
+            return f"argument '{value.name}' is a global buffer, not {value.type}"
+    outputs = func.attrs.get("outputs")
+    if not isinstance(outputs, int) or not 0 <= outputs <= len(func.args):
+        return f"the attribute 'outputs' is the number of output arguments, not {outputs!r}"
+    return None
+
+
+_RULES: dict[str, OpRule] = {
+    "for": _for_rule,
+    "if": _if_rule,
+    "return": _return_rule,
+    "alloc": _alloc_rule,
+    "load": _load_rule,
+    "store": _store_rule,
+    "lanes_reduce": _lanes_reduce_rule,
+    "const": _const_rule,
+    "index": _index_rule,
+    "cast": _cast_rule,
+    "bind": _bind_rule,
+    "check": _check_rule,
+}
+
+LOOPS_SPEC = Spec(
+    "loops", {**_RULES, **dict.fromkeys(SCALAR_OPS, scalar_op_rule)}, _kernel_rule, declared_dims=True
+)  # fmt: skip
