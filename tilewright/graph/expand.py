@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilewright.ir.core import Builder, Module, Op
 from tilewright.ir.passes import PassContext
-from tilewright.ir.rewrite import Replacement, Rule, RewriteContext, rewrite
+from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, rewrite
 from tilewright.ops.define import OPERATORS
 
 

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.graph.affine import FoldAffine
 from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.dead import DropDead
 from tilewright.graph.duplicates import MergeDuplicates
 from tilewright.graph.expand import Expand
 from tilewright.graph.fold import Fold
 from tilewright.graph.fuse import Fuse
+from tilewright.graph.layout import BlockChannels
 from tilewright.ir.passes import Pass
 
-PASSES: dict[str, type] = {
-    p.name: p for p in (Canonicalize, DropDead, MergeDuplicates, Fold, Expand, Fuse)
-}  # fmt: skip
+_ALL: tuple[type, ...] = (
+    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, Expand, BlockChannels, Fuse,
+)  # fmt: skip
+
+PASSES: dict[str, type] = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
 """Every pass by the name that the text form of a pipeline uses."""
 
 
 def default_passes(target: Any, options: Any) -> list[Pass]:
     """The passes before fusion, for a target and compile options."""
-    return [Canonicalize(), Fold(), Canonicalize(), Expand(), Canonicalize(), Fold(), Canonicalize()]
+    return [
+        Canonicalize(),
+        Fold(),
+        Canonicalize(),
+        Expand(),
+        Canonicalize(),
+        Fold(),
+        FoldAffine(),
+        Fold(),
+        BlockChannels(),
+        Fold(),
+        Canonicalize(),
+    ]

@@ -1,0 +1,113 @@
+"""Affine folding: per-channel factors after a convolution or matrix product move into its constant weights.
+
+A batch normalisation arrives here as a product and a sum; the product disappears, the sum becomes a bias, which
+the kernel's epilogue adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of
+from tilewright.ir.core import Builder, Module, Op, Value
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
+from tilewright.ir.sym import Sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.view import reshape
+
+LINEAR = ("conv", "matmul", "conv_transpose")
+"""Operators that are linear in their second operand."""
+
+
+@dataclass(frozen=True)
+class FoldAffine:
+    """Move constant factors into weights. Products round differently then: not for strict numerics."""
+
+    name: ClassVar[str] = "fold-affine"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        if getattr(ctx.options, "numerics", "default") == "strict":
+            return
+        rules = (division_by_constant, difference_with_constant, factor_over_sum, factor_into_weights)
+        rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
+
+
+def _weighted(value: Value) -> Op | None:
+    """The linear op with constant weights that gives `value` to one reader only."""
+    op = defining(value, *LINEAR)
+    return op if op is not None and is_constant(op.operands[1]) and has_one_use(value) else None
+
+
+def _offset_of(value: Value) -> Op | None:
+    """The sum of such an op and a constant."""
+    op = defining(value, "add")
+    if op is None or not has_one_use(value) or not is_constant(op.operands[1]):
+        return None
+    return op if _weighted(op.operands[0]) is not None and op.operands[0].type == value.type else None
+
+
+@rule("div")
+def division_by_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """y / c -> y * (1 / c) after a linear op."""
+    y, c = op.operands
+    if not is_constant(c) or not dtype_of(y).is_float or (_weighted(y) is None and _offset_of(y) is None):
+        return None
+    return ew.mul(y, ew.div(1.0, c))
+
+
+@rule("sub")
+def difference_with_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """y - c -> y + -c after a linear op."""
+    y, c = op.operands
+    if not is_constant(c) or not dtype_of(y).is_float or (_weighted(y) is None and _offset_of(y) is None):
+        return None
+    return ew.add(y, ew.neg(c))
+
+
+@rule("mul")
+def factor_over_sum(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """(y + b) * c -> y * c + b * c after a linear op, where c is one factor for each channel."""
+    sum_, c = op.operands
+    inner = _offset_of(sum_)
+    if inner is None or not is_constant(c) or not dtype_of(sum_).is_float or op.result.type != sum_.type:
+        return None
+    y, offset = inner.operands
+    linear = _weighted(y)
+    if linear is None or _factor_for_weights(linear, c) is None:
+        return NoMatch("the factor differs within a channel")
+    return ew.add(ew.mul(y, c), ew.mul(offset, c))
+
+
+@rule("mul")
+def factor_into_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """f(x, w) * c -> f(x, w * c), where c is one factor for each channel."""
+    y, c = op.operands
+    linear = _weighted(y)
+    if linear is None or not is_constant(c) or not dtype_of(y).is_float or op.result.type != y.type:
+        return None
+    shape = _factor_for_weights(linear, c)
+    if shape is None:
+        return NoMatch("the factor differs within a channel")
+    x, w = linear.operands
+    return OPERATORS[linear.name](x, ew.mul(w, reshape(c, shape=shape)), **linear.attrs)
+
+
+def _factor_for_weights(linear: Op, c: Value) -> tuple[Sym | int, ...] | None:
+    """The shape in which factor c of the result multiplies the weights; None when it is not one per channel."""
+    rank = type_of(linear.result).rank
+    w = type_of(linear.operands[1])
+    channel_axis = rank - 1 if linear.name == "matmul" else 1
+    shape = (1,) * (rank - type_of(c).rank) + shape_of(c)
+    if len(shape) != rank or any(d != 1 for k, d in enumerate(shape) if k != channel_axis):
+        return None
+    count = shape[channel_axis]
+    if linear.name == "matmul":
+        return (count, 1) if linear.attrs["transpose_b"] else (1, count)
+    if linear.name == "conv":
+        return (count, *[1] * (w.rank - 1))
+    if linear.attrs["groups"] != 1:
+        return None
+    return (1, count, *[1] * (w.rank - 2))

@@ -1,0 +1,316 @@
+"""How each operator computes on blocked channels; those that are not listed read plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.graph.forms import Forms
+from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op, Value
+from tilewright.ir.passes import PassContext
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import product
+from tilewright.ops.blocked import conv_blocked, depthwise_blocked
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.pool import max_pool_blocked, sum_pool_blocked
+from tilewright.ops.view import concat, expand, pad, reshape, slice_, transpose
+
+LEAST_FILTERS = 8
+"""Fewer filters than these would leave most lanes of a block empty."""
+
+STAGE = "block-channels"
+
+FINITE_AT_FILL = ELEMENTWISE - {
+    "div", "rem", "mod", "pow", "log", "rsqrt", "atan2", "tan", "acosh", "atanh", "exp", "expm1", "sinh", "cosh"
+}  # fmt: skip
+"""Elementwise operators that keep the fill of half-empty blocks finite."""
+
+
+def blocked_form(op: Op, forms: Forms, ctx: PassContext) -> bool:
+    """Emit the blocked form of `op` and register it; False when it stays plain."""
+    if op.name in ELEMENTWISE:
+        return _elementwise(op, forms, ctx)
+    make = _FORMS.get(op.name)
+    return make is not None and make(op, forms, ctx)
+
+
+# Convolutions
+
+
+def is_blockable_conv(op: Op, block: int) -> bool:
+    """Whether a convolution can have a blocked result."""
+    if op.name != "conv" or op.operands[1].op is None or op.operands[1].op.name != "constant":
+        return False
+    if dtype_of(op.result) != dt.f32:
+        return False
+    o, i = (d.value for d in shape_of(op.operands[1])[:2])
+    groups = op.attrs["groups"]
+    if groups == 1:
+        return o >= LEAST_FILTERS
+    return _is_depthwise(op) or (i % block == 0 and o // groups % block == 0)
+
+
+def _is_depthwise(op: Op) -> bool:
+    o, i = (d.value for d in shape_of(op.operands[1])[:2])
+    return i == 1 and op.attrs["groups"] == o and o >= LEAST_FILTERS
+
+
+def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
+    if not is_blockable_conv(op, forms.block):
+        ctx.remark(STAGE, f"conv {op.loc}", "its weights, groups or dtype do not allow whole blocks of channels")
+        return False
+    window = _Window(op)
+    if _is_depthwise(op):
+        _depthwise(op, window, forms)
+    elif forms.has_blocked(op.operands[0]) or shape_of(op.operands[1])[1].value >= forms.block:
+        _dense(op, window, forms)
+    else:
+        _first(op, window, forms)
+    return True
+
+
+class _Window:
+    """The attributes of a convolution with every default written out."""
+
+    def __init__(self, op: Op) -> None:
+        space = type_of(op.operands[0]).rank - 2
+        self.strides = tuple(op.attrs["strides"]) or (1,) * space
+        self.dilations = tuple(op.attrs["dilations"]) or (1,) * space
+        self.before = tuple(map(sym, op.attrs["pads_begin"])) or (sym(0),) * space
+        self.after = tuple(map(sym, op.attrs["pads_end"])) or (sym(0),) * space
+        self.kernel = shape_of(op.operands[1])[2:]
+
+    @property
+    def is_padded(self) -> bool:
+        return any(p != 0 for p in (*self.before, *self.after))
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each result position reads its own position only."""
+        return all(k == 1 for k in self.kernel) and all(s == 1 for s in self.strides) and not self.is_padded
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {"strides": self.strides, "dilations": self.dilations}
+
+    def padded(self, x: Value, trailing: int) -> Value:
+        """x with its padding around it, so that the kernel's inner loops need no conditions."""
+        if not self.is_padded:
+            return x
+        nothing, behind = (sym(0),) * 2, (sym(0),) * trailing
+        return pad(x, before=(*nothing, *self.before, *behind), after=(*nothing, *self.after, *behind))
+
+
+def _filled_weights(op: Op, forms: Forms, fill_inputs: bool, spatial: int) -> Value:
+    """The filters with zeros up to whole blocks of channels, and `spatial` kernel axes."""
+    value = op.operands[1]
+    array = forms.array(value)
+    assert array is not None
+    o, i, *kernel = array.shape
+    grow_o = forms.filled(o) - o
+    grow_i = forms.filled(i) - i if fill_inputs else 0
+    if not grow_o and not grow_i and len(kernel) == spatial:
+        return forms.plain(value)
+    shape = (o, i, *kernel) if len(kernel) == spatial else (o, i, 1)
+    grown = np.pad(array.reshape(shape), ((0, grow_o), (0, grow_i), *((0, 0) for _ in shape[2:])))
+    return forms.weights(np.ascontiguousarray(grown), value)
+
+
+def _dense(op: Op, window: _Window, forms: Forms) -> None:
+    x = op.operands[0]
+    groups = op.attrs["groups"]
+    flat = window.is_pointwise and len(window.kernel) > 1
+    w = _filled_weights(op, forms, groups == 1, 1 if flat else len(window.kernel))
+    o, i = (d.value for d in shape_of(w)[:2])
+    attrs: dict[str, Any] = {"channels_in": i * groups, "channels_out": o, "groups": groups, "block": forms.block}
+    if flat:
+        forms.set_flat(op.result, conv_blocked(forms.flat(x), w, **attrs))
+        return
+    data = window.padded(forms.blocked(x), 1)
+    forms.set_blocked(op.result, conv_blocked(data, w, **attrs, **window.attrs))
+
+
+def _first(op: Op, window: _Window, forms: Forms) -> None:
+    """A convolution of few channels reads them plain: images have three."""
+    x = window.padded(forms.plain(op.operands[0]), 0)
+    flat = window.is_pointwise and len(window.kernel) > 1
+    w = _filled_weights(op, forms, False, 1 if flat else len(window.kernel))
+    o, i = (d.value for d in shape_of(w)[:2])
+    attrs: dict[str, Any] = {"channels_in": i, "channels_out": o, "x_blocked": False, "block": forms.block}
+    if flat:
+        n, c, *space = shape_of(x)
+        forms.set_flat(op.result, conv_blocked(reshape(x, shape=(n, c, product(space))), w, **attrs))
+    else:
+        forms.set_blocked(op.result, conv_blocked(x, w, **attrs, **window.attrs))
+
+
+def _depthwise(op: Op, window: _Window, forms: Forms) -> None:
+    w = _filled_weights(op, forms, False, len(window.kernel))
+    x = window.padded(forms.blocked(op.operands[0]), 1)
+    channels = shape_of(w)[0].value
+    forms.set_blocked(op.result, depthwise_blocked(x, w, channels=channels, **window.attrs))
+
+
+# Operators that treat channels alike
+
+
+def _elementwise(op: Op, forms: Forms, ctx: PassContext) -> bool:
+    shape = shape_of(op.result)
+    if len(shape) < 3 or not shape[1].is_const or shape[1].value < LEAST_FILTERS:
+        return False
+    whole = [v for v in op.operands if forms.has_blocked(v) and forms.channels(v) == shape[1]]
+    if not any(len(shape_of(v)) == len(shape) for v in whole):
+        return False
+    if shape[1] % forms.block != 0 and op.name not in FINITE_AT_FILL:
+        ctx.remark(STAGE, f"{op.name} {op.loc}", "the fill of its last block of channels might not stay finite")
+        return False
+    flat = any(forms.is_flat(v) for v in whole) and all(_merges_space(v, shape) for v in op.operands)
+    operands = [_operand(v, shape, forms, flat) for v in op.operands]
+    made = OPERATORS[op.name](*operands, **op.attrs)
+    (forms.set_flat if flat else forms.set_blocked)(op.result, made)
+    return True
+
+
+def _aligned(value: Value, rank: int) -> tuple[Sym, ...]:
+    """The shape of an operand with the axes that broadcasting puts before it."""
+    shape = shape_of(value)
+    return (sym(1),) * (rank - len(shape)) + shape
+
+
+def _merges_space(value: Value, shape: tuple[Sym, ...]) -> bool:
+    """Whether an operand has all spatial axes of the result or none."""
+    space = _aligned(value, len(shape))[2:]
+    return space == shape[2:] or all(d == 1 for d in space)
+
+
+def _operand(value: Value, shape: tuple[Sym, ...], forms: Forms, flat: bool) -> Value:
+    """An operand of a blocked elementwise operator."""
+    own = _aligned(value, len(shape))
+    if not shape_of(value):
+        return forms.plain(value)
+    if own[1] == 1:
+        space = (product(own[2:]),) if flat else own[2:]
+        return reshape(forms.plain(value), shape=(*own[:2], *space, 1))
+    if len(shape_of(value)) == len(shape):
+        return forms.flat(value) if flat else forms.blocked(value)
+    wide = reshape(forms.plain(value), shape=own)
+    return forms.flat(wide) if flat else forms.blocked(wide)
+
+
+def _pool(op: Op, forms: Forms, ctx: PassContext) -> bool:
+    (x,) = op.operands
+    if not forms.has_blocked(x):
+        return False
+    operator = max_pool_blocked if op.name == "max_pool" else sum_pool_blocked
+    forms.set_blocked(op.result, operator(forms.blocked(x), **op.attrs))
+    return True
+
+
+def _reduction(op: Op, forms: Forms, ctx: PassContext) -> bool:
+    """Reductions over spatial axes."""
+    (x,) = op.operands
+    axes = [a % type_of(x).rank for a in op.attrs["axes"]]
+    if not forms.has_blocked(x) or any(a < 2 for a in axes):
+        return False
+    made = OPERATORS[op.name](forms.blocked(x), axes=tuple(axes), keepdims=True)
+    if op.attrs["keepdims"]:
+        forms.set_blocked(op.result, made)
+        return True
+    kept = tuple(sym(1) if k in axes else d for k, d in enumerate(shape_of(x)))
+    forms.set_plain(op.result, reshape(forms.unblocked(made, kept), shape=shape_of(op.result)))
+    return True
+
+
+def _concat(op: Op, forms: Forms, ctx: PassContext) -> bool:
+    axis = op.attrs["axis"] % type_of(op.result).rank
+    if axis == 0 or not any(map(forms.has_blocked, op.operands)):
+        return False
+    parts = op.operands[:-1] if axis == 1 else ()
+    if any(not (forms.channels(v) % forms.block == 0) for v in parts):
+        ctx.remark(STAGE, f"concat {op.loc}", "an operand ends within a block of channels")
+        return False
+    forms.set_blocked(op.result, concat(*map(forms.blocked, op.operands), axis=axis))
+    return True
+
+
+# Views of space
+
+
+def _keeps_channels(old: Sequence[Sym], new: Sequence[Sym]) -> bool:
+    return len(new) > 2 and tuple(old[:2]) == tuple(new[:2])
+
+
+def _spatial_view(make: Callable[[Op, Value, Forms], Value | None]) -> Callable[[Op, Forms, PassContext], bool]:
+    """A view that leaves batch and channels alone; `make` gives its blocked form, or None."""
+
+    def form(op: Op, forms: Forms, ctx: PassContext) -> bool:
+        x = op.operands[0]
+        if not forms.has_blocked(x) or not _keeps_channels(shape_of(x), shape_of(op.result)):
+            return False
+        made = make(op, forms.blocked(x), forms)
+        if made is not None:
+            forms.set_blocked(op.result, made)
+        return made is not None
+
+    return form
+
+
+def _wide_shape(op: Op, x: Value) -> tuple[Sym, ...]:
+    n, cb, *_, b = shape_of(x)
+    return (n, cb, *shape_of(op.result)[2:], b)
+
+
+def _transposed(op: Op, x: Value, forms: Forms) -> Value | None:
+    perm = tuple(op.attrs["perm"])
+    return transpose(x, perm=(*perm, len(perm))) if perm[:2] == (0, 1) else None
+
+
+def _expanded(op: Op, x: Value, forms: Forms) -> Value | None:
+    if len(shape_of(op.result)) != len(shape_of(op.operands[0])):
+        return None
+    return expand(x, shape=_wide_shape(op, x))
+
+
+def _sliced(op: Op, x: Value, forms: Forms) -> Value | None:
+    starts = (0, 0, *op.attrs["starts"][2:], 0)
+    steps = tuple(op.attrs["steps"]) or (1,) * type_of(op.result).rank
+    if any(s != 1 for s in steps[:2]):
+        return None
+    return slice_(x, starts=starts, sizes=_wide_shape(op, x), steps=(*steps, 1))
+
+
+def _padded(op: Op, x: Value, forms: Forms) -> Value | None:
+    before, after = tuple(op.attrs["before"]), tuple(op.attrs["after"])
+    if any(sym(p) != 0 for p in (*before[:2], *after[:2])):
+        return None
+    mode, value = op.attrs["mode"], op.attrs["value"]
+    return pad(x, before=(*before, 0), after=(*after, 0), mode=mode, value=value)
+
+
+def _gathered(op: Op, x: Value, forms: Forms) -> Value | None:
+    rank = type_of(op.operands[0]).rank
+    indices = forms.plain(op.operands[1])
+    if op.attrs["axis"] % rank < 2 or type_of(indices).rank != 1:
+        return None
+    return OPERATORS["gather"](x, indices, axis=op.attrs["axis"] % rank)
+
+
+_FORMS: Mapping[str, Callable[[Op, Forms, PassContext], bool]] = {
+    "conv": _conv,
+    "max_pool": _pool,
+    "sum_pool": _pool,
+    "reduce_sum": _reduction,
+    "reduce_max": _reduction,
+    "reduce_min": _reduction,
+    "concat": _concat,
+    "reshape": _spatial_view(lambda op, x, forms: reshape(x, shape=_wide_shape(op, x))),
+    "transpose": _spatial_view(_transposed),
+    "expand": _spatial_view(_expanded),
+    "slice": _spatial_view(_sliced),
+    "pad": _spatial_view(_padded),
+    "gather": _spatial_view(_gathered),
+}

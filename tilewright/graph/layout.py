@@ -1,0 +1,49 @@
+"""Blocked channels: convolutions and what lies between them compute on [n, c / b, *space, b].
+
+One walk over the program in order: each value has its plain form, a blocked form, or both; a form is made when a
+reader asks for it. Convolutions start blocked regions, operators that treat channels alike continue them, and all
+others read plain values. Lanes beyond the last channel hold finite numbers that no result depends on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.graph.blocked_ops import blocked_form, is_blockable_conv
+from tilewright.graph.forms import Forms
+from tilewright.ir.core import Module, Op, replace_in_block
+from tilewright.ir.passes import PassContext
+from tilewright.ops.define import OPERATORS
+
+
+@dataclass(frozen=True)
+class BlockChannels:
+    """Give f32 convolutions, and the operators around them, blocks of `block` channels.
+
+    A program needs `least` convolutions for that: a single one would change the layout twice for one kernel.
+    """
+
+    name: ClassVar[str] = "block-channels"
+    block: int = 16
+    least: int = 2
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        body = module.main.body
+        count = sum(is_blockable_conv(op, self.block) for op in body.ops)
+        if count < self.least:
+            if count:
+                ctx.remark(self.name, "@main", f"{count} convolution does not pay for changing the layout")
+            return
+        forms = Forms(module, self.block)
+        replaced: list[Op] = []
+        for op in body.ops:
+            with forms.emitting(op):
+                made = op.name in OPERATORS and blocked_form(op, forms, ctx)
+            if made:
+                replaced.append(op)
+            else:
+                forms.keep(op)
+        replace_in_block(body, forms.ops)
+        for op in reversed(replaced):
+            op.drop()
