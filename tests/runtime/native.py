@@ -245,3 +245,53 @@ define i32 @tw_run(ptr %pool, ptr %in, ptr %out, ptr %c, ptr %arena, ptr %scratc
         objects=(compile_ir(text),),
         static_plan=StaticPlan(arena=0, scratch=0),
     )
+
+
+# count[] (int64), x[k] -> y[count]: the output's size is an input's value; y[i] = i + k.
+RANGE_IR = """
+define i32 @tw_plan(ptr %shapes, ptr %data, ptr %dims, ptr %out, ptr %sizes) {
+  %d1 = getelementptr i64, ptr %dims, i64 1
+  %s1 = getelementptr i64, ptr %sizes, i64 1
+  %count.at = load ptr, ptr %data
+  %count = load i64, ptr %count.at
+  %k = load i64, ptr %shapes
+  store i64 %k, ptr %dims
+  store i64 %count, ptr %d1
+  store i64 %count, ptr %out
+  store i64 0, ptr %sizes
+  store i64 0, ptr %s1
+  ret i32 0
+}
+define i32 @tw_run(ptr %pool, ptr %in, ptr %out, ptr %constants, ptr %arena, ptr %scratch, ptr %dims) {
+entry:
+  %d1 = getelementptr i64, ptr %dims, i64 1
+  %k = load i64, ptr %dims
+  %count = load i64, ptr %d1
+  %y = load ptr, ptr %out
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %body, label %done
+body:
+  %at = getelementptr i64, ptr %y, i64 %i
+  %value = add i64 %i, %k
+  store i64 %value, ptr %at
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret i32 0
+}
+"""
+
+
+def range_artifact() -> Artifact:
+    return Artifact(
+        target=HOST,
+        inputs=(TensorInfo("count", "int64", ()), TensorInfo("x", "float32", ("k",))),
+        outputs=(TensorInfo("y", "int64", ("count",)),),
+        objects=(compile_ir(RANGE_IR),),
+        variables=("k", "count"),
+        dims_count=2,
+        plan_reads_data=True,
+    )

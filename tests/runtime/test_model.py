@@ -13,6 +13,7 @@ from tests.runtime.native import (
     STATIC_CONSTANTS,
     copy_artifact,
     dynamic_artifact,
+    range_artifact,
     static_artifact,
 )
 from tilewright.runtime import Model
@@ -153,6 +154,18 @@ def test_shapes_grow_and_shrink(dynamic: Model) -> None:
     for n in (1, 300, 2, 5000, 1, 5001):
         x, y = pair(n, 200)
         np.testing.assert_array_equal(dynamic(x, y)[0], x + y)
+
+
+def test_shapes_that_depend_on_values() -> None:
+    model = Model(range_artifact())
+    x = np.empty(5, np.float32)
+    for count in (3, 7, 0, 7, 2):
+        np.testing.assert_array_equal(model(np.int64(count), x)[0], np.arange(count) + 5)
+    np.testing.assert_array_equal(model(4, [])[0], np.arange(4))
+    with pytest.raises(InputError, match=r"output 'y' would have the shape \[-1\]"):
+        model(-1, x)
+    with pytest.raises(ExecutionError, match=r"no memory for output 'y': int64\[4611686018427387904\]"):
+        model(2**62, x)
 
 
 def test_symbolic_dims_must_agree(dynamic: Model) -> None:

@@ -17,7 +17,6 @@ import hashlib
 import json
 import mmap
 import os
-import secrets
 import stat
 import struct
 import zlib
@@ -122,7 +121,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     if target.exists() and not target.is_file():
         # A rename would replace a device such as /dev/null by a plain file.
         raise ArtifactError(f"cannot write {path}: it is not a regular file", hint="give the name of a file")
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(8).hex()}.tmp")
     try:
         with open(temporary, "xb") as file:
             yield file

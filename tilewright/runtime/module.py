@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from collections import deque
@@ -162,7 +163,10 @@ class Model:
         if shapes != context.planned or self._reads_data:
             self._plan(context, shapes)
         if out is None:
-            results = [_empty(shape, dtype) for shape, dtype in context.results]
+            try:
+                results = [_empty(shape, dtype) for shape, dtype in context.results]
+            except (MemoryError, ValueError) as error:
+                raise self._no_memory(context) from error
         else:
             results = self._check_out(context, out, arrays)
         for index, result in enumerate(results):
@@ -236,6 +240,20 @@ class Model:
                 raise InputError(f"out for '{info.name}' overlaps an input or another output")
             others.append(given)
         return list(out)
+
+    def _no_memory(self, context: _Context) -> ExecutionError:
+        """The error for outputs that cannot be allocated, naming the largest."""
+        shape, dtype, name = max(
+            (
+                (shape, dtype, info.name)
+                for (shape, dtype), info in zip(context.results, self.outputs, strict=True)
+            ),
+            key=lambda result: math.prod(result[0]) * result[1].itemsize,
+        )
+        return ExecutionError(
+            f"no memory for output '{name}': {dtype}{list(shape)}",
+            hint="use smaller inputs (batch, sequence length), or a machine with more memory",
+        )
 
     def _failure(self, code: int, shapes: tuple[Shape, ...]) -> Exception:
         errors = self.artifact.errors
