@@ -28,7 +28,7 @@ class Knowledge:
     def constant_of(self, value: Value) -> np.ndarray | None:
         """The value's array when it does not depend on graph inputs; None when it does, or is large."""
         found = self._evaluate(value, MAX_DEPTH)
-        if found is None and isinstance(value.type, TensorType) and value.type.dtype.is_int:
+        if found is None and isinstance(value.type, TensorType) and not value.type.dtype.is_float:
             found = self._arrays[value] = self._from_symbols(value)
         return found
 

@@ -19,7 +19,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
 
-OPSETS = range(7, NEWEST_OPSET + 1)
+OPSETS = range(6, NEWEST_OPSET + 1)
 """Versions of the default operator set that can be read."""
 
 

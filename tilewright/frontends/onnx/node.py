@@ -155,10 +155,12 @@ class Node:
     def needs_constant(self, k: int) -> UnsupportedError:
         behind = self.context.inputs_behind(self.input(k))
         if not behind:
-            return UnsupportedError(f"{self.op} needs its input {k} at compile time, but it is computed at run time")
+            return UnsupportedError(
+                f"{self.op} needs the value of its input {k} at compile time, but it is computed at run time"
+            )
         names = ", ".join(f"'{shown(n)}': array" for n in behind)
         return ConstantNeededError(
-            f"{self.op} needs its input {k} at compile time",
+            f"{self.op} needs the value of its input {k} at compile time",
             hint=f"it depends on graph inputs: pass constants={{{names}}}",
             inputs=behind,
         )

@@ -70,14 +70,8 @@ def to_array(proto: TensorProto, folder: Path | None) -> np.ndarray:
     if proto.data_location == TensorProto.EXTERNAL:
         return _external(proto, dtype, shape, folder, where)
     if proto.HasField("raw_data"):
-        expected = (count * dtype.bits + 7) // 8
-        if dtype is dt.string or len(proto.raw_data) != expected:
-            raise ModelError(
-                f"{dtype}{list(shape)} takes {expected} bytes, the file has {len(proto.raw_data)}",
-                where=where,
-                hint="the file is damaged",
-            )
-    elif not _stored_elements(proto, count):
+        return _from_raw(proto, dtype, shape, where)
+    if not _stored_elements(proto, count):
         raise ModelError(
             f"the file does not hold the {count} elements of {dtype}{list(shape)}",
             where=where,
@@ -87,6 +81,21 @@ def to_array(proto: TensorProto, folder: Path | None) -> np.ndarray:
         return np.asarray(numpy_helper.to_array(proto)).reshape(shape)
     except (ValueError, TypeError, UnicodeDecodeError, OverflowError) as e:
         raise ModelError(f"the elements of {dtype}{list(shape)} cannot be decoded: {e}", where=where) from e
+
+
+def _from_raw(proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> np.ndarray:
+    """The elements of a tensor stored as bytes: a view of them, where elements are whole bytes."""
+    raw = proto.raw_data
+    expected = (math.prod(shape) * dtype.bits + 7) // 8
+    if dtype is dt.string or len(raw) != expected:
+        raise ModelError(
+            f"{dtype}{list(shape)} takes {expected} bytes, the file has {len(raw)}",
+            where=where,
+            hint="the file is damaged",
+        )
+    if dtype.bits < 8:
+        return np.asarray(numpy_helper.to_array(proto)).reshape(shape)
+    return np.frombuffer(raw, dtype.storage).reshape(shape)
 
 
 def from_sparse(proto: onnx.SparseTensorProto, folder: Path | None) -> np.ndarray:

@@ -154,7 +154,7 @@ def prelu(node: Node) -> Value:
 
 @adapter("Dropout", since=7)
 def dropout(node: Node) -> tuple[Value, ...]:
-    training = node.constant(2) if node.optional(2) is not None else np.array(False)
+    training = np.array(False) if node.optional(2) is None else node.constant(2)
     ratio = node.constant(1) if node.optional(1) is not None and training.any() else np.array(0.0)
     if training.any() and ratio.any():
         raise UnsupportedError("Dropout in training mode is random and not supported")

@@ -139,10 +139,10 @@ def size_tensor(d: Sym) -> Value:
 
 @adapter("NonZero", "Compress")
 def positions_known(node: Node) -> Value:
-    """Of known operands; otherwise the shape of the result would depend on data."""
+    """Of known operands: the shape of the result depends on their values."""
     deciding = node.constant_or_none(0 if node.op == "NonZero" else 1)
     if deciding is None:
-        return data_dependent(node)
+        raise node.needs_constant(0 if node.op == "NonZero" else 1)
     if node.op == "NonZero":
         return constant(np.array(np.nonzero(deciding), np.int64), "nonzero")
     places = constant(np.flatnonzero(deciding), "places")

@@ -23,6 +23,7 @@ from tilewright.ops.view import shape_of
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
 )  # fmt: skip
+_NEED_SIZES = ("tf_crop_and_resize", "half_pixel_symmetric")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MODES = ("nearest", "linear", "cubic")
 MAX_SCALE = 1e6
@@ -62,6 +63,9 @@ def resized(node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequ
     given = len(sizes if sizes is not None else scales or ())
     if given != len(axes):
         raise ModelError(f"{node.op} of {node.type(0)}: {given} sizes or scales for {len(axes)} axes")
+    needs_all = how.policy != "stretch" or how.mode == "cubic" or how.coordinates in _NEED_SIZES or how.antialias
+    if sizes is not None and needs_all and not all(d.is_const for d in sizes):
+        raise node.needs_constant(3)
     targets = [
         _target(node.shape(0)[a], None if sizes is None else sizes[k], None if scales is None else scales[k])
         for k, a in enumerate(axes)
@@ -228,7 +232,7 @@ def _cubic(d: np.ndarray, a: float) -> np.ndarray:
 
 def _with_symbolic_sizes(x: Value, plan: _Axis, how: Resizing) -> Value:
     """The same, computed when the model runs."""
-    if how.mode == "cubic" or how.antialias or how.coordinates in ("tf_crop_and_resize", "half_pixel_symmetric"):
+    if how.mode == "cubic" or how.antialias or how.coordinates in _NEED_SIZES:
         raise UnsupportedError(
             f"Resize of a symbolic dim with mode {how.mode} and coordinates {how.coordinates} is not supported",
             hint="fix the dim with shapes=",

@@ -14,8 +14,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops.index import triangle
 from tilewright.ops.view import concat, pad, shape_of, slice_, split
 
-TO_THE_END = 2**31 - 1
-"""Ends from here on mean "all that there is"."""
+TO_THE_END = 10**9
+"""Exporters write ends from here on (and their negatives) to mean "all that there is"."""
 
 
 @adapter("Concat", since=4)
