@@ -1,0 +1,104 @@
+"""Bounds, packings and costs, each against plain counting."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from tests.loops import programs
+from tilewright.ir.sym import Sym, maximum, minimum, sym, var
+from tilewright.ir.text import parse_module
+from tilewright.loops.bounds import Ranges, lower, upper
+from tilewright.loops.cost import cost, iterations
+from tilewright.loops.deps import accesses, separated
+from tilewright.loops.nest import loops_in
+from tilewright.loops.packing import Packing, apply_packing
+
+I0, J0, N = var("i"), var("j"), var("n", 1)
+
+
+def random_index(r: random.Random, depth: int = 3) -> Sym:
+    if depth == 0:
+        return r.choice([I0, J0, N, sym(r.randint(-3, 5))])
+    a, b = random_index(r, depth - 1), random_index(r, depth - 1)
+    match r.randrange(7):
+        case 0 | 1:
+            return a + b
+        case 2:
+            return a - b
+        case 3:
+            return a * r.randint(-3, 4)
+        case 4:
+            return a // r.randint(1, 5)
+        case 5:
+            return a % r.randint(1, 5)
+        case _:
+            return minimum(a, b) if r.random() < 0.5 else maximum(a, b)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_bounds_hold_everywhere(seed: int) -> None:
+    """With i in 0..n and j in 0..i + 3 (inclusive) no value of the expression is outside of its bounds."""
+    e = random_index(random.Random(seed))
+    ranges: Ranges = {I0: (sym(0), N), J0: (sym(0), I0 + 3)}
+    low, high = lower(e, ranges), upper(e, ranges)
+    for n in (1, 2, 5):
+        values = [e.evaluate({"i": i, "j": j, "n": n}) for i in range(n + 1) for j in range(i + 4)]
+        assert low is None or low.evaluate({"n": n}) <= min(values), f"{e}: {low}"
+        assert high is None or high.evaluate({"n": n}) >= max(values), f"{e}: {high}"
+
+
+def test_bounds_of_affine_expressions_are_exact() -> None:
+    ranges: Ranges = {I0: (sym(0), N - 1), J0: (sym(0), sym(5))}
+    assert upper(6 * I0 + J0, ranges) == 6 * N - 1
+    assert lower(6 * I0 - J0 + 2, ranges) == sym(-3)
+    assert upper((6 * I0 + J0) // 6, ranges) == N - 1
+
+
+PACKINGS = [
+    ((5, 7), Packing(((), (4,)), (1, 0, 2))),
+    ((6, 8), Packing(((3,), (2, 2)), (2, 0, 3, 1, 4))),
+    ((4,), Packing(((3,),), (1, 0))),
+    ((2, 3, 4), Packing(((), (), ()), (2, 0, 1))),
+]
+
+
+@pytest.mark.parametrize("shape, packing", PACKINGS)
+def test_packing_puts_every_element_where_index_says(shape: tuple[int, ...], packing: Packing) -> None:
+    array = 1.0 + np.arange(np.prod(shape)).reshape(shape)
+    packed = apply_packing(array, packing)
+    assert packed.shape == tuple(int(n) for n in packing.shape([sym(n) for n in shape]))
+    for at in itertools.product(*map(range, shape)):
+        where = tuple(int(i) for i in packing.index([sym(i) for i in at]))
+        assert packed[where] == array[at]
+        assert tuple(int(i) for i in packing.position([sym(i) for i in where])) == at
+    assert packed.sum() == array.sum()  # what was added is zero
+
+
+def test_cost_of_a_product() -> None:
+    func = programs.plain_matmul(4, N, 3, [N])
+    counted = cost(func)
+    assert counted.flops == 2 * 4 * 3 * N
+    x, w, y = (counted.traffic[a] for a in func.args)
+    assert (x.loaded, x.stored, x.distinct) == (8 * 12 * N, 0, 8 * 12)
+    assert (w.loaded, w.distinct) == (8 * 12 * N, 8 * 3 * N)
+    assert (y.loaded, y.stored, y.distinct) == (8 * 12 * N, 8 * 16 * N, 8 * 4 * N)
+    assert counted.argument_bytes == 8 * (12 + 3 * N + 4 * N)
+    assert counted.operations == counted.flops
+    assert iterations(programs.plain_matmul(1, 1, 1)).value > 6
+
+
+def test_separated_tells_which_loops_keep_elements_apart() -> None:
+    text = """
+    kernel @k(y: &f64[64]) dims() with {outputs=1} {
+      for i in 0..4 { for j in 0..8 { for k in 0..3 { y[8*i + j] = 0 } } }
+      return
+    }
+    """
+    (func,) = parse_module(text).funcs.values()
+    loops = loops_in(func.body)
+    (store,) = accesses(func.body)
+    assert separated(store, store, loops, {}) == set(loops[:2])

@@ -1,0 +1,128 @@
+"""The rules of the loops level: each broken once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.loops import programs
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op
+from tilewright.ir.diag import VerifyError
+from tilewright.ir.sym import ge0, sym, var
+from tilewright.ir.types import ScalarType, buffer
+from tilewright.ir.verify import verify_func
+from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.ops.trace import Array, Trace
+
+F64 = ScalarType(dt.f64)
+
+
+@pytest.mark.parametrize(
+    "func", [programs.matmul(3, 4, 5), programs.convolution(2, 2, 4, 3, 1)], ids=["matmul", "convolution"]
+)
+def test_lowered_kernels_are_legal(func: programs.Func) -> None:
+    verify_func(func, LOOPS_SPEC)
+
+
+def broken_loop(t: Trace, **attrs: object) -> None:
+    with t.loop(4):
+        loop = t.builder.block.parent
+    assert isinstance(loop, Op)
+    loop.attrs.update(attrs)
+
+
+def nested(t: Trace, outer: str, inner: str) -> None:
+    with t.loop(4, kind=outer), t.loop(4, kind=inner):
+        pass
+
+
+def loop_with(t: Trace, op: Op, kind: str = "vector") -> None:
+    with t.loop(4, kind=kind):
+        t.builder.block.append(op)
+
+
+BROKEN = {
+    "kind 'fast' is none of serial, parallel, vector, unroll": lambda t, x, y: broken_loop(t, kind="fast"),
+    "has no attribute speed": lambda t, x, y: broken_loop(t, speed=1),
+    "a loop of kind unroll has a constant extent, not n": lambda t, x, y: broken_loop(
+        t, kind="unroll", extent=var("n")
+    ),
+    "a vector loop has 1 to 64 lanes, not 65": lambda t, x, y: broken_loop(t, kind="vector", extent=sym(65)),
+    "a vector loop holds no loops but unrolled ones": lambda t, x, y: nested(t, "vector", "serial"),
+    "a vector loop holds no alloc": lambda t, x, y: loop_with(
+        t, Op("alloc", [], [buffer(dt.f64, (4,), "reg")])
+    ),
+    "a parallel loop is an outermost one": lambda t, x, y: nested(t, "serial", "parallel"),
+    "a parallel loop is alone in its kernel; there is also const, store": lambda t, x, y: (
+        nested(t, "parallel", "serial"),
+        y.store((0,), 1),
+    ),
+    "the guard is a tuple of conditions": lambda t, x, y: t.builder.emit(
+        "if", [], [], {"guard": 1}, [programs.Block()]
+    ),
+    "operands are bool scalars": lambda t, x, y: t.builder.emit(
+        "if", [x[0].value], [], {"guard": ()}, [programs.Block()]
+    ),
+    "gives a buffer in one of scratch, reg": lambda t, x, y: t.alloc(dt.f64, (3,), "global"),
+    "registers have a constant number": lambda t, x, y: t.alloc(dt.f64, (var("n"),), "reg"),
+    "needs 1 index expressions for global f64[8]": lambda t, x, y: t.builder.emit(
+        "load", [x.value], [F64], {"idx": (sym(0), sym(0))}
+    ),
+    "a guarded load has a number as 'other'": lambda t, x, y: t.builder.emit(
+        "load", [x.value], [F64], {"idx": (sym(0),), "guard": (ge0(var("n") - 2),)}
+    ),
+    "gives f64, not f32": lambda t, x, y: t.builder.emit(
+        "load", [x.value], [ScalarType(dt.f32)], {"idx": (sym(0),)}
+    ),
+    "stores i64 into global f64[8]": lambda t, x, y: t.builder.emit(
+        "store", [t.index(3).value, y.value], [], {"idx": (sym(0),)}
+    ),
+    "takes a one-dimensional register buffer": lambda t, x, y: t.builder.emit(
+        "lanes_reduce", [x.value], [F64], {"combine": "add"}
+    ),
+    "'sub' is not an associative operation": lambda t, x, y: t.builder.emit(
+        "lanes_reduce", [t.alloc(dt.f64, (4,), "reg").value], [F64], {"combine": "sub"}
+    ),
+    "the value is a number, not 'one'": lambda t, x, y: t.const("one", dt.f64),
+    "gives an integer, not f64": lambda t, x, y: t.index(3, dt.f64),
+    "takes an integer, not f64": lambda t, x, y: t.bind(x[0], "b"),
+    "takes a bool, not f64": lambda t, x, y: t.check(x[0], "ExecutionError", "no"),
+    "lacks the attribute message": lambda t, x, y: t.builder.emit(
+        "check", [(x[0] < 1).value], [], {"kind": "E"}
+    ),
+    "has no such op": lambda t, x, y: t.builder.emit("matmul"),
+    "converts a scalar to a scalar": lambda t, x, y: t.builder.emit("cast", [x.value], [F64]),
+}
+
+
+@pytest.mark.parametrize("problem", BROKEN)
+def test_broken_rule(problem: str) -> None:
+    def body(t: Trace, x: Array, y: Array) -> None:
+        BROKEN[problem](t, x, y)
+
+    func = programs.kernel([(8,)], [(8,)], body, [var("n")])
+    with pytest.raises(VerifyError) as caught:
+        verify_func(func, LOOPS_SPEC)
+    assert problem in str(caught.value)
+
+
+def test_alloc_whose_size_depends_on_a_loop() -> None:
+    def body(t: Trace, y: Array) -> None:
+        with t.loop(4) as i:
+            t.alloc(dt.f64, (i + 1,))
+
+    with pytest.raises(VerifyError, match="depends on a loop"):
+        verify_func(programs.kernel([], [(8,)], body), LOOPS_SPEC)
+
+
+def test_kernel_arguments_are_global_buffers() -> None:
+    func = programs.kernel([(8,)], [(8,)], lambda t, x, y: None)
+    func.args[0].type = buffer(dt.f64, (8,), "scratch")
+    with pytest.raises(VerifyError, match="argument 'x0' is a global buffer"):
+        verify_func(func, LOOPS_SPEC)
+
+
+def test_variables_are_declared() -> None:
+    func = programs.kernel([(8,)], [(8,)], lambda t, x, y: y.store((var("stray"),), 1))
+    with pytest.raises(VerifyError, match="variable 'stray' is not declared here"):
+        verify_func(func, LOOPS_SPEC)
