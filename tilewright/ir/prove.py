@@ -74,6 +74,7 @@ class _Prover:
         }
         self.known: dict[Sym, bool] = {}
         self.steps = 0
+        self.samples = self._sample_points()
 
     def narrow(self, e: Sym) -> Sym:
         return e.subs(self.narrowed)
@@ -112,9 +113,43 @@ class _Prover:
         return None if None in decided else is_and
 
     def start(self, e: Sym) -> bool:
-        """`ge0` with a fresh allowance of steps."""
+        """`ge0` with a fresh allowance of steps, unless some point of the ranges refutes it at once."""
+        if e.interval[0] >= 0:
+            return True
+        if any(e.evaluate(_completed(point, e)) < 0 for point in self.samples):
+            return False
         self.steps = 0
         return self.ge0(e)
+
+    def _sample_points(self) -> list[dict[str, int]]:
+        """Corners of the ranges, for small and for large values of what has no range.
+
+        Most questions have the answer no, and a counterexample is found in microseconds, a failing search in
+        milliseconds.
+        """
+        points: list[dict[str, int]] = []
+        for free in _FREE_VALUES:
+            for at_high in (True, False):
+                point = self._corner(free, at_high)
+                if point is not None:
+                    points.append(point)
+        return points
+
+    def _corner(self, free: int, at_high: bool) -> dict[str, int] | None:
+        """Every ranged variable at one end of its range; None where a range is empty or refers to itself."""
+        point: dict[str, int] = {"": free}
+        pending = list(self.ranges.items())
+        while pending:
+            ready = [(v, r) for v, r in pending if not any(o in r[0].vars | r[1].vars for o, _ in pending)]
+            if not ready:
+                return None
+            for v, (low, high) in ready:
+                first, last = low.evaluate(_completed(point, low)), high.evaluate(_completed(point, high))
+                if last < first or not _within(v, last if at_high else first):
+                    return None
+                point[v.name] = last if at_high else first
+            pending = [item for item in pending if item[0].name not in point]
+        return point
 
     def ge0(self, e: Sym) -> bool:
         """Whether e >= 0 is certain; over narrowed variables."""
@@ -238,6 +273,25 @@ class _Prover:
             if any(other is not candidate and self.start(sign * (candidate - other)) for other in kept):
                 kept.remove(candidate)
         return minimum(*kept) if e.kind == "min" else maximum(*kept)
+
+
+_FREE_VALUES = (1, 1_000_003, 48)
+"""Values that stand for variables without a range in sample points; "" names the value in a point."""
+
+
+def _completed(point: dict[str, int], e: Sym) -> dict[str, int]:
+    """`point` with a value for each variable of `e`, remembered so that all questions see the same."""
+    for v in e.vars:
+        if v.name not in point:
+            low, high = v.bounds
+            value = point[""] if low is None else max(low, point[""])
+            point[v.name] = value if high is None else min(high, value)
+    return point
+
+
+def _within(v: Sym, value: int) -> bool:
+    low, high = v.bounds
+    return (low is None or low <= value) and (high is None or value <= high)
 
 
 def _narrowed(v: Sym, number: int, low: Sym, high: Sym) -> Sym:

@@ -23,12 +23,12 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
     for nest in [op for op in s.func.body.ops if is_loop(op)]:
         _flatten(s, perfect_nest(nest))
+    parallelize_outer(s, target, keep_innermost=True)  # before vectors: indices are still simple to reason about
     _chunk_single_loop(s)
     for loop in [op for op in s.func.body.walk() if is_loop(op)]:
         if loop.parent is not None and not any(is_loop(op) for op in body_of(loop).walk()):
             _vectorize(s, loop, target)
     s.simplify()
-    parallelize_outer(s, target)
 
 
 def _fuse_stages(s: Schedule, lowered: Lowered) -> None:
@@ -83,7 +83,7 @@ def _chunk_single_loop(s: Schedule) -> None:
 
 def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
     lanes = lanes_for(loop, target)
-    if lanes < 2 or kind_of(loop) != "serial" or not _worthwhile(loop):
+    if lanes < 2 or kind_of(loop) not in ("serial", "parallel") or not _worthwhile(loop):
         return
     tail = "branch" if loop.parent is s.func.body else "peel"
     try:

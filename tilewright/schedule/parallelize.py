@@ -12,8 +12,11 @@ ROUNDS_PER_THREAD = 16
 """Rounds that keep the threads' shares equal to a few percent."""
 
 
-def parallelize_outer(s: Schedule, target: Target) -> None:
-    """Make the kernel's only outer loop parallel; nothing is done where that is not legal."""
+def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = False) -> None:
+    """Make the kernel's only outer loop parallel; nothing is done where that is not legal.
+
+    With `keep_innermost` the innermost loop of a perfect nest stays apart, to become vectors.
+    """
     loops = [op for op in s.func.body.ops if op.name != "return"]
     if len(loops) != 1 or not is_loop(loops[0]) or kind_of(loops[0]) != "serial":
         return
@@ -23,7 +26,7 @@ def parallelize_outer(s: Schedule, target: Target) -> None:
         s.parallel(outer)
         while not (extent_of(outer).is_const and extent_of(outer).value >= wanted):
             inner = _only_loop(outer)
-            if inner is None:
+            if inner is None or (keep_innermost and not any(is_loop(op) for op in body_of(inner).ops)):
                 break
             outer = s.fuse_loops(outer, inner)
     except ScheduleError:

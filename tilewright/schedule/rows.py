@@ -33,11 +33,11 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
             if stage not in final:
                 s.fuse_at(stage.buffer, row)
     s.simplify()
+    parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     for loop in [op for op in s.func.body.walk() if is_loop(op)]:
         if loop.parent is not None and not any(is_loop(op) for op in body_of(loop).walk()):
             _vectorize_inner(s, loop, target)
     s.simplify()
-    parallelize_outer(s, target)
 
 
 def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:
