@@ -15,8 +15,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.bodies import apply_scalar
 
-MAX_DENOMINATOR = 1 << 12
-"""A float factor of a dim counts as the fraction that it is the nearest float of, with a denominator up to this."""
+MAX_DENOMINATOR = 1 << 10
+"""A float factor of a dim counts as the fraction whose nearest float it is, if the denominator is up to this."""
 
 
 class UnknownValueError(ValueError):
@@ -87,13 +87,13 @@ def _number(x: Element, is_condition: bool, dtype: DType) -> Any:
 
 
 def _rounded(x: Ratio) -> Ratio:
-    """A constant as the simple fraction that it approximates, if there is one."""
+    """A constant as the simple fraction that it approximates, where there is one."""
     if not x.is_const:
         return x
     exact = Fraction(x.over.value, x.under.value)
     simple = exact.limit_denominator(MAX_DENOMINATOR)
     if np.float32(float(simple)) != np.float32(float(exact)):
-        raise UnknownValueError(f"{float(exact)} is not a simple fraction")
+        return x
     return Ratio(sym(simple.numerator), sym(simple.denominator))
 
 

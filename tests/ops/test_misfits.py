@@ -1,0 +1,114 @@
+"""What operators say when their operands do not fit, and what evaluation reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.sampling import normal
+from tilewright.ir.diag import ExecutionError, TypeRuleError
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.interp import evaluate
+
+X = normal((2, 3, 4))
+MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
+    ("add", [X, normal((2,))], {}, "dims 4 and 2 neither are equal nor is one of them 1"),
+    ("add", [X, X.astype(np.float64)], {}, "operands must have one dtype, not f32 and f64"),
+    ("exp", [normal((2,), np.int32)], {}, "operands must be floats, not i32"),
+    ("and", [X, X], {}, "operands must be integers or bool, not f32"),
+    ("select", [X, X, X], {}, "the condition must be bool, not f32"),
+    ("transpose", [X], {"perm": (0, 0, 1)}, "(0, 0, 1) is not a permutation of the 3 axes"),
+    ("transpose", [X], {"perm": (0, 1, 5)}, "axis 5 does not exist: the tensor has 3 axes"),
+    ("reshape", [X], {"shape": (5, 5)}, "24 elements cannot take a shape of 25"),
+    ("expand", [X], {"shape": (2, 3, 5)}, "dims of the tensor and of the target shape differ: 4 and 5"),
+    ("expand", [X], {"shape": (4,)}, "3 axes cannot be broadcast to 1"),
+    ("slice", [X], {"starts": (0, 0), "sizes": (1, 1)}, "starts must have 3 values, not 2"),
+    (
+        "slice",
+        [X],
+        {"starts": (1, 0, 0), "sizes": (2, 1, 1)},
+        "position 2 is outside of an axis of 2 elements",
+    ),
+    ("slice", [X], {"starts": (0, 0, 0), "sizes": (1, 1, 1), "steps": (1, 0, 1)}, "a step of 0 never ends"),
+    ("pad", [X], {"before": (0, 0, 0), "after": (0, 0, -5)}, "cropping leaves -1 elements"),
+    ("pad", [X], {"before": (0, 0, 0), "after": (0, 0, 1), "mode": "odd"}, "mode 'odd' is none of constant"),
+    ("concat", [X, X[:, :, :2]], {"axis": 0}, "dims of axis 2 differ: 2 and 4"),
+    ("squeeze", [X], {"axes": (0,)}, "the dim of squeezed axis 0 and 1 differ: 2 and 1"),
+    ("split", [X], {"sizes": (1, 2), "axis": 0}, "the sum of the sizes and the split dim differ: 3 and 2"),
+    ("reduce_sum", [X], {"axes": (0, -3)}, "axes (0, -3) name an axis twice"),
+    ("reduce_or", [X], {"axes": (0,)}, "reduce_or takes integers or bool, not f32"),
+    ("matmul", [X, X], {}, "the inner dims differ: 4 and 3"),
+    ("matmul", [X, X[0, 0]], {}, "the right operand must have 2 axes or more, not 1"),
+    (
+        "conv",
+        [X, normal((4, 2, 3))],
+        {},
+        "the channels of the data and of the filters (times groups) differ: 3 and 2",
+    ),
+    ("conv", [X, normal((4, 3, 9))], {}, "a window of 9 does not fit into 4 elements padded by 0 and 0"),
+    ("conv", [X, normal((4, 3, 1))], {"strides": (0,)}, "strides (0,) and dilations (1,) must be positive"),
+    (
+        "max_pool",
+        [X[0]],
+        {"kernel": ()},
+        "the data must have a batch, a channel and a spatial axis at least, not 2",
+    ),
+    ("gather", [X, X], {}, "indices must be integers, not f32"),
+    ("gather", [X, np.array([0])], {"axis": 3}, "axis 3 does not exist"),
+    (
+        "gather_nd",
+        [X, np.zeros((1, 4), np.int64)],
+        {},
+        "index vectors of 4 after 0 batch axes do not fit 3 axes",
+    ),
+    (
+        "scatter_nd",
+        [X, np.array([[0]]), X],
+        {},
+        "dims of updates and of the slices they replace differ: 2 and 1",
+    ),
+    ("group_norm", [X, X[0, :, 0], X[0, :, 0]], {"groups": 2}, "3 channels do not make 2 groups"),
+    ("gelu", [X], {"approximate": "some"}, "approximate 'some' is neither none nor tanh"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attrs", "reason"), MISFITS, ids=[f"{m[0]}-{m[3]}"[:60] for m in MISFITS]
+)
+def test_operands_that_do_not_fit(name: str, inputs: list[Any], attrs: dict[str, Any], reason: str) -> None:
+    with pytest.raises((TypeRuleError, ValueError)) as error:
+        evaluate(OPERATORS[name], *inputs, **attrs)
+    assert reason in str(error.value)
+
+
+def test_the_message_shows_operands_and_attributes() -> None:
+    with pytest.raises(TypeRuleError) as error:
+        evaluate(OPERATORS["transpose"], X, perm=(0, 0, 1))
+    assert str(error.value).startswith(
+        "transpose(f32[2, 3, 4]) with perm=(0, 0, 1): (0, 0, 1) is not a permutation"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("gather", [X, np.array([2])]),
+        ("gather", [X, np.array([-3])]),
+        ("gather", [X[:0], np.array([0])]),
+        ("gather_elements", [X, np.full((1, 1, 1), 9)]),
+        ("gather_nd", [X, np.array([[0, 3]])]),
+        ("scatter_nd", [X, np.array([[5]]), X[:1]]),
+        ("scatter_elements", [X, np.full((1, 1, 1), -9), X[:1, :1, :1]]),
+    ],
+)
+def test_an_index_out_of_range_is_reported(name: str, inputs: list[Any]) -> None:
+    with pytest.raises(ExecutionError, match="an index is out of range"):
+        evaluate(OPERATORS[name], *inputs)
+
+
+@pytest.mark.parametrize("name", ["div", "rem", "mod"])
+def test_an_integer_division_by_zero_is_reported(name: str) -> None:
+    with pytest.raises(ExecutionError, match="integer division by zero"):
+        evaluate(OPERATORS[name], np.array([1, 2]), np.array([1, 0]))
