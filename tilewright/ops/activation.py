@@ -95,7 +95,7 @@ celu.onnx("Celu", since=12, alpha="alpha")
 
 @op(keep=True)
 def gelu(x: Value, *, approximate: str = "none") -> Value:
-    """x times the normal distribution function of x (Hendrycks & Gimpel, 2016); "tanh" is their approximation."""
+    """x times the normal distribution function of x (Hendrycks & Gimpel, 2016), or their "tanh" form."""
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate '{approximate}' is neither none nor tanh")
     wide = widened(x)

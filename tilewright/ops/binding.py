@@ -1,4 +1,4 @@
-"""Values of symbolic dims at call time: from the shapes of the inputs, and from small integer inputs themselves."""
+"""Values of symbolic dims at call time: from the shapes of the inputs, and from small integer inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_ELEMENTS = 256
 def input_variables(value: Value) -> np.ndarray | None:
     """The variables `val_<name>_<i>` that stand for the elements of a graph input, as an array of Syms.
 
-    None where the input cannot determine shapes: it must be an integer scalar or vector of static, small size.
+    None where the input cannot determine shapes: it must be a small integer scalar or vector of static size.
     """
     type = value.type
     if (
@@ -39,7 +39,7 @@ def input_variables(value: Value) -> np.ndarray | None:
 
 
 def bound_dims(args: Sequence[Value], arrays: Sequence[np.ndarray]) -> dict[str, int]:
-    """The value of every variable that the inputs determine; InputError where a shape contradicts its type."""
+    """The value of every variable that the inputs determine; InputError where a shape does not fit."""
     env: dict[str, int] = {}
     for arg, array in zip(args, arrays, strict=True):
         type = arg.type

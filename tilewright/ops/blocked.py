@@ -1,4 +1,4 @@
-"""Blocked channels [n, c / b, *space, b]: the layout in which vectors run along channels. Missing ones are zeros."""
+"""Blocked channels [n, c / b, *space, b]: the layout for vectors along channels. Missing ones are zeros."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def conv_blocked(
     x_blocked: bool = True,
     block: int = 16,
 ) -> Compute:
-    """`conv` with a blocked result; x is blocked too, or plain with `x_blocked` False; w is plain [o, i, *kernel].
+    """`conv` with a blocked result; so is x unless `x_blocked` is False; w is plain [o, i, *kernel].
 
     In a grouped convolution the channels of a group must be whole blocks.
     """

@@ -1,7 +1,7 @@
 """What scalar bodies and loop programs mean, on NumPy: the part of the oracle that both levels share.
 
-Scalars may be 0-d (a loop program runs one iteration at a time) or whole grids (a primitive runs on all positions
-at once).
+Scalars may be 0-d (a loop program runs one iteration at a time) or whole grids (a primitive runs on all
+positions at once).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def filled(value: float, dtype: DType) -> np.ndarray:
 
 
 def apply_scalar(name: str, operands: Sequence[Any], dtype: DType) -> Any:
-    """Scalar operation `name` on elements or grids of them; narrow floats that NumPy lacks are computed in f32."""
+    """Scalar operation `name` on elements or grids of them; dtypes that NumPy lacks are computed wider."""
     evaluate = SCALAR_OPS[name].evaluate
     with np.errstate(all="ignore"):
         try:

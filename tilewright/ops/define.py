@@ -1,7 +1,7 @@
 """How operators are defined: `@primitive` (domain + index maps + scalar body), `@op` (a function over other
 operators) and `@irregular` (type rule + own loops). Each operator is one object, called with graph Values: it
-appends to the current builder. `interp.evaluate` runs it on NumPy arrays. Attributes are keyword-only parameters;
-the defaults of those that a call leaves out are written to the op, so that passes can read every attribute."""
+appends to the current builder. `interp.evaluate` runs it on NumPy arrays. Attributes are keyword-only
+parameters; the defaults of those that a call leaves out are written to the op, so that passes can read them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Axis = tuple[Sym, Sym]
 class Compute:
     """What a primitive computes: `out[axes] = combine over reduce of body`, or `= body` when `combine` is "".
 
-    `body` has one argument for each operand (a TensorType) and ends in `yield value`; its `load` ops index operands
-    by Syms over the axis variables. Sums are kept in `acc` and cast to `dtype` at the end.
+    `body` has one argument for each operand (a TensorType) and ends in `yield value`; its `load` ops index
+    operands by Syms over the axis variables. Sums are kept in `acc` and cast to `dtype` at the end.
     """
 
     axes: tuple[Axis, ...]
@@ -61,10 +61,10 @@ def compute(
     combine: str = "",
     dtype: DType | None = None,
 ) -> Compute:
-    """Build a Compute: `body(trace, i, r)` gives the element for output position `i` and reduction position `r`.
+    """Build a Compute: `body(trace, i, r)` gives the element for result position `i`, reduction position `r`.
 
-    `operands` are the arrays that the primitive's function was called with. With `combine` ("add", "mul", "min",
-    "max", "and", "or") the elements are reduced over `reduce`; the result has `dtype`, or the body's own.
+    `operands` are the arrays that the primitive's function was called with. With `combine` ("add", "mul",
+    "min", "max", "and", "or") the elements are reduced over `reduce`; the result has `dtype`, or the body's own.
     """
     trace = operands[0].trace if operands else Trace(Builder(Block()))
     block = trace.builder.block
@@ -157,7 +157,7 @@ class Operator:
         return tuple(v.type for v in results)
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        """Apply to Values: append to the current builder and return the result Value (a tuple for several)."""
+        """Apply to Values: append to the current builder, return the result Value (a tuple for several)."""
         operands = tuple(lift(a, args) for a in args)
         if self.kind == "composite" and not self.keep:
             return self.fn(*operands, **attrs)
@@ -206,8 +206,8 @@ def op(*, keep: bool) -> Callable[[Callable[..., Any]], Operator]: ...
 
 
 def op(fn: Callable[..., Any] | None = None, *, keep: bool = False) -> Any:
-    """Define a composite: `fn(*values, **attrs)` written with other operators. With `keep` it stays one op until
-    a pass expands it."""
+    """Define a composite: `fn(*values, **attrs)` written with other operators. With `keep` it stays one op
+    until a pass expands it."""
     if fn is None:
         return lambda f: _register(Operator(f.__name__.rstrip("_"), f, "composite", keep))
     return _register(Operator(fn.__name__.rstrip("_"), fn, "composite", keep))

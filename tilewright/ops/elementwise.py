@@ -1,4 +1,4 @@
-"""Elementwise operators: one element of the result from one element of each operand, with NumPy broadcasting."""
+"""Elementwise operators: a result's element from one element of each operand, with NumPy broadcasting."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _paired(t: Trace, name: str, a: Scalar, b: Scalar) -> Scalar:
 
 
 def integer_division(t: Trace, name: str, a: Scalar, b: Scalar) -> Scalar:
-    """`div`, `rem` or `mod` of integers that never traps: zero is reported, and -1 is divided by as a negation."""
+    """`div`, `rem` or `mod` of integers that never traps: zero is reported, -1 negates."""
     nonzero = b.ne(0)
     t.check(nonzero, "ExecutionError", "integer division by zero")
     if a.dtype.kind == "uint":

@@ -1,4 +1,4 @@
-"""Exact arithmetic on the elements of symbolic tensors: integers and bools as Syms, floats as quotients of Syms."""
+"""Exact arithmetic on the elements of symbolic tensors: integers as Syms, floats as quotients of Syms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops.bodies import apply_scalar
 
 MAX_DENOMINATOR = 1 << 10
-"""A float factor of a dim counts as the fraction whose nearest float it is, if the denominator is up to this."""
+"""A float factor of a dim counts as the fraction whose nearest float it is, with at most this denominator."""
 
 
 class UnknownValueError(ValueError):
@@ -44,7 +44,7 @@ Element = Sym | Ratio
 
 
 def element_of(x: Any, dtype: DType) -> Element:
-    """A number of an element of `dtype` as it is computed with here; UnknownValueError for infinities and NaN."""
+    """A number of an element of `dtype` as computed with here; UnknownValueError for infinities and NaN."""
     if not dtype.is_float:
         return sym(int(x))
     if not math.isfinite(x):

@@ -43,7 +43,7 @@ def _require_index_dtype(indices: Array | TensorType) -> None:
 
 @primitive
 def gather(x: Array, indices: Array, *, axis: int = 0) -> Compute:
-    """Slices of x along `axis`: the result has the shape of `indices` in the place of that axis (NumPy's take)."""
+    """Slices of x along `axis`: the shape of `indices` takes the place of that axis (NumPy's take)."""
     a = checked_axis(axis, x.rank)
     _require_index_dtype(indices)
     end = a + indices.rank
@@ -60,7 +60,7 @@ gather.onnx("Gather", since=1, axis="axis")
 
 @primitive
 def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Compute:
-    """For each position of `indices` the element of x at that position with the index in the place of `axis`."""
+    """For each position of `indices` the element of x there, with the index in place of `axis`."""
     a = checked_axis(axis, x.rank)
     _require_index_dtype(indices)
     if indices.rank != x.rank:
@@ -78,7 +78,7 @@ gather_elements.onnx("GatherElements", since=11, axis="axis")
 
 @primitive
 def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Compute:
-    """Slices of x at the index vectors that the last axis of `indices` holds; leading `batch_dims` go in step."""
+    """Slices of x at the index vectors along the last axis of `indices`; leading `batch_dims` go in step."""
     _require_index_dtype(indices)
     depth = _index_depth(indices, x.rank, batch_dims)
     outer = indices.rank - 1
@@ -214,7 +214,7 @@ def _put_checked(
 def scatter_elements(
     t: Trace, inputs: list[Array], outputs: list[Array], *, axis: int = 0, reduction: str = "none"
 ) -> None:
-    """x with the elements of `updates` put where `indices` say along `axis`, in row-major order of the updates."""
+    """x with the elements of `updates` put where `indices` say along `axis`, in row-major order."""
     (x, indices, updates), (out,) = inputs, outputs
     a = checked_axis(axis, x.rank)
     for_each(t, x.shape, lambda i: out.store(i, x.load(i)))

@@ -1,7 +1,7 @@
 """Evaluation of graph-level programs with NumPy: slow, obvious, the oracle for passes and lowering.
 
-A primitive is evaluated on all positions at once: its axis variables become open index grids that broadcast against
-each other, loads become fancy indexing, reductions `ufunc.reduce`.
+A primitive is evaluated on all positions at once: its axis variables become open index grids that broadcast
+against each other, loads become fancy indexing, reductions `ufunc.reduce`.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def _evaluate_irregular(
 def evaluate_block(
     ops: Sequence[Op], values: dict[Value, np.ndarray], env: Env, module: Module | None
 ) -> None:
-    """Evaluate ops in order; `values` has the block's arguments and gains all results that are still needed."""
+    """Evaluate ops in order; `values` has the block's arguments and gains all results."""
     for op in ops:
         if op.name in ("return", "yield"):
             continue

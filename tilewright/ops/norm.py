@@ -1,4 +1,4 @@
-"""Normalisations, in f32 at least: variances are taken of centred values, softmax takes out the greatest element."""
+"""Normalisations, in f32 at least: variances of centred values, softmax without its greatest element."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _per_channel(v: Value, x: Value) -> Value:
 def batch_norm(
     x: Value, scale: Value, bias: Value, mean: Value, variance: Value, *, epsilon: float = 1e-5
 ) -> Value:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channel, as one multiplication and one addition."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channel: one multiplication, one addition."""
     factor = div(widened(scale), sqrt(add(widened(variance), epsilon)))
     offset = sub(widened(bias), mul(widened(mean), factor))
     wide = widened(x)
@@ -88,7 +88,7 @@ def batch_norm(
 
 @op
 def instance_norm(x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
-    """Each channel of each sample standardised over space, times `scale`, plus `bias` (Ulyanov et al., 2016)."""
+    """Each channel of each sample standardised, times `scale`, plus `bias` (Ulyanov et al., 2016)."""
     normal = standardized(widened(x), tuple(range(2, len(shape_of(x)))), epsilon)
     result = add(mul(normal, _per_channel(widened(scale), x)), _per_channel(widened(bias), x))
     return as_dtype(result, dtype_of(x))

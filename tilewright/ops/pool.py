@@ -20,7 +20,7 @@ from tilewright.ops.window import Window
 
 
 def _pooled(x: Array, window: Window, combine: str, other: float, trailing: int) -> Compute:
-    """Reduce windows of the axes between the first two and the `trailing` last ones; padding counts as `other`."""
+    """Reduce windows of the axes after the first two, but for `trailing` last ones; padding is `other`."""
     end = x.rank - trailing
 
     def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
@@ -110,7 +110,7 @@ def max_pool_positions(
     dilations: Sequence[int] = (),
     column_major: bool = False,
 ) -> Compute:
-    """Where `max_pool` of x, given as `pooled`, found its elements: flat i64 positions in x, the first of equal ones.
+    """Where `max_pool` of x, given as `pooled`, found its elements: flat i64 positions, the first of equals.
 
     With `column_major` the spatial axes count in reverse order.
     """

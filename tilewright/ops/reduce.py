@@ -144,7 +144,7 @@ def reduce_logsumexp(x: Value, *, axes: Sequence[int], keepdims: bool = True) ->
 
 
 def _arg_of(reduction: Operator) -> Callable[..., Value]:
-    """The position of the first (or last) element that equals what `reduction` gives; NaN counts as extreme."""
+    """The position of the first (or last) element that equals what `reduction` gives; NaN is extreme."""
 
     def position(x: Value, *, axis: int, keepdims: bool = True, last: bool = False) -> Value:
         shape = shape_of(x)

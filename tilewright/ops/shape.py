@@ -87,7 +87,7 @@ def require_length(values: Sequence[object], length: int, what: str) -> None:
 
 
 def window_count(size: Dim, kernel: Dim, stride: int, before: Dim, after: Dim, dilation: int) -> Sym:
-    """How many positions a window has: floor((padded - reach) / stride) + 1, ValueError when it never fits."""
+    """How many positions a window has: floor((padded - reach) / stride) + 1, ValueError if it never fits."""
     reach = dilation * (sym(kernel) - 1) + 1
     room = sym(size) + before + after - reach
     if (hi := room.bounds[1]) is not None and hi < 0:

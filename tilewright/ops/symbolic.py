@@ -1,7 +1,7 @@
 """Symbolic evaluation of small tensors: the arithmetic on dims that models do on tensors.
 
-`Shape -> Gather -> Mul -> Concat -> Reshape` and its like become Syms: the same primitives are evaluated as in
-`interp`, on arrays whose elements are Syms (integers and bools) and Ratios (floats).
+`Shape -> Gather -> Mul -> Concat -> Reshape` and its like become Syms: the same primitives are evaluated as
+in `interp`, on arrays whose elements are Syms (integers and bools) and Ratios (floats).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Known = dict[Value, np.ndarray | None]
 
 
 def symbolic_value(value: Value, module: Module, known: Known | None = None) -> np.ndarray | None:
-    """The elements of a small tensor as expressions of dims: an object array of Syms, of Ratios for a float tensor.
+    """The elements of a small tensor as an object array of Syms, of Ratios for a float tensor.
 
     None where they are not known. `known` keeps the results of earlier calls for the same module.
     """

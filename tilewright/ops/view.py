@@ -107,7 +107,7 @@ def expand(x: Array, *, shape: Sequence[Dim]) -> Compute:
 
 @primitive
 def slice_(x: Array, *, starts: Sequence[Dim], sizes: Sequence[Dim], steps: Sequence[int] = ()) -> Compute:
-    """`sizes[k]` elements along each axis k, from `starts[k]` on, `steps[k]` apart (1 by default; may be negative).
+    """`sizes[k]` elements along each axis k, from `starts[k]` on, `steps[k]` apart (1 by default).
 
     Starts count from 0 and every element must lie inside of x: clamping is the caller's part.
     """
@@ -134,8 +134,8 @@ def pad(
 ) -> Compute:
     """x with `before[k]` and `after[k]` elements more (or, negative, fewer) at the ends of each axis k.
 
-    Modes: "constant" (`value`), "edge" (the nearest element), "reflect" (mirrored without repeating the edge),
-    "wrap" (the other end goes on).
+    Modes: "constant" (`value`), "edge" (the nearest element), "reflect" (mirrored, the edge not
+    repeated), "wrap" (the other end goes on).
     """
     require_length(before, x.rank, "before")
     require_length(after, x.rank, "after")
@@ -306,5 +306,5 @@ def broadcast_to_common(*xs: Value) -> tuple[Value, ...]:
 
 @primitive
 def copy(x: Array) -> Compute:
-    """The same elements in memory of their own: for outputs that would otherwise be another tensor's memory."""
+    """The same elements in memory of their own: for outputs that would share another tensor's."""
     return compute([x], x.shape, lambda t, i, r: x[tuple(i)])
