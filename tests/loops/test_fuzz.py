@@ -35,7 +35,7 @@ from tilewright.loops.unroll import unroll
 from tilewright.loops.vectorize import vectorize, vectorize_reduction
 from tilewright.ops.trace import Array, Trace
 
-ROUNDS = 240
+ROUNDS = 160
 STEPS = 14
 MOST_WORK = 20_000  # packing with large factors inside of loops multiplies the work
 

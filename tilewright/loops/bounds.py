@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.sym import Sym, affine_in, maximum, minimum, sym
+from tilewright.ir.sym import Sym, affine_in, maximum, minimum, prove, sym
 
 Interval = tuple[Sym, Sym]
 Ranges = dict[Sym, Interval]
 """Inclusive ranges of variables, outermost loop first."""
+
+
+def relevant(ranges: Ranges, e: Sym) -> Ranges:
+    """The ranges that can say something about `e`; a proof takes time for each range that it is given."""
+    reached: set[Sym] = set()
+    pending = [v for v in e.vars if v in ranges]
+    while pending:
+        v = pending.pop()
+        if v not in reached:
+            reached.add(v)
+            pending += [w for end in ranges[v] for w in end.vars if w in ranges]
+    return {v: r for v, r in ranges.items() if v in reached}
+
+
+def holds(condition: Sym, ranges: Ranges) -> bool | None:
+    """The truth of a condition where every variable lies in its range; None where it is not known."""
+    return prove(condition, relevant(ranges, condition))
 
 
 def upper(e: Sym, ranges: Ranges) -> Sym | None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, affine_in, prove_ge0, sym, var
+from tilewright.ir.sym import Sym, affine_in, gt, sym, var
 from tilewright.ir.types import row_major
-from tilewright.loops.bounds import Interval, Ranges, lower, upper
-from tilewright.loops.nest import buffer_type, is_loop, loop_range, loop_var
+from tilewright.loops.bounds import Interval, Ranges, holds, lower, upper
+from tilewright.loops.nest import buffer_type, loop_range, loop_var
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,10 +181,10 @@ def _apart(later: Interval, earlier: Interval, v: Sym, known: Ranges) -> bool:
     """Whether `later` at any v' > v has nothing in common with `earlier` at v."""
     following = {v: v + 1}
     rises = _direction(later[0], v)
-    if rises is not None and rises >= 0 and prove_ge0(later[0].subs(following) - earlier[1] - 1, known):
+    if rises is not None and rises >= 0 and holds(gt(later[0].subs(following), earlier[1]), known):
         return True
     falls = _direction(later[1], v)
-    return falls is not None and falls <= 0 and prove_ge0(earlier[0] - later[1].subs(following) - 1, known)
+    return falls is not None and falls <= 0 and bool(holds(gt(earlier[0], later[1].subs(following)), known))
 
 
 def _direction(e: Sym, v: Sym) -> int | None:
@@ -272,7 +272,3 @@ def order_dependences(
             free = set(band) - separated(a, b, band, outer)
             if len(free) > 1:
                 yield a, b, free
-
-
-def has_inner_loops(block: Block) -> bool:
-    return any(is_loop(op) for op in block.walk())

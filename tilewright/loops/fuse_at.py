@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import Sym, ge0, prove
+from tilewright.ir.sym import Sym, ge0
 from tilewright.ir.types import ScalarType
-from tilewright.loops.bounds import Ranges, Region
+from tilewright.loops.bounds import Ranges, Region, holds
 from tilewright.loops.deps import Access, accesses, written_buffers
 from tilewright.loops.nest import (
     ancestor_in,
@@ -211,7 +211,7 @@ class _Fusion:
         """A producer that fills one fixed index must be wanted at just this index."""
         offset = i - self.region.start[axis]
         inside = (ge0(offset), ge0(self.region.sizes[axis] - 1 - offset))
-        if not all(prove(c, self.around) for c in inside):
+        if not all(holds(c, self.around) for c in inside):
             refuse(
                 STEP,
                 self.old,
@@ -229,7 +229,7 @@ class _Fusion:
         new.attrs["var"], new.attrs["extent"] = v, size
         ranges: Ranges = {**self.around, v: loop_range(new)}
         limits = [ge0(position), ge0(extent_of(old).subs(mapping) - 1 - position)]
-        conditions[v] = [c for c in limits if prove(c, ranges) is not True]
+        conditions[v] = [c for c in limits if holds(c, ranges) is not True]
 
     def _protect(self, innermost: Op, copy: Op, conditions: dict[Sym, list[Sym]]) -> None:
         """Keep positions outside of the producer's domain from being computed."""

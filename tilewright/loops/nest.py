@@ -220,15 +220,6 @@ def insert_after(anchor: Op, ops: Sequence[Op]) -> None:
     insert_at(block, block.ops.index(anchor) + 1, ops)
 
 
-def replace_op(op: Op, ops: Sequence[Op]) -> None:
-    """Put `ops` where `op` was; `op` is in no block afterwards, but keeps its operands and blocks."""
-    block = block_of(op)
-    position = block.ops.index(op)
-    del block.ops[position]
-    op.parent = None
-    insert_at(block, position, ops)
-
-
 def substitute_in(root: Op | Block, mapping: Mapping[Sym, Sym]) -> None:
     """Replace variables in every attribute below `root` (and of it); variables that an op binds stay."""
     for op in root.walk():

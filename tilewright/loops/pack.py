@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value
-from tilewright.ir.sym import ZERO, Sym, ge0, prove
+from tilewright.ir.sym import ZERO, Sym, ge0
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
+from tilewright.loops.bounds import holds
 from tilewright.loops.deps import accesses
 from tilewright.loops.nest import (
     body_of,
@@ -139,7 +140,7 @@ def _drop_bounds(
     for i, n, reach in zip(load.attrs["idx"], shape, padded, strict=True):
         if padded is shape:
             droppable |= {ge0(i), ge0(n - 1 - i)}
-        elif prove(ge0(reach - 1 - i), ranges) is True:
+        elif holds(ge0(reach - 1 - i), ranges) is True:
             droppable.add(ge0(n - 1 - i))
     left = tuple(c for c in guard if c not in droppable)
     if left:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Op, Value
-from tilewright.ir.sym import ONE, ZERO, Sym, ge0, prove, sym
+from tilewright.ir.sym import ONE, ZERO, Sym, ge0, sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
-from tilewright.loops.bounds import Ranges, Region, box, upper
+from tilewright.loops.bounds import Ranges, Region, box, holds, upper
 from tilewright.loops.deps import Access
 from tilewright.loops.nest import (
     buffer_type,
@@ -73,7 +73,7 @@ def redirect(op: Op, tile: Value, start: Sequence[Sym]) -> None:
 def in_bounds(idx: Sequence[Sym], shape: Sequence[Sym], ranges: Ranges) -> tuple[Sym, ...]:
     """The conditions for `idx` to be in a buffer of this shape that do not hold for certain."""
     limits = [c for i, n in zip(idx, shape, strict=True) for c in (ge0(i), ge0(n - 1 - i))]
-    return tuple(c for c in limits if prove(c, ranges) is not True)
+    return tuple(c for c in limits if holds(c, ranges) is not True)
 
 
 def tile_axes(names: set[str], sizes: Sequence[Sym]) -> list[tuple[Sym, Sym]]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tilewright.ir.core import Block, Func, Op, erase_dead
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import ONE, Sym, prove, sym
+from tilewright.ir.sym import ONE, Sym, sym
 from tilewright.ir.sym import simplify as simplify_sym
-from tilewright.loops.bounds import Ranges
+from tilewright.loops.bounds import Ranges, holds, relevant
 from tilewright.loops.nest import (
     body_of,
     extent_of,
@@ -39,15 +39,15 @@ def simplify(func: Func) -> Func:
     return func
 
 
-def _block(block: Block, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
+def _block(block: Block, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
     ops: list[Op] = []
     for op in take_ops(block):
         if is_loop(op):
-            ops += _loop(op, ranges, holds)
+            ops += _loop(op, ranges, assumed)
         elif op.name == "if":
-            ops += _if(op, ranges, holds)
+            ops += _if(op, ranges, assumed)
         elif op.name in ("load", "store"):
-            ops += _access(op, ranges, holds)
+            ops += _access(op, ranges, assumed)
         else:
             if op.name == "index":
                 op.attrs["expr"] = _index(op.attrs["expr"], ranges)
@@ -55,7 +55,7 @@ def _block(block: Block, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
     return ops
 
 
-def _loop(loop: Op, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
+def _loop(loop: Op, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
     extent = _index(extent_of(loop), ranges)
     loop.attrs["extent"] = extent
     if extent.is_const and extent.value <= 0:
@@ -63,8 +63,8 @@ def _loop(loop: Op, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
         return []
     if extent is ONE and kind_of(loop) != "parallel":
         substitute_in(body_of(loop), {loop_var(loop): sym(0)})
-        return _block(body_of(loop), ranges, holds)
-    put_ops(body_of(loop), _block(body_of(loop), ranges | {loop_var(loop): loop_range(loop)}, holds))
+        return _block(body_of(loop), ranges, assumed)
+    put_ops(body_of(loop), _block(body_of(loop), ranges | {loop_var(loop): loop_range(loop)}, assumed))
     if not body_of(loop).ops:
         return []
     return _hoisted(loop)
@@ -86,12 +86,12 @@ def _hoisted(loop: Op) -> list[Op]:
     return [new_if(still, [loop], loc=inner.loc)]
 
 
-def _if(op: Op, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
-    guard = _open(op.attrs["guard"], ranges, holds)
+def _if(op: Op, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
+    guard = _open(op.attrs["guard"], ranges, assumed)
     if guard is None:
         op.drop()
         return []
-    inside = _block(body_of(op), ranges, holds | set(guard))
+    inside = _block(body_of(op), ranges, assumed | set(guard))
     if not guard and not op.operands:
         return inside
     if not inside:
@@ -102,11 +102,11 @@ def _if(op: Op, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
     return [op]
 
 
-def _access(op: Op, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
+def _access(op: Op, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
     op.attrs["idx"] = tuple(_index(i, ranges) for i in op.attrs["idx"])
     if "guard" not in op.attrs:
         return [op]
-    guard = _open(op.attrs["guard"], ranges, holds)
+    guard = _open(op.attrs["guard"], ranges, assumed)
     if guard is None and op.name == "store":
         op.drop()
         return []
@@ -122,13 +122,13 @@ def _access(op: Op, ranges: Ranges, holds: frozenset[Sym]) -> list[Op]:
     return [op]
 
 
-def _open(guard: Sequence[Sym], ranges: Ranges, holds: frozenset[Sym]) -> tuple[Sym, ...] | None:
+def _open(guard: Sequence[Sym], ranges: Ranges, assumed: frozenset[Sym]) -> tuple[Sym, ...] | None:
     """The conditions that are not decided; None when one is false."""
     left: list[Sym] = []
     for c in guard:
-        if c in holds or c in left:
+        if c in assumed or c in left:
             continue
-        truth = prove(c, ranges)
+        truth = holds(c, ranges)
         if truth is False:
             return None
         if truth is None:
@@ -141,7 +141,7 @@ _DIVISIONS = frozenset({"floordiv", "mod", "min", "max", "select", "ge0", "eq0"}
 
 def _index(e: Sym, ranges: Ranges) -> Sym:
     """`e` simplified; plain polynomials are left alone, as nothing can be decided in them."""
-    return simplify_sym(e, ranges) if _has_division(e) else e
+    return simplify_sym(e, relevant(ranges, e)) if _has_division(e) else e
 
 
 def _has_division(e: Sym) -> bool:
