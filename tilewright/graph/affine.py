@@ -9,10 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.passes import PassContext
-from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
+from tilewright.ir.rewrite import (
+    NoMatch,
+    Replacement,
+    RewriteContext,
+    constant_array,
+    defining,
+    has_one_use,
+    rewrite,
+    rule,
+)
 from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
@@ -49,11 +61,20 @@ def _offset_of(value: Value) -> Op | None:
     return op if _weighted(op.operands[0]) is not None and op.operands[0].type == value.type else None
 
 
+def _has_reciprocal(c: Value, ctx: RewriteContext) -> bool:
+    """Whether 1 / c is a normal number for every element."""
+    array = constant_array(c, ctx.module)
+    if array is None:
+        return False
+    size = np.abs(array)
+    return bool(np.all((size > 1e-37) & (size < 1e37)))
+
+
 @rule("div")
 def division_by_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """y / c -> y * (1 / c) after a linear op."""
+    """x / c -> x * (1 / c): a division costs about ten products."""
     y, c = op.operands
-    if not is_constant(c) or not dtype_of(y).is_float or (_weighted(y) is None and _offset_of(y) is None):
+    if not is_constant(c) or is_constant(y) or dtype_of(y) != dt.f32 or not _has_reciprocal(c, ctx):
         return None
     return ew.mul(y, ew.div(1.0, c))
 

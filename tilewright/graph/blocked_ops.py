@@ -25,7 +25,7 @@ LEAST_FILTERS = 8
 STAGE = "block-channels"
 
 FINITE_AT_FILL = ELEMENTWISE - {
-    "div", "rem", "mod", "pow", "log", "rsqrt", "atan2", "tan", "acosh", "atanh", "exp", "expm1", "sinh", "cosh"
+    "div", "rem", "mod", "pow", "log", "rsqrt", "atan2", "tan", "acosh", "atanh",
 }  # fmt: skip
 """Elementwise operators that keep the fill of half-empty blocks finite."""
 
@@ -54,13 +54,22 @@ def is_blockable_conv(op: Op, block: int) -> bool:
     return _is_depthwise(op) or (i % block == 0 and o // groups % block == 0)
 
 
+def _is_narrow(op: Op) -> bool:
+    """A 1x1 convolution with few filters: reading blocked data with empty lanes beats changing its layout."""
+    w = op.operands[1]
+    if w.op is None or w.op.name != "constant" or dtype_of(w) != dt.f32 or op.attrs["groups"] != 1:
+        return False
+    return all(d == 1 for d in shape_of(w)[2:])
+
+
 def _is_depthwise(op: Op) -> bool:
     o, i = (d.value for d in shape_of(op.operands[1])[:2])
     return i == 1 and op.attrs["groups"] == o and o >= LEAST_FILTERS
 
 
 def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
-    if not is_blockable_conv(op, forms.block):
+    narrow = op.name == "conv" and _is_narrow(op) and forms.has_blocked(op.operands[0])
+    if not is_blockable_conv(op, forms.block) and not narrow:
         ctx.remark(STAGE, f"conv {op.loc}", "its weights, groups or dtype do not allow whole blocks of channels")
         return False
     window = _Window(op)
@@ -165,7 +174,8 @@ def _elementwise(op: Op, forms: Forms, ctx: PassContext) -> bool:
     whole = [v for v in op.operands if forms.has_blocked(v) and forms.channels(v) == shape[1]]
     if not any(len(shape_of(v)) == len(shape) for v in whole):
         return False
-    if shape[1] % forms.block != 0 and op.name not in FINITE_AT_FILL:
+    by_number = op.name == "div" and type_of(op.operands[1]).size == 1
+    if shape[1] % forms.block != 0 and op.name not in FINITE_AT_FILL and not by_number:
         ctx.remark(STAGE, f"{op.name} {op.loc}", "the fill of its last block of channels might not stay finite")
         return False
     flat = any(forms.is_flat(v) for v in whole) and all(_merges_space(v, shape) for v in op.operands)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from tilewright.graph.arithmetic import ARITHMETIC_RULES
 from tilewright.graph.dead import drop_dead
 from tilewright.graph.duplicates import merge_duplicates
+from tilewright.graph.sink import SINK_RULES
 from tilewright.graph.views import VIEW_RULES
 from tilewright.ir.core import Module
 from tilewright.ir.passes import PassContext
@@ -21,7 +22,7 @@ class Canonicalize:
     name: ClassVar[str] = "canonicalize"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        rules = (*ARITHMETIC_RULES, *VIEW_RULES)
+        rules = (*ARITHMETIC_RULES, *VIEW_RULES, *SINK_RULES)
         changed = True
         while changed:
             rewrite(module.main, rules, module, stage=self.name)

@@ -244,7 +244,8 @@ class _Fusion:
         """Reshapes of values from outside: they need no kernel."""
         found: list[Op] = []
         for op in list(region.ops):
-            if op.name == "reshape" and (op.operands[0].op is None or op.operands[0].op not in region.ops):
+            source = op.operands[0].op if op.name == "reshape" else op
+            if source is None or (source not in region.ops and source in self.of) or source.name == "constant":
                 region.ops.remove(op)
                 found.append(op)
         return found

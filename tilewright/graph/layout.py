@@ -19,21 +19,14 @@ from tilewright.ops.define import OPERATORS
 
 @dataclass(frozen=True)
 class BlockChannels:
-    """Give f32 convolutions, and the operators around them, blocks of `block` channels.
-
-    A program needs `least` convolutions for that: a single one would change the layout twice for one kernel.
-    """
+    """Give f32 convolutions, and the operators around them, blocks of `block` channels."""
 
     name: ClassVar[str] = "block-channels"
     block: int = 16
-    least: int = 2
 
     def run(self, module: Module, ctx: PassContext) -> None:
         body = module.main.body
-        count = sum(is_blockable_conv(op, self.block) for op in body.ops)
-        if count < self.least:
-            if count:
-                ctx.remark(self.name, "@main", f"{count} convolution does not pay for changing the layout")
+        if not any(is_blockable_conv(op, self.block) for op in body.ops):
             return
         forms = Forms(module, self.block)
         replaced: list[Op] = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.graph.match import ELEMENTWISE, dtype_of, live_dims, shape_of, type_of, uniform_number
+from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rule
-from tilewright.ir.sym import Sym, prove_ge0, sym
+from tilewright.ir.sym import prove_ge0, sym
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
@@ -197,40 +197,8 @@ def transpose_into_matmul(op: Op, b: Builder, ctx: RewriteContext) -> Replacemen
     return None if operands == list(op.operands) else matmul(*operands, **attrs)
 
 
-@rule("transpose")
-def transpose_through_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """transpose(f(transpose(x))) -> f(x) when the two undo one another and f pairs elements."""
-    (x,) = op.operands
-    inner = x.op
-    if inner is None or inner.name not in ELEMENTWISE or not has_one_use(x):
-        return None
-    undone = []
-    for operand in inner.operands:
-        source = _undo(operand, tuple(op.attrs["perm"]), shape_of(x), ctx)
-        if source is None:
-            return None
-        undone.append(source)
-    if not any(defining(v, "transpose") for v in inner.operands):
-        return None
-    return OPERATORS[inner.name](*undone, **inner.attrs)
-
-
-def _undo(value: Value, perm: tuple[int, ...], shape: tuple[Sym, ...], ctx: RewriteContext) -> Value | None:
-    """`value` after transposing by `perm`, where this costs nothing."""
-    if uniform_number(value, ctx.module) is not None and not live_dims(shape_of(value)):
-        number = uniform_number(value, ctx.module)
-        assert number is not None
-        return full(value=number, dtype=dtype_of(value), shape=())
-    if len(shape_of(value)) != len(perm):
-        return None
-    inner = defining(value, "transpose")
-    if inner is not None and has_one_use(value):
-        return transpose(inner.operands[0], perm=tuple(inner.attrs["perm"][k] for k in perm))
-    return transpose(value, perm=perm) if value.op is not None and value.op.name == "constant" else None
-
-
 VIEW_RULES = (
     view_that_does_nothing, transpose_of_transpose, transpose_of_unit_axes, reshape_of_reshape, view_of_number,
     expand_of_expand, broadcast_built_in, slice_of_slice, slice_of_concat, concat_of_concat,
-    slices_put_together_again, reduction_of_nothing, transpose_into_matmul, transpose_through_elementwise,
+    slices_put_together_again, reduction_of_nothing, transpose_into_matmul,
 )  # fmt: skip

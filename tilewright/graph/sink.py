@@ -1,0 +1,130 @@
+"""Rules that move transposes and reshapes below the operators that read them, where they meet and cancel.
+
+Exporters of channels-last frameworks put a transpose before and after each convolution; below the elementwise
+operators between two convolutions the two are neighbours.
+"""
+
+from __future__ import annotations
+
+from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of, uniform_number
+from tilewright.ir.core import Builder, Op, Value
+from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
+from tilewright.ir.sym import sym
+from tilewright.ir.types import TensorType
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.source import full
+from tilewright.ops.view import concat, pad, reshape, slice_, transpose
+
+Perm = tuple[int, ...]
+
+
+@rule(*sorted(ELEMENTWISE))
+def transpose_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """f(transpose(x), transpose(y)) -> transpose(f(x, y)); constants are turned the other way."""
+    perm = _common_perm(op.operands, ctx)
+    if perm is None or type_of(op.result).rank != len(perm):
+        return None
+    operands = [_turned_back(v, perm, ctx) for v in op.operands]
+    return transpose(OPERATORS[op.name](*operands, **op.attrs), perm=perm)
+
+
+@rule("pad", "slice")
+def transpose_below_window(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """pad and slice of a transpose."""
+    inner = defining(op.operands[0], "transpose")
+    if inner is None:
+        return None
+    perm: Perm = tuple(inner.attrs["perm"])
+    x = inner.operands[0]
+
+    def turned(name: str) -> tuple[object, ...]:
+        values = tuple(op.attrs[name])
+        return tuple(values[perm.index(k)] for k in range(len(perm))) if values else ()
+
+    if op.name == "pad":
+        moved = pad(x, before=turned("before"), after=turned("after"), mode=op.attrs["mode"], value=op.attrs["value"])
+    else:
+        moved = slice_(x, starts=turned("starts"), sizes=turned("sizes"), steps=turned("steps"))
+    return transpose(moved, perm=perm)
+
+
+@rule("concat")
+def transpose_below_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """concat of transposes alike."""
+    perm = _common_perm(op.operands, ctx)
+    if perm is None or not all(defining(v, "transpose") for v in op.operands):
+        return None
+    operands = [_turned_back(v, perm, ctx) for v in op.operands]
+    return transpose(concat(*operands, axis=perm[op.attrs["axis"] % len(perm)]), perm=perm)
+
+
+@rule("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
+def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A reduction of a transpose reduces the axes where they were; what is left is transposed."""
+    inner = defining(op.operands[0], "transpose")
+    if inner is None:
+        return None
+    perm: Perm = tuple(inner.attrs["perm"])
+    axes = tuple(sorted(perm[a % len(perm)] for a in op.attrs["axes"]))
+    reduced = OPERATORS[op.name](inner.operands[0], axes=axes, keepdims=op.attrs["keepdims"])
+    if op.attrs["keepdims"]:
+        return transpose(reduced, perm=perm)
+    left = [k for k in range(len(perm)) if k not in axes]
+    return transpose(reduced, perm=tuple(left.index(k) for k in perm if k not in axes))
+
+
+@rule(*sorted(ELEMENTWISE))
+def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """f(reshape(x), number) -> reshape(f(x, number)), and so for several operands reshaped alike."""
+    sources: list[Value] = []
+    for operand in op.operands:
+        inner = defining(operand, "reshape")
+        if inner is not None and shape_of(operand) == shape_of(op.result):
+            sources.append(inner.operands[0])
+        elif shape_of(operand) or uniform_number(operand, ctx.module) is None:
+            return None
+        else:
+            sources.append(operand)
+    shapes = {shape_of(v) for v, o in zip(sources, op.operands, strict=True) if v is not o}
+    if len(shapes) != 1:
+        return None
+    found = OPERATORS[op.name](*sources, **op.attrs)
+    return reshape(found, shape=shape_of(op.result)) if shape_of(found) in shapes else None
+
+
+def _common_perm(operands: tuple[Value, ...], ctx: RewriteContext) -> Perm | None:
+    """The permutation of all operands that are transposes, when every other one can be turned back for free."""
+    found = {tuple(t.attrs["perm"]) for v in operands if (t := defining(v, "transpose")) is not None}
+    if len(found) != 1:
+        return None
+    (perm,) = found
+    return perm if all(_is_turnable(v, perm, ctx) for v in operands) else None
+
+
+def _is_turnable(value: Value, perm: Perm, ctx: RewriteContext) -> bool:
+    if defining(value, "transpose") is not None:
+        return len(shape_of(value)) == len(perm)
+    if not shape_of(value):
+        return True
+    return value.op is not None and value.op.name in ("constant", "full") and type_of(value).rank <= len(perm)
+
+
+def _turned_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:
+    """The operand whose transpose by `perm` broadcasts as `value` does."""
+    inner = defining(value, "transpose")
+    if inner is not None:
+        return inner.operands[0]
+    if not shape_of(value):
+        return value
+    number = uniform_number(value, ctx.module)
+    type: TensorType = type_of(value)
+    if number is not None and type.size == 1:
+        return full(value=number, dtype=dtype_of(value), shape=())
+    wide = reshape(value, shape=(*[sym(1)] * (len(perm) - type.rank), *type.shape))
+    return transpose(wide, perm=tuple(perm.index(k) for k in range(len(perm))))
+
+
+SINK_RULES = (
+    transpose_below_elementwise, transpose_below_window, transpose_below_concat, transpose_below_reduction,
+    reshape_below_elementwise,
+)  # fmt: skip
