@@ -30,8 +30,8 @@ def attention(
 ) -> Value:
     """softmax(q k^T * scale + mask) v (Vaswani et al., 2017); `scale` is 1 / sqrt(d) by default.
 
-    q is [..., tq, d], k [..., tk, d], v [..., tk, dv]; the outer dims broadcast. A bool `mask` says
-    what may be attended to, a float one is added. With `causal`, query i attends to keys up to i + `causal_offset`.
+    q is [..., tq, d], k [..., tk, d], v [..., tk, dv]; the outer dims broadcast. A bool `mask` says what may
+    be attended to, a float one is added. With `causal`, query i attends to keys up to i + `causal_offset`.
     """
     wide = widened(q)
     if scale is None:

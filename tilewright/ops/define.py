@@ -1,7 +1,7 @@
 """How operators are defined: `@primitive` (domain + index maps + scalar body), `@op` (a function over other
 operators) and `@irregular` (type rule + own loops). Each operator is one object, called with graph Values: it
 appends to the current builder. `interp.evaluate` runs it on NumPy arrays. Attributes are keyword-only
-parameters; the defaults of those that a call leaves out are written to the op, so that passes can read them."""
+parameters; the defaults of those that a call leaves out are written to the op, so that passes find all."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def compute(
     """Build a Compute: `body(trace, i, r)` gives the element for result position `i`, reduction position `r`.
 
     `operands` are the arrays that the primitive's function was called with. With `combine` ("add", "mul",
-    "min", "max", "and", "or") the elements are reduced over `reduce`; the result has `dtype`, or the body's own.
+    "min", "max", "and", "or") the elements are reduced over `reduce`; the result has `dtype`, or the body's.
     """
     trace = operands[0].trace if operands else Trace(Builder(Block()))
     block = trace.builder.block
@@ -107,7 +107,6 @@ class Operator:
     types: Callable[..., tuple[TensorType, ...]] | None = None
     lower: Callable[..., None] | None = None
     onnx_bindings: list[OnnxBinding] = field(default_factory=list)
-    samples: list[Callable[[], list[Any]]] = field(default_factory=list)
     defaults: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:

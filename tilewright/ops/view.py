@@ -12,7 +12,6 @@ from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import Compute, compute, op, primitive
 from tilewright.ops.shape import (
     Dim,
-    broadcast,
     checked_axes,
     checked_axis,
     dims,
@@ -58,8 +57,13 @@ def reshape(x: Array, *, shape: Sequence[Dim]) -> Compute:
 def reshaped_index(old: Sequence[Sym], new: Sequence[Sym], index: Sequence[Sym]) -> tuple[Sym, ...]:
     """Where the element at `index` of a tensor of shape `new` lies when its shape is `old`.
 
-    Axes are matched in the least groups of equal size, so that few divisions are left.
+    Axes are matched in the least groups of equal size, so that few divisions are left; axes of one element take part
+    in none.
     """
+    if any(d == 1 for d in (*old, *new)):
+        pairs = [(d, i) for d, i in zip(new, index, strict=True) if d != 1]
+        found = iter(reshaped_index([d for d in old if d != 1], [d for d, _ in pairs], [i for _, i in pairs]))
+        return tuple(sym(0) if d == 1 else next(found) for d in old)
     result: list[Sym] = []
     a = b = 0
     while a < len(old) or b < len(new):
@@ -295,13 +299,6 @@ def tile(x: Value, *, repeats: Sequence[Dim]) -> Value:
     wide = tuple(d for pair in zip(counts, shape, strict=True) for d in pair)
     spread = expand(reshape(x, shape=apart), shape=wide)
     return reshape(spread, shape=tuple(n * d for n, d in zip(counts, shape, strict=True)))
-
-
-@op
-def broadcast_to_common(*xs: Value) -> tuple[Value, ...]:
-    """All operands expanded to their common broadcast shape."""
-    shape = broadcast(*[shape_of(x) for x in xs])
-    return tuple(x if shape_of(x) == shape else expand(x, shape=shape) for x in xs)
 
 
 @primitive
