@@ -55,10 +55,15 @@ def test_integers_wrap(source: DType, to: DType) -> None:
 @pytest.mark.parametrize("to", INTEGERS, ids=str)
 @pytest.mark.parametrize("source", [dt.f16, dt.bf16, dt.f32, dt.f64], ids=str)
 def test_floats_to_integers_truncate_and_saturate(source: DType, to: DType) -> None:
-    x = np.array([0.9, -0.9, 1.5, -1.5, 7.0, -8.0, 5.99, 2.0, math.nan, math.inf, -math.inf, 1e4, -1e4, 0, -0.0, 3])
+    x = np.array(
+        [0.9, -0.9, 1.5, -1.5, 7.0, -8.0, 5.99, 2.0, math.nan, math.inf, -math.inf, 1e4, -1e4, 0, -0.0, 3]
+    )
     x = x.astype(source.storage)
     low, high = (-(1 << to.bits - 1), (1 << to.bits - 1) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
-    expected = [0 if math.isnan(v) else min(max(math.trunc(v) if math.isfinite(v) else v, low), high) for v in map(float, x)]
+    expected = [
+        0 if math.isnan(v) else min(max(math.trunc(v) if math.isfinite(v) else v, low), high)
+        for v in map(float, x)
+    ]
     if to.bits == 4:  # saturates to a byte, then wraps: what does not fit in 4 bits is not defined further
         x, expected = x[:8], [v for v in map(math.trunc, map(float, x[:8]))]
         expected = [v % 16 if to is dt.u4 and v >= 0 else max(v, 0) if to is dt.u4 else v for v in expected]
@@ -107,7 +112,9 @@ def test_narrowing_rounds_to_nearest_even(source: DType, to: DType) -> None:
     if source is dt.f64:  # ml_dtypes rounds float64 twice; beside a midpoint the answer is known
         count = len(middle)
         expected[len(own) + count : len(own) + 2 * count] = np.copysign(own[1:], above).astype(to.storage)
-        expected[len(own) + 2 * count : len(own) + 3 * count] = np.copysign(own[:-1], below).astype(to.storage)
+        expected[len(own) + 2 * count : len(own) + 3 * count] = np.copysign(own[:-1], below).astype(
+            to.storage
+        )
     got = _cast(x, to)
     np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
     np.testing.assert_array_equal(np.signbit(got.astype(np.float32)), np.signbit(expected.astype(np.float32)))

@@ -1,8 +1,10 @@
-"""Whole kernels: register tiles and their machine code, symbolic sizes, errors at run time, loops that do not run."""
+"""Whole kernels: register tiles and their machine code, symbolic sizes, errors at run time, loops that do
+not run."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func
 from tilewright.ir.diag import InternalError, UnsupportedError
-from tilewright.ir.sym import ceildiv, lt, var
+from tilewright.ir.sym import Sym, ceildiv, lt, var
 from tilewright.ir.types import buffer
 from tilewright.ops.trace import Array, Trace
 from tilewright.target.named import NAMED
@@ -23,33 +25,46 @@ from tilewright.target.target import Target
 n = var("n", 0)
 
 
+def _elements(t: Trace, rows: int, columns: int, lanes: int) -> Iterator[tuple[Sym, Sym]]:
+    """Position (row, column) of a register tile, inside of its loops."""
+    with (
+        t.loop(rows, "i", "unroll") as i,
+        t.loop(columns, "h", "unroll") as h,
+        t.loop(lanes, "j", "vector") as j,
+    ):
+        yield i, lanes * h + j
+
+
 def _tile(rows: int, columns: int, lanes: int, depth: int) -> Func:
     """C[io*rows + i, c] += A[io, k, i] * B[k, c], with all sums in registers."""
 
     def body(t: Trace, a: list[Array]) -> None:
         with t.loop(n, "i", "parallel") as io:
             acc = t.alloc(dt.f32, (rows, columns * lanes), "reg")
-            with t.loop(rows, "i", "unroll") as i, t.loop(columns, "h", "unroll") as h:
-                with t.loop(lanes, "j", "vector") as j:
-                    acc.store((i, lanes * h + j), 0.0)
+            for i, c in _elements(t, rows, columns, lanes):
+                acc.store((i, c), 0.0)
             with t.loop(depth, "k") as k:
-                with t.loop(rows, "i", "unroll") as i, t.loop(columns, "h", "unroll") as h:
-                    with t.loop(lanes, "j", "vector") as j:
-                        c = lanes * h + j
-                        acc.store((i, c), acc[i, c] + a[0][io, k, i] * a[1][k, c])
-            with t.loop(rows, "i", "unroll") as i, t.loop(columns, "h", "unroll") as h:
-                with t.loop(lanes, "j", "vector") as j:
-                    a[2].store((rows * io + i, lanes * h + j), acc[i, lanes * h + j])
+                for i, c in _elements(t, rows, columns, lanes):
+                    acc.store((i, c), acc[i, c] + a[0][io, k, i] * a[1][k, c])
+            for i, c in _elements(t, rows, columns, lanes):
+                a[2].store((rows * io + i, c), acc[i, c])
 
     width = columns * lanes
-    types = [buffer(dt.f32, [n, depth, rows]), buffer(dt.f32, [depth, width]), buffer(dt.f32, [n * rows, width])]
+    types = [
+        buffer(dt.f32, [n, depth, rows]),
+        buffer(dt.f32, [depth, width]),
+        buffer(dt.f32, [n * rows, width]),
+    ]
     return kernel(types, body, dims=[n])
 
 
 @pytest.mark.parametrize(("rows", "columns", "lanes"), [(14, 2, 16), (6, 2, 8), (5, 3, 16)])
 def test_a_register_tile_multiplies_matrices(rows: int, columns: int, lanes: int) -> None:
     rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((3, 50, rows), np.float32), rng.standard_normal((50, columns * lanes), np.float32)
+    a, b = (
+        rng.standard_normal((3, 50, rows), np.float32),
+        rng.standard_normal((50, columns * lanes), np.float32),
+    )
     c = np.zeros((3 * rows, columns * lanes), np.float32)
     run_kernel(_tile(rows, columns, lanes, 50), [a, b, c], [3], slices=[(0, 2), (2, 3)])
     expected = np.einsum("tki,kc->tic", a.astype(np.float64), b.astype(np.float64)).reshape(c.shape)
@@ -74,7 +89,9 @@ def test_the_inner_loop_of_a_tile_is_all_it_must_be(
     target: str, rows: int, columns: int, lanes: int, register: str
 ) -> None:
     """As many FMAs as the tile has vectors, each of full width, and no register spilled."""
-    loop = _inner_loop(assembly(kernel_ir(_tile(rows, columns, lanes, 64), NAMED[target]).text, NAMED[target]))
+    loop = _inner_loop(
+        assembly(kernel_ir(_tile(rows, columns, lanes, 64), NAMED[target]).text, NAMED[target])
+    )
     multiplies = [line for line in loop if re.match(r"vfmadd|fmla", line)]
     assert len(multiplies) == rows * columns
     assert all(register in line for line in multiplies)
@@ -184,11 +201,15 @@ def test_division_of_dims_that_are_zero_does_not_trap() -> None:
 
 def test_vector_of_unrolled_and_unrolled_of_vector_loops() -> None:
     def body(t: Trace, a: list[Array]) -> None:
-        with t.loop(ceildiv(n, 32), "o") as o:
-            with t.loop(2, "u", "unroll") as u, t.loop(8, "j", "vector") as j, t.loop(2, "w", "unroll") as w:
-                e = 32 * o + 16 * u + 2 * j + w
-                with t.when(lt(e, n)):
-                    a[1].store((e,), a[0][e] + 1)
+        with (
+            t.loop(ceildiv(n, 32), "o") as o,
+            t.loop(2, "u", "unroll") as u,
+            t.loop(8, "j", "vector") as j,
+            t.loop(2, "w", "unroll") as w,
+        ):
+            e = 32 * o + 16 * u + 2 * j + w
+            with t.when(lt(e, n)):
+                a[1].store((e,), a[0][e] + 1)
 
     x = np.arange(77, dtype=np.int64)
     y = np.zeros_like(x)

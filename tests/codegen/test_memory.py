@@ -96,7 +96,10 @@ def test_loads_of_every_pattern(pattern: str, dtype: dt.DType, target: Target) -
     np.testing.assert_array_equal(y.astype(np.float32), x[where].astype(np.float32))
 
 
-@pytest.mark.parametrize("pattern", [p for p in PATTERNS if p not in ("constant", "floordiv", "mod", "square", "signed", "signed mod")])
+@pytest.mark.parametrize(
+    "pattern",
+    [p for p in PATTERNS if p not in ("constant", "floordiv", "mod", "square", "signed", "signed mod")],
+)
 @pytest.mark.parametrize("active", [0, 1, 9, 16])
 def test_masked_accesses_of_every_pattern(pattern: str, active: int, target: Target) -> None:
     index = PATTERNS[pattern]
@@ -176,7 +179,9 @@ def test_indices_from_data() -> None:
     x = np.random.default_rng(1).standard_normal((100, 3), np.float32)
     rows = np.random.default_rng(2).integers(0, 100, 16)
     y = np.zeros(16, np.float32)
-    run_kernel(kernel([buffer(dt.f32, [100, 3]), buffer(dt.i64, [16]), buffer(dt.f32, [16])], body), [x, rows, y])
+    run_kernel(
+        kernel([buffer(dt.f32, [100, 3]), buffer(dt.i64, [16]), buffer(dt.f32, [16])], body), [x, rows, y]
+    )
     np.testing.assert_array_equal(y, x[rows, 2])
 
 
@@ -189,12 +194,15 @@ def test_scatter_through_data() -> None:
     x = np.random.default_rng(1).standard_normal(16, np.float32)
     order = np.random.default_rng(2).permutation(16).astype(np.int32)
     y = np.zeros(16, np.float32)
-    run_kernel(kernel([buffer(dt.f32, [16]), buffer(dt.i32, [16]), buffer(dt.f32, [16])], body), [x, order, y])
+    run_kernel(
+        kernel([buffer(dt.f32, [16]), buffer(dt.i32, [16]), buffer(dt.f32, [16])], body), [x, order, y]
+    )
     np.testing.assert_array_equal(y[order], x)
 
 
 def test_each_lane_has_its_own_registers() -> None:
-    """A reduction over rows inside of a vector loop over columns, with a condition that differs between lanes."""
+    """A reduction over rows inside of a vector loop over columns, with a condition that differs between
+    lanes."""
 
     def body(t: Trace, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:

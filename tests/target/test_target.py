@@ -37,7 +37,10 @@ def test_host_is_the_default() -> None:
     [
         ("zen33", "unknown target 'zen33'\n  hint: did you mean 'zen3'?"),
         ("pdp11", "unknown target 'pdp11'\n  hint: known targets: host, x86-64-v3"),
-        ("zen3,+mmx9", "unknown feature 'mmx9' for target 'zen3' (x86_64)\n  hint: features that can be added: avx,"),
+        (
+            "zen3,+mmx9",
+            "unknown feature 'mmx9' for target 'zen3' (x86_64)\n  hint: features that can be added: avx,",
+        ),
         ("zen3,cores=-1", "'cores=-1' of target 'zen3' needs a positive whole number after 'cores='"),
         ("zen3,cores=0", "'cores=0' of target 'zen3' needs a positive whole number"),
         ("zen3,ram=5", "unknown change 'ram=5' of target 'zen3'\n  hint: changes are cores=N"),
@@ -57,7 +60,9 @@ def test_host_without_avx512_gets_narrow_registers_and_says_what_is_absent() -> 
 
 
 def test_host_of_another_architecture() -> None:
-    target = make_host("aarch64-unknown-linux-gnu", "neoverse-n1", {"neon": True, "dotprod": True}, Caches(), 4)
+    target = make_host(
+        "aarch64-unknown-linux-gnu", "neoverse-n1", {"neon": True, "dotprod": True}, Caches(), 4
+    )
     assert target.features == ("neon", "dotprod")
     assert (target.vector_bits, target.vector_registers, target.function_attributes) == (128, 32, "")
 

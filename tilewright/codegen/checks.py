@@ -24,12 +24,14 @@ end:
   ret void
 }
 """
-"""`state` points to {i32 error, i32 base}: the first error becomes base + its number in the kernel (from 1)."""
+"""`state` points to {i32 error, i32 base}: the first error becomes base + its number in the kernel (from
+1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition that can fail while a kernel runs: `kind` names the error class, `message` says what happened."""
+    """A condition that can fail while a kernel runs: `kind` names the error class, `message` says what
+    happened."""
 
     kind: str
     message: str

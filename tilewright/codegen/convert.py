@@ -173,10 +173,11 @@ def _to_bf16(text: Text, x: Reg) -> Reg:
 
 @dataclass(frozen=True, slots=True)
 class _Float8:
-    """An 8-bit float: `mantissa` bits, exponent `bias`, the largest finite code, and the codes of what is beyond.
+    """An 8-bit float: `mantissa` bits, exponent `bias`, the largest finite code, and the codes of what is
+    beyond.
 
-    `overflow` is the code (without sign) of too large magnitudes; None: the code `nan`. `signed_zero` is False
-    where minus zero does not exist, because its code is the only nan.
+    `overflow` is the code (without sign) of too large magnitudes; None: the code `nan`. `signed_zero` is
+    False where minus zero does not exist, because its code is the only nan.
     """
 
     dtype: DType
@@ -220,7 +221,8 @@ def _literal32(value: float) -> str:
 
 
 def _encoded(text: Text, x: Reg, to: _Float8) -> Reg:
-    """float32 rounded to an 8-bit float: normal numbers by integer rounding, those below by adding a magic number."""
+    """float32 rounded to an 8-bit float: normal numbers by integer rounding, those below by adding a magic
+    number."""
     bits = _Bits(text, x.lanes)
     pattern = bits.of_float(x)
     sign = bits.op("and", bits.op("lshr", pattern, 24), 0x80)
@@ -229,8 +231,8 @@ def _encoded(text: Text, x: Reg, to: _Float8) -> Reg:
     last = bits.op("and", bits.op("lshr", magnitude, drop), 1)
     rounded = bits.op("lshr", bits.op("add", bits.op("add", magnitude, (1 << (drop - 1)) - 1), last), drop)
     normal = bits.op("sub", rounded, (127 - to.bias) << to.mantissa)
-    # Adding 2^(23 + e) to a float below it rounds to multiples of 2^e, here the smallest subnormal, and leaves
-    # the multiple in the low bits.
+    # Adding 2^(23 + e) to a float below it rounds to multiples of 2^e, here the smallest subnormal, and
+    # leaves the multiple in the low bits.
     magic = (127 + 23 + 1 - to.bias - to.mantissa) << 23
     lifted = text.reg(
         dt.f32, x.lanes, f"fadd {bits.to_float(magnitude).typed}, {bits.to_float(bits.const(magic)).name}"

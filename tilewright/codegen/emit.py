@@ -29,7 +29,8 @@ def compile_ir(text: str, target: Target) -> bytes:
 
 
 def compile_all(texts: Sequence[str], target: Target, threads: int) -> list[bytes]:
-    """The object files of several modules, made by up to `threads` threads (LLVM releases the interpreter lock)."""
+    """The object files of several modules, made by up to `threads` threads (LLVM releases the interpreter
+    lock)."""
     if threads <= 1 or len(texts) <= 1:
         return [compile_ir(text, target) for text in texts]
     # Largest first: a long one that starts last would be waited for.
@@ -86,7 +87,8 @@ def _target_machine(target: Target) -> Any:
 
 
 def _optimise(module: Any, machine: Any) -> None:
-    """Run the scalar passes. Loops are vectorised and unrolled by the schedule, so LLVM's passes for it are off."""
+    """Run the scalar passes. Loops are vectorised and unrolled by the schedule, so LLVM's passes for it are
+    off."""
     options = binding.create_pipeline_tuning_options(speed_level=OPTIMISATION_LEVEL)
     options.loop_vectorization = False
     options.slp_vectorization = False

@@ -1,4 +1,5 @@
-"""Integer expressions as 64-bit LLVM arithmetic, for one value or for a value in each lane of a vector loop."""
+"""Integer expressions as 64-bit LLVM arithmetic, for one value or for a value in each lane of a vector
+loop."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ Term = tuple[Sym, int]
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """An expression as `constant + uniform + stride * lane + general`; `general` is None or one value a lane."""
+    """An expression as `constant + uniform + stride * lane + general`; `general` is None or one value a
+    lane."""
 
     constant: int
     uniform: Number
@@ -280,7 +282,8 @@ class Indices:
     # Conditions
 
     def condition(self, e: Sym) -> str:
-        """`e` != 0 as an operand of type i1 (`<lanes x i1>` where it differs between lanes), or `true`, `false`."""
+        """`e` != 0 as an operand of type i1 (`<lanes x i1>` where it differs between lanes), or `true`,
+        `false`."""
         key = ("condition", e)
         found = self.cached(key)
         if found is None:
@@ -307,7 +310,8 @@ class Indices:
         return self._compare("sge" if kind == "ge0" else "eq", value, 0).name
 
     def _lane_comparison(self, stride: int, rest: Number, lanes: int) -> str:
-        """rest + stride * lane >= 0 in each lane, compared in 32 bits: `rest` is clamped to where it decides."""
+        """rest + stride * lane >= 0 in each lane, compared in 32 bits: `rest` is clamped to where it
+        decides."""
         if isinstance(rest, int):
             bits = ", ".join(f"i1 {_flag(rest + stride * k >= 0)}" for k in range(lanes))
             return f"<{bits}>"
@@ -403,7 +407,8 @@ class Indices:
         return constant + known, rest, stride, general
 
     def _step(self, mono: Sym) -> tuple[Iota, Number] | None:
-        """A monomial that is linear in the lane: the variable's lanes, and the product of the other factors."""
+        """A monomial that is linear in the lane: the variable's lanes, and the product of the other
+        factors."""
         iota: Iota | None = None
         factor: Number = 1
         for f in factors_of(mono):

@@ -111,7 +111,8 @@ def integer_power(text: Text, base: Reg, exponent: Reg) -> Reg:
 
 
 def _power_text(symbol: str, element: str, signed: bool) -> str:
-    """Square and multiply; a base of 1 or -1 keeps its powers when the exponent is negative, others give 0."""
+    """Square and multiply; a base of 1 or -1 keeps its powers when the exponent is negative, others give
+    0."""
     negative = f"icmp slt {element} %n, 0" if signed else "icmp ne i1 false, false"
     return f"""\
 define internal {element} @{symbol}({element} %x, {element} %n) noinline nounwind {{

@@ -53,7 +53,8 @@ def _wrapped(dtype: DType, value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reg:
-    """An SSA value or a literal: `lanes` elements of `dtype` (1: the same element for all lanes of a vector loop)."""
+    """An SSA value or a literal: `lanes` elements of `dtype` (1: the same element for all lanes of a vector
+    loop)."""
 
     name: str
     dtype: DType

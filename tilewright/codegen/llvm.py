@@ -1,4 +1,5 @@
-"""The LLVM IR text of one kernel of the loops level: loops and lanes as the program says, nothing decided here."""
+"""The LLVM IR text of one kernel of the loops level: loops and lanes as the program says, nothing decided
+here."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ SCRATCH_ALIGNMENT = 64
 class KernelText:
     """One kernel as a complete LLVM module.
 
-    `symbol` is the kernel and `symbol.task` its form for the thread pool. `scratch` is the memory it needs per
-    worker, in bytes; `checks` are the errors it can report, in the order of their numbers (from 1).
+    `symbol` is the kernel and `symbol.task` its form for the thread pool. `scratch` is the memory it needs
+    per worker, in bytes; `checks` are the errors it can report, in the order of their numbers (from 1).
     """
 
     symbol: str
@@ -44,7 +45,8 @@ class KernelText:
 
 
 def kernel_ir(func: Func, target: Target) -> KernelText:
-    """The text of kernel `func`. Its parameters: state, buffers, dims, scratch, and the slice of the parallel loop."""
+    """The text of kernel `func`. Its parameters: state, buffers, dims, scratch, and the slice of the
+    parallel loop."""
     return _Kernel(func, target).run()
 
 
@@ -55,7 +57,8 @@ def parallel_extent(func: Func) -> Sym | None:
 
 
 class _Kernel:
-    """The state of one translation: registers of values, memory of buffers, and the lanes of the vector loop."""
+    """The state of one translation: registers of values, memory of buffers, and the lanes of the vector
+    loop."""
 
     def __init__(self, func: Func, target: Target) -> None:
         self.func = func
@@ -79,7 +82,13 @@ class _Kernel:
         self.text.line("ret void")
         lines = [*self.text.allocas, *self.text.lines]
         body = "\n".join(
-            [f"define void @{self.func.name}({', '.join(parameters)}) noinline #0 {{", "entry:", *lines, "}", ""]
+            [
+                f"define void @{self.func.name}({', '.join(parameters)}) noinline #0 {{",
+                "entry:",
+                *lines,
+                "}",
+                "",
+            ]
         )
         attributes = f"attributes #0 = {{ nounwind {self.target.function_attributes} }}\n"
         header = f'target triple = "{self.target.triple}"\n'
@@ -213,7 +222,8 @@ class _Kernel:
 
     @contextmanager
     def _masked(self, flags: Sequence[tuple[str, int]]) -> Iterator[None]:
-        """What is emitted inside happens only in the lanes where the conditions hold, and not at all if in none."""
+        """What is emitted inside happens only in the lanes where the conditions hold, and not at all if in
+        none."""
         if not flags:
             yield
             return

@@ -1,4 +1,5 @@
-"""Loads and stores of buffers: how a lane's address moves decides between vectors, shuffles, gathers and scatters."""
+"""Loads and stores of buffers: how a lane's address moves decides between vectors, shuffles, gathers and
+scatters."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _SHUFFLED_STRIDES = (2, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer's memory: `pointer` to its first element. With `private` > 1 lanes, each element is a vector that
-    holds one value for each lane of the vector loop that allocated the buffer."""
+    """A buffer's memory: `pointer` to its first element. With `private` > 1 lanes, each element is a vector
+    that holds one value for each lane of the vector loop that allocated the buffer."""
 
     pointer: str
     type: BufferType
@@ -31,7 +32,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """When an access happens: `uniform` is an i1 operand for all lanes, `lanes` a mask; None where it always does."""
+    """When an access happens: `uniform` is an i1 operand for all lanes, `lanes` a mask; None where it always
+    does."""
 
     uniform: str | None = None
     lanes: Reg | None = None
@@ -58,7 +60,8 @@ class Memory:
     # Loads
 
     def load(self, buffer: Buffer, e: Sym, lanes: int, guard: Guard, other: float | int = 0) -> Reg:
-        """The elements at address `e`, `other` where the guard does not hold; one lane when all read the same."""
+        """The elements at address `e`, `other` where the guard does not hold; one lane when all read the
+        same."""
         where = self.address(buffer, e)
         dtype = buffer.type.dtype
         if _in_registers(buffer, where, lanes):
@@ -126,7 +129,8 @@ class Memory:
     def _load_strided(
         self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
     ) -> Reg:
-        """Every second (third, fourth) element: loads of whole vectors that stay within the elements wanted."""
+        """Every second (third, fourth) element: loads of whole vectors that stay within the elements
+        wanted."""
         dtype = buffer.type.dtype
         assert isinstance(where.stride, int)
         stride = where.stride
@@ -136,25 +140,23 @@ class Memory:
             self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, stride * lanes
         )
         parts = [self._plain_load(self._offset(base, dtype, start), dtype, lanes) for start in starts]
-        merged: Reg | None = None
-        for k, (start, part) in enumerate(zip(starts, parts, strict=True)):
-            merged = part if merged is None else merged
-            picks = []
-            for lane in range(lanes):
-                position = stride * lane - start
-                here = 0 <= position < lanes
-                picks.append(
-                    str(lanes + position if k else position) if here else str(lane) if k else "poison"
-                )
-            if stride == 1:
-                break
-            mask = ", ".join("i32 " + p if p != "poison" else "i32 poison" for p in picks)
-            merged = self.text.reg(
-                _stored(dtype), lanes,
-                f"shufflevector {merged.typed}, {part.typed}, <{lanes} x i32> <{mask}>",
-            )  # fmt: skip
-        assert merged is not None
+        merged = parts[0]
+        for start, part in zip(starts[1:], parts[1:], strict=True):
+            positions = [stride * lane - start for lane in range(lanes)]
+            picks = [lanes + at if 0 <= at < lanes else lane for lane, at in enumerate(positions)]
+            if part is parts[1]:  # until now `merged` is the first load, not yet picked from
+                picks = [
+                    pick if pick >= lanes else stride * lane if stride * lane < lanes else -1
+                    for lane, pick in enumerate(picks)
+                ]
+            merged = self._shuffled(merged, part, picks)
         return merged
+
+    def _shuffled(self, a: Reg, b: Reg, picks: list[int]) -> Reg:
+        """Lanes picked from those of `a` and then of `b`; -1 for any value."""
+        mask = ", ".join(f"i32 {pick}" if pick >= 0 else "i32 poison" for pick in picks)
+        instruction = f"shufflevector {a.typed}, {b.typed}, <{len(picks)} x i32> <{mask}>"
+        return self.text.reg(a.dtype, len(picks), instruction)
 
     def _gather(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
         dtype = buffer.type.dtype
@@ -167,16 +169,15 @@ class Memory:
         pointers = self._lane_pointers(base, element, steps, lanes)
         mask = guard.lanes or self.text.splat(Reg("true", dt.bool_), lanes)
         type, rest = vector(element, lanes), self._other(dtype, other, lanes)
-        call = f"call {type} @llvm.masked.gather.{_suffix(element, lanes)}.v{lanes}p0"
-        return Reg(
-            self.text.emit(f"{call}(<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed}, {type} {rest.name})"),
-            _stored(dtype), lanes,
-        )  # fmt: skip
+        name = f"llvm.masked.gather.{_suffix(element, lanes)}.v{lanes}p0"
+        operands = f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed}, {type} {rest.name}"
+        return Reg(self.text.emit(f"call {type} @{name}({operands})"), _stored(dtype), lanes)
 
     # Stores
 
     def store(self, buffer: Buffer, e: Sym, value: Reg, lanes: int, guard: Guard) -> None:
-        """Write at address `e` where the lane mask of `guard` holds; a uniform guard is the caller's branch."""
+        """Write at address `e` where the lane mask of `guard` holds; a uniform guard is the caller's
+        branch."""
         where = self.address(buffer, e)
         dtype = buffer.type.dtype
         if guard.lanes is not None and where.stride == 1 and _in_registers(buffer, where, lanes):
@@ -260,7 +261,8 @@ class Memory:
         )
 
     def _guarded(self, pointer: str, guard: Guard, dtype: DType, other: float | int, count: int) -> str:
-        """The pointer, or one to `count` elements `other` where the uniform guard does not hold: no branch."""
+        """The pointer, or one to `count` elements `other` where the uniform guard does not hold: no
+        branch."""
         if guard.uniform is None:
             return pointer
         element = memory_type(dtype)
@@ -298,7 +300,8 @@ class Memory:
 
 
 def _in_registers(buffer: Buffer, where: Affine, lanes: int) -> bool:
-    """Whether the access is to known elements of a register array, one for all lanes or one after the other."""
+    """Whether the access is to known elements of a register array, one for all lanes or one after the
+    other."""
     if (
         buffer.type.space != "reg"
         or where.general is not None

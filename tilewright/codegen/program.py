@@ -1,10 +1,11 @@
-"""The entry points of a compiled model as LLVM IR: `tw_plan` computes sizes from shapes, `tw_run` calls the kernels.
+"""The entry points of a compiled model as LLVM IR: `tw_plan` computes sizes from shapes, `tw_run` calls the
+kernels.
 
     i32 tw_plan(ptr in_shapes, ptr in_data, ptr dims, ptr out_shapes, ptr sizes)
     i32 tw_run(ptr pool, ptr in_data, ptr out_data, ptr constants, ptr arena, ptr scratch, ptr dims)
 
-Both return 0 or the number (from 1) of an entry of the program's error table. `sizes` receives the bytes of the arena
-and of one worker's scratch memory.
+Both return 0 or the number (from 1) of an entry of the program's error table. `sizes` receives the bytes of
+the arena and of one worker's scratch memory.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from tilewright.codegen.text import Text
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, substitute
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, maximum, sym
+from tilewright.ir.sym import ZERO, Sym, maximum, sym
 from tilewright.target.target import Target
 
 PARALLEL_WORK = 32_768
-"""Scalar operations below which a kernel stays on the caller's thread: they take about as long as a fork and join."""
+"""Scalar operations below which a kernel stays on the caller's thread: they take about as long as a fork and
+join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +37,20 @@ class BufferRef:
 
     base: Literal["input", "output", "constants", "arena"]
     index: int = 0
-    offset: Sym = sym(0)
+    offset: Sym = ZERO
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread), its work in
-    scalar operations, the scratch bytes of a worker, and the errors it can report."""
+    """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread), its
+    work in scalar operations, the scratch bytes of a worker, and the errors it can report."""
 
     kernel: str
     buffers: tuple[BufferRef, ...]
     dims: tuple[Sym, ...]
     parallel: Sym | None
     work: Sym
-    scratch: Sym = sym(0)
+    scratch: Sym = ZERO
     checks: tuple[Check, ...] = ()
 
 
@@ -98,7 +100,8 @@ class Condition:
 class Program:
     """A whole model after memory planning.
 
-    `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. Steps run in order.
+    `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. Steps run in
+    order.
     """
 
     ranks: tuple[int, ...]
@@ -146,7 +149,8 @@ class ProgramText:
 def kernel_step(
     func: Func, kernel: KernelText, buffers: Sequence[BufferRef], dims: Sequence[Sym], where: str = ""
 ) -> Step:
-    """The call of `func` with `dims` for its dims, in order; `where` names its place in the model in errors."""
+    """The call of `func` with `dims` for its dims, in order; `where` names its place in the model in
+    errors."""
     actual = dict(zip(func.attrs.get("dims", ()), dims, strict=True))
     work = func.attrs.get("work", sym(PARALLEL_WORK))
     parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))

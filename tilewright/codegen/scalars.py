@@ -87,8 +87,8 @@ def _same(text: Text, x: Reg) -> Reg:
 def _float_extremum(relation: str) -> Callable[[Text, Reg, Reg], Reg]:
     """min or max that is nan if either operand is.
 
-    `select (a < b), a, b` is one x86 instruction that yields its second operand when one is nan; so a literal,
-    which never is nan, goes first, and else a nan `a` is put back.
+    `select (a < b), a, b` is one x86 instruction that yields its second operand when one is nan; so a
+    literal, which never is nan, goes first, and else a nan `a` is put back.
     """
 
     def emit(text: Text, a: Reg, b: Reg) -> Reg:

@@ -1,4 +1,5 @@
-"""The text of one LLVM module while it is written: numbered registers, labels, and what must be declared once."""
+"""The text of one LLVM module while it is written: numbered registers, labels, and what must be declared
+once."""
 
 from __future__ import annotations
 

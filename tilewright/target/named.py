@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+from dataclasses import replace
 
 from tilewright.target.features import FEATURES, V3_FEATURES, V4_FEATURES
 from tilewright.target.host import host_target
@@ -12,33 +12,43 @@ from tilewright.target.target import Caches, Target, TargetError
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
 _LINUX_ARM = "aarch64-unknown-linux-gnu"
 
+_SMALL, _SERVER = Caches(32 << 10, 512 << 10, 32 << 20), Caches(32 << 10, 1 << 20, 32 << 20)
+_AVX512 = Target(
+    "x86-64-v4",
+    _LINUX_X86,
+    "x86-64-v4",
+    V4_FEATURES,
+    vector_bits=512,
+    vector_registers=32,
+    masked_memory=True,
+    fast_gather=True,
+    embedded_broadcast=True,
+    caches=_SERVER,
+)
+_AVX2 = Target("x86-64-v3", _LINUX_X86, "x86-64-v3", V3_FEATURES, 256, 16, masked_memory=True)
+_NEON = Target("aarch64-neon", _LINUX_ARM, "generic", ("neon",), 128, 32)
 _NAMED = (
-    Target("x86-64-v3", _LINUX_X86, "x86-64-v3", V3_FEATURES, 256, 16, masked_memory=True),
-    Target(
-        "x86-64-v4", _LINUX_X86, "x86-64-v4", V4_FEATURES, 512, 32,
-        masked_memory=True, fast_gather=True, embedded_broadcast=True, caches=Caches(32 << 10, 1 << 20, 16 << 20),
-    ),
-    Target(
-        "zen3", _LINUX_X86, "znver3", V3_FEATURES, 256, 16,
-        masked_memory=True, caches=Caches(32 << 10, 512 << 10, 32 << 20),
-    ),
-    Target(
-        "cascadelake", _LINUX_X86, "cascadelake", (*V4_FEATURES, "avx512vnni"), 512, 32,
-        masked_memory=True, fast_gather=True, embedded_broadcast=True, caches=Caches(32 << 10, 1 << 20, 32 << 20),
-    ),
-    Target("aarch64-neon", _LINUX_ARM, "generic", ("neon",), 128, 32),
-    Target(
-        "neoverse-n1", _LINUX_ARM, "neoverse-n1", ("neon", "fullfp16", "dotprod"), 128, 32,
+    _AVX2,
+    _AVX512,
+    replace(_AVX2, name="zen3", cpu="znver3", caches=_SMALL),
+    replace(_AVX512, name="cascadelake", cpu="cascadelake", features=(*V4_FEATURES, "avx512vnni")),
+    _NEON,
+    replace(
+        _NEON,
+        name="neoverse-n1",
+        cpu="neoverse-n1",
+        features=("neon", "fullfp16", "dotprod"),
         caches=Caches(64 << 10, 1 << 20, 32 << 20),
     ),
-)  # fmt: skip
+)
 
 NAMED: dict[str, Target] = {target.name: target for target in _NAMED}
 """Targets by name; `host` is the machine that asks."""
 
 
 def parse_target(text: str | None) -> Target:
-    """The target that `text` names: `host` (or None), a name of `NAMED`, and changes as in `zen3,cores=8,l2=1048576`.
+    """The target that `text` names: `host` (or None), a name of `NAMED`, and changes as in
+    `zen3,cores=8,l2=1048576`.
 
     Changes are cores, l1d, l2, l3 (bytes) and `+feature`. TargetError for anything else.
     """
@@ -74,8 +84,8 @@ def _changed(target: Target, change: str) -> Target:
             f"'{change}' of target '{target.name}' needs a positive whole number after '{key}='"
         )
     if key == "cores":
-        return dataclasses.replace(target, cores=int(value))
-    return dataclasses.replace(target, caches=dataclasses.replace(target.caches, **{key: int(value)}))
+        return replace(target, cores=int(value))
+    return replace(target, caches=replace(target.caches, **{key: int(value)}))
 
 
 def _with_feature(target: Target, feature: str) -> Target:
@@ -87,4 +97,4 @@ def _with_feature(target: Target, feature: str) -> Target:
         )
     if feature in target.features:
         return target
-    return dataclasses.replace(target, features=(*target.features, feature))
+    return replace(target, features=(*target.features, feature))

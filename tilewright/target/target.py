@@ -25,10 +25,11 @@ class Caches:
 class Target:
     """A machine to compile for.
 
-    `cpu` and `features` are LLVM's names; `features` lists what generated code may use beyond the architecture's
-    baseline, and is what an artefact requires of the machine that loads it; `absent` lists what CPUs of this name
-    usually have and this one lacks (virtual machines hide features). `masked_memory` says that a masked
-    vector load or store is an instruction, `fast_gather` that a gather beats loads of single lanes.
+    `cpu` and `features` are LLVM's names; `features` lists what generated code may use beyond the
+    architecture's baseline, and is what an artefact requires of the machine that loads it; `absent` lists
+    what CPUs of this name usually have and this one lacks (virtual machines hide features). `masked_memory`
+    says that a masked vector load or store is an instruction, `fast_gather` that a gather beats loads of
+    single lanes.
     """
 
     name: str
@@ -68,7 +69,8 @@ class Target:
     def function_attributes(self) -> str:
         """LLVM function attributes that generated code needs.
 
-        Without them LLVM uses only half of a 512-bit register on CPUs that lower their clock for wide vectors.
+        Without them LLVM uses only half of a 512-bit register on CPUs that lower their clock for wide
+        vectors.
         """
         if self.arch != "x86_64":
             return ""
