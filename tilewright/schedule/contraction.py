@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv
+from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var
 from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.packing import packing_for
 from tilewright.schedule.parallelize import parallelize_outer
-from tilewright.schedule.tiles import Registers, Tile, choose_tile
+from tilewright.schedule.tiles import Contraction, Registers, Tile, choose_tile
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -50,7 +51,7 @@ def schedule_contraction(s: Schedule, lowered: Lowered, target: Target) -> None:
     roles = _assign_roles(stage, loops, accumulator, axis_of)
     tile = _tile_for(stage, roles, accumulator, target)
     column_tile, row_tile, inner = _tile_loops(s, roles, tile)
-    around = [*roles.outer, *column_tile, *row_tile]
+    around = _outer_order(stage, roles, axis_of, column_tile, row_tile, target)
     if not around:
         raise ScheduleError("every axis of the contraction is in its register tile")
     s.reorder(*around, *inner)
@@ -58,7 +59,7 @@ def schedule_contraction(s: Schedule, lowered: Lowered, target: Target) -> None:
     nests = _tile_nests(s, stage, roles, tile, axis_of, fused.copies)
     update = nests[1]
     _pack_constants(s, update)
-    _pack_strided(s, update, [*roles.outer, *column_tile])
+    _pack_strided(s, update, around[: len(around) - len(row_tile)])
     s.simplify()
     for nest in (*nests, _Nest([], inner)):
         _mark_tile(s, nest)
@@ -144,10 +145,29 @@ def _tile_for(stage: Stage, roles: _Roles, accumulator: Value, target: Target) -
         lanes //= 2
     columns = extent_of(roles.block) if roles.block is not None else ceildiv(width, lanes)
     rows = extent_of(roles.row) if roles.row is not None else None
-    tile = choose_tile(
-        1 if rows is None else _known(rows), _known(columns), lanes, registers, exact_columns=roles.block is not None
+    shape = Contraction(
+        rows=1 if rows is None else _known(rows),
+        columns=_known(columns),
+        depth=_known(product(extent_of(o) for o in stage.reduce)),
+        lanes=lanes,
+        element=_bytes(accumulator),
+        exact_columns=roles.block is not None,
     )
-    return tile
+    return choose_tile(shape, registers, target.caches.l2)
+
+
+def _outer_order(
+    stage: Stage, roles: _Roles, axis_of: dict[Op, int], columns: list[Op], rows: list[Op], target: Target
+) -> list[Op]:
+    """Loops around the tile. What only moves the rows' operand goes inside of the column tiles when the columns'
+    operand does not fit the second-level cache, so that it is read once; else outside, so that rows are read once."""
+    vector = _operands_moving(stage, axis_of[roles.vector])
+    sizes = [product(buffer_type(v).shape) * buffer_type(v).dtype.bytes for v in vector]
+    streams = any(not size.is_const or size.value > target.caches.l2 // 2 for size in sizes)
+    moving = {o: _operands_moving(stage, axis_of.get(o)) for o in roles.outer}
+    batch = [o for o in roles.outer if moving[o] & vector]
+    space = [o for o in roles.outer if o not in batch]
+    return [*batch, *columns, *space, *rows] if streams else [*batch, *space, *columns, *rows]
 
 
 def _known(extent: Sym) -> int | None:

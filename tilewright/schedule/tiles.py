@@ -13,6 +13,10 @@ from functools import lru_cache
 FMA_LATENCY = 4  # cycles, on every core of the last ten years (Zen, Skylake and later, Neoverse)
 FMA_PORTS = 2
 LOAD_PORTS = 2
+L2_BYTES_PER_CYCLE = 24
+L3_BYTES_PER_CYCLE = 7
+L2_SHARE = 0.6  # of the second-level cache that a panel of columns may fill, beside the rows
+LARGE = 512  # stands for an extent that is not known
 LOAD_SHARE = 0.15  # of a cycle that a load costs beside the FMAs it hides behind
 
 
@@ -42,46 +46,56 @@ def registers_used(tile: Tile, registers: Registers) -> int:
     return tile.rows * columns + columns + (0 if registers.embedded_broadcast and tile.columns == 1 else 1)
 
 
-def cycles_per_step(rows: int, columns: int, per_vector: int) -> float:
-    """Cycles that one reduction step of a tile takes: bound by FMAs, by loads, or by the latency of its chains.
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """Extents that decide a tile: `rows`, `columns` (vectors of `lanes` elements of `element` bytes), `depth` of the
+    reduction; None where only known at run time. With `exact_columns` the tile's columns must divide them."""
 
-    Column vectors stream from the second-level cache, so each costs a little even when it is not the bound.
-    """
+    rows: int | None
+    columns: int | None
+    depth: int | None
+    lanes: int
+    element: int = 4
+    exact_columns: bool = False
+
+
+def cycles_per_step(rows: int, columns: int, per_vector: int, column_bytes: float, bandwidth: float) -> float:
+    """Cycles that one reduction step of a tile takes: bound by FMAs, by loads, by the latency of its chains, or by
+    the cache that the column vectors stream from (`bandwidth` in bytes per cycle)."""
     fmas = rows * columns * per_vector
     loads = rows + columns * per_vector
-    return max(fmas / FMA_PORTS, loads / LOAD_PORTS, FMA_LATENCY) + LOAD_SHARE * loads
+    bound = max(fmas / FMA_PORTS, loads / LOAD_PORTS, FMA_LATENCY, column_bytes / bandwidth)
+    return bound + LOAD_SHARE * loads
 
 
 @lru_cache(maxsize=4096)
-def choose_tile(
-    rows: int | None, columns: int | None, lanes: int, registers: Registers, exact_columns: bool = False
-) -> Tile:
-    """The cheapest tile for a contraction of `rows` x `columns * lanes` (None: unknown until run time).
+def choose_tile(shape: Contraction, registers: Registers, l2: int) -> Tile:
+    """The cheapest tile for a contraction, on a core with `l2` bytes of second-level cache.
 
-    `columns` counts vectors of `lanes`; with `exact_columns` the tile's must divide them. Ties go to more columns:
-    these are read in longer runs.
+    Ties go to more columns: these are read in longer runs.
     """
-    per_vector = max(1, lanes // registers.lanes)
     best: tuple[float, int, Tile] | None = None
-    for tile_columns in range(1, 17):
-        if columns is not None and tile_columns > columns:
+    for columns in range(1, 17):
+        if shape.columns is not None and columns > shape.columns:
             break
-        if exact_columns and columns is not None and columns % tile_columns:
+        if shape.exact_columns and shape.columns is not None and shape.columns % columns:
             continue
-        for tile_rows in range(1, 29):
-            tile = Tile(tile_rows, tile_columns, lanes)
-            if (rows is not None and tile_rows > rows) or registers_used(tile, registers) > registers.count:
+        for rows in range(1, 29):
+            tile = Tile(rows, columns, shape.lanes)
+            if shape.rows is not None and rows > shape.rows or registers_used(tile, registers) > registers.count:
                 break
-            cost = _cost(rows, tile_rows, columns, tile_columns, per_vector)
-            if best is None or (cost, -tile_columns) < best[:2]:
-                best = (cost, -tile_columns, tile)
-    if best is None:
-        return Tile(1, 1, lanes)
-    return best[2]
+            cost = _cost(shape, tile, registers, l2)
+            if best is None or (cost, -columns) < best[:2]:
+                best = (cost, -columns, tile)
+    return Tile(1, 1, shape.lanes) if best is None else best[2]
 
 
-def _cost(rows: int | None, tile_rows: int, columns: int | None, tile_columns: int, per_vector: int) -> float:
-    """Cycles of one reduction step over the whole matrix; for unknown extents, per element of a large one."""
-    row_tiles = 256 / tile_rows if rows is None else -(-rows // tile_rows)
-    column_tiles = 64 / tile_columns if columns is None else -(-columns // tile_columns)
-    return row_tiles * column_tiles * (cycles_per_step(tile_rows, tile_columns, per_vector) + 0.25)
+def _cost(shape: Contraction, tile: Tile, registers: Registers, l2: int) -> float:
+    """Cycles of one reduction step over the whole matrix; for unknown extents, over a large one."""
+    row_tiles = LARGE / tile.rows if shape.rows is None else -(-shape.rows // tile.rows)
+    column_tiles = LARGE / tile.columns if shape.columns is None else -(-shape.columns // tile.columns)
+    column_bytes = tile.columns * tile.lanes * shape.element
+    panel = column_bytes * (shape.depth or LARGE)
+    bandwidth = L2_BYTES_PER_CYCLE if panel <= L2_SHARE * l2 or row_tiles == 1 else L3_BYTES_PER_CYCLE
+    per_vector = max(1, tile.lanes // registers.lanes)
+    return row_tiles * column_tiles * cycles_per_step(tile.rows, tile.columns, per_vector, column_bytes, bandwidth)
