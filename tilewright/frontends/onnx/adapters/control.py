@@ -9,6 +9,7 @@ from onnx import GraphProto
 
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
@@ -82,6 +83,9 @@ def _trip_count(node: Node) -> int | None:
 
 
 def _goes_on(node: Node, condition: Value) -> bool:
+    assert isinstance(condition.type, TensorType)
+    if condition.type.dtype != dt.bool_:
+        raise ModelError(f"the condition of Loop must be bool, it is {condition.type}")
     known = node.context.constant_of(condition)
     if known is None:
         raise UnsupportedError(

@@ -22,7 +22,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import reshape
 
-MAX_ELEMENTS = 2**40
+MAX_ELEMENTS = 2**34
 
 
 @adapter("Constant")
