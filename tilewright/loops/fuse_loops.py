@@ -49,6 +49,8 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
     put_ops(body_of(outer), ops)
     substitute_in(body_of(outer), {loop_var(outer): flat // n, loop_var(inner): flat % n})
     outer.attrs["var"], outer.attrs["extent"] = flat, total
+    if inner.attrs.get("overlap"):
+        outer.attrs["overlap"] = True
     return outer
 
 

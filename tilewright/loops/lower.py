@@ -18,6 +18,7 @@ from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer
 from tilewright.ops.define import OPERATORS, Axis, Compute
 from tilewright.ops.trace import Array, Trace
 
+
 @dataclass(eq=False)
 class Stage:
     """One loop nest of a kernel: `axes` and `reduce` are its loops, outermost first, and `buffer` what it fills.

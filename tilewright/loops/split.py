@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tilewright.ir.core import Func, Op
-from tilewright.ir.sym import ZERO, Sym, ceildiv, ge0, logical_not, sym
+from tilewright.ir.sym import ZERO, Sym, ceildiv, ge0, logical_not, minimum, sym
 from tilewright.loops.nest import (
     base_name,
     body_of,
@@ -23,8 +23,9 @@ from tilewright.loops.nest import (
     substitute_in,
     take_ops,
 )
+from tilewright.loops.parallel import check_independent
 
-TAILS = ("guard", "peel", "branch")
+TAILS = ("guard", "peel", "branch", "overlap")
 
 
 class Split(NamedTuple):
@@ -56,6 +57,14 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard") -> Split:
           if 4*vo + 3 >= n { for vt in 0..n % 4 { S } }
         }
 
+    and with "overlap" (for a constant extent that is not below the factor) the last round starts early enough to be
+    a whole one, and computes some elements a second time
+
+        for vo in 0..ceildiv(n, 4) { for vi in 0..4 { S at min(4*vo, n - 4) + vi } }
+
+    which is the same as long as an iteration depends on nothing that another writes. The outer loop is marked as
+    `overlap`, so that the iterations that write one element twice still count as independent.
+
     No guard and no tail is made where the factor divides the extent for certain. ScheduleError for a factor
     below 1, an unknown tail, a vector or unrolled loop, and for peeling a parallel loop.
     """
@@ -67,12 +76,15 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard") -> Split:
     outer = fresh_var(names, f"{base_name(v)}o", rounds)
     inner = fresh_var(names, f"{base_name(v)}i", sym(factor))
     start = factor * (n // factor) if tail == "peel" else factor * outer
-    rest = None if exact or tail == "guard" else _tail_loop(loop, start, n % factor, names)
-    substitute_in(body_of(loop), {v: factor * outer + inner})
+    base = minimum(factor * outer, n - factor) if tail == "overlap" and not exact else factor * outer
+    rest = None if exact or tail in ("guard", "overlap") else _tail_loop(loop, start, n % factor, names)
+    substitute_in(body_of(loop), {v: base + inner})
     inside = new_loop(inner, sym(factor), take_ops(body_of(loop)), loc=loop.loc)
     loop.attrs["var"], loop.attrs["extent"] = outer, rounds
     put_ops(body_of(loop), [inside])
-    if rest is None and not exact:
+    if tail == "overlap" and not exact:
+        loop.attrs["overlap"] = True
+    elif rest is None and not exact:
         put_ops(body_of(inside), [new_if([ge0(n - 1 - factor * outer - inner)], take_ops(body_of(inside)))])
     elif rest is not None and tail == "peel":
         insert_after(loop, [rest])
@@ -89,6 +101,11 @@ def _check(loop: Op, factor: int, tail: str) -> None:
         refuse("split", loop, f"tail '{tail}' is none of {', '.join(TAILS)}")
     if kind_of(loop) in ("vector", "unroll"):
         refuse("split", loop, f"it is a {kind_of(loop)} loop already; split it before that")
+    if tail == "overlap":
+        n = extent_of(loop)
+        if not n.is_const or n.value < factor:
+            refuse("split", loop, f"tail 'overlap' needs a constant extent of at least {factor}")
+        check_independent("split", loop)
     if tail == "peel" and kind_of(loop) == "parallel":
         refuse(
             "split", loop, 'peeling would leave work beside the parallel loop; use tail="branch" or "guard"'

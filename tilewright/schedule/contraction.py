@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym, ceildiv
 from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
@@ -55,14 +56,17 @@ def schedule_contraction(s: Schedule, lowered: Lowered, target: Target) -> None:
     if not around:
         raise ScheduleError("every axis of the contraction is in its register tile")
     s.reorder(*around, *inner)
-    fused = s.fuse_at(accumulator, around[-1], space="reg", guard="loads")
+    costly = any(op.name in COSTLY for op in inner[-1].walk())
+    fused = s.fuse_at(accumulator, around[-1], space="scratch" if costly else "reg", guard="loads")
     nests = _tile_nests(s, stage, roles, tile, axis_of, fused.copies)
     update = nests[1]
+    drain = [_in_registers(s, fused.buffer, nests, tile)] if costly else []
     _pack_constants(s, update)
     _pack_strided(s, update, around[: len(around) - len(row_tile)])
     s.simplify()
-    for nest in (*nests, _Nest([], inner)):
+    for nest in (*nests, *drain):
         _mark_tile(s, nest)
+    _mark_tile(s, _Nest([], inner), unrolled=not costly)
     parallelize_outer(s, target)
 
 
@@ -183,7 +187,9 @@ def _tile_loops(s: Schedule, roles: _Roles, tile: Tile) -> tuple[list[Op], list[
         if extent_of(roles.row) == tile.rows:
             inner.append(roles.row)
         else:
-            parts = s.split(roles.row, tile.rows)
+            rows = extent_of(roles.row)
+            whole = rows.is_const and rows.value >= tile.rows
+            parts = s.split(roles.row, tile.rows, tail="overlap" if whole else "guard")
             row_tile.append(parts.outer)
             inner.append(parts.inner)
     vector = roles.vector
@@ -261,11 +267,24 @@ def _pack_strided(s: Schedule, update: _Nest, around: list[Op]) -> None:
             continue
 
 
-def _mark_tile(s: Schedule, nest: _Nest) -> None:
+def _in_registers(s: Schedule, sums: Value, nests: tuple[_Nest, _Nest], tile: Tile) -> _Nest:
+    """Keep the sums of a tile in registers while summing, and in memory for a costly epilogue: such an epilogue is a
+    loop, as writing it out for every vector of the tile would make megabytes of code."""
+    first, last = (nest.outer[0] if nest.outer else nest.tile[0] for nest in nests)
+    loops = s.cache(sums, first, last).drain
+    vector = loops[-1]
+    others = loops[:-1]
+    if extent_of(vector).is_const and extent_of(vector).value > tile.lanes:
+        parts = s.split(vector, tile.lanes)
+        others, vector = [*others, parts.outer], parts.inner
+    return _Nest([], [*others, vector])
+
+
+def _mark_tile(s: Schedule, nest: _Nest, *, unrolled: bool = True) -> None:
     """The innermost loop becomes a vector, the tile's others are written out; loops of one round are gone."""
     *others, vector = nest.tile
     if vector.parent is not None:
         s.vectorize(vector)
     for loop in others:
-        if loop.parent is not None:
+        if loop.parent is not None and unrolled:
             s.unroll(loop)
