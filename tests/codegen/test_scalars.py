@@ -125,8 +125,55 @@ def _check(name: str, got: np.ndarray, expected: Any, dtype: DType) -> None:
     np.testing.assert_allclose(got.astype(np.float64), rounded.astype(np.float64), rtol=tolerance, atol=1e-37)
 
 
-INTEGER_OPS = ["add", "sub", "mul", "div", "rem", "mod", "pow", "min", "max", "and", "or", "xor", "shl", "shr", "eq", "ne", "lt", "le", "gt", "ge", "select", "neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "is_nan"]
-BOOL_OPS = ["and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", "select", "min", "max", "add", "mul"]
+INTEGER_OPS = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "rem",
+    "mod",
+    "pow",
+    "min",
+    "max",
+    "and",
+    "or",
+    "xor",
+    "shl",
+    "shr",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "select",
+    "neg",
+    "abs",
+    "not",
+    "sign",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "is_nan",
+]
+BOOL_OPS = [
+    "and",
+    "or",
+    "xor",
+    "not",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "select",
+    "min",
+    "max",
+    "add",
+    "mul",
+]
 FLOAT_OPS = sorted(set(SCALAR_OPS) - {"and", "or", "xor", "not", "shl", "shr"})
 
 

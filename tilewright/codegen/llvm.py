@@ -70,6 +70,7 @@ class _Kernel:
         self.values: dict[Value, Reg] = {}
         self.buffers: dict[Value, Buffer] = {}
         self.addresses: dict[Op, Sym] = {}
+        self.vectorizable: dict[Op, bool] = {}
         self.lanes = 1
         self.mask: Reg | None = None
         self.scratch = sym(0)
@@ -151,12 +152,19 @@ class _Kernel:
                 with self.indices.scope(is_block=False):
                     self.indices.bind(op.attrs["var"], k)
                     self._block(op.blocks[0])
-        elif kind == "vector" and extent.is_const and self.lanes == 1 and why_serial(op) is None:
+        elif kind == "vector" and extent.is_const and self.lanes == 1 and self._in_lanes(op):
             self._vector_loop(op, extent.value)
         elif extent.is_const and extent.value <= 1:
             self._few(op, extent.value)
         else:
             self._loop(op, "0", self.indices.uniform(extent), at_least_once=extent.interval[0] >= 1)
+
+    def _in_lanes(self, op: Op) -> bool:
+        """Whether a vector loop runs in lanes; found out once for all its unrolled copies."""
+        found = self.vectorizable.get(op)
+        if found is None:
+            found = self.vectorizable[op] = why_serial(op) is None
+        return found
 
     def _few(self, op: Op, extent: int) -> None:
         if extent == 1:
