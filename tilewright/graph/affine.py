@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of
+from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.passes import PassContext
@@ -43,7 +43,7 @@ class FoldAffine:
     def run(self, module: Module, ctx: PassContext) -> None:
         if getattr(ctx.options, "numerics", "default") == "strict":
             return
-        rules = (division_by_constant, difference_with_constant, factor_over_sum, factor_into_weights)
+        rules = (division_of_rows, division_by_constant, difference_with_constant, factor_over_sum, factor_into_weights)
         rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
 
 
@@ -77,6 +77,27 @@ def division_by_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement
     if not is_constant(c) or is_constant(y) or dtype_of(y) != dt.f32 or not _has_reciprocal(c, ctx):
         return None
     return ew.mul(y, ew.div(1.0, c))
+
+
+@rule("div")
+def division_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """x / y -> x * (1 / y) where y is one number for a row, as in softmax and norms, and surely is a normal one."""
+    x, y = op.operands
+    if dtype_of(x) != dt.f32 or x.type != op.result.type or not _is_normal(y, ctx):
+        return None
+    rank = type_of(y).rank
+    if rank == 0 or shape_of(y)[-1] != 1 or shape_of(x)[-1] == 1:
+        return None
+    return ew.mul(x, ew.div(1.0, y))
+
+
+def _is_normal(y: Value, ctx: RewriteContext) -> bool:
+    """Whether y is a sum of powers of e, or the root of something plus a positive constant."""
+    if (total := defining(y, "reduce_sum")) is not None:
+        return defining(total.operands[0], "exp") is not None
+    root = defining(y, "sqrt")
+    shifted = defining(root.operands[0], "add") if root is not None else None
+    return shifted is not None and (uniform_number(shifted.operands[1], ctx.module) or 0) > 1e-30
 
 
 @rule("sub")

@@ -23,6 +23,10 @@ SOURCES = frozenset({"full", "iota", "sym_tensor"})
 """Ops without operands that are copied into their readers' regions."""
 
 
+CHEAP = 6
+"""Scalar operations that may be repeated for each reader rather than stored."""
+
+
 @dataclass(eq=False)
 class Region:
     """Ops that become one kernel, in program order. `domain` is the shape that its main loops run over."""
@@ -121,7 +125,7 @@ class _Fusion:
                 return self._map_into_map(producer, consumer, value, op)
             if producer.kind is OpClass.ROW:
                 return self._row_with_map(producer, consumer)
-            return self._epilogue(producer, consumer, op)
+            return self._epilogue(producer, consumer, value, op)
         if producer.kind is OpClass.MAP:
             return self._into_reduction(producer, consumer, value, op)
         if producer.kind is OpClass.ROW and consumer.kind is OpClass.ROW:
@@ -144,24 +148,31 @@ class _Fusion:
             return ""
         only_reader = all(u is op or u in producer.ops for u in value.users)
         if self.info[op].branches:
-            cheap = all(self.info[o].is_index_map for o in producer.ops)
-            return "" if only_reader and cheap else f"every branch of {op.name} would compute it"
+            cheap = only_reader and _cost_of(producer, self.info) <= CHEAP
+            return "" if cheap else f"every branch of {op.name} would compute it"
         if only_reader and self.info[op].reads_once:
             return ""
-        if sum(self.info[o].cost for o in producer.ops) <= 4 and only_reader:
+        if only_reader and _cost_of(producer, self.info) <= CHEAP:
             return ""
         return "its elements would be computed several times"
 
     def _row_with_map(self, producer: Region, consumer: Region) -> str:
         return "" if _rows_agree(producer.domain, consumer.domain) else "its rows are not those of the reduction"
 
-    def _epilogue(self, producer: Region, consumer: Region, op: Op) -> str:
+    def _epilogue(self, producer: Region, consumer: Region, value: Value, op: Op) -> str:
         """Elementwise work on the result of a contraction or reduction, while it is in registers."""
+        if any(u is not op for u in value.users) and self._feeds_rows_only(op):
+            return "the reduction that reads it computes it from the same tensor"
         if _size(consumer.domain) != _size(producer.domain):
             return "it does not have one element for each of the result"
         if any(self.info[o].branches or not self.info[o].is_bijective for o in consumer.ops):
             return f"{op.name} moves elements in a way that the tile loops cannot follow"
         return ""
+
+    def _feeds_rows_only(self, op: Op) -> bool:
+        """Whether reductions of rows are the only readers."""
+        users = [u for v in op.results for u in v.users]
+        return all(u in self.info and self.info[u].kind is OpClass.ROW for u in users)
 
     def _into_reduction(self, producer: Region, consumer: Region, value: Value, op: Op) -> str:
         if self.info[op].is_windowed:
@@ -302,6 +313,11 @@ def _owner(value: Value) -> Op:
 
 def _size(shape: tuple[Sym, ...]) -> Sym:
     return product(shape)
+
+
+def _cost_of(region: Region, info: dict[Op, OpInfo]) -> int:
+    """Scalar operations for each element."""
+    return sum(info[o].cost for o in region.ops)
 
 
 def _rank(kind: OpClass) -> int:

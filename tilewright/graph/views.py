@@ -197,8 +197,44 @@ def transpose_into_matmul(op: Op, b: Builder, ctx: RewriteContext) -> Replacemen
     return None if operands == list(op.operands) else matmul(*operands, **attrs)
 
 
+@rule("matmul")
+def repeated_heads(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """Heads that share their keys (or values): the queries of a group are rows of one product.
+
+    matmul(q [n, g * r, t, d], k repeated r times [n, g * r, d, s]) -> matmul(q [n, g, r * t, d], k [n, g, d, s]).
+    """
+    q, repeated = op.operands
+    if op.attrs["transpose_a"] or type_of(q).rank != 4 or type_of(repeated).rank != 4:
+        return None
+    k = _repeated_on_axis_1(repeated)
+    if k is None or shape_of(q)[:2] != shape_of(repeated)[:2]:
+        return None
+    n, heads, t, d = shape_of(q)
+    groups = shape_of(k)[1]
+    rows = reshape(q, shape=(n, groups, heads // groups * t, d))
+    product = matmul(rows, k, transpose_b=op.attrs["transpose_b"])
+    return reshape(product, shape=shape_of(op.result))
+
+
+def _repeated_on_axis_1(value: Value) -> Value | None:
+    """x [n, g, s, d] where `value` is x with every g repeated, [n, g * r, s, d]."""
+    merged = defining(value, "reshape")
+    wide = defining(merged.operands[0], "expand") if merged is not None else None
+    if wide is None or merged is None:
+        return None
+    source, target = shape_of(wide.operands[0]), shape_of(wide.result)
+    if len(target) != 5 or len(source) != 5 or source[2] != 1 or not source[1].is_const or not target[2].is_const:
+        return None
+    kept = (*source[:2], *source[3:])
+    if source != (*target[:2], sym(1), *target[3:]) or shape_of(value) != (
+        target[0], target[1] * target[2], *target[3:],
+    ):  # fmt: skip
+        return None
+    return reshape(wide.operands[0], shape=kept)
+
+
 VIEW_RULES = (
     view_that_does_nothing, transpose_of_transpose, transpose_of_unit_axes, reshape_of_reshape, view_of_number,
     expand_of_expand, broadcast_built_in, slice_of_slice, slice_of_concat, concat_of_concat,
-    slices_put_together_again, reduction_of_nothing, transpose_into_matmul,
+    slices_put_together_again, reduction_of_nothing, transpose_into_matmul, repeated_heads,
 )  # fmt: skip
