@@ -198,9 +198,10 @@ def _tile_loops(s: Schedule, roles: _Roles, tile: Tile) -> tuple[list[Op], list[
         column_tile.append(parts.outer)
         inner.append(parts.inner)
     elif extent_of(vector) != tile.lanes:
-        parts = s.split(vector, tile.lanes * tile.columns)
-        column_tile.append(parts.outer)
-        vector = parts.inner
+        if extent_of(vector) != tile.lanes * tile.columns:
+            parts = s.split(vector, tile.lanes * tile.columns)
+            column_tile.append(parts.outer)
+            vector = parts.inner
         if tile.columns > 1:
             within = s.split(vector, tile.lanes)
             inner.append(within.outer)
