@@ -281,3 +281,22 @@ def test_four_bit_integers_take_a_byte() -> None:
     y = np.zeros(16, dt.i4.storage)
     run_kernel(kernel([buffer(dt.i4, [16])] * 2, body), [x, y])
     assert [int(v) for v in y] == [(v + 7 + 8) % 16 - 8 for v in range(-8, 8)]
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_conditions_and_indices_that_lose_the_lane_once_unrolled(step: int) -> None:
+    """For u = 0, `u * j` is 0 in all lanes, though the expression mentions the lane."""
+
+    def body(t: Trace, a: list[Array]) -> None:
+        with (
+            t.loop(2, "u", "unroll") as u,
+            t.loop(16, "j", "vector") as j,
+            t.when(lt(u * j, n), lt(j, 16 * u + 20)),
+        ):
+            a[1].store((u, j), a[0][u * j])
+
+    x, y = np.arange(16, dtype=np.float32), np.full((2, 16), -1, np.float32)
+    run_kernel(kernel([buffer(dt.f32, [16]), buffer(dt.f32, [2, 16])], body, dims=[n]), [x, y], [5 * step])
+    k = np.arange(16)
+    expected = [np.where(0 * k < 5 * step, x[0], -1), np.where(k < 5 * step, x, -1)]
+    np.testing.assert_array_equal(y, expected)

@@ -3,9 +3,11 @@ loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from tilewright.codegen.lanes import splat_literal, vector
 from tilewright.codegen.text import Text
@@ -31,6 +33,25 @@ class Iota:
 
 
 Number = int | Wide
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A condition: an operand of type i1, or of `<lanes x i1>` where it differs between lanes."""
+
+    name: str
+    lanes: int = 1
+
+    @property
+    def known(self) -> bool | None:
+        """The value where it is the same for all lanes and known."""
+        return {"true": True, "false": False}.get(self.name)
+
+
+TRUE, FALSE = Flag("true"), Flag("false")
+_RELATIONS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
+    {"eq": operator.eq, "ne": operator.ne, "sge": operator.ge, "slt": operator.lt}
+)
 Term = tuple[Sym, int]
 
 
@@ -163,11 +184,11 @@ class Indices:
                 return self._extremum(e)
             case "select":
                 return self._select(e)
-        lanes = self.lanes_of(e)
         flag = self.condition(e)
-        if flag in ("true", "false"):
-            return int(flag == "true")
-        return Wide(self.text.emit(f"zext {vector('i1', lanes)} {flag} to {vector('i64', lanes)}"), lanes)
+        if flag.known is not None:
+            return int(flag.known)
+        type = vector("i64", flag.lanes)
+        return Wide(self.text.emit(f"zext {vector('i1', flag.lanes)} {flag.name} to {type}"), flag.lanes)
 
     def _polynomial(self, terms: Sequence[Term]) -> Number:
         constant, rest = self._sum(terms)
@@ -246,17 +267,15 @@ class Indices:
             return b or 1
         return b if q.interval[0] > 0 else self.choose(self._compare("eq", b, 0), 1, b)
 
-    def _signed_division(self, a: Number, b: Number) -> tuple[Number, Wide]:
+    def _signed_division(self, a: Number, b: Number) -> tuple[Number, Flag]:
         """The quotient towards zero, and whether the one towards minus infinity is smaller."""
         quotient = self.binary("sdiv", a, b)
         remainder = self.binary("sub nsw", a, self.multiply(quotient, b))
         return quotient, self._signs_differ(remainder, b)
 
-    def _signs_differ(self, remainder: Number, b: Number) -> Wide:
+    def _signs_differ(self, remainder: Number, b: Number) -> Flag:
         nonzero = self._compare("ne", remainder, 0)
-        opposite = self._compare("slt", self.binary("xor", remainder, b), 0)
-        lanes = max(nonzero.lanes, opposite.lanes)
-        return Wide(self.text.emit(f"and {vector('i1', lanes)} {nonzero.name}, {opposite.name}"), lanes)
+        return self.combined([nonzero, self._compare("slt", self.binary("xor", remainder, b), 0)])
 
     def _extremum(self, e: Sym) -> Number:
         result, *others = (self.number(arg) for arg in e.args)
@@ -274,69 +293,66 @@ class Indices:
         return result
 
     def _select(self, e: Sym) -> Number:
-        flag, lanes = self.condition(e.args[0]), self.lanes_of(e.args[0])
-        if flag in ("true", "false"):
-            return self.number(e.args[1 if flag == "true" else 2])
-        return self.choose(Wide(flag, lanes), self.number(e.args[1]), self.number(e.args[2]))
+        flag = self.condition(e.args[0])
+        if flag.known is not None:
+            return self.number(e.args[1 if flag.known else 2])
+        return self.choose(flag, self.number(e.args[1]), self.number(e.args[2]))
 
     # Conditions
 
-    def condition(self, e: Sym) -> str:
-        """`e` != 0 as an operand of type i1 (`<lanes x i1>` where it differs between lanes), or `true`,
-        `false`."""
+    def condition(self, e: Sym) -> Flag:
+        """Whether `e` is not 0."""
         key = ("condition", e)
         found = self.cached(key)
         if found is None:
             found = self._condition(e)
             self.remember(key, found, e.vars)
-        return str(found)
+        assert isinstance(found, Flag)
+        return found
 
-    def _condition(self, e: Sym) -> str:
-        if e.kind in ("ge0", "eq0"):
+    def _condition(self, e: Sym) -> Flag:
+        if e.kind == "ge0":
             constant, rest, stride, general = self._parts(e.args[0])
-            if e.kind == "ge0" and general is None and isinstance(stride, int) and stride:
-                return self._lane_comparison(stride, self.add(rest, constant), self.lanes_of(e))
-            return self._sign_test(e.kind, self.number(e.args[0]))
+            lanes = self.lanes_of(e)
+            narrow = isinstance(stride, int) and 0 < abs(stride) * lanes < 1 << 31
+            if general is None and isinstance(stride, int) and narrow:
+                return self._lane_comparison(stride, self.add(rest, constant), lanes)
+            return self._compare("sge", self.number(e.args[0]), 0)
+        if e.kind == "eq0":
+            return self._compare("eq", self.number(e.args[0]), 0)
         if e.kind in ("min", "max") and all(arg.is_bool for arg in e.args):
-            return self.combined(
-                [(self.condition(arg), self.lanes_of(arg)) for arg in e.args], e.kind == "min"
-            )
-        value = self.number(e)
-        return _flag(value != 0) if isinstance(value, int) else self._compare("ne", value, 0).name
+            return self.combined([self.condition(arg) for arg in e.args], conjunction=e.kind == "min")
+        return self._compare("ne", self.number(e), 0)
 
-    def _sign_test(self, kind: str, value: Number) -> str:
-        if isinstance(value, int):
-            return _flag(value >= 0 if kind == "ge0" else value == 0)
-        return self._compare("sge" if kind == "ge0" else "eq", value, 0).name
-
-    def _lane_comparison(self, stride: int, rest: Number, lanes: int) -> str:
+    def _lane_comparison(self, stride: int, rest: Number, lanes: int) -> Flag:
         """rest + stride * lane >= 0 in each lane, compared in 32 bits: `rest` is clamped to where it
         decides."""
         if isinstance(rest, int):
-            bits = ", ".join(f"i1 {_flag(rest + stride * k >= 0)}" for k in range(lanes))
-            return f"<{bits}>"
+            holds = [rest + stride * k >= 0 for k in range(lanes)]
+            if all(holds) or not any(holds):
+                return TRUE if holds[0] else FALSE
+            return Flag("<" + ", ".join(f"i1 {int(h)}" for h in holds) + ">", lanes)
         reach = abs(stride) * lanes
         low = self.text.emit(f"call i64 @llvm.smax.i64(i64 {rest.name}, i64 {-reach})")
         near = self.text.emit(f"call i64 @llvm.smin.i64(i64 {low}, i64 {reach})")
         narrow = self.text.emit(f"trunc i64 {near} to i32")
         limits = ", ".join(f"i32 {-stride * k}" for k in range(lanes))
         splat = self.text.splat_name("i32", narrow, lanes)
-        return self.text.emit(f"icmp sge <{lanes} x i32> {splat}, <{limits}>")
+        return Flag(self.text.emit(f"icmp sge <{lanes} x i32> {splat}, <{limits}>"), lanes)
 
-    def combined(self, flags: Sequence[tuple[str, int]], conjunction: bool) -> str:
-        """The conjunction (or disjunction) of conditions, each with its lanes."""
-        neutral, absorbing = ("true", "false") if conjunction else ("false", "true")
-        lanes = max((n for _, n in flags), default=1)
-        result = ""
-        for flag, n in flags:
-            if flag == absorbing:
-                return absorbing
-            if flag == neutral:
-                continue
-            wide = self.text.splat_name("i1", flag, lanes) if n == 1 else flag
-            opcode = "and" if conjunction else "or"
-            result = self.text.emit(f"{opcode} {vector('i1', lanes)} {result}, {wide}") if result else wide
-        return result or neutral
+    def combined(self, flags: Iterable[Flag], conjunction: bool = True) -> Flag:
+        """The conjunction (or disjunction) of conditions."""
+        neutral, absorbing = (TRUE, FALSE) if conjunction else (FALSE, TRUE)
+        rest = [flag for flag in flags if flag != neutral]
+        if absorbing in rest or not rest:
+            return absorbing if rest else neutral
+        lanes = max(flag.lanes for flag in rest)
+        type, opcode = vector("i1", lanes), "and" if conjunction else "or"
+        names = [f.name if f.lanes == lanes else self.text.splat_name("i1", f.name, lanes) for f in rest]
+        result = names[0]
+        for name in names[1:]:
+            result = self.text.emit(f"{opcode} {type} {result}, {name}")
+        return Flag(result, lanes)
 
     # Arithmetic
 
@@ -361,10 +377,13 @@ class Indices:
         left, right = self.spelled(a, lanes), self.spelled(b, lanes)
         return Wide(self.text.emit(f"{opcode} {vector('i64', lanes)} {left}, {right}"), lanes)
 
-    def _compare(self, relation: str, a: Number, b: Number) -> Wide:
-        return self.binary(f"icmp {relation}", a, b)
+    def _compare(self, relation: str, a: Number, b: int | Wide) -> Flag:
+        if isinstance(a, int) and isinstance(b, int):
+            return TRUE if _RELATIONS[relation](a, b) else FALSE
+        found = self.binary(f"icmp {relation}", a, b)
+        return Flag(found.name, found.lanes)
 
-    def choose(self, flag: Wide, a: Number, b: Number) -> Wide:
+    def choose(self, flag: Flag, a: Number, b: Number) -> Wide:
         lanes = max(flag.lanes, _lanes(a), _lanes(b))
         type = vector("i64", lanes)
         condition = self.text.splat_name("i1", flag.name, lanes) if flag.lanes == 1 else flag.name
@@ -426,7 +445,3 @@ class Indices:
 
 def _lanes(x: Number) -> int:
     return 1 if isinstance(x, int) else x.lanes
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.codegen.checks import DIVISION_BY_ZERO, Check, KernelChecks, report_where
 from tilewright.codegen.convert import convert
-from tilewright.codegen.indices import Indices, Iota, Wide
+from tilewright.codegen.indices import TRUE, Flag, Indices, Iota, Wide
 from tilewright.codegen.integers import is_zero, safe_divisor, zero_where
 from tilewright.codegen.lanes import Reg, literal, memory_type
 from tilewright.codegen.memory import Buffer, Guard, Memory
@@ -205,23 +205,26 @@ class _Kernel:
     # Conditions
 
     def _if(self, op: Op) -> None:
-        flags = [(self.indices.condition(c), self.indices.lanes_of(c)) for c in op.attrs["guard"]]
-        flags += [(self.values[v].name, self.values[v].lanes) for v in op.operands]
-        uniform = self.indices.combined([f for f in flags if f[1] == 1], conjunction=True)
-        varying = [f for f in flags if f[1] > 1]
-        if uniform == "false":
+        computed = [Flag(self.values[v].name, self.values[v].lanes) for v in op.operands]
+        uniform, varying = self._conditions(op, computed)
+        if uniform.known is False:
             return
         with self._only_where(uniform), self._masked(varying):
             self._block(op.blocks[0])
 
+    def _conditions(self, op: Op, others: Sequence[Flag] = ()) -> tuple[Flag, list[Flag]]:
+        """The guard of `op` and others: what is the same for all lanes, and what differs between them."""
+        flags = [*(self.indices.condition(c) for c in op.attrs.get("guard", ())), *others]
+        return self.indices.combined(f for f in flags if f.lanes == 1), [f for f in flags if f.lanes > 1]
+
     @contextmanager
-    def _only_where(self, condition: str) -> Iterator[None]:
-        """What is emitted inside runs only where the i1 operand holds."""
-        if condition == "true":
+    def _only_where(self, condition: Flag) -> Iterator[None]:
+        """What is emitted inside runs only where a condition of one lane holds."""
+        if condition.known:
             yield
             return
         then, after = self.text.label("then"), self.text.label("after")
-        self.text.branch(condition, then, after)
+        self.text.branch(condition.name, then, after)
         self.text.start(then)
         with self.indices.scope(is_block=True):
             yield
@@ -229,7 +232,7 @@ class _Kernel:
         self.text.start(after)
 
     @contextmanager
-    def _masked(self, flags: Sequence[tuple[str, int]]) -> Iterator[None]:
+    def _masked(self, flags: Sequence[Flag]) -> Iterator[None]:
         """What is emitted inside happens only in the lanes where the conditions hold, and not at all if in
         none."""
         if not flags:
@@ -237,31 +240,23 @@ class _Kernel:
             return
         outer = self.mask
         self.mask = self._lane_mask(flags)
-        assert self.mask is not None
         n = self.mask.lanes
         anywhere = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{n}i1({self.mask.typed})")
-        with self._only_where(anywhere):
+        with self._only_where(Flag(anywhere)):
             yield
         self.mask = outer
 
-    def _lane_mask(self, flags: Sequence[tuple[str, int]]) -> Reg | None:
-        """The lanes in which the conditions and the current mask hold; None for all."""
-        known = [] if self.mask is None else [(self.mask.name, self.mask.lanes)]
-        name = self.indices.combined([*known, *flags], conjunction=True)
-        if name == "true":
-            return None
-        if name == "false":
-            return self.text.splat(Reg("false", dt.bool_), self.lanes)
-        return Reg(name, dt.bool_, self.lanes)
+    def _lane_mask(self, flags: Sequence[Flag]) -> Reg:
+        """The lanes in which the conditions, which differ between lanes, and the current mask hold."""
+        known = [] if self.mask is None else [Flag(self.mask.name, self.mask.lanes)]
+        found = self.indices.combined([*known, *flags])
+        return Reg(found.name, dt.bool_, found.lanes)
 
     def _guard(self, op: Op) -> Guard:
         """When a load or store happens, from its own guard and the lanes that are on."""
-        flags = [(self.indices.condition(c), self.indices.lanes_of(c)) for c in op.attrs.get("guard", ())]
-        uniform = self.indices.combined([f for f in flags if f[1] == 1], conjunction=True)
-        varying = [f for f in flags if f[1] > 1]
-        if not varying:
-            return Guard(None if uniform == "true" else uniform, self.mask)
-        return Guard(None if uniform == "true" else uniform, self._lane_mask(varying))
+        uniform, varying = self._conditions(op)
+        mask = self._lane_mask(varying) if varying else self.mask
+        return Guard(None if uniform.known else uniform.name, mask)
 
     # Memory
 
@@ -323,7 +318,7 @@ class _Kernel:
         if guard.uniform == "false":
             return
         address = self._address(op, buffer)
-        with self._only_where(guard.uniform or "true"):
+        with self._only_where(TRUE if guard.uniform is None else Flag(guard.uniform)):
             self.memory.store(buffer, address, self.values[value], self.lanes, guard)
 
     # Scalars

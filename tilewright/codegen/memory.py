@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.codegen.convert import wrap
-from tilewright.codegen.indices import Affine, Indices, Number, Wide
+from tilewright.codegen.indices import Affine, Flag, Indices, Number, Wide
 from tilewright.codegen.lanes import Reg, literal, memory_type, vector
 from tilewright.codegen.scalars import select
 from tilewright.codegen.text import Text
@@ -165,7 +165,7 @@ class Memory:
         steps: Number = self._lane_offsets(where, lanes)
         if guard.uniform is not None:
             zero = Wide(self.indices.spelled(0, lanes), lanes)
-            steps = self.indices.choose(Wide(guard.uniform), steps, zero)
+            steps = self.indices.choose(Flag(guard.uniform), steps, zero)
         pointers = self._lane_pointers(base, element, steps, lanes)
         mask = guard.lanes or self.text.splat(Reg("true", dt.bool_), lanes)
         type, rest = vector(element, lanes), self._other(dtype, other, lanes)

@@ -243,10 +243,10 @@ class _Plan(_Function):
 
     def _require(self, condition: Condition) -> None:
         holds = self.indices.condition(condition.holds)
-        if holds == "true":
+        if holds.known:
             return
         good, bad = self.code.label("good"), self.code.label("bad")
-        self.code.branch(holds, good, bad)
+        self.code.branch(holds.name, good, bad)
         self.code.start(bad)
         self.code.line(f"ret i32 {self.errors.base((condition.check,)) + 1}")
         self.code.start(good)
