@@ -69,16 +69,22 @@ def input_type(
         raise UnsupportedError(
             "the input's rank is unknown", where=where, hint=f"pass shapes={{'{shown(info.name)}': [...]}}"
         )
-    return TensorType(dtype, tuple(_dim(d, info.name, k, dims, where) for k, d in enumerate(tensor.shape.dim)))
+    return TensorType(
+        dtype, tuple(_dim(d, info.name, k, dims, where) for k, d in enumerate(tensor.shape.dim))
+    )
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension, owner: str, axis: int, dims: Dims, where: str) -> Sym:
     if dim.HasField("dim_value"):
         return _const(dim.dim_value, where) if dim.dim_value != -1 else dims.unnamed(owner, axis)
-    return dims.named(dim.dim_param) if dim.dim_param else dims.unnamed(owner, axis)
+    # exporters write "?" for dims that they know nothing about, which need not be equal
+    is_named = any(c.isalnum() for c in dim.dim_param)
+    return dims.named(dim.dim_param) if is_named else dims.unnamed(owner, axis)
 
 
-def _override(shape: Sequence[int | str], declared: onnx.TypeProto.Tensor, dims: Dims, where: str) -> tuple[Sym, ...]:
+def _override(
+    shape: Sequence[int | str], declared: onnx.TypeProto.Tensor, dims: Dims, where: str
+) -> tuple[Sym, ...]:
     if declared.HasField("shape") and len(declared.shape.dim) != len(shape):
         raise ModelError(
             f"shapes= gives {list(shape)}, but the input has rank {len(declared.shape.dim)}",

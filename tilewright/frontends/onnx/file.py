@@ -37,7 +37,9 @@ def _read(path: Path) -> bytes:
         if not path.exists():
             raise ModelError("the model file does not exist", where=str(path), hint="check the path")
         if not path.is_file():
-            raise ModelError("the model path is not a regular file", where=str(path), hint="give a .onnx file")
+            raise ModelError(
+                "the model path is not a regular file", where=str(path), hint="give a .onnx file"
+            )
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise ModelError(
@@ -71,6 +73,8 @@ def _check_header(model: onnx.ModelProto, where: str) -> None:
             "the model has no graph", where=where, hint="is this an ONNX model, and is the file complete?"
         )
     if not 1 <= model.ir_version < 1000:
-        raise ModelError(f"ir_version {model.ir_version} does not exist", where=where, hint="export the model again")
+        raise ModelError(
+            f"ir_version {model.ir_version} does not exist", where=where, hint="export the model again"
+        )
     if not model.opset_import:
         raise ModelError("the model imports no operator set", where=where, hint="export the model again")

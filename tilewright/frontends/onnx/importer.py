@@ -128,7 +128,9 @@ class Importer:
         seen: set[str] = set()
         for name, proto in zip(names, arrays, strict=True):
             if not name or name in seen:
-                raise ModelError(f"two initializers are named '{shown(name)}'" if name else "an initializer has no name")
+                raise ModelError(
+                    f"two initializers are named '{shown(name)}'" if name else "an initializer has no name"
+                )
             seen.add(name)
             if name in scope.values:
                 continue  # a subgraph input with a default, or bound by the caller
@@ -238,7 +240,10 @@ class Importer:
     ) -> Sequence[Value | None]:
         """Inline a function: a scope of its own, its attributes bound to those of the call. Of its results only
         those that the call names in `outputs` are computed."""
-        for what, given, formal in (("inputs", inputs, function.input), ("outputs", outputs, function.output)):
+        for what, given, formal in (
+            ("inputs", inputs, function.input),
+            ("outputs", outputs, function.output),
+        ):
             if len(given) > len(formal):
                 raise ModelError(f"{shown(function.name)} has {len(formal)} {what}, not {len(given)}")
         imported = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
@@ -275,7 +280,9 @@ def _adapted(adapter: Adapter, node: Node, types: Sequence[TensorType | None]) -
         found = adapter(node)
     except (ValueError, ZeroDivisionError, OverflowError) as e:
         listed = ", ".join("-" if t is None else str(t) for t in types)
-        raise TypeRuleError(f"{node.op}({listed}): {e}", hint="the model contradicts itself; export it again") from e
+        raise TypeRuleError(
+            f"{node.op}({listed}): {e}", hint="the model contradicts itself; export it again"
+        ) from e
     return found if isinstance(found, tuple) else (found,)
 
 

@@ -58,7 +58,9 @@ def load_onnx(
         try:
             importer.translate(model.graph, scope)
         except RecursionError as e:
-            raise ModelError("the model is nested too deeply", hint="export it without so many subgraphs") from e
+            raise ModelError(
+                "the model is nested too deeply", hint="export it without so many subgraphs"
+            ) from e
         importer.problems.raise_if_any()
         results = [_checked_output(info, scope) for info in model.graph.output]
         builder.emit("return", results)
@@ -88,7 +90,9 @@ def _graph_inputs(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     for info in graph.input:
         if not info.name or info.name in found:
             raise ModelError(
-                f"two graph inputs are named '{shown(info.name)}'" if info.name else "a graph input has no name",
+                f"two graph inputs are named '{shown(info.name)}'"
+                if info.name
+                else "a graph input has no name",
                 hint="export the model again",
             )
         if info.name not in preset:
@@ -121,7 +125,9 @@ def _checked_constant(name: str, array: np.ndarray, type: TensorType) -> np.ndar
 def _checked_output(info: onnx.ValueInfoProto, scope: Scope) -> Value:
     where = f"graph output '{shown(info.name)}'"
     if not scope.defines(info.name):
-        raise ModelError("no node gives this output", where=where, hint="the model is incomplete; export it again")
+        raise ModelError(
+            "no node gives this output", where=where, hint="the model is incomplete; export it again"
+        )
     value = scope.find(info.name)
     assert value is not None and isinstance(value.type, TensorType)
     declared = info.type.tensor_type

@@ -37,7 +37,9 @@ def check_node(node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], s
     """ModelError when the number of inputs or outputs or the attributes are not those of the operator."""
     given = len(node.input)
     if not schema.min_input <= given <= schema.max_input:
-        raise ModelError(f"{schema.name} takes {_count(schema.min_input, schema.max_input)} inputs, not {given}")
+        raise ModelError(
+            f"{schema.name} takes {_count(schema.min_input, schema.max_input)} inputs, not {given}"
+        )
     for formal, name in zip(schema.inputs, node.input, strict=False):
         if not name and formal.option == OpSchema.FormalParameterOption.Single:
             raise ModelError(f"input '{formal.name}' of {schema.name} must be given")
@@ -69,7 +71,9 @@ def check_types(types: Sequence[TensorType | None], schema: OpSchema) -> None:
         formal = schema.inputs[min(k, len(schema.inputs) - 1)]
         text = onnx_type(type.dtype)
         if text not in allowed.get(formal.type_str, {formal.type_str}):
-            raise ModelError(f"input '{formal.name}' of {schema.name} cannot have the element type {type.dtype}")
+            raise ModelError(
+                f"input '{formal.name}' of {schema.name} cannot have the element type {type.dtype}"
+            )
         if formal.is_homogeneous and formal.type_str in allowed:
             first = seen.setdefault(formal.type_str, type.dtype)
             if first != type.dtype:

@@ -54,7 +54,9 @@ def ordered(
                 continue
             if name in producer or name in own:
                 raise ModelError(
-                    f"the value '{shown(name)}' is defined twice", where=node_label(node), hint="export the model again"
+                    f"the value '{shown(name)}' is defined twice",
+                    where=node_label(node),
+                    hint="export the model again",
                 )
             producer[name] = k
     readers: list[list[int]] = [[] for _ in nodes]
@@ -140,7 +142,9 @@ def check_expansion(
 
     def size_of(key: FunctionKey) -> int:
         if key in open_calls:
-            raise ModelError(f"the function '{shown(key[1])}' calls itself", hint="recursion cannot be compiled")
+            raise ModelError(
+                f"the function '{shown(key[1])}' calls itself", hint="recursion cannot be compiled"
+            )
         if len(open_calls) > MAX_CALL_DEPTH:
             raise ModelError(f"functions call each other more than {MAX_CALL_DEPTH} deep")
         if key not in sizes:
@@ -151,7 +155,9 @@ def check_expansion(
 
     total = size_of_nodes(nodes)
     if total > limit:
-        raise ModelError(f"the model has {total} nodes once its functions are inlined; at most {limit} are allowed")
+        raise ModelError(
+            f"the model has {total} nodes once its functions are inlined; at most {limit} are allowed"
+        )
 
 
 MAX_CALL_DEPTH = 50

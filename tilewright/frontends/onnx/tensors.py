@@ -56,7 +56,9 @@ def dtype_of(elem_type: int, where: str) -> DType:
             where=where,
             hint=f"supported: {', '.join(d.name for d in DTYPES.values())}",
         )
-    raise ModelError(f"{elem_type} is not an element type of ONNX", where=where, hint="export the model again")
+    raise ModelError(
+        f"{elem_type} is not an element type of ONNX", where=where, hint="export the model again"
+    )
 
 
 def to_array(proto: TensorProto, folder: Path | None) -> np.ndarray:
@@ -105,7 +107,8 @@ def from_sparse(proto: onnx.SparseTensorProto, folder: Path | None) -> np.ndarra
     count = math.prod(shape)
     if count > MAX_SPARSE_ELEMENTS:
         raise UnsupportedError(
-            f"a sparse tensor of {count} elements is not supported (at most {MAX_SPARSE_ELEMENTS})", where=where
+            f"a sparse tensor of {count} elements is not supported (at most {MAX_SPARSE_ELEMENTS})",
+            where=where,
         )
     values, indices = to_array(proto.values, folder).reshape(-1), to_array(proto.indices, folder)
     if indices.ndim == 1 and indices.shape == values.shape:
@@ -184,7 +187,9 @@ def _external_path(location: str, folder: Path | None, where: str) -> Path:
     """The data file; it must be a regular file inside `folder`, links followed."""
     if folder is None:
         raise ModelError(
-            "the model has external data, but was not given as a file", where=where, hint="give the model's path"
+            "the model has external data, but was not given as a file",
+            where=where,
+            hint="give the model's path",
         )
     problem = ""
     parts = location.replace("\\", "/").split("/")

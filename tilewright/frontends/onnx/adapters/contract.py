@@ -68,7 +68,9 @@ def conv(node: Node) -> Value:
 def _check_filters(node: Node, group: int) -> None:
     rank = node.rank(0)
     if rank < 3 or node.rank(1) != rank:
-        raise ModelError(f"{node.op} of {node.type(0)} with filters {node.type(1)}: both need the same axes, 3 or more")
+        raise ModelError(
+            f"{node.op} of {node.type(0)} with filters {node.type(1)}: both need the same axes, 3 or more"
+        )
     if not 1 <= group <= 2**20:
         raise ModelError(f"{node.op}: {group} groups are not possible")
 

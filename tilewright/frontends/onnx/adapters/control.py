@@ -97,7 +97,9 @@ def _goes_on(node: Node, condition: Value) -> bool:
 
 def _stacked(row: Sequence[Value], k: int, node: Node) -> Value:
     if not row:
-        raise UnsupportedError(f"output {k} of {node.op} collects the results of no trip: its shape is not known")
+        raise UnsupportedError(
+            f"output {k} of {node.op} collects the results of no trip: its shape is not known"
+        )
     wide = [reshape(v, shape=(sym(1), *shape_of(v))) for v in row]
     return concat(*wide, axis=0) if len(wide) > 1 else wide[0]
 
@@ -128,7 +130,10 @@ def scan(node: Node) -> tuple[Value, ...]:
         for row, value in zip(rows, results[states:], strict=True):
             row.append(value)
     flipped_out, out_axes = _per(node, "scan_output_directions", outs), _per(node, "scan_output_axes", outs)
-    return (*state, *[_joined(row, f, a, node) for row, f, a in zip(rows, flipped_out, out_axes, strict=True)])
+    return (
+        *state,
+        *[_joined(row, f, a, node) for row, f, a in zip(rows, flipped_out, out_axes, strict=True)],
+    )
 
 
 def _per(node: Node, name: str, count: int) -> tuple[int, ...]:
@@ -162,4 +167,3 @@ def _joined(row: list[Value], flipped: int, axis: int, node: Node) -> Value:
     at = node.checked_axis(axis, len(shape) + 1)
     wide = [reshape(v, shape=(*shape[:at], sym(1), *shape[at:])) for v in (row[::-1] if flipped else row)]
     return concat(*wide, axis=at) if len(wide) > 1 else wide[0]
-

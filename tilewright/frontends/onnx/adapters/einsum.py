@@ -43,7 +43,10 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
     term_form = r"[A-Za-z]*(\.\.\.)?[A-Za-z]*"
     if not all(re.fullmatch(term_form, t) for t in [*terms, right]):
         raise ModelError(f"Einsum '{equation[:80]}' cannot be read")
-    dots = max((rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks, strict=True) if "..." in t), default=0)
+    dots = max(
+        (rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks, strict=True) if "..." in t),
+        default=0,
+    )
     inputs = [_labels(t, rank, equation) for t, rank in zip(terms, ranks, strict=True)]
     if arrow:
         output = _labels(right, len(right.replace("...", "")) + (dots if "..." in right else 0), equation)
@@ -100,7 +103,9 @@ def _product(
     """Two operands multiplied, labels that are not wanted any more summed: one batched matrix product."""
     shared = [c for c in a_labels if c in b_labels]
     broadcasting = any(
-        shape_of(x)[labels.index(c)] != sizes[c] for x, labels in ((a, a_labels), (b, b_labels)) for c in shared
+        shape_of(x)[labels.index(c)] != sizes[c]
+        for x, labels in ((a, a_labels), (b, b_labels))
+        for c in shared
     )
     batch = [c for c in shared if c in wanted]
     inner = [c for c in shared if c not in wanted]

@@ -63,7 +63,13 @@ def resize(node: Node) -> Value:
     return resized(node, resizing, None, tuple(float(f) for f in node.constant(2).reshape(-1)))
 
 
-_GRID_MODES = {"bilinear": "linear", "linear": "linear", "nearest": "nearest", "bicubic": "cubic", "cubic": "cubic"}
+_GRID_MODES = {
+    "bilinear": "linear",
+    "linear": "linear",
+    "nearest": "nearest",
+    "bicubic": "cubic",
+    "cubic": "cubic",
+}
 
 
 @adapter("GridSample", since=16)
@@ -87,7 +93,8 @@ def roi_align(node: Node) -> Value:
     samples = node.attr("sampling_ratio", 0)
     if samples < 1:
         raise UnsupportedError(
-            "RoiAlign with a number of samples that depends on data is not supported", hint="set sampling_ratio"
+            "RoiAlign with a number of samples that depends on data is not supported",
+            hint="set sampling_ratio",
         )
     return image.roi_align(
         node.input(0),
@@ -153,7 +160,9 @@ def _overlapped(x: Value, axis: int, cell_axis: int, size: s.Sym, stride: int, d
         lanes[k] = length
         return iota(shape=tuple(lanes), axis=k)
 
-    place = ew.add(ew.mul(along(axis, shape[axis]), dilation), ew.mul(along(cell_axis, shape[cell_axis]), stride))
+    place = ew.add(
+        ew.mul(along(axis, shape[axis]), dilation), ew.mul(along(cell_axis, shape[cell_axis]), stride)
+    )
     hit = ew.eq(place, along(rank, size))
     spread = ew.select(hit, reshape(x, shape=(*shape, sym(1))), 0)
     summed = reduce_sum(spread, axes=(axis, cell_axis), keepdims=False)

@@ -24,7 +24,9 @@ def _checked(node: Node, k: int, axis: int) -> None:
     if known is None or not size.is_const or not known.size:
         return
     if int(known.min()) < -size.value or int(known.max()) >= size.value:
-        raise ModelError(f"{node.op}: an index ({known.min()} to {known.max()}) is out of range for {size} elements")
+        raise ModelError(
+            f"{node.op}: an index ({known.min()} to {known.max()}) is out of range for {size} elements"
+        )
 
 
 @adapter("Gather")
@@ -62,7 +64,9 @@ def _checked_nd(node: Node, batch: int) -> None:
     for k in range(depth.value):
         size, column = node.shape(0)[batch + k], known[..., k]
         if size.is_const and (int(column.min()) < -size.value or int(column.max()) >= size.value):
-            raise ModelError(f"{node.op}: an index ({column.min()} to {column.max()}) is out of range for {size}")
+            raise ModelError(
+                f"{node.op}: an index ({column.min()} to {column.max()}) is out of range for {size}"
+            )
 
 
 @adapter("Scatter", "ScatterElements", since=9)
@@ -77,7 +81,9 @@ def scatter_elements(node: Node) -> Value:
 @adapter("ScatterND", since=11)
 def scatter_nd(node: Node) -> Value:
     _checked_nd(node, 0)
-    return ix.scatter_nd(node.input(0), node.input(1), node.input(2), reduction=node.attr("reduction", "none"))
+    return ix.scatter_nd(
+        node.input(0), node.input(1), node.input(2), reduction=node.attr("reduction", "none")
+    )
 
 
 @adapter("OneHot", since=9)
@@ -103,7 +109,9 @@ def reverse_sequence(node: Node) -> Value:
         raise ModelError(f"ReverseSequence: batch axis {batch} and time axis {time} of {node.type(0)}")
     shape = node.shape(0)
     ones = [sym(1)] * (len(shape) - 2)
-    lengths = reshape(node.input(1), shape=(shape[0], sym(1), *ones) if batch == 0 else (sym(1), shape[1], *ones))
+    lengths = reshape(
+        node.input(1), shape=(shape[0], sym(1), *ones) if batch == 0 else (sym(1), shape[1], *ones)
+    )
     steps = iota(shape=tuple(d if k == time else sym(1) for k, d in enumerate(shape)), axis=time)
     flipped = ew.sub(ew.sub(lengths, 1), steps)
     places = ew.select(ew.lt(steps, lengths), flipped, steps)

@@ -59,7 +59,8 @@ def _batch_statistics(node: Node, mean: Value, variance: Value) -> tuple[Value, 
     now = reduce_mean(x, axes=axes, keepdims=False)
     spread = reduce_mean(ew.mul(centred, centred), axes=axes, keepdims=False)
     running = [
-        ew.add(ew.mul(old, momentum), ew.mul(new, 1.0 - momentum)) for old, new in ((mean, now), (variance, spread))
+        ew.add(ew.mul(old, momentum), ew.mul(new, 1.0 - momentum))
+        for old, new in ((mean, now), (variance, spread))
     ]
     return now, spread, tuple(running)
 
@@ -75,7 +76,8 @@ def group_normalization_18(node: Node) -> Value:
     count = s.floordiv(channels, groups)
     wide = [
         reshape(
-            expand(reshape(node.input(k), shape=(sym(groups), sym(1))), shape=(sym(groups), count)), shape=(channels,)
+            expand(reshape(node.input(k), shape=(sym(groups), sym(1))), shape=(sym(groups), count)),
+            shape=(channels,),
         )
         for k in (1, 2)
     ]

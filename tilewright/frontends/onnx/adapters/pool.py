@@ -35,7 +35,10 @@ def max_pool(node: Node) -> tuple[Value, ...]:
     if not node.wants(1):
         return (result,)
     column_major = bool(node.attr("storage_order", 0))
-    return (result, pool.max_pool_positions(node.input(0), result, **_attrs(window), column_major=column_major))
+    return (
+        result,
+        pool.max_pool_positions(node.input(0), result, **_attrs(window), column_major=column_major),
+    )
 
 
 @adapter("AveragePool")
@@ -79,6 +82,6 @@ def global_max_pool(node: Node) -> Value:
 @adapter("GlobalLpPool", since=2)
 def global_lp_pool(node: Node) -> Value:
     p = _norm_order(node)
-    return ew.pow_(reduce_sum(ew.pow_(ew.abs_(node.input(0)), p), axes=_spatial(node), keepdims=True), 1.0 / p)
-
-
+    return ew.pow_(
+        reduce_sum(ew.pow_(ew.abs_(node.input(0)), p), axes=_spatial(node), keepdims=True), 1.0 / p
+    )

@@ -152,4 +152,3 @@ def qlinear_conv(node: Node) -> Value:
     factor = ew.div(ew.mul(x_scale, w_scale), y_scale)
     y_zero = reshape(node.input(7), shape=())
     return quant.requantize(sums, factor, y_zero, dtype=node.dtype(7))
-

@@ -63,7 +63,9 @@ def resized(node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequ
     given = len(sizes if sizes is not None else scales or ())
     if given != len(axes):
         raise ModelError(f"{node.op} of {node.type(0)}: {given} sizes or scales for {len(axes)} axes")
-    needs_all = how.policy != "stretch" or how.mode == "cubic" or how.coordinates in _NEED_SIZES or how.antialias
+    needs_all = (
+        how.policy != "stretch" or how.mode == "cubic" or how.coordinates in _NEED_SIZES or how.antialias
+    )
     if sizes is not None and needs_all and not all(d.is_const for d in sizes):
         raise node.needs_constant(3)
     targets = [

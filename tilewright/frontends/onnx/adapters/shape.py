@@ -153,9 +153,13 @@ def depth_to_space(node: Node) -> Value:
         raise ModelError(f"DepthToSpace: {c} channels are not a multiple of {b}*{b}")
     depth = s.floordiv(c, b * b)
     if node.attr("mode", "DCR") == "DCR":
-        apart = transpose(reshape(node.input(0), shape=(n, sym(b), sym(b), depth, h, w)), perm=(0, 3, 4, 1, 5, 2))
+        apart = transpose(
+            reshape(node.input(0), shape=(n, sym(b), sym(b), depth, h, w)), perm=(0, 3, 4, 1, 5, 2)
+        )
     else:
-        apart = transpose(reshape(node.input(0), shape=(n, depth, sym(b), sym(b), h, w)), perm=(0, 1, 4, 2, 5, 3))
+        apart = transpose(
+            reshape(node.input(0), shape=(n, depth, sym(b), sym(b), h, w)), perm=(0, 1, 4, 2, 5, 3)
+        )
     return reshape(apart, shape=(n, depth, h * b, w * b))
 
 

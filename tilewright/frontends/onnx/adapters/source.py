@@ -74,7 +74,9 @@ def identity(node: Node) -> Value:
 @adapter("Shape")
 def shape(node: Node) -> Value:
     rank = node.rank(0)
-    start, end = (min(max(v + rank if v < 0 else v, 0), rank) for v in (node.attr("start", 0), node.attr("end", rank)))
+    start, end = (
+        min(max(v + rank if v < 0 else v, 0), rank) for v in (node.attr("start", 0), node.attr("end", rank))
+    )
     return sym_tensor(values=node.shape(0)[start:end])
 
 
@@ -121,7 +123,9 @@ def _count(low: Sym, high: Sym, step: Sym, node: Node) -> Sym:
 def eye_like(node: Node) -> Value:
     if node.rank(0) != 2:
         raise ModelError(f"EyeLike takes a matrix, not {node.type(0)}")
-    dtype = dtype_of(node.attr("dtype"), "attribute 'dtype' of EyeLike") if node.has("dtype") else node.dtype(0)
+    dtype = (
+        dtype_of(node.attr("dtype"), "attribute 'dtype' of EyeLike") if node.has("dtype") else node.dtype(0)
+    )
     rows, columns = node.shape(0)
     row, column = iota(shape=(rows, 1), axis=0), iota(shape=(1, columns), axis=1)
     return ew.cast(ew.eq(ew.add(row, node.attr("k", 0)), column), dtype=dtype)
@@ -135,6 +139,10 @@ def window(node: Node) -> Value:
         raise ModelError(f"a window of {length} elements is not possible")
     dtype = dtype_of(node.attr("output_datatype", TensorProto.FLOAT), "attribute 'output_datatype'")
     angle = 2 * np.pi * np.arange(length) / max(length if node.attr("periodic", 1) else length - 1, 1)
-    terms = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0.0), "BlackmanWindow": (0.42, 0.5, 0.08)}
+    terms = {
+        "HannWindow": (0.5, 0.5, 0.0),
+        "HammingWindow": (25 / 46, 21 / 46, 0.0),
+        "BlackmanWindow": (0.42, 0.5, 0.08),
+    }
     a, b, c = terms[node.op]
     return constant((a - b * np.cos(angle) + c * np.cos(2 * angle)).astype(dtype.storage), "window")

@@ -39,10 +39,14 @@ def slice_inputs(node: Node) -> Value:
     return sliced(node, starts, ends, axes, steps)
 
 
-def sliced(node: Node, starts: Sequence[Sym], ends: Sequence[Sym], axes: Sequence[int], steps: Sequence[int]) -> Value:
+def sliced(
+    node: Node, starts: Sequence[Sym], ends: Sequence[Sym], axes: Sequence[int], steps: Sequence[int]
+) -> Value:
     """NumPy's x[start:end:step] along each of `axes`."""
     if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise ModelError(f"Slice has {len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps")
+        raise ModelError(
+            f"Slice has {len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
+        )
     shape = node.shape(0)
     first, count, stride = [sym(0)] * len(shape), list(shape), [1] * len(shape)
     for axis, start, end, step in zip(node.checked_axes(axes), starts, ends, steps, strict=True):
@@ -109,7 +113,9 @@ def _split(node: Node, sizes: Sequence[Sym] | None) -> tuple[Value, ...]:
 
 @adapter("Pad", since=2)
 def pad_attributes(node: Node) -> Value:
-    return padded(node, tuple(map(sym, node.attr("pads"))), node.attr("value", 0.0), tuple(range(node.rank(0))))
+    return padded(
+        node, tuple(map(sym, node.attr("pads"))), node.attr("value", 0.0), tuple(range(node.rank(0)))
+    )
 
 
 @adapter("Pad", since=11)

@@ -40,7 +40,9 @@ def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> Wi
     space = node.shape(0)[2:]
     n = len(space)
     if n < 1 or len(kernel) != n:
-        raise ModelError(f"{node.op} of {node.type(0)}: the kernel has {len(kernel)} axes for {n} spatial axes")
+        raise ModelError(
+            f"{node.op} of {node.type(0)}: the kernel has {len(kernel)} axes for {n} spatial axes"
+        )
     declared = node.attr("kernel_shape", None)
     if declared is not None and (
         len(declared) != n or any(k.is_const and k.value != d for k, d in zip(kernel, declared, strict=True))
