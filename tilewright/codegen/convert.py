@@ -58,11 +58,27 @@ def _to_float(text: Text, x: Reg, to: DType) -> Reg:
 
 
 def _to_int(text: Text, x: Reg, to: DType) -> Reg:
-    """Saturating: the machine's own conversions differ outside of the range."""
+    """Towards zero; what is beyond the range becomes the nearest integer, and nan becomes 0.
+
+    Not LLVM's own saturating conversion, of which x86 makes code for each lane; short integers go by way of
+    32 bits, which every target converts in vectors.
+    """
     wide = dt.i8 if to is dt.i4 else dt.u8 if to is dt.u4 else to
-    name = "fptosi" if to.kind == "int" else "fptoui"
-    suffix = f"{_suffix(wide, x.lanes)}.{_suffix(x.dtype, x.lanes)}"
-    return wrap(text, text.call(wide, x.lanes, f"llvm.{name}.sat.{suffix}", x), to)
+    low, high = (-(1 << wide.bits - 1), 1 << wide.bits - 1) if to.kind == "int" else (0, 1 << wide.bits)
+    least, zero, limit = (text.splat(Reg(literal(x.dtype, v), x.dtype), x.lanes) for v in (low, 0, high))
+    reaches = text.reg(dt.bool_, x.lanes, f"fcmp oge {x.typed}, {least.name}")
+    beyond = text.reg(dt.bool_, x.lanes, f"fcmp oge {x.typed}, {limit.name}")
+    below = text.reg(dt.bool_, x.lanes, f"fcmp olt {x.typed}, {least.name}")
+    inside = text.reg(x.dtype, x.lanes, f"select {beyond.typed}, {zero.typed}, {x.typed}")
+    inside = text.reg(x.dtype, x.lanes, f"select {reaches.typed}, {inside.typed}, {zero.typed}")
+    via = dt.i32 if wide.bits < 32 else wide
+    found = convert_text(text, "fptosi" if via.kind == "int" else "fptoui", inside, via)
+    if via is not wide:
+        found = convert_text(text, "trunc", found, wide)
+    for flag, bound in ((beyond, high - 1), (below, low)):
+        edge = text.splat(Reg(literal(wide, bound), wide), x.lanes)
+        found = text.reg(wide, x.lanes, f"select {flag.typed}, {edge.typed}, {found.typed}")
+    return wrap(text, found, to)
 
 
 def _int_to_int(text: Text, x: Reg, to: DType) -> Reg:

@@ -70,8 +70,9 @@ def _parsed(text: str) -> Any:
 def _initialise() -> None:
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
-    # LLVM's machine-level hoisting moves the constants of an epilogue's polynomials into registers around the whole
-    # tile loop, and spills accumulators for it: 9.5 ms instead of 5.5 for a 128x768x3072 product with erf.
+    # LLVM's machine-level hoisting moves the constants of an epilogue's polynomials into registers around
+    # the whole tile loop, and spills accumulators for it: 9.5 ms instead of 5.5 for a 128x768x3072 product
+    # with erf.
     binding.set_option("tilewright", "-disable-machine-licm")
 
 
