@@ -9,12 +9,13 @@ import numpy as np
 
 from tilewright.graph.forms import Forms
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of
+from tilewright.graph.phases import phases_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
-from tilewright.ops.blocked import conv_blocked, depthwise_blocked
+from tilewright.ops.blocked import conv_blocked, depthwise_blocked, unblock_channels
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.pool import max_pool_blocked, sum_pool_blocked
 from tilewright.ops.view import concat, expand, pad, reshape, slice_, transpose
@@ -164,6 +165,30 @@ def _depthwise(op: Op, window: _Window, forms: Forms) -> None:
     forms.set_blocked(op.result, depthwise_blocked(x, w, channels=channels, **window.attrs))
 
 
+def _conv_transpose(op: Op, forms: Forms, ctx: PassContext) -> bool:
+    """All phases as one convolution; few filters give a plain result, so that lanes hold phases too."""
+    weights = forms.array(op.operands[1])
+    phases = phases_of(op)
+    if weights is None or phases is None or dtype_of(op.result) != dt.f32:
+        return False
+    c, o = weights.shape[:2]
+    keeps_blocks = o >= LEAST_FILTERS
+    filters = phases.filters(weights)
+    grow = [(0, 0), (0, forms.filled(o) - o if keeps_blocks else 0), (0, forms.filled(c) - c)]
+    filters = np.pad(filters, [*grow, *[(0, 0)] * len(phases.taps)]).reshape(-1, forms.filled(c), *phases.taps)
+    number = len(filters)
+    filters = np.pad(filters, [(0, forms.filled(number) - number), *[(0, 0)] * (filters.ndim - 1)])
+    w = forms.weights(np.ascontiguousarray(filters), op.operands[1])
+    attrs = {"channels_in": forms.filled(c), "channels_out": len(filters), "block": forms.block}
+    y = conv_blocked(phases.padded(forms.blocked(op.operands[0]), 1), w, **attrs)
+    if keeps_blocks:
+        forms.set_blocked(op.result, phases.interleaved(y, 1))
+    else:
+        plain = unblock_channels(y, channels=sym(number))
+        forms.set_plain(op.result, phases.interleaved(plain, 0))
+    return True
+
+
 # Operators that treat channels alike
 
 
@@ -311,6 +336,7 @@ def _gathered(op: Op, x: Value, forms: Forms) -> Value | None:
 
 _FORMS: Mapping[str, Callable[[Op, Forms, PassContext], bool]] = {
     "conv": _conv,
+    "conv_transpose": _conv_transpose,
     "max_pool": _pool,
     "sum_pool": _pool,
     "reduce_sum": _reduction,

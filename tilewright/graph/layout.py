@@ -26,7 +26,7 @@ class BlockChannels:
 
     def run(self, module: Module, ctx: PassContext) -> None:
         body = module.main.body
-        if not any(is_blockable_conv(op, self.block) for op in body.ops):
+        if not any(op.name == "conv_transpose" or is_blockable_conv(op, self.block) for op in body.ops):
             return
         forms = Forms(module, self.block)
         replaced: list[Op] = []

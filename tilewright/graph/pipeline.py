@@ -36,4 +36,5 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         BlockChannels(),
         Fold(),
         Canonicalize(),
+        Fold(),
     ]

@@ -1,0 +1,88 @@
+"""Transposed convolutions as convolutions: one for each phase of the stride, computed together as more filters.
+
+Position q of the unpadded result, q = stride * j + r, sums x[j - m] * w[r + stride * m] over m. So phase r is a
+convolution of x with every stride-th tap of the filter, reversed; the phases then lie side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.graph.match import shape_of
+from tilewright.ir.core import Op, Value
+from tilewright.ir.sym import Sym, ceildiv, sym
+from tilewright.ops.view import pad, reshape, slice_, transpose
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The geometry, an entry for each spatial axis.
+
+    `taps` are those of one phase, `counts` the positions of one phase; of the interleaved result the elements from
+    `before` on are kept, `sizes` of them.
+    """
+
+    strides: tuple[int, ...]
+    taps: tuple[int, ...]
+    inputs: tuple[Sym, ...]
+    counts: tuple[Sym, ...]
+    before: tuple[Sym, ...]
+    sizes: tuple[Sym, ...]
+
+    @property
+    def number(self) -> int:
+        """How many phases there are."""
+        return int(np.prod(self.strides))
+
+    def padded(self, x: Value, trailing: int) -> Value:
+        """x with what its convolution reads beyond its ends; `trailing` axes follow the spatial ones."""
+        first = tuple(sym(t - 1) for t in self.taps)
+        last = tuple(n - d for n, d in zip(self.counts, self.inputs, strict=True))
+        if all(p == 0 for p in (*first, *last)):
+            return x
+        nothing, behind = (sym(0),) * 2, (sym(0),) * trailing
+        return pad(x, before=(*nothing, *first, *behind), after=(*nothing, *last, *behind))
+
+    def filters(self, w: np.ndarray) -> np.ndarray:
+        """w [c, o, *kernel] as filters [phases, o, c, *taps], with zeros where a phase has fewer taps."""
+        wide = [(0, 0), (0, 0)]
+        wide += [(0, t * s - k) for t, s, k in zip(self.taps, self.strides, w.shape[2:], strict=True)]
+        rank = len(self.strides)
+        apart = [d for t, s in zip(self.taps, self.strides, strict=True) for d in (t, s)]
+        split = np.pad(w, wide).reshape(*w.shape[:2], *apart)
+        order = [*(3 + 2 * k for k in range(rank)), 1, 0, *(2 + 2 * k for k in range(rank))]
+        turned = split.transpose(order)[(..., *[slice(None, None, -1)] * rank)]
+        return np.ascontiguousarray(turned.reshape(self.number, w.shape[1], w.shape[0], *self.taps))
+
+    def interleaved(self, y: Value, trailing: int) -> Value:
+        """y [n, phases * c, *counts, ...] as [n, c, *sizes, ...]."""
+        rank = len(self.strides)
+        n, c, *rest = shape_of(y)
+        behind = tuple(rest[rank:])
+        apart = reshape(y, shape=(n, *self.strides, c // self.number, *rest))
+        pairs = [axis for k in range(rank) for axis in (2 + rank + k, 1 + k)]
+        order = (0, 1 + rank, *pairs, *(2 + 2 * rank + k for k in range(trailing)))
+        whole = tuple(count * s for count, s in zip(self.counts, self.strides, strict=True))
+        merged = reshape(transpose(apart, perm=order), shape=(n, c // self.number, *whole, *behind))
+        starts = (0, 0, *self.before, *[0] * trailing)
+        return slice_(merged, starts=starts, sizes=(n, c // self.number, *self.sizes, *behind))
+
+
+def phases_of(op: Op) -> Phases | None:
+    """The phases of a `conv_transpose`; None when it has groups or dilations."""
+    x, w = op.operands
+    space = shape_of(x)[2:]
+    rank = len(space)
+    strides = tuple(op.attrs["strides"]) or (1,) * rank
+    if op.attrs["groups"] != 1 or any(d != 1 for d in op.attrs["dilations"]):
+        return None
+    before = tuple(map(sym, op.attrs["pads_begin"])) or (sym(0),) * rank
+    sizes = shape_of(op.result)[2:]
+    kernel = shape_of(w)[2:]
+    if not all(k.is_const for k in kernel):
+        return None
+    taps = tuple(-(-k.value // s) for k, s in zip(kernel, strides, strict=True))
+    counts = tuple(ceildiv(b + size, s) for b, size, s in zip(before, sizes, strides, strict=True))
+    return Phases(strides, taps, space, counts, before, sizes)
