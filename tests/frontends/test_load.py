@@ -303,7 +303,7 @@ def test_sparse_initializer() -> None:
         entry.indices.CopyFrom(numpy_helper.from_array(np.array(indices, np.int64)))
         return model
 
-    assert np.array_equal(imported(sparse([1, 5]), X)[0], X + [[0, 5, 0], [0, 0, 7]])
+    assert np.array_equal(imported(sparse([1, 5]), X)[0], X + np.array([[0, 5, 0], [0, 0, 7]]))
     refused(sparse([1, 10**12]), "outside of [2, 3]")
     refused(sparse([-7, 1]), "outside of [2, 3]")
 
@@ -319,7 +319,8 @@ def test_symbolic_dims() -> None:
     )
     a, b = load_onnx(model).main.args
     assert a.type.shape[0] == b.type.shape[0]  # type: ignore[attr-defined]
-    assert [d.name for d in a.type.shape] == ["batch", "a_1"][:1] + [a.type.shape[1].name]  # type: ignore[attr-defined]
+    assert a.type.shape[0].name == "batch"  # type: ignore[attr-defined]
+    assert a.type.shape[1] not in (a.type.shape[0], 1)  # type: ignore[attr-defined]
 
 
 def test_names_of_dims_become_identifiers() -> None:

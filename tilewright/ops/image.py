@@ -39,7 +39,7 @@ def repeat_elements(x: Value, *, axis: int, count: int) -> Value:
 
 @op
 def weighted_gather(x: Value, indices: Value, weights: Value, *, axis: int) -> Value:
-    """Along `axis`, the sum over t of x[indices[:, t]] * weights[:, t] (both [size, taps]); in f32 at least."""
+    """Along `axis`, the sum over t of x[indices[:, t]] * weights[:, t] (both [size, taps])."""
     a = checked_axis(axis, len(shape_of(x)))
     size, taps = shape_of(indices)
     wide = as_dtype(x, dtype_of(weights))
@@ -69,7 +69,7 @@ def resample(x: Value, axis: int, indices: np.ndarray, weights: np.ndarray) -> V
         return weighted_gather(x, taken, constant(weights.astype(wide.storage), "weights"), axis=axis)
     matrix = np.zeros((len(indices), shape[axis].value))
     np.add.at(matrix, (np.arange(len(indices))[:, None], indices), weights)
-    order = tuple(k for k in range(len(shape)) if k != axis) + (axis,)
+    order = (*[k for k in range(len(shape)) if k != axis], axis)
     back = tuple(order.index(k) for k in range(len(shape)))
     rows = transpose(as_dtype(x, wide), perm=order)
     result = matmul(rows, constant(matrix.T.astype(wide.storage).copy(), "weights"))
@@ -83,7 +83,7 @@ def size_scalar(d: Sym, dtype: dt.DType) -> Value:
 
 @op
 def linear_along(x: Value, coordinates: Value, *, axis: int) -> Value:
-    """Along `axis`, x between its elements at `coordinates` (a float vector); beyond the ends the last element."""
+    """Along `axis`, x between its elements at float `coordinates`; beyond the ends the last element."""
     shape = shape_of(x)
     a = checked_axis(axis, len(shape))
     wide = dtype_of(x) if dtype_of(x) in (dt.f32, dt.f64) else dt.f32
@@ -121,7 +121,7 @@ def counter(size: Dim) -> Value:
 def grid_sample(
     x: Array, grid: Array, *, mode: str = "linear", padding: str = "zeros", align_corners: bool = False
 ) -> Compute:
-    """x [n, c, *space] read at `grid` [n, *out, d], whose last axis holds coordinates in -1..1, last axis first.
+    """x [n, c, *space] read at `grid` [n, *out, d]: coordinates in -1..1, that of the last axis first.
 
     Modes: "nearest", "linear", "cubic". Outside of x, `padding` is "zeros", "border" (the nearest element) or
     "reflection". With `align_corners` -1 and 1 are the centres of the outermost elements, else their edges.
@@ -162,12 +162,13 @@ class _Taps:
             at = self._limited(at)
         if padding == "reflection" and mode != "cubic":
             at = self._reflected(at)
+        weights: list[Scalar | None]
         if mode == "nearest":
             start, weights = t.apply("round", at), [None]
         else:
             start = t.apply("floor", at)
             share = at - start
-            weights = [1 - share, share] if mode == "linear" else cubic_weights(share)
+            weights = [1 - share, share] if mode == "linear" else [*cubic_weights(share)]
             start = start if mode == "linear" else start - 1
         self.taps = [(self._bound(start + float(k)), w) for k, w in enumerate(weights)]
 
@@ -233,7 +234,7 @@ def roi_align(
     offset: float = 0.5,
     mode: str = "avg",
 ) -> Compute:
-    """Regions of x [n, c, h, w] in a grid of `size` cells, each the mean (or greatest) of samples x samples points.
+    """Regions of x [n, c, h, w] as `size` cells, each the mean (or greatest) of samples x samples points.
 
     `rois` [k, 4] holds x1, y1, x2, y2 (times `scale`, minus `offset`), `batch` [k] the image of each region.
     Points are interpolated linearly (He et al., Mask R-CNN, 2017).

@@ -29,7 +29,7 @@ def topk(
 ) -> None:
     """The `k` greatest (or least) elements along `axis` in order, and their positions (i64).
 
-    Of equal elements the one at the lower position comes first; NaN counts as greater than all. Takes k passes.
+    Of equal elements the one at the lower position comes first; NaN counts as the greatest. Takes k passes.
     """
     (x,), (values, positions) = inputs, outputs
     a = checked_axis(axis, x.rank)

@@ -19,7 +19,7 @@ _LIKE_LOOP_VARIABLE = re.compile(r"[A-Za-z]+[0-9]+$")
 
 
 class Dims:
-    """Gives one variable to each symbolic dim; names of the file become identifiers, different ones stay so."""
+    """Gives one variable to each symbolic dim; names of the file become identifiers, and stay different."""
 
     def __init__(self) -> None:
         self._by_param: dict[str, Sym] = {}

@@ -6,7 +6,7 @@ from tilewright.ir.diag import UnsupportedError
 
 
 class ConstantNeededError(UnsupportedError):
-    """An operator needs to know an operand's value at compile time; `inputs` names the graph inputs behind it."""
+    """An operand's value must be known at compile time; `inputs` names the graph inputs behind it."""
 
     def __init__(
         self, what: str, *, where: str | None = None, hint: str | None = None, inputs: tuple[str, ...] = ()

@@ -238,8 +238,10 @@ class Importer:
         outputs: Sequence[str],
         scope: Scope,
     ) -> Sequence[Value | None]:
-        """Inline a function: a scope of its own, its attributes bound to those of the call. Of its results only
-        those that the call names in `outputs` are computed."""
+        """Inline a function: a scope of its own, its attributes bound to those of the call.
+
+        Of its results only those that the call names in `outputs` are computed.
+        """
         for what, given, formal in (
             ("inputs", inputs, function.input),
             ("outputs", outputs, function.output),

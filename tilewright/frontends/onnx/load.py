@@ -31,9 +31,9 @@ def load_onnx(
 ) -> Module:
     """Translate the model at a path (or given as bytes or ModelProto) to a Module with one function `main`.
 
-    `constants` fixes graph inputs to values, which then are no inputs any more; `shapes` replaces the shapes of
-    graph inputs (a string is a symbolic dim). `main.attrs["inputs"]` and `["outputs"]` are the names of the
-    file. ModelError when the file is broken, UnsupportedError listing all that is not supported.
+    `constants` fixes graph inputs to values, and they are no inputs any more; `shapes` replaces the shapes
+    of graph inputs (a string is a symbolic dim). `main.attrs["inputs"]` and `["outputs"]` are the names of
+    the file. ModelError when the file is broken, UnsupportedError listing all that is not supported.
     """
     model, folder = read_model(source)
     opsets = _opsets(model)
@@ -77,7 +77,8 @@ def _opsets(model: onnx.ModelProto) -> dict[str, int]:
     version = opsets.get("")
     if version is not None and version not in OPSETS:
         raise UnsupportedError(
-            f"the model uses version {version} of the default operator set; supported are {OPSETS[0]} to {OPSETS[-1]}",
+            f"the model uses version {version} of the default operator set; "
+            f"supported are {OPSETS[0]} to {OPSETS[-1]}",
             hint="convert it with onnx.version_converter, or export it again",
         )
     return opsets

@@ -98,8 +98,10 @@ class Node:
         return name in self._attributes
 
     def attr(self, name: str, default: Any = _MISSING) -> Any:
-        """Attribute `name` as int, float, str, tuple, TensorProto or GraphProto; ModelError when it is missing
-        and has no default."""
+        """Attribute `name` as int, float, str, tuple, TensorProto or GraphProto.
+
+        ModelError when it is missing and has no default.
+        """
         if name in self._attributes:
             return value_of(self._attributes[name])
         if default is _MISSING:

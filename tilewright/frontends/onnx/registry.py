@@ -1,4 +1,4 @@
-"""Which function translates which operator: `@adapter("Clip", since=11)` for each meaning an operator has had."""
+"""Which function translates which operator: one `@adapter("Clip", since=11)` for each meaning it has had."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADAPTERS: dict[tuple[str, str], list[tuple[int, Adapter]]] = {}
 
 
 def adapter(*names: str, since: int = 1, domain: str = "") -> Callable[[Adapter], Adapter]:
-    """Declare that the function translates ONNX operators `names` from opset `since` to the next declared one."""
+    """The function translates operators `names` from opset `since` on, to the next declared one."""
 
     def register(fn: Adapter) -> Adapter:
         for name in names:

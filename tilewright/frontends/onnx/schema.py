@@ -51,11 +51,11 @@ def check_node(node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], s
         if known is None:
             raise ModelError(
                 f"{schema.name} has no attribute '{shown(name)}'",
-                hint=f"opset version {schema.since_version} has: {', '.join(sorted(schema.attributes)) or 'none'}",
+                hint=f"version {schema.since_version} has: {', '.join(sorted(schema.attributes)) or 'none'}",
             )
-        if attribute.type != known.type.value:
-            wanted = AttributeProto.AttributeType.Name(known.type.value)
-            raise ModelError(f"attribute '{name}' of {schema.name} must be of type {wanted}")
+        kind: Any = known.type
+        if attribute.type != kind.value:
+            raise ModelError(f"attribute '{name}' of {schema.name} must be of type {kind.name}")
     missing = [n for n, a in schema.attributes.items() if a.required and n not in attributes]
     if missing:
         raise ModelError(f"attribute '{missing[0]}' of {schema.name} must be given")
@@ -83,7 +83,7 @@ def check_types(types: Sequence[TensorType | None], schema: OpSchema) -> None:
 
 def onnx_type(dtype: DType) -> str:
     """How schemas spell a tensor type."""
-    name = TensorProto.DataType.Name(ELEM_TYPES[dtype])  # type: ignore[arg-type]
+    name = TensorProto.DataType.Name(ELEM_TYPES[dtype])
     return f"tensor({_TYPE_TEXT.get(name, name.lower())})"
 
 
@@ -97,7 +97,7 @@ def default_attributes(schema: OpSchema) -> dict[str, Any]:
 
 
 def function_body(
-    node: onnx.NodeProto, schema: OpSchema, version: int, types: Sequence[TensorType | None]
+    node: onnx.NodeProto, schema: Any, version: int, types: Sequence[TensorType | None]
 ) -> onnx.FunctionProto | None:
     """The decomposition that the specification gives for the operator, or None."""
     if schema.has_function:

@@ -44,8 +44,8 @@ def ordered(
 ) -> list[NodeProto]:
     """The nodes so that each comes after those it reads, in file order where that allows.
 
-    `own` are the inputs and initializers of this graph, `is_outer` tells what enclosing graphs define. ModelError
-    for a name with two producers, a name that nothing defines, and cycles.
+    `own` are the inputs and initializers of this graph, `is_outer` tells what enclosing graphs define.
+    ModelError for a name with two producers, a name that nothing defines, and cycles.
     """
     producer: dict[str, int] = {}
     for k, node in enumerate(nodes):

@@ -47,7 +47,7 @@ MAX_SPARSE_ELEMENTS = 2**28
 
 
 def dtype_of(elem_type: int, where: str) -> DType:
-    """The element type of an ONNX code; ModelError when ONNX has no such code, UnsupportedError for a new one."""
+    """The element type of an ONNX code; ModelError when there is none, UnsupportedError for a new one."""
     if elem_type in DTYPES:
         return DTYPES[elem_type]
     if elem_type in TensorProto.DataType.values() and elem_type != TensorProto.UNDEFINED:
@@ -169,8 +169,8 @@ def _external(
     have = path.stat().st_size
     if length != needed or offset + needed > have:
         raise ModelError(
-            f"{dtype}{list(shape)} takes {needed} bytes; the external data is {length} bytes at offset {offset} "
-            f"of a file of {have}",
+            f"{dtype}{list(shape)} takes {needed} bytes; the external data is {length} bytes "
+            f"at offset {offset} of a file of {have}",
             where=f"{where} in {path.name}",
             hint="the data file is truncated or belongs to another model",
         )

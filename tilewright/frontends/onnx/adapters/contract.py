@@ -112,8 +112,7 @@ def conv_transpose(node: Node) -> Value:
 def _for_output(
     node: Node, window: Window, kernel: Sequence[Sym], extra: Sequence[int], wanted: Sequence[Sym | int]
 ) -> Window:
-    """The pads that give spatial sizes `wanted`; what cannot be halved goes to the begin, with SAME_UPPER to the
-    end."""
+    """The pads that give spatial sizes `wanted`; an odd one goes to the begin, with SAME_UPPER to the end."""
     sizes = [sym(d) for d in wanted][-len(kernel) :]
     begin, end = [], []
     for k, size in enumerate(sizes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -21,7 +21,8 @@ from tilewright.ops.define import constant
 from tilewright.ops.view import shape_of
 
 COORDINATES = (
-    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+    "tf_crop_and_resize",
 )  # fmt: skip
 _NEED_SIZES = ("tf_crop_and_resize", "half_pixel_symmetric")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -56,7 +57,7 @@ class _Axis:
 
 
 def resized(node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequence[float] | None) -> Value:
-    """Operand 0 resized to `sizes` or by `scales` (one of them, for the axes of attribute `axes` or for all)."""
+    """Operand 0 resized to `sizes` or by `scales` (one of them) along the axes that `axes` names, or all."""
     how = _checked(how)
     rank = node.rank(0)
     axes = node.checked_axes(node.attr("axes", tuple(range(rank))))
@@ -178,7 +179,7 @@ def _with_known_sizes(x: Value, plan: _Axis, how: Resizing) -> Value:
     return ew.select(constant(outside, "outside"), how.extrapolation, result) if outside.any() else result
 
 
-_NEAREST = {
+_NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round_prefer_floor": lambda at: np.ceil(at - 0.5),
@@ -236,7 +237,7 @@ def _with_symbolic_sizes(x: Value, plan: _Axis, how: Resizing) -> Value:
     """The same, computed when the model runs."""
     if how.mode == "cubic" or how.antialias or how.coordinates in _NEED_SIZES:
         raise UnsupportedError(
-            f"Resize of a symbolic dim with mode {how.mode} and coordinates {how.coordinates} is not supported",
+            f"Resize of a symbolic dim, mode {how.mode}, coordinates {how.coordinates}, is not supported",
             hint="fix the dim with shapes=",
         )
     at = image.counter(plan.new)

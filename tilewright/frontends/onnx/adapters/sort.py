@@ -34,7 +34,7 @@ def _topk(node: Node, k: Sym) -> tuple[Value, ...]:
     size = node.shape(0)[axis]
     if k.is_const and (k.value < 0 or (size.is_const and k.value > size.value)):
         raise ModelError(f"TopK of {k} elements along an axis of {size}")
-    return topk(node.input(0), k=k, axis=axis, largest=bool(node.attr("largest", 1)))  # type: ignore[no-any-return]
+    return topk(node.input(0), k=k, axis=axis, largest=bool(node.attr("largest", 1)))
 
 
 @adapter("CumSum", since=11)

@@ -28,7 +28,8 @@ MAX_ELEMENTS = 2**34
 @adapter("Constant")
 def constant_(node: Node) -> Value:
     for name, dtype in (
-        ("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64), ("value_ints", np.int64)
+        ("value_float", np.float32), ("value_floats", np.float32),
+        ("value_int", np.int64), ("value_ints", np.int64),
     ):  # fmt: skip
         if node.has(name):
             return constant(np.array(node.attr(name), dtype), "c")

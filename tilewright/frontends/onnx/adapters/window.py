@@ -15,7 +15,7 @@ MAX_EXTENT = 2**31 - 1
 
 @dataclass(frozen=True)
 class Window:
-    """One entry for each spatial axis. `pads_end` may exceed what was asked for, to give a rounded-up size."""
+    """One entry for each spatial axis. `pads_end` above what was asked for make rounded-up sizes."""
 
     kernel: tuple[Sym, ...]
     strides: tuple[int, ...]
