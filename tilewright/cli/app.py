@@ -1,0 +1,89 @@
+"""The group of commands: which there are, and how errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+import tilewright
+from tilewright.runtime.errors import TilewrightError
+
+FAULT_OF_INPUT = 1
+INTERNAL = 3
+
+COMMANDS = ("compile", "run", "bench", "show", "explain", "opt", "info")
+
+HELP = """Compile trained models (ONNX) to native code, run them, and look inside.
+
+\b
+Examples:
+  tilewright compile model.onnx -o model.tw
+  tilewright run model.tw --input x=image.npy --output results
+  tilewright bench model.onnx --vs onnxruntime --threads 1
+  tilewright show model.onnx --level loops --kernel k0
+  tilewright explain model.onnx
+
+\b
+Exit codes:
+  0  done
+  1  the model, its inputs, or a file: the message says what to change
+  2  the command line itself is wrong
+  3  a defect of tilewright: please report it (--traceback shows where)
+"""
+
+
+class Commands(click.Group):
+    """Commands that live in a module each, imported when asked for, so that the command starts quickly."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"tilewright.cli.{cmd_name}").command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            code = exit_code(error)
+            if code is None or ctx.params.get("traceback"):
+                raise
+            _say(error, code)
+            ctx.exit(code)
+
+
+def exit_code(error: Exception) -> int | None:
+    """The exit code that an error of a command means; None for those that click handles."""
+    if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
+        return None
+    if isinstance(error, TilewrightError):
+        # compared by name: its home is the compiler, which `tilewright run` must not import
+        return INTERNAL if type(error).__name__ == "InternalError" else FAULT_OF_INPUT
+    if isinstance(error, OSError):
+        return None if error.errno == errno.EPIPE else FAULT_OF_INPUT
+    return FAULT_OF_INPUT if isinstance(error, MemoryError) else INTERNAL
+
+
+def _say(error: Exception, code: int) -> None:
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    text = str(error) or type(error).__name__
+    if code == INTERNAL:
+        console.print(f"[bold red]internal error:[/] {type(error).__name__}: {escape(text)}")
+        console.print("  this is a defect of tilewright; please report it with the model and this message")
+        console.print("  hint: `tilewright --traceback ...` shows where it happened")
+    else:
+        console.print(f"[bold red]error:[/] {escape(text)}")
+
+
+@click.group(cls=Commands, help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tilewright.__version__)
+@click.option("--traceback", is_flag=True, help="Show the Python traceback of an error.")
+def commands(traceback: bool) -> None: ...

@@ -1,0 +1,152 @@
+"""`tilewright bench`: the latency of a model, beside other engines in interleaved rounds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from tilewright.cli.models import compile_fields, compile_options, model_argument, need_source, open_model, threads_option
+from tilewright.cli.peers import PEERS, Arrays, Run, load_peer
+from tilewright.cli.progress import counting, working
+from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_dims
+
+HELP = """Measure the latency of MODEL (ONNX, or compiled), beside other engines.
+
+All engines live in this process, and take turns in rounds, the order rotating, so that a disturbance of the
+machine meets all of them. Between turns there is a pause in which the threads of the last one go to sleep;
+the first call of a turn wakes the own ones and does not count.
+
+\b
+Examples:
+  tilewright bench model.onnx --vs onnxruntime,openvino --threads 1
+  tilewright bench model.onnx --input ids=ids.npy --dim batch=8
+  tilewright bench model.tw
+"""
+
+OURS = "tilewright"
+PAUSE_S = 0.01
+"""Thread pools of all engines spin for some milliseconds after a call before they sleep."""
+
+
+@dataclass
+class Contender:
+    """An engine with the model loaded: `load_s` is what that took, `seconds` the latency of each call."""
+
+    name: str
+    run: Run
+    load_s: float
+    seconds: list[float] = field(default_factory=list)
+    result: Arrays = ()
+
+    def turn(self, seconds: float) -> None:
+        """Call for at least this long, and at least twice: the first call is not counted."""
+        self.result = self.run()
+        end = time.perf_counter() + seconds
+        while True:
+            start = time.perf_counter()
+            self.run()
+            now = time.perf_counter()
+            self.seconds.append(now - start)
+            if now >= end:
+                return
+
+
+@click.command("bench", help=HELP, short_help="Measure latency beside other engines.")
+@model_argument
+@click.option("--vs", default="", metavar="ENGINES", help=f"Engines to measure beside, of: {', '.join(PEERS)}.")
+@click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--turn", type=click.FloatRange(min=0), default=0.1, show_default=True, help="Seconds of a turn.")
+@input_option
+@dim_option
+@threads_option
+@compile_options
+def command(
+    model: Path, vs: str, rounds: int, turn: float, specs: Sequence[str], dims: Sequence[str],
+    threads: int | None, **options: Any,
+) -> None:  # fmt: skip
+    names = _engines(vs)
+    if names:
+        need_source(model, "--vs")
+    sizes = read_dims(dims)
+    start = time.perf_counter()
+    compiled = open_model(model, threads, **compile_fields(**options))
+    loaded_s = time.perf_counter() - start
+    inputs = make_inputs(compiled.inputs, specs or ["random"], sizes)
+    contenders = [Contender(OURS, lambda: compiled.run(inputs), loaded_s)]
+    contenders += [_load(name, lambda name=name: load_peer(name, model, inputs, compiled.threads)) for name in names]
+    measure(contenders, rounds, turn)
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{model}: {shapes}; {compiled.threads} threads, {rounds} rounds", markup=False)
+    console.print(table(contenders))
+
+
+def _engines(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise click.UsageError(f"--vs {name}: the engines are {', '.join(PEERS)}")
+    return names
+
+
+def _load(name: str, load: Callable[[], Run]) -> Contender:
+    start = time.perf_counter()
+    with working(f"loading {name}"):
+        run = load()
+    return Contender(name, run, time.perf_counter() - start)
+
+
+def measure(contenders: Sequence[Contender], rounds: int, turn_s: float) -> None:
+    """Let all take turns; the first round warms caches and is thrown away."""
+    with counting("measuring", (rounds + 1) * len(contenders)) as (progress, task):
+        for number in range(rounds + 1):
+            first = number % len(contenders)
+            for contender in [*contenders[first:], *contenders[:first]]:
+                time.sleep(PAUSE_S)
+                contender.turn(turn_s)
+                progress.advance(task)
+            if number == 0:
+                for contender in contenders:
+                    contender.seconds.clear()
+
+
+def table(contenders: Sequence[Contender]) -> Table:
+    """Medians, the middle 80 % of the calls, each median over ours, and how far the outputs differ from ours."""
+    ours = contenders[0]
+    made = Table(box=None, header_style="bold")
+    made.add_column("engine")
+    for column in ("load s", "10 % ms", "median ms", "90 % ms", "calls", "of ours", "difference"):
+        made.add_column(column, justify="right", no_wrap=True)
+    base = statistics.median(ours.seconds)
+    for contender in contenders:
+        low, median, high = np.percentile(contender.seconds, (10, 50, 90)) * 1000
+        made.add_row(
+            contender.name, f"{contender.load_s:.2f}", f"{low:.3f}", f"{median:.3f}", f"{high:.3f}",
+            str(len(contender.seconds)), f"{median / base / 1000:.2f}",
+            "" if contender is ours else f"{difference(ours.result, contender.result):.1e}",
+        )  # fmt: skip
+    return made
+
+
+def difference(ours: Arrays, theirs: Arrays) -> float:
+    """The largest difference of two engines' outputs, over the largest magnitude of the output it is in."""
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if not a.size or a.shape != b.shape:
+            worst = worst if a.shape == b.shape else float("inf")
+            continue
+        wide, other = a.astype(np.float64), np.asarray(b).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # infinities on both sides
+            gap = np.where((wide == other) | (np.isnan(wide) & np.isnan(other)), 0.0, np.abs(wide - other))
+        scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=0.0))
+        worst = max(worst, float(np.max(gap)) / (scale or 1.0))
+    return worst

@@ -1,0 +1,70 @@
+"""`tilewright info`: what tilewright knows of this machine."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+from llvmlite import binding
+from rich.console import Console
+from rich.table import Table
+
+import tilewright
+from tilewright.runtime.threads import available_cpus
+from tilewright.session import Session
+from tilewright.target.host import host_target
+from tilewright.target.named import NAMED
+
+HELP = """Show this machine as the compiler sees it, versions, and the cache of compiled models.
+
+\b
+Example:
+  tilewright info
+"""
+
+
+@click.command("info", help=HELP, short_help="Show the machine, versions and the cache.")
+def command() -> None:
+    table = Table(show_header=False, box=None)
+    for name, value in facts().items():
+        table.add_row(f"[bold]{name}", value)
+    Console(highlight=False).print(table)
+
+
+def facts() -> dict[str, str]:
+    """Name and value of everything that is shown."""
+    target = host_target()
+    caches = target.caches
+    session = Session()
+    files, size = _usage(session.folder)
+    return {
+        "tilewright": tilewright.__version__,
+        "Python": f"{platform.python_version()}, numpy {version('numpy')}, onnx {version('onnx')}",
+        "LLVM": f"{'.'.join(map(str, binding.llvm_version_info))} (llvmlite {version('llvmlite')})",
+        "CPU": f"{target.cpu} ({target.triple})",
+        "vectors": f"{target.vector_registers} registers of {target.vector_bits} bits, "
+        f"{'with' if target.has_fma else 'without'} fused multiply-add",
+        "features": " ".join(target.features),
+        "caches": f"L1d {_bytes(caches.l1d)}, L2 {_bytes(caches.l2)}, L3 {_bytes(caches.l3)}",
+        "threads": f"{available_cpus()} (affinity and quota of this process)",
+        "targets": " ".join(["host", *NAMED]),
+        "compiled models": f"{session.folder}: {files} files, {_bytes(size)} of at most {_bytes(session.limit)}",
+    }
+
+
+def _usage(folder: Path) -> tuple[int, int]:
+    """Files and bytes of a cache folder."""
+    try:
+        sizes = [path.stat().st_size for path in folder.glob("*.tw")]
+    except OSError:
+        sizes = []
+    return len(sizes), sum(sizes)
+
+
+def _bytes(size: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale:
+            return f"{size / scale:.4g} {unit}"
+    return f"{size} B"

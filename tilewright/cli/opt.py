@@ -1,0 +1,67 @@
+"""`tilewright opt`: passes on the text of a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TextIO
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tilewright.graph.pipeline import PASSES
+from tilewright.ir.core import Module
+from tilewright.ir.passes import PassContext, parse_passes, run_passes
+from tilewright.ir.text import parse_module, print_module
+from tilewright.ir.verify import verify_func
+from tilewright.ops.spec import graph_spec
+from tilewright.options import Options
+from tilewright.target.named import parse_target
+
+HELP = """Run passes on FILE (IR text of the graph level; - is standard input) and print the result.
+
+Elements of big constants are left out when a program is printed; left-out elements are read as zeros.
+
+\b
+Examples:
+  tilewright show model.onnx --level import > model.txt
+  tilewright opt --passes canonicalize,fuse model.txt
+  tilewright opt --passes 'fold{max_bytes=1024}' --remarks model.txt
+  tilewright opt --list
+"""
+
+
+@click.command("opt", help=HELP, short_help="Run passes on IR text.")
+@click.argument("file", type=click.File("r", encoding="utf-8"), required=False)
+@click.option("--passes", "text", default="", metavar="a,b{opt=1}", help="Passes, in order, with their options.")
+@click.option("--remarks", is_flag=True, help="Print what was and what was not done, and why, to standard error.")
+@click.option("--target", metavar="NAME", help="Machine to compile for  [default: this one]")
+@click.option("--list", "listed", is_flag=True, help="Print the passes and their options.")
+def command(file: TextIO | None, text: str, remarks: bool, target: str | None, listed: bool) -> None:
+    if listed:
+        Console().print(_passes())
+        return
+    if file is None:
+        raise click.UsageError("which FILE? (- is standard input)")
+    module = parse_module(file.read(), file=file.name)
+    if "main" not in module.funcs:
+        raise click.UsageError(f"{file.name} has no function @main; passes of the graph work on that")
+    ctx = PassContext(parse_target(target), Options(target=target))
+    _verify(module)
+    run_passes(module, parse_passes(text, PASSES), ctx, verify=_verify)
+    click.echo(print_module(module), nl=False)
+    for remark in ctx.remarks if remarks else ():
+        click.echo(str(remark), err=True)
+
+
+def _verify(module: Module) -> None:
+    verify_func(module.main, graph_spec(module))
+
+
+def _passes() -> Table:
+    table = Table("pass", "options", "what it does", box=None, header_style="bold")
+    for name, kind in PASSES.items():
+        options = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind))
+        table.add_row(name, options, (inspect.getdoc(kind) or "").split("\n\n")[0])
+    return table

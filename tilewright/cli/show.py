@@ -1,0 +1,40 @@
+"""`tilewright show`: the programs that a model becomes, as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tilewright.cli.models import model_argument, need_source
+from tilewright.cli.progress import working
+from tilewright.options import Options
+from tilewright.stages import LEVELS, programs
+
+HELP = """Print the program that MODEL (ONNX) becomes at a level.
+
+\b
+  import  the graph as the file says it
+  graph   after all passes: fused regions, each of which becomes a kernel
+  loops   the scheduled loops of each kernel, and the steps that made them
+  llvm    the LLVM IR of each kernel, before LLVM's own passes
+  asm     the machine code of each kernel, as assembler text
+
+\b
+Examples:
+  tilewright show model.onnx --level graph
+  tilewright show model.onnx --level loops --kernel k0
+  tilewright show model.onnx --level asm --kernel k0 --target zen3
+"""
+
+
+@click.command("show", help=HELP, short_help="Print the graph, loops, LLVM IR or machine code.")
+@model_argument
+@click.option("--level", type=click.Choice(LEVELS), default="graph", show_default=True)
+@click.option("--kernel", metavar="NAME", help="Only the kernels whose names begin so.")
+@click.option("--target", metavar="NAME", help="Machine to compile for  [default: this one]")
+def command(model: Path, level: str, kernel: str | None, target: str | None) -> None:
+    need_source(model, "show")
+    with working(f"compiling {model.name}"):
+        texts = programs(model, level, kernel=kernel, options=Options(target=target))
+    click.echo("\n".join(text.rstrip() + "\n" for text in texts.values()), nl=False)

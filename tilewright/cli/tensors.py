@@ -1,0 +1,132 @@
+"""Tensors on the command line: `--input name=file.npy`, `name=random`, and output files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+import ml_dtypes
+import numpy as np
+
+from tilewright.runtime import TensorInfo
+from tilewright.runtime.errors import InputError
+
+MAX_INTEGER = 10
+"""Random integers are below this: most are ids into tables, and few tables are smaller."""
+
+input_option = click.option(
+    "--input", "specs", multiple=True, metavar="NAME=FILE.npy|random|zeros",
+    help="Value of an input; without NAME= for all inputs that are not named.",
+)  # fmt: skip
+dim_option = click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dim of random inputs  [default: 1]"
+)
+
+
+def read_dims(texts: Sequence[str]) -> dict[str, int]:
+    """Sizes by name from `batch=4` texts."""
+    sizes: dict[str, int] = {}
+    for text in texts:
+        name, _, size = text.partition("=")
+        if not size.isdecimal():
+            raise click.UsageError(f"--dim {text}: write NAME=SIZE, such as batch=4")
+        sizes[name] = int(size)
+    return sizes
+
+
+def make_inputs(
+    infos: Sequence[TensorInfo], specs: Sequence[str], dims: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """The inputs of a model as told; InputError for names it does not have and files that cannot be read."""
+    known = {d for info in infos for d in info.shape if isinstance(d, str)}
+    if unknown := set(dims) - known:
+        listed = ", ".join(sorted(known)) or "none"
+        raise InputError(f"the model has no symbolic dim '{min(unknown)}'", hint=f"its symbolic dims: {listed}")
+    by_name, others = _by_name(infos, specs)
+    rng = np.random.default_rng(0)
+    values = {}
+    for info in infos:
+        spec = by_name.get(info.name, others)
+        if spec is not None:
+            values[info.name] = _value(info, spec, dims, rng)
+    return values
+
+
+def _by_name(infos: Sequence[TensorInfo], specs: Sequence[str]) -> tuple[dict[str, str], str | None]:
+    """The texts by input, and that for inputs which are not named."""
+    names = {info.name for info in infos}
+    found: dict[str, str] = {}
+    others = None
+    for spec in specs:
+        name, equals, value = spec.partition("=")
+        while equals and name not in names and "=" in value:  # names of tensors may hold '='
+            more, _, value = value.partition("=")
+            name = f"{name}={more}"
+        if not equals:
+            others = spec
+        elif name not in names:
+            hint = f"the model's inputs are: {', '.join(map(str, infos))}"
+            raise InputError(f"the model has no input '{spec.partition('=')[0]}'", hint=hint)
+        else:
+            found[name] = value
+    return found, others
+
+
+def _value(info: TensorInfo, spec: str, dims: Mapping[str, int], rng: np.random.Generator) -> np.ndarray:
+    if spec not in ("random", "zeros"):
+        return read_array(Path(spec), info)
+    shape = tuple(_size(d, info, dims) for d in info.shape)
+    dtype = dtype_of(info)
+    if spec == "zeros":
+        return np.zeros(shape, dtype)
+    if dtype == np.bool_:
+        return rng.random(shape) < 0.5
+    if np.issubdtype(dtype, np.integer) or dtype.name in ("int4", "uint4"):
+        return rng.integers(0, 7 if "4" in dtype.name[-2:] and dtype.itemsize == 1 else MAX_INTEGER, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _size(dim: int | str, info: TensorInfo, dims: Mapping[str, int]) -> int:
+    if isinstance(dim, int):
+        return dim
+    if dim.isidentifier():
+        return dims.get(dim, 1)
+    raise InputError(f"'{info}' has a dim that is computed", hint=f"give its value as a file: {info.name}=FILE.npy")
+
+
+def dtype_of(info: TensorInfo) -> np.dtype:
+    """The NumPy dtype of a tensor, also of those that `ml_dtypes` adds."""
+    named = getattr(ml_dtypes, info.dtype, None)
+    return np.dtype(named if named is not None else info.dtype)
+
+
+def read_array(path: Path, info: TensorInfo) -> np.ndarray:
+    """The array in a .npy file; InputError when it is no such file."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}", where=f"input '{info.name}'") from error
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} is not a .npy file: {error}", where=f"input '{info.name}'",
+                         hint="write it with numpy.save(path, array)") from error  # fmt: skip
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path} holds several arrays", where=f"input '{info.name}'", hint="write one with numpy.save")
+    # NumPy writes the types of ml_dtypes as raw bytes
+    dtype = dtype_of(info)
+    return array.view(dtype) if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize else array
+
+
+def write_outputs(folder: Path, infos: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> list[Path]:
+    """Write each output to a .npy file named after it; names of tensors may hold anything, file names not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for index, (info, array) in enumerate(zip(infos, arrays, strict=True)):
+        stem = re.sub(r"[^\w.-]+", "_", info.name).strip("._") or f"output{index}"
+        path = folder / f"{stem}.npy"
+        if path in paths:
+            path = folder / f"{stem}.{index}.npy"
+        np.save(path, array)
+        paths.append(path)
+    return paths

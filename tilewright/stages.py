@@ -1,0 +1,65 @@
+"""The programs of a compilation at each of its levels, as text, for people and tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tilewright.codegen.emit import assembly
+from tilewright.codegen.llvm import kernel_ir
+from tilewright.compiler import lower_graph
+from tilewright.frontends.onnx import load_onnx
+from tilewright.ir.core import Func, Module
+from tilewright.ir.passes import PassContext
+from tilewright.ir.text import print_func, print_module
+from tilewright.options import Options
+from tilewright.runtime.errors import OptionError
+from tilewright.schedule.kernels import schedule_regions
+from tilewright.target.named import parse_target
+from tilewright.target.target import Target
+
+LEVELS = ("import", "graph", "loops", "llvm", "asm")
+
+
+def programs(
+    model: str | Path | bytes | Any, level: str, *, kernel: str | None = None, options: Options | None = None
+) -> dict[str, str]:
+    """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`.
+
+    Each call compiles up to the level. Raises as `tilewright.compile` does; OptionError for an unknown level
+    and for a kernel that does not exist.
+    """
+    if level not in LEVELS:
+        raise OptionError(f"there is no level '{level}'", hint=f"levels are {', '.join(LEVELS)}")
+    options = options or Options()
+    target = parse_target(options.target)
+    module = load_onnx(model)
+    ctx = PassContext(target, options)
+    if level != "import":
+        lower_graph(module, ctx, options)
+    if level in ("import", "graph"):
+        return {module.main.name: print_module(module)}
+    schedule_regions(module, target, ctx.remarks)
+    return {f.name: _kernel_text(f, level, target) for f in _kernels(module, kernel)}
+
+
+def _kernels(module: Module, prefix: str | None) -> list[Func]:
+    kernels = [f for f in module.funcs.values() if f.level == "loops"]
+    if prefix is None:
+        return kernels
+    # `k1` is the kernel of that number and not also k10 to k19
+    chosen = [f for f in kernels if f.name == prefix or f.name.startswith(f"{prefix}_")]
+    chosen = chosen or [f for f in kernels if f.name.startswith(prefix)]
+    if not chosen:
+        names = ", ".join(f.name for f in kernels) or "none"
+        raise OptionError(f"there is no kernel '{prefix}'", hint=f"the kernels are: {names}")
+    return chosen
+
+
+def _kernel_text(func: Func, level: str, target: Target) -> str:
+    if level == "loops":
+        # one step a line is readable; in the attributes all of them stand on the line of the kernel's name
+        steps = "".join(f"# {step}\n" for step in func.attrs.pop("schedule", ()))
+        return steps + print_func(func)
+    text = kernel_ir(func, target).text
+    return assembly(text, target) if level == "asm" else text
