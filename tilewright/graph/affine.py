@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tilewright.graph.fold import Fold
 from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
@@ -36,15 +37,16 @@ LINEAR = ("conv", "matmul", "conv_transpose")
 
 @dataclass(frozen=True)
 class FoldAffine:
-    """Move constant factors into weights. Products round differently then: not for strict numerics."""
+    """Move constant factors into weights, and fold. Products round differently then: not for strict numerics."""
 
     name: ClassVar[str] = "fold-affine"
 
     def run(self, module: Module, ctx: PassContext) -> None:
         if getattr(ctx.options, "numerics", "default") == "strict":
             return
-        rules = (division_of_rows, division_by_constant, difference_with_constant, factor_over_sum, factor_into_weights)
-        rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
+        for rules in (_TO_SUMS_AND_PRODUCTS, _FACTORS):
+            rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
+            Fold().run(module, ctx)
 
 
 def _weighted(value: Value) -> Op | None:
@@ -153,3 +155,7 @@ def _factor_for_weights(linear: Op, c: Value) -> tuple[Sym | int, ...] | None:
     if linear.attrs["groups"] != 1:
         return None
     return (1, count, *[1] * (w.rank - 2))
+
+
+_TO_SUMS_AND_PRODUCTS = (division_of_rows, division_by_constant, difference_with_constant)
+_FACTORS = (factor_over_sum, factor_into_weights)

@@ -71,7 +71,9 @@ def _is_depthwise(op: Op) -> bool:
 def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
     narrow = op.name == "conv" and _is_narrow(op) and forms.has_blocked(op.operands[0])
     if not is_blockable_conv(op, forms.block) and not narrow:
-        ctx.remark(STAGE, f"conv {op.loc}", "its weights, groups or dtype do not allow whole blocks of channels")
+        ctx.remark(
+            STAGE, f"conv {op.loc}", "its weights, groups or dtype do not allow whole blocks of channels"
+        )
         return False
     window = _Window(op)
     if _is_depthwise(op):
@@ -136,7 +138,12 @@ def _dense(op: Op, window: _Window, forms: Forms) -> None:
     flat = window.is_pointwise and len(window.kernel) > 1
     w = _filled_weights(op, forms, groups == 1, 1 if flat else len(window.kernel))
     o, i = (d.value for d in shape_of(w)[:2])
-    attrs: dict[str, Any] = {"channels_in": i * groups, "channels_out": o, "groups": groups, "block": forms.block}
+    attrs: dict[str, Any] = {
+        "channels_in": i * groups,
+        "channels_out": o,
+        "groups": groups,
+        "block": forms.block,
+    }
     if flat:
         forms.set_flat(op.result, conv_blocked(forms.flat(x), w, **attrs))
         return
@@ -175,7 +182,9 @@ def _conv_transpose(op: Op, forms: Forms, ctx: PassContext) -> bool:
     keeps_blocks = o >= LEAST_FILTERS
     filters = phases.filters(weights)
     grow = [(0, 0), (0, forms.filled(o) - o if keeps_blocks else 0), (0, forms.filled(c) - c)]
-    filters = np.pad(filters, [*grow, *[(0, 0)] * len(phases.taps)]).reshape(-1, forms.filled(c), *phases.taps)
+    filters = np.pad(filters, [*grow, *[(0, 0)] * len(phases.taps)]).reshape(
+        -1, forms.filled(c), *phases.taps
+    )
     number = len(filters)
     filters = np.pad(filters, [(0, forms.filled(number) - number), *[(0, 0)] * (filters.ndim - 1)])
     w = forms.weights(np.ascontiguousarray(filters), op.operands[1])
@@ -201,7 +210,9 @@ def _elementwise(op: Op, forms: Forms, ctx: PassContext) -> bool:
         return False
     by_number = op.name == "div" and type_of(op.operands[1]).size == 1
     if shape[1] % forms.block != 0 and op.name not in FINITE_AT_FILL and not by_number:
-        ctx.remark(STAGE, f"{op.name} {op.loc}", "the fill of its last block of channels might not stay finite")
+        ctx.remark(
+            STAGE, f"{op.name} {op.loc}", "the fill of its last block of channels might not stay finite"
+        )
         return False
     flat = any(forms.is_flat(v) for v in whole) and all(_merges_space(v, shape) for v in op.operands)
     operands = [_operand(v, shape, forms, flat) for v in op.operands]
@@ -279,7 +290,9 @@ def _keeps_channels(old: Sequence[Sym], new: Sequence[Sym]) -> bool:
     return len(new) > 2 and tuple(old[:2]) == tuple(new[:2])
 
 
-def _spatial_view(make: Callable[[Op, Value, Forms], Value | None]) -> Callable[[Op, Forms, PassContext], bool]:
+def _spatial_view(
+    make: Callable[[Op, Value, Forms], Value | None],
+) -> Callable[[Op, Forms, PassContext], bool]:
     """A view that leaves batch and channels alone; `make` gives its blocked form, or None."""
 
     def form(op: Op, forms: Forms, ctx: PassContext) -> bool:

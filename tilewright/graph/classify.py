@@ -69,7 +69,9 @@ def _type(op: Op, k: int) -> TensorType:
 
 def _map(op: Op, compute: Compute) -> OpInfo:
     loads = [o for o in compute.body.ops if o.name == "load"]
-    others = [o for o in compute.body.ops if o.name not in ("load", "yield", "const", "index", "bind", "check")]
+    others = [
+        o for o in compute.body.ops if o.name not in ("load", "yield", "const", "index", "bind", "check")
+    ]
     size = product(compute.shape)
     axes = tuple(v for v, _ in compute.axes)
     branches = any(o.attrs.get("guard") for o in loads)

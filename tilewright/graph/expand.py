@@ -19,7 +19,9 @@ class Expand:
     keep: tuple[str, ...] = ()
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        composites = [n for n, o in OPERATORS.items() if o.kind == "composite" and o.keep and n not in self.keep]
+        composites = [
+            n for n, o in OPERATORS.items() if o.kind == "composite" and o.keep and n not in self.keep
+        ]
         if composites:
             rewrite(module.main, [Rule("expand_composite", tuple(composites), expand_composite)], module)
 

@@ -60,7 +60,9 @@ class Fold:
         """The values of the results, or None where they are not known or should not be stored."""
         if op.name in ("constant", "full", "return", "fused") or op.name not in OPERATORS or op.blocks:
             return None
-        if not all(map(is_constant, op.operands)) or any(type_of(v).dtype.kind == "string" for v in op.results):
+        if not all(map(is_constant, op.operands)) or any(
+            type_of(v).dtype.kind == "string" for v in op.results
+        ):
             return None
         refusal = self._refusal(op)
         if refusal:

@@ -80,7 +80,9 @@ class _Fusion:
 
     def _leaves(self, op: Op) -> bool:
         """Whether a source is itself a result of the function, or read by an irregular op."""
-        return any(u.name == "return" or classify(u).kind is OpClass.IRREGULAR for v in op.results for u in v.users)
+        return any(
+            u.name == "return" or classify(u).kind is OpClass.IRREGULAR for v in op.results for u in v.users
+        )
 
     def region(self, op: Op) -> Region:
         return self.of[op].root()
@@ -139,7 +141,9 @@ class _Fusion:
             return "its elements would be computed again for every tile of the contraction"
         if not self.info[op].reads_through:
             return f"{op.name} reads its operands in their own layout"
-        if any(u not in producer.ops and u is not op for o in producer.ops for v in o.results for u in v.users):
+        if any(
+            u not in producer.ops and u is not op for o in producer.ops for v in o.results for u in v.users
+        ):
             return "the reordered tensor is needed elsewhere too"
         return ""
 
@@ -157,7 +161,9 @@ class _Fusion:
         return "its elements would be computed several times"
 
     def _row_with_map(self, producer: Region, consumer: Region) -> str:
-        return "" if _rows_agree(producer.domain, consumer.domain) else "its rows are not those of the reduction"
+        return (
+            "" if _rows_agree(producer.domain, consumer.domain) else "its rows are not those of the reduction"
+        )
 
     def _epilogue(self, producer: Region, consumer: Region, value: Value, op: Op) -> str:
         """Elementwise work on the result of a contraction or reduction, while it is in registers."""
@@ -167,7 +173,24 @@ class _Fusion:
             return "it does not have one element for each of the result"
         if any(self.info[o].branches or not self.info[o].is_bijective for o in consumer.ops):
             return f"{op.name} moves elements in a way that the tile loops cannot follow"
+        if self._moves(consumer) and self._is_read_beside(producer, op):
+            return "the tensor is needed in its own layout too"
+        views = [self.order[id(o)] for o in producer.ops if self._moves_elements(o)]
+        if self.info[op].is_pointwise and self.order[id(_owner(value))] < max(views, default=-1):
+            return "the kernel has moved the elements already"
         return ""
+
+    def _moves(self, region: Region) -> bool:
+        """Whether an op of the region changes the positions of elements."""
+        return any(map(self._moves_elements, region.ops))
+
+    def _moves_elements(self, op: Op) -> bool:
+        return self.info[op].kind is OpClass.MAP and not self.info[op].is_pointwise
+
+    def _is_read_beside(self, region: Region, op: Op) -> bool:
+        """Whether results of the region have readers other than itself and `op`."""
+        users = (u for o in region.ops for v in o.results for u in v.users)
+        return any(u is not op and u not in region.ops for u in users)
 
     def _feeds_rows_only(self, op: Op) -> bool:
         """Whether reductions of rows are the only readers."""
@@ -178,7 +201,11 @@ class _Fusion:
         if self.info[op].is_windowed:
             return "its elements would be computed again for every window"
         if consumer.kind is OpClass.ROW:
-            return "" if _rows_agree(consumer.domain, producer.domain) else "its rows are not those of the reduction"
+            return (
+                ""
+                if _rows_agree(consumer.domain, producer.domain)
+                else "its rows are not those of the reduction"
+            )
         only_reader = all(u is op or u in producer.ops for u in value.users)
         if not only_reader:
             return "the tensor is needed elsewhere too"
@@ -221,7 +248,9 @@ class _Fusion:
         """Replace the ops by regions, each placed after all that it reads."""
         regions = list(dict.fromkeys(self.region(op) for op in self.of))
         placed: list[Op] = [op for op in self.body.ops if op.name == "constant"]
-        loose = [op for op in self.body.ops if op.name != "constant" and op not in self.of and op.name != "return"]
+        loose = [
+            op for op in self.body.ops if op.name != "constant" and op not in self.of and op.name != "return"
+        ]
         done: set[Region] = set()
         for region in regions:
             self._place(region, placed, done)
@@ -256,7 +285,11 @@ class _Fusion:
         found: list[Op] = []
         for op in list(region.ops):
             source = op.operands[0].op if op.name == "reshape" else op
-            if source is None or (source not in region.ops and source in self.of) or source.name == "constant":
+            if (
+                source is None
+                or (source not in region.ops and source in self.of)
+                or source.name == "constant"
+            ):
                 region.ops.remove(op)
                 found.append(op)
         return found
@@ -275,10 +308,16 @@ def _fused(region: Region) -> Op:
     """The `fused` op of a region; takes over its results."""
     inside = set(region.ops)
     sources = dict.fromkeys(
-        v.op for o in region.ops for v in o.operands if v.op is not None and v.op not in inside and v.op.name in SOURCES
+        v.op
+        for o in region.ops
+        for v in o.operands
+        if v.op is not None and v.op not in inside and v.op.name in SOURCES
     )
     reads = dict.fromkeys(
-        v for o in region.ops for v in o.operands if v.op not in inside and (v.op is None or v.op not in sources)
+        v
+        for o in region.ops
+        for v in o.operands
+        if v.op not in inside and (v.op is None or v.op not in sources)
     )
     outputs = [v for o in region.ops for v in o.results if any(u not in inside for u in v.users)]
     block = Block([v.type for v in reads], [v.name for v in reads])
@@ -302,7 +341,10 @@ def _fused(region: Region) -> Op:
 
 def _label(region: Region, anchor: Op) -> str:
     """A short name for the kernel: its anchor and what follows it."""
-    names = [anchor.name, *dict.fromkeys(o.name for o in region.ops if o is not anchor and o.name != anchor.name)]
+    names = [
+        anchor.name,
+        *dict.fromkeys(o.name for o in region.ops if o is not anchor and o.name != anchor.name),
+    ]
     return "_".join(names[:4])
 
 
@@ -328,5 +370,3 @@ def _rows_agree(rows: tuple[Sym, ...], other: tuple[Sym, ...]) -> bool:
     """Whether a tensor of shape `other` consists of whole rows: the row axes are its leading axes."""
     lead = [d for d in rows if d != 1]
     return [d for d in other if d != 1][: len(lead)] == lead
-
-

@@ -32,7 +32,6 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Canonicalize(),
         Fold(),
         FoldAffine(),
-        Fold(),
         BlockChannels(),
         Fold(),
         Canonicalize(),

@@ -42,7 +42,9 @@ def transpose_below_window(op: Op, b: Builder, ctx: RewriteContext) -> Replaceme
         return tuple(values[perm.index(k)] for k in range(len(perm))) if values else ()
 
     if op.name == "pad":
-        moved = pad(x, before=turned("before"), after=turned("after"), mode=op.attrs["mode"], value=op.attrs["value"])
+        moved = pad(
+            x, before=turned("before"), after=turned("after"), mode=op.attrs["mode"], value=op.attrs["value"]
+        )
     else:
         moved = slice_(x, starts=turned("starts"), sizes=turned("sizes"), steps=turned("steps"))
     return transpose(moved, perm=perm)

@@ -223,7 +223,13 @@ def _repeated_on_axis_1(value: Value) -> Value | None:
     if wide is None or merged is None:
         return None
     source, target = shape_of(wide.operands[0]), shape_of(wide.result)
-    if len(target) != 5 or len(source) != 5 or source[2] != 1 or not source[1].is_const or not target[2].is_const:
+    if (
+        len(target) != 5
+        or len(source) != 5
+        or source[2] != 1
+        or not source[1].is_const
+        or not target[2].is_const
+    ):
         return None
     kept = (*source[:2], *source[3:])
     if source != (*target[:2], sym(1), *target[3:]) or shape_of(value) != (

@@ -1,0 +1,158 @@
+"""Canonicalisation: identities by example, each checked against the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.graph.programs import find, ops, program, run, softmax, weights
+from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.fold import Fold
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.sym import var
+from tilewright.ir.types import tensor
+from tilewright.ops import contract as ct
+from tilewright.ops import elementwise as ew
+from tilewright.ops import reduce as rd
+from tilewright.ops import view as vw
+from tilewright.ops.define import constant
+from tilewright.ops.source import full
+
+CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
+    "x + 0": (lambda x: ew.add(x, 0.0), []),
+    "0 + x": (lambda x: ew.add(full(value=0.0, dtype=dt.f32, shape=()), x), []),
+    "x * 1": (lambda x: ew.mul(x, 1.0), []),
+    "x - 0": (lambda x: ew.sub(x, 0.0), []),
+    "x / 1": (lambda x: ew.div(x, 1.0), []),
+    "x / 4": (lambda x: ew.div(x, 4.0), ["mul"]),
+    "x / 3 stays exact": (lambda x: ew.div(x, 3.0), ["div"]),
+    "x ^ 1": (lambda x: ew.pow_(x, 1.0), []),
+    "x ^ 2": (lambda x: ew.pow_(x, 2.0), ["mul"]),
+    "x ^ 3": (lambda x: ew.pow_(x, 3.0), ["mul", "mul"]),
+    "|x| ^ 0.5": (lambda x: ew.pow_(ew.abs_(x), 0.5), ["abs", "sqrt"]),
+    "1 / sqrt|x|": (lambda x: ew.div(1.0, ew.sqrt(ew.abs_(x))), ["abs", "rsqrt"]),
+    "--x": (lambda x: ew.neg(ew.neg(x)), []),
+    "(x + 1) + 2": (lambda x: ew.add(ew.add(x, 1.0), 2.0), ["add"]),
+    "(x - 1) + 2": (lambda x: ew.add(ew.sub(x, 1.0), 2.0), ["add"]),
+    "the same dtype": (lambda x: ew.cast(x, dtype=dt.f32), []),
+    "widened and back": (lambda x: ew.cast(ew.cast(x, dtype=dt.f64), dtype=dt.f32), []),
+    "narrowed and back": (lambda x: ew.cast(ew.cast(x, dtype=dt.f16), dtype=dt.f32), ["cast", "cast"]),
+    "ones in a tensor": (lambda x: ew.mul(x, constant(np.ones((4, 6), np.float32))), []),
+    "transpose twice": (lambda x: vw.transpose(vw.transpose(x, perm=(2, 0, 1)), perm=(1, 2, 0)), []),
+    "transposes compose": (
+        lambda x: vw.transpose(vw.transpose(x, perm=(2, 0, 1)), perm=(2, 0, 1)),
+        ["transpose"],
+    ),
+    "reshape back": (lambda x: vw.reshape(vw.reshape(x, shape=(12, 6)), shape=(3, 4, 6)), []),
+    "whole slice": (lambda x: vw.slice_(x, starts=(0, 0, 0), sizes=(3, 4, 6)), []),
+    "empty pad": (lambda x: vw.pad(x, before=(0, 0, 0), after=(0, 0, 0)), []),
+    "concat of one": (lambda x: vw.concat(x, axis=1), []),
+    "expand before add": (
+        lambda x: ew.add(x, vw.expand(vw.slice_(x, starts=(0, 0, 0), sizes=(1, 4, 6)), shape=(3, 4, 6))),
+        ["slice", "add"],
+    ),
+    "slice of slice": (
+        lambda x: vw.slice_(
+            vw.slice_(x, starts=(0, 1, 0), sizes=(3, 3, 3), steps=(1, 1, 2)),
+            starts=(1, 1, 1),
+            sizes=(1, 2, 2),
+        ),
+        ["slice"],
+    ),
+    "split and joined": (lambda x: vw.concat(*vw.split(x, sizes=(2, 4), axis=2), axis=2), []),
+    "slice of a joined part": (
+        lambda x: vw.slice_(vw.concat(x, ew.neg(x), axis=1), starts=(0, 4, 0), sizes=(3, 4, 6)),
+        ["neg"],
+    ),
+    "sum over one": (lambda x: rd.reduce_sum(vw.reshape(x, shape=(3, 1, 24)), axes=(1,)), ["reshape"]),
+    "equal ops": (lambda x: ew.add(ew.exp(x), ew.exp(x)), ["exp", "add"]),
+    "choice between equals": (lambda x: ew.select(ew.gt(x, 0.0), x, x), []),
+    "transpose of an axis of one": (
+        lambda x: vw.transpose(vw.reshape(x, shape=(3, 1, 24)), perm=(1, 0, 2)),
+        ["reshape"],
+    ),
+    "transposes around elementwise work": (
+        lambda x: vw.transpose(
+            ew.max_(ew.add(vw.transpose(x, perm=(0, 2, 1)), weights(4)), 0.0), perm=(0, 2, 1)
+        ),
+        ["add", "max"],
+    ),
+    "transposes around a reduction": (
+        lambda x: vw.transpose(rd.reduce_max(vw.transpose(x, perm=(2, 0, 1)), axes=(1,)), perm=(1, 2, 0)),
+        ["reduce_max"],
+    ),
+    "transposes around pad": (
+        lambda x: vw.transpose(
+            vw.pad(vw.transpose(x, perm=(1, 2, 0)), before=(1, 0, 0), after=(0, 2, 0)), perm=(2, 0, 1)
+        ),
+        ["pad"],
+    ),
+    "transposes around concat": (
+        lambda x: vw.transpose(
+            vw.concat(*[vw.transpose(v, perm=(2, 0, 1)) for v in (x, ew.neg(x))], axis=0), perm=(1, 2, 0)
+        ),
+        ["neg", "concat"],
+    ),
+    "reshapes around elementwise work": (
+        lambda x: vw.reshape(ew.exp(vw.reshape(x, shape=(12, 6))), shape=(3, 4, 6)),
+        ["exp"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_becomes_simpler_and_stays_the_same(name):
+    body, expected = CASES[name]
+    module = program(body, (3, 4, 6))
+    run(module, Canonicalize(), Fold(), Canonicalize(), tolerance=2e-3 if "narrowed" in name else 1e-6)
+    assert ops(module) == expected
+    run(module, Canonicalize())
+    assert ops(module) == expected, "a second run changes nothing"
+
+
+def test_equal_constants_become_one_and_unread_ones_are_dropped():
+    module = program(
+        lambda x: ew.mul(ew.add(x, weights(4, seed=1)), weights(4, seed=1)) if weights(9) else x, (3, 4)
+    )
+    assert len(module.constants) == 3
+    run(module, Canonicalize())
+    assert len(module.constants) == 1
+
+
+def test_zeros_of_both_signs_are_not_equal():
+    module = program(lambda x: ew.atan2(ew.mul(x, 0.0), ew.mul(x, -0.0)), (3,))
+    run(module, Canonicalize())
+    assert ops(module) == ["mul", "mul", "atan2"]
+
+
+def test_transposes_of_operands_become_flags_of_a_product():
+    module = program(
+        lambda a, b: ct.matmul(vw.transpose(a, perm=(0, 2, 1)), vw.transpose(b, perm=(0, 2, 1))),
+        (2, 5, 3), (2, 4, 5),
+    )  # fmt: skip
+    run(module, Canonicalize())
+    assert ops(module) == ["matmul"]
+    assert find(module, "matmul").attrs == {"transpose_a": True, "transpose_b": True}
+
+
+def test_keys_of_grouped_heads_are_not_repeated():
+    n, tokens = var("n", 1), var("tokens", 1)
+
+    def body(q: Value, k: Value) -> Value:
+        apart = vw.reshape(k, shape=(n, 2, 1, tokens, 8))
+        wide = vw.reshape(vw.expand(apart, shape=(n, 2, 3, tokens, 8)), shape=(n, 6, tokens, 8))
+        return softmax(ct.matmul(q, vw.transpose(wide, perm=(0, 1, 3, 2))))
+
+    module = program(body, (n, 6, 5, 8), (n, 2, tokens, 8))
+    run(module, Canonicalize())
+    assert "expand" not in ops(module)
+    assert [str(d) for d in find(module, "matmul").result.type.shape] == ["n", "2", "15", "tokens"]
+
+
+def test_integers_are_not_treated_as_floats():
+    module = program(lambda x: ew.div(ew.div(x, 4), 2), tensor(dt.i32, (5,)))
+    run(module, Canonicalize(), Fold())
+    assert ops(module) == ["div", "div"]
