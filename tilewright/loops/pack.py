@@ -35,7 +35,12 @@ class Packed:
 
 
 def pack(
-    func: Func, buffer: Value, loop: Op, packing: Packing | None = None, space: str = "scratch"
+    func: Func,
+    buffer: Value,
+    loop: Op,
+    packing: Packing | None = None,
+    space: str = "scratch",
+    only: Op | None = None,
 ) -> Packed:
     """Copy what one iteration of `loop` reads of `buffer` into a tile at its start, laid out by `packing`.
 
@@ -49,7 +54,7 @@ def pack(
           for k { for ii { S(p[k, ii]) } }
         }
 
-    Elements outside of the buffer are zeros in the tile, so conditions that only keep a load inside of the
+    With `only`, just that load uses the tile. Elements outside of the buffer are zeros in the tile, so conditions that only keep a load inside of the
     buffer (with `other` 0) are dropped at the uses. ScheduleError when the loop writes the buffer, or the
     part that it reads has no known bounds or sizes.
     """
@@ -59,6 +64,7 @@ def pack(
         refuse("pack", buffer, f"{describe(loop)} does not read it")
     if any(a.write for a in found):
         refuse("pack", buffer, f"{describe(loop)} writes it")
+    found = [a for a in found if only is None or a.op is only]
     if buffer.op is not None and loop in enclosing_loops(buffer.op):
         refuse("pack", buffer, f"it is allocated inside of {describe(loop)}")
     type = buffer_type(buffer)

@@ -132,13 +132,13 @@ def _bytes(buffer: Value) -> int:
     return buffer_type(buffer).dtype.bytes
 
 
-def _operands_moving(stage: Stage, axis: int | None) -> set[Value]:
-    """Operands of the reduction whose address depends on axis `axis` of the sum."""
+def _operands_moving(stage: Stage, axis: int | None) -> set[Op]:
+    """Loads of the reduction's operands whose address depends on axis `axis` of the sum (one tensor may be both)."""
     if axis is None or axis >= len(stage.axes):
         return set()
     v = loop_var(stage.axes[axis])
     loads = [op for op in loads_in(stage.axes[0]) if op.operands[0] is not stage.buffer]
-    return {op.operands[0] for op in loads if v in variables(op.attrs["idx"])}
+    return {op for op in loads if v in variables(op.attrs["idx"])}
 
 
 def _tile_for(stage: Stage, roles: _Roles, accumulator: Value, target: Target) -> Tile:
@@ -166,7 +166,8 @@ def _outer_order(
     """Loops around the tile. What only moves the rows' operand goes inside of the column tiles when the columns'
     operand does not fit the second-level cache, so that it is read once; else outside, so that rows are read once."""
     vector = _operands_moving(stage, axis_of[roles.vector])
-    sizes = [product(buffer_type(v).shape) * buffer_type(v).dtype.bytes for v in vector]
+    types = [buffer_type(load.operands[0]) for load in vector]
+    sizes = [product(type.shape) * type.dtype.bytes for type in types]
     streams = any(not size.is_const or size.value > target.caches.l2 // 2 for size in sizes)
     moving = {o: _operands_moving(stage, axis_of.get(o)) for o in roles.outer}
     batch = [o for o in roles.outer if moving[o] & vector]
@@ -263,7 +264,7 @@ def _pack_strided(s: Schedule, update: _Nest, around: list[Op]) -> None:
         order = [axis for axis in range(len(load.attrs["idx"])) if axis != moving[0]]
         packing = Packing(((),) * len(load.attrs["idx"]), (*order, moving[0]))
         try:
-            s.pack(operand, around[-1], packing)
+            s.pack(operand, around[-1], packing, only=load)
         except ScheduleError:
             continue
 

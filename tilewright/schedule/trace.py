@@ -67,8 +67,10 @@ class Schedule:
     def cache_write(self, buffer: Value, space: str = "scratch") -> Cached:
         return self._do(cache_write, buffer, space=space)
 
-    def pack(self, buffer: Value, loop: Op, packing: Packing) -> Packed:
-        return self._do(pack, buffer, loop, packing=packing)
+    def pack(self, buffer: Value, loop: Op, packing: Packing, only: Op | None = None) -> Packed:
+        result = pack(self.func, buffer, loop, packing, only=only)
+        self._note("pack", (buffer, loop), {"packing": packing})
+        return result
 
     def pack_argument(self, buffer: Value, packing: Packing) -> Value:
         return self._do(pack_argument, buffer, packing=packing)
