@@ -1,0 +1,221 @@
+"""The rules of the house: which room may import which, no cycles, and what imports cost."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import tilewright
+
+PACKAGE = Path(tilewright.__file__).parent
+MAX_LINES = 600
+
+# What each room imports of ours. `errors` is runtime/errors.py, the root of all errors, which every room may use.
+ROOMS: dict[str, set[str]] = {
+    "ir": set(),
+    "ops": {"ir"},
+    "frontends": {"ir", "ops"},
+    "graph": {"ir", "ops"},
+    "target": {"ir"},
+    "loops": {"ir", "ops", "target"},
+    "schedule": {"ir", "ops", "loops", "target"},
+    "memory": {"ir"},
+    "codegen": {"ir", "loops", "target"},
+    "runtime": set(),
+    "options": set(),
+    "session": {"options", "runtime", "target", "tilewright"},
+}
+ALL = {*ROOMS, "compiler", "link", "stages", "tilewright"}
+ROOMS |= {
+    "link": ALL,
+    "compiler": ALL,
+    "stages": ALL,
+    "cli": ALL,
+    "demo": {"ir", "tilewright"},
+    "__main__": {"cli"},
+    "tilewright": {"compiler", "options", "runtime"},
+}
+
+FOREIGN: dict[str, set[str]] = {
+    "onnx": {"frontends"},
+    "torch": {"frontends"},
+    "llvmlite": {"codegen", "target", "runtime", "cli"},
+    "click": {"cli"},
+    "rich": {"cli", "demo"},
+    "onnxruntime": {"cli", "demo"},
+    "openvino": {"cli"},
+}
+
+# Imports inside of functions, each with a reason: heavy or optional packages, and the lazy names of the package.
+LATE = {
+    ("__init__.py", "importlib"),
+    ("runtime/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
+    ("cli/__init__.py", "tilewright.cli.app"),
+    ("cli/peers.py", "onnxruntime"),
+    ("cli/peers.py", "openvino"),
+}
+
+ENVIRONMENT = {"cli", "compiler", "session"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement; `typing_only` ones never run."""
+
+    file: str
+    line: int
+    module: str
+    late: bool
+    typing_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of_file(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return "tilewright" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def room_of_module(module: str) -> str:
+    parts = module.split(".")
+    if parts[:3] == ["tilewright", "runtime", "errors"]:
+        return "errors"
+    return parts[1] if len(parts) > 1 else "tilewright"
+
+
+def imports(path: Path) -> Iterator[Import]:
+    file = path.relative_to(PACKAGE).as_posix()
+
+    def visit(node: ast.AST, late: bool, typing_only: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(file, child.lineno, alias.name, late, typing_only)
+            elif isinstance(child, ast.ImportFrom):
+                yield from from_import(child, late, typing_only)
+            else:
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                guard = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+                yield from visit(child, late or inside, typing_only or guard)
+
+    def from_import(node: ast.ImportFrom, late: bool, typing_only: bool) -> Iterator[Import]:
+        assert node.level == 0, f"{file}:{node.lineno}: imports are absolute"
+        assert node.module is not None
+        for alias in node.names:
+            # `from tilewright.ir import dtype` imports a module, `from tilewright.ir.core import Op` a name
+            inner = PACKAGE.parent.joinpath(*node.module.split("."), alias.name)
+            is_module = inner.is_dir() or inner.with_suffix(".py").is_file()
+            name = f"{node.module}.{alias.name}" if is_module else node.module
+            yield Import(file, node.lineno, name, late, typing_only)
+
+    yield from visit(ast.parse(path.read_text()), False, False)
+
+
+def all_imports() -> list[tuple[str, Import]]:
+    return [(room_of_file(path), found) for path in files() for found in imports(path)]
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert {room_of_file(path) for path in files()} <= ROOMS.keys()
+
+
+def test_rooms_import_only_what_the_table_allows() -> None:
+    wrong = [
+        str(found)
+        for room, found in all_imports()
+        if found.module.split(".")[0] == "tilewright"
+        and room_of_module(found.module) not in {room, "errors", *ROOMS[room]}
+    ]
+    assert wrong == []
+
+
+def test_foreign_packages_stay_in_their_rooms() -> None:
+    wrong = [
+        str(found)
+        for room, found in all_imports()
+        if room not in FOREIGN.get(found.module.split(".")[0], {room})
+    ]
+    assert wrong == []
+
+
+def test_no_imports_inside_functions() -> None:
+    wrong = [str(f) for _, f in all_imports() if f.late and (f.file, f.module) not in LATE]
+    assert wrong == []
+
+
+def test_no_import_cycles() -> None:
+    edges: dict[str, set[str]] = {}
+    for path in files():
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        edges[name] = {
+            f.module for f in imports(path) if not f.late and not f.typing_only and f.module.startswith("tilewright.")
+        } - {name}
+    done: set[str] = set()
+
+    def walk(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, "a cycle: " + " -> ".join([*above[above.index(module) :], module])
+        if module not in done:
+            for other in sorted(edges.get(module, ())):
+                walk(other, (*above, module))
+            done.add(module)
+
+    for module in sorted(edges):
+        walk(module, ())
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, Path(__file__).parent.parent], ids=["package", "tests"])
+def test_no_file_is_long(folder: Path) -> None:
+    long = {p.name: n for p in folder.rglob("*.py") if (n := len(p.read_text().splitlines())) > MAX_LINES}
+    assert long == {}
+
+
+def test_the_environment_is_read_in_few_places() -> None:
+    readers = {
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in files()
+        if room_of_file(path) not in ENVIRONMENT
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert readers == set()
+
+
+def test_no_module_is_a_drawer() -> None:
+    assert not [p for p in files() if p.stem in ("utils", "util", "helpers", "misc", "common")]
+
+
+def modules_after(code: str) -> set[str]:
+    program = f"{code}\nimport sys\nprint(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    return set(result.stdout.split())
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    loaded = modules_after("import tilewright")
+    assert loaded.isdisjoint({"numpy", "onnx", "llvmlite", "click", "rich"})
+
+
+def test_the_runtime_needs_nothing_of_the_compiler() -> None:
+    loaded = modules_after("import tilewright; tilewright.load, tilewright.Model, tilewright.TilewrightError")
+    ours = {name.split(".")[1] for name in loaded if name.startswith("tilewright.")}
+    assert ours == {"runtime"}
+    assert "onnx" not in loaded
+
+
+def test_running_an_artefact_from_the_command_line_imports_no_compiler() -> None:
+    loaded = modules_after("import tilewright.cli.run")
+    ours = {name.split(".")[1] for name in loaded if name.startswith("tilewright.")}
+    assert ours == {"runtime", "cli"}
+    assert "onnx" not in loaded

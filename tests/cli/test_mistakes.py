@@ -1,0 +1,146 @@
+"""What a user's mistakes get from the command line: a message, an exit code, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tilewright
+from tests import models
+from tilewright.cli.app import commands
+
+INPUT, USAGE, INTERNAL = 1, 2, 3
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(commands, [str(a) for a in arguments])
+
+
+def refuse(code: int, *arguments: object) -> str:
+    """The message of a command that fails with this exit code."""
+    result = call(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mistakes")
+    path = models.written(models.mlp(), folder, "mlp")
+    models.written(models.unsupported(), folder, "unsupported")
+    tilewright.compile(path).save(folder / "mlp.tw")
+    np.save(folder / "rank.npy", np.zeros(64, np.float32))
+    np.save(folder / "dtype.npy", np.zeros((2, 64), np.float64))
+    np.save(folder / "width.npy", np.zeros((2, 63), np.float32))
+    (folder / "text.npy").write_text("not an array")
+    np.savez(folder / "several.npz", a=np.zeros(1))
+    (folder / "truncated.onnx").write_bytes(path.read_bytes()[:-40])
+    (folder / "text.onnx").write_text("this is no model")
+    (folder / "empty.onnx").write_bytes(b"")
+    (folder / "truncated.tw").write_bytes((folder / "mlp.tw").read_bytes()[:-100])
+    (folder / "bad.txt").write_text("func @main(x: f32[2]) {\n  y = frob(x) : f32[2]\n  return y\n}\n")
+    return folder
+
+
+def test_model_files_that_cannot_be_read(folder: Path) -> None:
+    assert "does not exist" in refuse(INPUT, "run", folder / "missing.onnx")
+    for name in ("truncated", "text", "empty"):
+        assert f"{name}.onnx" in refuse(INPUT, "compile", folder / f"{name}.onnx")
+    refuse(INPUT, "compile", folder)
+
+
+def test_artefacts_that_cannot_be_read(folder: Path) -> None:
+    assert "missing.tw" in refuse(INPUT, "run", folder / "missing.tw")
+    assert "truncated.tw" in refuse(INPUT, "run", folder / "truncated.tw")
+
+
+def test_all_unsupported_operators_are_listed_with_their_nodes(folder: Path) -> None:
+    said = refuse(INPUT, "compile", folder / "unsupported.onnx")
+    for word in ("Frobnicate", "first", "Defenestrate", "second"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("z=random", ["no input 'z'", "x: float32[batch, 64]"]),
+        ("x=rank.npy", ["x", "[64]"]),
+        ("x=dtype.npy", ["x", "float64", "float32"]),
+        ("x=width.npy", ["x", "63", "64"]),
+        ("x=text.npy", ["text.npy is not a .npy file"]),
+        ("x=several.npz", ["several arrays"]),
+        ("x=missing.npy", ["cannot read missing.npy"]),
+    ],
+)
+def test_inputs_that_do_not_fit(folder: Path, monkeypatch: pytest.MonkeyPatch, spec: str, words: list[str]) -> None:
+    monkeypatch.chdir(folder)
+    said = refuse(INPUT, "run", "mlp.tw", "--input", spec)
+    for word in words:
+        assert word in said
+
+
+def test_inputs_that_are_missing(folder: Path) -> None:
+    assert "missing inputs: x" in refuse(INPUT, "run", folder / "mlp.tw")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["run"],
+        ["run", "mlp.tw", "--dim", "batch=many"],
+        ["run", "mlp.tw", "--threads", "0"],
+        ["run", "mlp.tw", "--target", "zen3"],
+        ["compile", "mlp.tw"],
+        ["compile", "mlp.onnx", "--shape", "x"],
+        ["bench", "mlp.onnx", "--vs", "abacus"],
+        ["bench", "mlp.tw", "--vs", "onnxruntime"],
+        ["show", "mlp.onnx", "--level", "quantum"],
+        ["opt"],
+    ],
+)
+def test_a_wrong_command_line_is_usage(folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.chdir(folder)
+    refuse(USAGE, *arguments)
+
+
+def test_unknown_names_are_listed(folder: Path) -> None:
+    assert "batch" in refuse(INPUT, "run", folder / "mlp.tw", "--input", "random", "--dim", "length=3")
+    assert "zen3" in refuse(INPUT, "compile", folder / "mlp.onnx", "--target", "zen99")
+    assert "there are: " in refuse(INPUT, "opt", "--passes", "magic", _text(folder))
+    refuse(INPUT, "opt", folder / "bad.txt")
+
+
+def _text(folder: Path) -> Path:
+    path = folder / "good.txt"
+    path.write_text(call("show", folder / "mlp.onnx", "--level", "import").output)
+    return path
+
+
+def test_an_output_that_cannot_be_written(folder: Path) -> None:
+    (folder / "file").write_text("")
+    assert "file" in refuse(INPUT, "compile", folder / "mlp.onnx", "-o", folder / "file" / "m.tw")
+    refuse(INPUT, "run", folder / "mlp.tw", "--input", "random", "--output", folder / "file" / "out")
+
+
+def test_a_defect_asks_for_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyError("oops")
+
+    monkeypatch.setattr(tilewright, "load", broken)
+    assert "please report" in refuse(INTERNAL, "run", folder / "mlp.tw")
+    result = call("--traceback", "run", folder / "mlp.tw")
+    assert isinstance(result.exception, KeyError)
+
+
+def test_an_interrupt_is_no_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tilewright, "load", interrupted)
+    assert "Aborted" in refuse(INPUT, "run", folder / "mlp.tw")
