@@ -7,6 +7,7 @@ import pytest
 
 from tests.graph.programs import batch_norm, conv, ops, program, run, weights
 from tilewright.graph.affine import FoldAffine
+from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.expand import Expand
 from tilewright.graph.fold import Fold
 from tilewright.ir import dtype as dt

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.graph.dead import drop_dead
-from tilewright.graph.match import is_constant, type_of
+from tilewright.graph.match import ELEMENTWISE, is_constant, type_of
 from tilewright.ir.core import Module, Op, replace_in_block
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.passes import PassContext
@@ -29,13 +29,14 @@ _DIRECT: Mapping[str, Callable[[np.ndarray, Mapping[str, Any], tuple[int, ...]],
 class Fold:
     """Evaluate ops on constants.
 
-    A result may take `max_growth` times the bytes of its operands, or `small_bytes`; `max_work` bounds the scalar
-    operations of one op, so that no model can make compiling take for ever.
+    A result may take `max_growth` times the bytes of its operands (quantised weights become f32), or
+    `small_bytes`; `max_work` bounds the scalar operations of one op, so that no model can make compiling take for
+    ever.
     """
 
     name: ClassVar[str] = "fold"
     small_bytes: int = 64 << 10
-    max_growth: int = 2
+    max_growth: int = 4
     max_work: int = 1 << 27
 
     def run(self, module: Module, ctx: PassContext) -> None:
@@ -94,7 +95,8 @@ class Fold:
                 return "its own loops are slow to interpret"
             return ""
         held = sum(_bytes(type_of(v)) for v in op.operands if v.op is not None and v.op.name == "constant")
-        if sum(map(_bytes, results)) > max(self.small_bytes, self.max_growth * held):
+        growth = 1 if _is_table(op) else self.max_growth
+        if sum(map(_bytes, results)) > max(self.small_bytes, growth * held):
             return "the constant would take more memory than computing it is worth"
         work = max(_bytes(t) for t in (*results, *operands))
         if operator.kind == "primitive":
@@ -112,6 +114,12 @@ def _is_closed(op: Op) -> bool:
         return not getattr(attr, "vars", None)
 
     return all(map(closed, op.attrs.values()))
+
+
+def _is_table(op: Op) -> bool:
+    """Whether only gathers read the result, at most after elementwise work: few of its elements are needed."""
+    users = [u for v in op.results for u in v.users]
+    return all(u.name == "gather" or (u.name in ELEMENTWISE and _is_table(u)) for u in users)
 
 
 def _bytes(type: TensorType) -> int:

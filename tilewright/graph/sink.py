@@ -6,10 +6,10 @@ operators between two convolutions the two are neighbours.
 
 from __future__ import annotations
 
-from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of, uniform_number
+from tilewright.graph.match import ELEMENTWISE, dtype_of, live_dims, shape_of, type_of, uniform_number
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
@@ -94,6 +94,41 @@ def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replac
     return reshape(found, shape=shape_of(op.result)) if shape_of(found) in shapes else None
 
 
+@rule("transpose")
+def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """transpose(reshape(x)) -> reshape(transpose(x)) where the reshape leaves the axes alone that are moved, or only
+    adds or drops axes of one element."""
+    inner = defining(op.operands[0], "reshape")
+    if inner is None:
+        return None
+    old, middle = shape_of(inner.operands[0]), shape_of(inner.result)
+    perm: Perm = tuple(op.attrs["perm"])
+    same = _common_suffix(old, middle)
+    lead = len(middle) - same
+    if 1 < same < len(middle) and perm[:lead] == tuple(range(lead)):
+        shift = len(old) - len(middle)
+        within = (*range(len(old) - same), *(k + shift for k in perm[lead:]))
+        return reshape(transpose(inner.operands[0], perm=within), shape=shape_of(op.result))
+    if live_dims(old) != live_dims(middle) or len(old) == len(middle) == len(live_dims(old)):
+        return None
+    axes_of = dict(
+        zip([k for k, d in enumerate(middle) if d != 1], [k for k, d in enumerate(old) if d != 1], strict=True)
+    )
+    moved = [axes_of[k] for k in op.attrs["perm"] if k in axes_of]
+    units = [k for k, d in enumerate(old) if d == 1]
+    if moved == sorted(moved):
+        return None
+    return reshape(transpose(inner.operands[0], perm=(*units, *moved)), shape=shape_of(op.result))
+
+
+def _common_suffix(a: tuple[Sym, ...], b: tuple[Sym, ...]) -> int:
+    """How many trailing dims two shapes share."""
+    same = 0
+    while same < min(len(a), len(b)) and a[-1 - same] == b[-1 - same]:
+        same += 1
+    return same
+
+
 def _common_perm(operands: tuple[Value, ...], ctx: RewriteContext) -> Perm | None:
     """The permutation of all operands that are transposes, when every other one can be turned back for free."""
     found = {tuple(t.attrs["perm"]) for v in operands if (t := defining(v, "transpose")) is not None}
@@ -128,5 +163,5 @@ def _turned_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:
 
 SINK_RULES = (
     transpose_below_elementwise, transpose_below_window, transpose_below_concat, transpose_below_reduction,
-    reshape_below_elementwise,
+    reshape_below_elementwise, reshape_below_transpose,
 )  # fmt: skip
