@@ -3,8 +3,8 @@
     python bench/ulp.py                     every function, each 257th float32
     python bench/ulp.py exp tanh --step 1   all 2^32 arguments of two functions (minutes each)
 
-The reference is NumPy in float64 (the platform's math library for erf), far more exact than what it judges. The
-results do not depend on the machine: IEEE arithmetic with fused multiply-add has one right answer.
+The reference is NumPy in float64 (the platform's math library for erf), far more exact than what it judges.
+The results do not depend on the machine: IEEE arithmetic with fused multiply-add has one right answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXPONENT_BITS = 0x7FF << 52
 
 @dataclass(frozen=True)
 class CompiledMap:
-    """A function compiled for this machine and applied to whole arrays of its dtype; `engine` keeps its code."""
+    """A function compiled for this machine and mapped over arrays of its dtype; `engine` keeps its code."""
 
     engine: llvm.ExecutionEngine
     address: int
@@ -160,7 +160,7 @@ def argument_chunks(step: int) -> Iterator[Floats]:
 
 
 def random_pairs(count: int, seed: int) -> tuple[Floats, Floats]:
-    """Bases and exponents for pow whose results spread over float32's range, half of them with whole exponents."""
+    """Bases and exponents for pow, half of these whole, with results all over float32's range."""
     random = np.random.default_rng(seed)
     base = np.exp(random.uniform(-103.0, 88.0, count)) * random.choice([-1.0, 1.0], count)
     near_one = random.random(count) < 0.25
@@ -174,7 +174,7 @@ def random_pairs(count: int, seed: int) -> tuple[Floats, Floats]:
 
 
 def worst_error(name: str, step: int) -> tuple[float, tuple[float, ...]]:
-    """The largest error of a float32 function over each `step`-th argument, and the arguments it is met at."""
+    """The largest error of a float32 function over each `step`-th argument, and where it is met."""
     function, reference = compile_vmath(name, "f32"), references()[name]
     arguments: Iterable[tuple[Floats, ...]]
     if function.arity == 2:

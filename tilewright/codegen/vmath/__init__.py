@@ -1,8 +1,8 @@
 """Vector math: elementary functions as LLVM IR text for any number of lanes.
 
-The text uses generic LLVM instructions and intrinsics only, so that every target takes it; on a target without
-fused multiply-add the numbers are the same and the speed is poor. Single precision is computed here, double
-precision lane by lane by the platform's math library.
+The text uses generic LLVM instructions and intrinsics only, so that every target takes it; on a target
+without fused multiply-add the numbers are the same and the speed is poor. Single precision is computed here,
+double precision lane by lane by the platform's math library.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ SUPPORTED: Mapping[str, Mapping[str, float]] = MappingProxyType(
 )
 """The largest error of each function, by dtype, in units of the last place of the exact result.
 
-For f32 it bounds what was measured over all arguments (`bench/ulp.py`); pow over random ones. For f64 it is what
-the usual math libraries promise.
+For f32 it bounds what `bench/ulp.py` measured: over all 2^32 arguments for the functions that models use
+most, over each 33rd for the others, over random pairs for pow. For f64 it is what the usual math libraries
+promise.
 """
 
 
@@ -53,8 +54,8 @@ def vmath_symbol(name: str, dtype: str, lanes: int) -> str:
 def vmath_function(name: str, dtype: str, lanes: int) -> str:
     """The text of an internal, always inlined function on vectors of `lanes` elements (one lane: on scalars).
 
-    The arguments and the result have the same type. The text may hold helper functions, named after the symbol,
-    and needs the declarations of `vmath_declarations` in its module. It is the same at every call.
+    The arguments and the result have the same type. The text may hold helper functions, named after the
+    symbol, and needs the declarations of `vmath_declarations` in its module. It is the same at every call.
     """
     function = _function(name, dtype)
     if lanes < 1:

@@ -1,4 +1,4 @@
-"""A builder of straight-line LLVM IR over vectors, so that a math function reads as the formula it computes."""
+"""A builder of straight-line LLVM IR over vectors: a math function reads as the formula it computes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def literal(kind: str, value: Scalar) -> str:
 class Value:
     """An SSA value (or constant) of a body: `kind` is its element, `name` its spelling without the type.
 
-    Arithmetic with Python numbers broadcasts them to the value's kind; comparisons are ordered (false for nan)
-    unless their name says otherwise, and yield kind i1.
+    Arithmetic with Python numbers broadcasts them to the value's kind; comparisons are ordered (false for
+    nan) unless their name says otherwise, and yield kind i1.
     """
 
     body: Body
@@ -133,7 +133,7 @@ class Value:
         return self._compare("uno", "ne", self)
 
     def to(self, kind: str) -> Value:
-        """The same number in another kind: a float widened or narrowed, a signed integer resized or made float."""
+        """The same number in another kind: a float or signed integer resized, a signed integer made float."""
         if kind == self.kind:
             return self
         if self.is_float:
@@ -235,7 +235,8 @@ class Body:
     def at_most(self, x: Value, bound: Scalar) -> Value:
         """min(x, bound); nan stays nan.
 
-        The comparison is written so that x86 makes one `minps` of it, whose second operand wins when it is nan.
+        The comparison is written so that x86 makes one `minps` of it, whose second operand wins when it is
+        nan.
         """
         limit = self.constant(x.kind, bound)
         return self.select(limit < x, limit, x)
@@ -250,7 +251,7 @@ class Body:
         return self.at_most(self.at_least(x, low), high)
 
     def polynomial(self, x: Value, coefficients: tuple[float, ...]) -> Value:
-        """sum(coefficients[i] * x**i) by Horner's rule: fewest instructions, the vectors beside it hide the latency."""
+        """sum(coefficients[i] * x**i) by Horner's rule, which takes the fewest instructions."""
         total: Operand = coefficients[-1]
         for coefficient in reversed(coefficients[:-1]):
             total = self.fma(x, total, coefficient)

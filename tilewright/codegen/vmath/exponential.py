@@ -1,8 +1,8 @@
 """Functions made of the exponential, in single precision.
 
 Each takes the body under construction and the argument and returns the result. Coefficients are minimax fits
-(Lawson's iteration on Chebyshev nodes, then rounded to float32 from the lowest power up, the rest refitted after
-each); the errors given are the fit's, relative, before any rounding of the evaluation.
+(Lawson's iteration on Chebyshev nodes, then rounded to float32 from the lowest power up, the rest refitted
+after each); the errors given are the fit's, relative, before any rounding of the evaluation.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ LOG2_E = 1.4426950408889634
 LN2_HIGH = 0.693145751953125
 LN2_LOW = 1.428606765330187e-06
 
-# Adding 1.5 * 2^23 rounds to an integer n and leaves it in the low bits. With twice the exponent's bias added,
-# halving the bits yields a biased exponent; all that stands above it is pushed out when it is moved into place.
+# Adding 1.5 * 2^23 rounds to an integer n and leaves it in the low bits. With twice the exponent's bias
+# added, halving the bits yields a biased exponent; all that stands above it is pushed out when it is moved
+# into place.
 ROUND = 1.5 * 2.0**23
 TWICE_BIAS = 254
 ROUND_BIASED = ROUND + TWICE_BIAS
@@ -56,7 +57,7 @@ def _reduce(body: Body, x: Value) -> tuple[Value, Value]:
 
 
 def _half_powers(shifted: Value) -> tuple[Value, Value]:
-    """2^floor(n/2) and 2^ceil(n/2), whose product is 2^n: 2^n alone leaves the exponent's range at both ends."""
+    """2^floor(n/2) and 2^ceil(n/2), for 2^n as a product: alone it leaves the exponent's range."""
     half = shifted.bits >> 1
     return (half << 23).as_float, ((shifted.bits - half) << 23).as_float
 

@@ -15,8 +15,8 @@ from tilewright.codegen.vmath.body import Body, Value
 class Function:
     """One function of `arity` arguments with an error of at most `ulp` units in the last place.
 
-    `build` appends the instructions for a whole vector. Where `far` is given, arguments of magnitude `far_from`
-    and more are rare and expensive, and it computes them one by one instead.
+    `build` appends the instructions for a whole vector. Where `far` is given, arguments of magnitude
+    `far_from` and more are rare and expensive, and it computes them one by one instead.
     """
 
     build: Callable[..., Value]
@@ -51,7 +51,7 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
         "acosh": Function(logarithm.acosh, 1.0),
         "asin": Function(trigonometric.asin, 2.0),
         "asinh": Function(logarithm.asinh, 1.0),
-        "atan": Function(trigonometric.atan, 1.5),
+        "atan": Function(trigonometric.atan, 2.0),
         "atanh": Function(logarithm.atanh, 1.0),
         "cos": _circular(trigonometric.cos, trigonometric.far_cos, 2.0),
         "cosh": Function(exponential.cosh, 1.0),
@@ -63,7 +63,7 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
         "log1p": Function(logarithm.log1p, 2.0),
         "pow": Function(logarithm.pow, 1.0, arity=2),
         "rsqrt": Function(_reciprocal_root, 1.5),
-        "sigmoid": Function(exponential.sigmoid, 3.5),
+        "sigmoid": Function(exponential.sigmoid, 4.0),
         "sin": _circular(trigonometric.sin, trigonometric.far_sin, 2.0),
         "sinh": Function(exponential.sinh, 1.0),
         "softplus": Function(exponential.softplus, 3.0),

@@ -1,10 +1,10 @@
 """Odd functions that saturate at 1, in single precision, as x (c + R(x^2) / Q(x^2)).
 
-A minimax rational P/Q (Lawson's iteration on the rational's linear form, relative error below 2.1e-8 wherever the
-function is not yet 1 in float32) is split into a constant c and R/Q with R = P - c Q. Where the result nears 1 the
-exact product c x carries much of it, which halves the rounding errors that P and Q would add. R and Q are scaled
-by a common factor, and their coefficients, once rounded to float32, were moved by units of the last place to the
-least error of the whole evaluation (random search).
+A minimax rational P/Q (Lawson's iteration on the rational's linear form, relative error below 2.1e-8 wherever
+the function is not yet 1 in float32) is split into a constant c and R/Q with R = P - c Q. Where the result
+nears 1 the exact product c x carries much of it, which halves the rounding errors that P and Q would add. R
+and Q are scaled by a common factor, and their coefficients, once rounded to float32, were moved by units of
+the last place to the least error of the whole evaluation (random search).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def _definition(
 
 
 def _with_far_lanes(near: Value, bound: float, symbol: str) -> list[str]:
-    """The body of `near` and its return, with the lanes whose argument is far, if any, taken from the helper."""
+    """The body of `near` and its return, with lanes whose argument is far taken from the helper."""
     body, lanes, vector = near.body, near.body.lanes, llvm_type(near.kind, near.body.lanes)
     x = body.argument(near.kind, "x")
     far = body.abs(x) >= bound

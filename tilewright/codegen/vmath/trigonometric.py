@@ -1,7 +1,7 @@
 """Circular functions and their inverses, in single precision.
 
-Coefficients are minimax fits (Lawson's iteration on Chebyshev nodes, rounded to float32); the errors given are
-relative, before any rounding of the evaluation.
+Coefficients are minimax fits (Lawson's iteration on Chebyshev nodes, rounded to float32); the errors given
+are relative, before any rounding of the evaluation.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _far_quadrant(x: Value) -> tuple[Value, Value]:
     bits = x.bits
     mantissa = (bits & 0x7FFFFF) | 0x800000
     exponent = (bits >> 23) & 0xFF
-    # |x| = mantissa 2^(exponent - 150). The shift aligns 2/pi so that the product, modulo 2^128, is the number
-    # of quadrants modulo 4 with 126 bits of fraction.
+    # |x| = mantissa 2^(exponent - 150). The shift aligns 2/pi so that the product, modulo 2^128, is the
+    # number of quadrants modulo 4 with 126 bits of fraction.
     two_over_pi = x.body.constant("i256", TWO_OVER_PI_BITS)
     window = (two_over_pi >> (280 - exponent).zero_extended("i256")).to("i128")
     quadrants = window * mantissa.zero_extended("i128")

@@ -1,8 +1,8 @@
 """Building blocks in double precision for single-precision results: their errors vanish in the last rounding.
 
-Arguments are float32 numbers widened, or little more, so that nothing here overflows, and underflow only happens
-where the result is rounded to float32, once. Coefficients are minimax fits (Lawson's iteration on Chebyshev
-nodes), about 2^-32 for the exponential and 2^-45 for the logarithm.
+Arguments are float32 numbers widened, or little more, so that nothing here overflows, and underflow only
+happens where the result is rounded to float32, once. Coefficients are minimax fits (Lawson's iteration on
+Chebyshev nodes), about 2^-32 for the exponential and 2^-45 for the logarithm.
 """
 
 from __future__ import annotations
