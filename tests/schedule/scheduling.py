@@ -61,8 +61,13 @@ def run(module: Module, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [values[v] for v in module.main.returns]
 
 
-def agree(types: Sequence[TensorType], body: Callable[..., Value | tuple[Value, ...]], arrays: Sequence[np.ndarray],
-          target: str = "x86-64-v3", tolerance: float = 2e-5) -> tuple[Module, PassContext]:
+def agree(
+    types: Sequence[TensorType],
+    body: Callable[..., Value | tuple[Value, ...]],
+    arrays: Sequence[np.ndarray],
+    target: str = "x86-64-v3",
+    tolerance: float = 2e-5,
+) -> tuple[Module, PassContext]:
     """Check that schedule and graph interpreter agree; the scheduled module and context."""
     module = build(types, body)
     wanted = expected(module, arrays)
