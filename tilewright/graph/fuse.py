@@ -27,6 +27,10 @@ CHEAP = 6
 """Scalar operations that may be repeated for each reader rather than stored."""
 
 
+SMALL = 1 << 14
+"""Elements that one thread may go over alone."""
+
+
 @dataclass(eq=False)
 class Region:
     """Ops that become one kernel, in program order. `domain` is the shape that its main loops run over."""
@@ -126,7 +130,7 @@ class _Fusion:
             if producer.kind is OpClass.MAP:
                 return self._map_into_map(producer, consumer, value, op)
             if producer.kind is OpClass.ROW:
-                return self._row_with_map(producer, consumer)
+                return self._row_with_map(producer, consumer, op)
             return self._epilogue(producer, consumer, value, op)
         if producer.kind is OpClass.MAP:
             return self._into_reduction(producer, consumer, value, op)
@@ -160,10 +164,14 @@ class _Fusion:
             return ""
         return "its elements would be computed several times"
 
-    def _row_with_map(self, producer: Region, consumer: Region) -> str:
-        return (
-            "" if _rows_agree(producer.domain, consumer.domain) else "its rows are not those of the reduction"
-        )
+    def _row_with_map(self, producer: Region, consumer: Region, op: Op) -> str:
+        if not _rows_agree(producer.domain, consumer.domain):
+            return "its rows are not those of the reduction"
+        if _size(producer.domain) == 1 and not _is_small(_size(consumer.domain)):
+            return "one row leaves nothing to run in parallel"
+        if not (self.info[op].is_pointwise or self.info[op].is_bijective):
+            return f"{op.name} reads the rows in another order"
+        return ""
 
     def _epilogue(self, producer: Region, consumer: Region, value: Value, op: Op) -> str:
         """Elementwise work on the result of a contraction or reduction, while it is in registers."""
@@ -319,7 +327,10 @@ def _fused(region: Region) -> Op:
         for v in o.operands
         if v.op not in inside and (v.op is None or v.op not in sources)
     )
-    outputs = [v for o in region.ops for v in o.results if any(u not in inside for u in v.users)]
+    writes_all = region.kind is OpClass.IRREGULAR  # its loops fill every result, read or not
+    outputs = [
+        v for o in region.ops for v in o.results if writes_all or any(u not in inside for u in v.users)
+    ]
     block = Block([v.type for v in reads], [v.name for v in reads])
     values: dict[Value, Value] = dict(zip(reads, block.args, strict=True))
     for op in (*sources, *region.ops):
@@ -364,6 +375,10 @@ def _cost_of(region: Region, info: dict[Op, OpInfo]) -> int:
 
 def _rank(kind: OpClass) -> int:
     return [OpClass.MAP, OpClass.ROW, OpClass.REDUCE, OpClass.CONTRACTION, OpClass.IRREGULAR].index(kind)
+
+
+def _is_small(size: Sym) -> bool:
+    return size.is_const and size.value <= SMALL
 
 
 def _rows_agree(rows: tuple[Sym, ...], other: tuple[Sym, ...]) -> bool:

@@ -99,8 +99,8 @@ def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
     """transpose(reshape(x)) -> reshape(transpose(x)) where the reshape leaves the axes alone that are moved, or only
     adds or drops axes of one element."""
     inner = defining(op.operands[0], "reshape")
-    if inner is None:
-        return None
+    if inner is None or any(u.name == "matmul" for u in op.result.users):
+        return None  # products take transposes into their flags
     old, middle = shape_of(inner.operands[0]), shape_of(inner.result)
     perm: Perm = tuple(op.attrs["perm"])
     same = _common_suffix(old, middle)
