@@ -122,6 +122,16 @@ CASES = [
     Case("OneHot", [i64(0, 2, -1), np.int64(4), f32(2)], {"axis": 0}, (1,)),
     Case("ReverseSequence", [f32(4, 3), i64(2, 4, 1)], {"batch_axis": 1, "time_axis": 0}),
     Case("TopK", [f32(3, 6), i64(4)], {"axis": 1}, (1,), 2),
+    Case(
+        "LSTM", [f32(4, 2, 3), f32(2, 20, 3), f32(2, 20, 5), f32(2, 40)],
+        {"hidden_size": 5, "direction": "bidirectional"}, (), 3,
+    ),
+    Case("GRU", [f32(4, 2, 3), f32(1, 15, 3), f32(1, 15, 5), f32(1, 30)], {"hidden_size": 5}, (), 2),
+    Case(
+        "GRU", [f32(4, 2, 3), f32(1, 15, 3), f32(1, 15, 5), f32(1, 30)],
+        {"hidden_size": 5, "linear_before_reset": 1}, (), 2,
+    ),
+    Case("RNN", [f32(4, 2, 3), f32(1, 5, 3), f32(1, 5, 5)], {"hidden_size": 5}, (), 2),
     Case("TopK", [f32(6), i64(3)], {"largest": 0}, (1,), 2),
     Case("CumSum", [f32(3, 4), np.int64(1)], {"exclusive": 1, "reverse": 1}, (1,)),
     Case("Range", [np.int64(3), np.int64(12), np.int64(4)], {}, (2,)),

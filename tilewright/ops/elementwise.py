@@ -164,7 +164,9 @@ def _shift(name: str, doc: str) -> Operator:
             count = b.at(i)  # type: ignore[arg-type]
             fits = count < dtype.bits if dtype.kind == "uint" else (count < dtype.bits) & (count >= 0)
             value = a.at(i)  # type: ignore[arg-type]
-            return t.select(fits, t.apply(name, value, t.select(fits, count, 0)), 0)
+            keeps_sign = name == "shr" and dtype.kind == "int"
+            beyond = t.select(value < 0, t.const(-1, dtype), 0) if keeps_sign else t.const(0, dtype)
+            return t.select(fits, t.apply(name, value, t.select(fits, count, 0)), beyond)
 
         return compute([a, b], broadcast(a.shape, b.shape), body)
 
@@ -173,4 +175,4 @@ def _shift(name: str, doc: str) -> Operator:
 
 
 shl = _shift("shl", "a shifted left by b bits; 0 where b is not below the width.")
-shr = _shift("shr", "a shifted right by b bits (signed: keeping the sign); 0 where b is not below the width.")
+shr = _shift("shr", "a shifted right by b bits (signed: keeping the sign, and beyond the width only that).")

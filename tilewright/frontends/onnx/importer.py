@@ -185,14 +185,13 @@ class Importer:
         key = function_key(node)
         inputs = [scope.find(name) if name else None for name in node.input]
         if any(name and value is None for name, value in zip(node.input, inputs, strict=True)):
+            if key not in self._functions:
+                self._check_known(node, scope)
             raise _BrokenInputError
         attributes = attrs.resolve(node, scope.bound)
         if key in self._functions:
             return self._call(self._functions[key], inputs, attributes, node.output, scope)
-        domain = key[0]
-        version = scope.opsets.get(domain)
-        if version is None:
-            raise UnsupportedError(f"the domain '{shown(domain)}' is not imported by the model, or unknown")
+        domain, version = key[0], _version(node, scope)
         schema = spec.schema_of(node.op_type, version, domain)
         types = [None if v is None else _tensor_type(v) for v in inputs]
         if schema is not None:
@@ -208,6 +207,17 @@ class Importer:
         if len([o for o in node.output if o]) > len(results):
             raise UnsupportedError(f"only the first {len(results)} outputs of {node.op_type} are supported")
         return results
+
+    def _check_known(self, node: NodeProto, scope: Scope) -> None:
+        """Report an operator that nothing translates also where its inputs could not be made: a user wants to
+        know all of them at once."""
+        domain, version = function_key(node)[0], _version(node, scope)
+        if find_adapter(domain, node.op_type, version) is None:
+            schema = spec.schema_of(node.op_type, version, domain)
+            if schema is None:
+                raise UnsupportedError("the operator is unknown")
+            if not (schema.has_function or schema.has_context_dependent_function):
+                raise UnsupportedError("the operator is not supported")
 
     def _expand(
         self,
@@ -286,6 +296,15 @@ def _adapted(adapter: Adapter, node: Node, types: Sequence[TensorType | None]) -
             f"{node.op}({listed}): {e}", hint="the model contradicts itself; export it again"
         ) from e
     return found if isinstance(found, tuple) else (found,)
+
+
+def _version(node: NodeProto, scope: Scope) -> int:
+    """The opset version that the node's domain has here; UnsupportedError for a domain that is not imported."""
+    domain = function_key(node)[0]
+    version = scope.opsets.get(domain)
+    if version is None:
+        raise UnsupportedError(f"the domain '{shown(domain)}' is not imported by the model, or unknown")
+    return version
 
 
 def _tensor_type(value: Value) -> TensorType:

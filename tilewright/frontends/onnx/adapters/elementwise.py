@@ -81,21 +81,23 @@ def bit_shift(node: Node) -> Value:
 
 @adapter("Cast", since=6)
 def cast(node: Node) -> Value:
-    return ew.cast(node.input(0), dtype=_castable(dtype_of(node.attr("to"), "attribute 'to' of Cast"), node))
+    return _converted(node, dtype_of(node.attr("to"), "attribute 'to' of Cast"))
 
 
 @adapter("CastLike", since=15)
 def cast_like(node: Node) -> Value:
-    return ew.cast(node.input(0), dtype=_castable(node.dtype(1), node))
+    return _converted(node, node.dtype(1))
 
 
-def _castable(dtype: DType, node: Node) -> DType:
-    """The target dtype; saturating conversions to 8-bit floats and strings are not built."""
+def _converted(node: Node, dtype: DType) -> Value:
+    """Operand 0 as `dtype`; to 4 bits floats go through i32, so that they wrap as integers do."""
     if dtype.kind == "string" or node.dtype(0).kind == "string":
         raise UnsupportedError("strings cannot be converted")
     if dtype.is_float and dtype.bits == 8 and node.dtype(0) != dtype:
         raise UnsupportedError(f"conversion to {dtype} is not supported")
-    return dtype
+    x = node.input(0)
+    wraps = dtype.is_int and dtype.bits == 4 and node.dtype(0).is_float
+    return ew.cast(ew.cast(x, dtype=dt.i32) if wraps else x, dtype=dtype)
 
 
 @adapter("BitCast", since=26)

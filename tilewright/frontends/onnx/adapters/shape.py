@@ -171,7 +171,8 @@ def space_to_depth(node: Node) -> Value:
         raise ModelError(f"SpaceToDepth: the image {h} x {w} is not a multiple of {b}")
     rows, columns = s.floordiv(h, b), s.floordiv(w, b)
     apart = reshape(node.input(0), shape=(n, c, rows, sym(b), columns, sym(b)))
-    return reshape(transpose(apart, perm=(0, 3, 5, 1, 2, 4)), shape=(n, c * b * b, rows, columns))
+    perm = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return reshape(transpose(apart, perm=perm), shape=(n, c * b * b, rows, columns))
 
 
 def _image(node: Node) -> tuple[Sym, ...]:
