@@ -12,10 +12,11 @@ from tilewright.graph.expand import Expand
 from tilewright.graph.fold import Fold
 from tilewright.graph.fuse import Fuse
 from tilewright.graph.layout import BlockChannels
+from tilewright.graph.side_by_side import MergeProducts
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
-    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, Expand, BlockChannels, Fuse,
+    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, Expand, MergeProducts, BlockChannels, Fuse,
 )  # fmt: skip
 
 PASSES: dict[str, type] = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
@@ -32,6 +33,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Canonicalize(),
         Fold(),
         FoldAffine(),
+        MergeProducts(),
         BlockChannels(),
         Fold(),
         Canonicalize(),
