@@ -32,12 +32,14 @@ def test_report_prints_values_records_and_tables() -> None:
     report = Report(
         {
             "nodes": 3,
+            "remarks": ["one", "two"],
             "times": {"load": 1.5},
             "kernels": [{"name": "k0", "us": 1.23456}, {"name": "long", "n": 7}],
         }
     )
     assert str(report).splitlines() == [
         "nodes: 3",
+        "remarks: 2",
         "",
         "times:",
         "  load: 1.5",

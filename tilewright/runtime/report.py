@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Report:
-    """JSON data about a model; `str()` shows single values as lines and lists of records as tables."""
+    """JSON data about a model; `str()` shows single values as lines, lists of records as tables, and of lists of
+    texts (there may be thousands) how many there are."""
 
     data: Mapping[str, Any]
 
@@ -21,12 +22,16 @@ class Report:
             elif isinstance(value, Mapping):
                 lines += ["", f"{name}:", *(f"  {key}: {item}" for key, item in value.items())]
             else:
-                lines.append(f"{name}: {value}")
+                lines.append(f"{name}: {len(value) if _is_listing(value) else value}")
         return "\n".join(lines)
 
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, Mapping) for v in value)
+
+
+def _is_listing(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
