@@ -22,12 +22,16 @@ DEFAULT_LIMIT = 4 << 30
 
 
 def default_folder() -> Path:
-    """`$TILEWRIGHT_CACHE`, or `tilewright` in the user's cache folder."""
+    """`$TILEWRIGHT_CACHE`, or `tilewright` in the user's cache folder; a user without a home has no cache."""
     named = os.environ.get("TILEWRIGHT_CACHE")
     if named:
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tilewright"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "tilewright"
+    except RuntimeError:
+        # A folder that cannot be made. A shared one, as /tmp, will not do: cached code is run without a check.
+        return Path(os.devnull) / "tilewright"
 
 
 @dataclass(frozen=True)
