@@ -62,7 +62,7 @@ def schedule_contraction(s: Schedule, lowered: Lowered, target: Target) -> None:
     update = nests[1]
     drain = [_in_registers(s, fused.buffer, nests, tile)] if costly else []
     _pack_constants(s, update)
-    _pack_strided(s, update, around[: len(around) - len(row_tile)])
+    _pack_columns(s, update, around[: len(around) - len(row_tile)], row_tile)
     s.simplify()
     for nest in (*nests, *drain):
         _mark_tile(s, nest)
@@ -248,25 +248,49 @@ def _pack_constants(s: Schedule, update: _Nest) -> None:
             s.pack_argument(operand, packing)
 
 
-def _pack_strided(s: Schedule, update: _Nest, around: list[Op]) -> None:
-    """Copy operands whose elements are apart in the vector axis into panels, once for each column tile.
+def _pack_columns(s: Schedule, update: _Nest, around: list[Op], rows: list[Op]) -> None:
+    """Copy operands whose columns lie apart in memory into panels, once for each column tile.
 
-    Without it every vector would be gathered element by element, in every reduction step of every row tile.
+    Elements apart in the vector axis would be gathered one by one in every step of every row tile; rows far apart
+    (more than a few cache lines) share few sets of the first-level cache and push one another out.
     """
     v = loop_var(update.tile[-1])
+    reduction = [o for o in update.outer if o not in around and extent_of(o) != 1]
     for load in loads_in([*update.outer, *update.tile][0]):
         operand = load.operands[0]
-        if buffer_type(operand).space != "global" or stride_in(load, v) in (0, 1):
-            continue
+        stride = stride_in(load, v)
         moving = [axis for axis, i in enumerate(load.attrs["idx"]) if v in i.vars]
-        if len(moving) != 1 or not around:
+        if buffer_type(operand).space != "global" or len(moving) != 1 or not around:
+            continue
+        if stride == 1 and not (_is_far(load, reduction) and _is_reused(rows)):
             continue
         order = [axis for axis in range(len(load.attrs["idx"])) if axis != moving[0]]
         packing = Packing(((),) * len(load.attrs["idx"]), (*order, moving[0]))
         try:
-            s.pack(operand, around[-1], packing, only=load)
+            fill = s.pack(operand, around[-1], packing, only=load).fill
+            if stride == 1:
+                s.vectorize(fill[-1], extent_of(update.tile[-1]).value)
         except ScheduleError:
             continue
+
+
+FAR_BYTES = 1024
+REUSES = 4
+
+
+def _is_far(load: Op, reduction: list[Op]) -> bool:
+    """Whether one step of the innermost reduction moves the load by many cache lines, in an operand that is not
+    packed already."""
+    if not reduction:
+        return False
+    step = stride_in(load, loop_var(reduction[-1]))
+    far = step is None or not step.is_const or abs(step.value) * _bytes(load.operands[0]) >= FAR_BYTES
+    return far
+
+
+def _is_reused(rows: list[Op]) -> bool:
+    """Whether a panel serves enough row tiles to pay for copying it."""
+    return any(not extent_of(o).is_const or extent_of(o).value >= REUSES for o in rows)
 
 
 def _in_registers(s: Schedule, sums: Value, nests: tuple[_Nest, _Nest], tile: Tile) -> _Nest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import ScalarType
@@ -34,14 +36,22 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
 def _fuse_stages(s: Schedule, lowered: Lowered) -> None:
     """One nest for neighbouring stages of the same axes."""
     nests = [st.axes for st in lowered.stages if st.kind == "map" and st.axes]
-    for first, second in zip(nests, nests[1:], strict=False):
-        if [extent_of(o) for o in first] != [extent_of(o) for o in second]:
-            continue
+    current = nests[0] if nests else ()
+    for nest in nests[1:]:
+        depth = _fuse_nests(s, current, nest)
+        current = (*current[:depth], *nest[depth:])  # the loops that are around the later stage now
+
+
+def _fuse_nests(s: Schedule, first: Sequence[Op], second: Sequence[Op]) -> int:
+    """Fuse two nests of equal extents from the outside in; how many loops became one."""
+    if [extent_of(o) for o in first] != [extent_of(o) for o in second]:
+        return 0
+    for depth, (a, b) in enumerate(zip(first, second, strict=True)):
         try:
-            for a, b in zip(first, second, strict=True):
-                s.fuse_siblings(a, b)
+            s.fuse_siblings(a, b)
         except ScheduleError:
-            return
+            return depth
+    return len(first)
 
 
 def _flatten(s: Schedule, loops: list[Op]) -> None:

@@ -45,7 +45,10 @@ def _radix(i: Sym, extents: dict[Sym, Sym]) -> list[tuple[Sym | None, int]] | No
     """Pieces (variable, extent) of an index, most significant first; the extent of the first is not used."""
     if i.is_const:
         return [(None, 1)]
-    terms = sorted(i.terms, key=lambda term: -term[1])
+    moving = [term for term in i.terms if extents.get(term[0]) != 1]
+    terms = sorted(moving, key=lambda term: -term[1])
+    if not terms:
+        return [(None, 1)]
     pieces: list[tuple[Sym | None, int]] = []
     step = 1
     for v, coef in reversed(terms):
