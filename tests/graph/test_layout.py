@@ -61,10 +61,15 @@ def test_channels_need_not_fill_the_blocks(channels):
 
 
 def test_a_logarithm_of_empty_lanes_leaves_the_layout():
-    found = layout(lambda x: conv(ew.log(ew.add(ew.exp(conv(x, 20, 1)), 1.0)), 16, 1), (2, 16, 4, 4))
+    found = layout(lambda x: conv(ew.log(ew.add(ew.exp(conv(x, 20, 1)), 1.0)), 16, 3), (2, 16, 4, 4))
     assert changes(found) == ["block_channels", "unblock_channels", "block_channels", "unblock_channels"]
-    full = layout(lambda x: conv(ew.log(ew.add(ew.exp(conv(x, 32, 1)), 1.0)), 16, 1), (2, 16, 4, 4))
+    full = layout(lambda x: conv(ew.log(ew.add(ew.exp(conv(x, 32, 1)), 1.0)), 16, 3), (2, 16, 4, 4))
     assert changes(full) == ["block_channels", "unblock_channels"]
+
+
+def test_a_pointwise_convolution_between_plain_tensors_is_a_product():
+    found = layout(lambda x: relu(ew.add(conv(x, 24, 1), weights(24, 1, 1))), (N, 16, H, W))
+    assert found == ["reshape", "matmul", "add", "max", "reshape"]
 
 
 def test_dims_may_be_symbolic_and_pointwise_rows_are_long():

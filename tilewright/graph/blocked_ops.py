@@ -16,6 +16,7 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.blocked import conv_blocked, depthwise_blocked, unblock_channels
+from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.pool import max_pool_blocked, sum_pool_blocked
 from tilewright.ops.view import concat, expand, pad, reshape, slice_, transpose
@@ -78,11 +79,24 @@ def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
     window = _Window(op)
     if _is_depthwise(op):
         _depthwise(op, window, forms)
-    elif forms.has_blocked(op.operands[0]) or shape_of(op.operands[1])[1].value >= forms.block:
+    elif window.is_pointwise and op.attrs["groups"] == 1 and not forms.has_blocked(op.operands[0]) and _leaves(op):
+        _product(op, forms)
+    elif _reads_blocks(op, forms):
         _dense(op, window, forms)
     else:
         _first(op, window, forms)
     return True
+
+
+def _reads_blocks(op: Op, forms: Forms) -> bool:
+    """Whether a convolution reads blocked data: all but those of few channels, as images have."""
+    return forms.has_blocked(op.operands[0]) or shape_of(op.operands[1])[1].value >= forms.block
+
+
+def _leaves(op: Op) -> bool:
+    """Whether only elementwise work follows before the function returns."""
+    users = [u for v in op.results for u in v.users]
+    return all(u.name == "return" or (u.name in ELEMENTWISE and _leaves(u)) for u in users)
 
 
 class _Window:
@@ -163,6 +177,15 @@ def _first(op: Op, window: _Window, forms: Forms) -> None:
         forms.set_flat(op.result, conv_blocked(reshape(x, shape=(n, c, product(space))), w, **attrs))
     else:
         forms.set_blocked(op.result, conv_blocked(x, w, **attrs, **window.attrs))
+
+
+def _product(op: Op, forms: Forms) -> None:
+    """A pointwise convolution between plain tensors is a product of matrices: no layout changes."""
+    x, w = forms.plain(op.operands[0]), forms.plain(op.operands[1])
+    n, c, *space = shape_of(x)
+    filters = reshape(w, shape=shape_of(w)[:2])
+    y = matmul(filters, reshape(x, shape=(n, c, product(space))))
+    forms.set_plain(op.result, reshape(y, shape=shape_of(op.result)))
 
 
 def _depthwise(op: Op, window: _Window, forms: Forms) -> None:

@@ -77,21 +77,32 @@ def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replac
 
 @rule(*sorted(ELEMENTWISE))
 def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """f(reshape(x), number) -> reshape(f(x, number)), and so for several operands reshaped alike."""
-    sources: list[Value] = []
+    """f(reshape(x), c) -> reshape(f(x, c)) for constants of one element along the reshaped axes, and so for several
+    operands reshaped alike."""
+    shape = shape_of(op.result)
+    reshaped = [t for v in op.operands if (t := defining(v, "reshape")) is not None and shape_of(v) == shape]
+    sources = {shape_of(t.operands[0]) for t in reshaped}
+    if len(sources) != 1:
+        return None
+    (old,) = sources
+    kept = _common_prefix(old, shape)
+    operands: list[Value] = []
     for operand in op.operands:
         inner = defining(operand, "reshape")
-        if inner is not None and shape_of(operand) == shape_of(op.result):
-            sources.append(inner.operands[0])
-        elif shape_of(operand) or uniform_number(operand, ctx.module) is None:
-            return None
+        if inner in reshaped:
+            assert inner is not None
+            operands.append(inner.operands[0])
+        elif not shape_of(operand) and uniform_number(operand, ctx.module) is not None:
+            operands.append(operand)
+        elif operand.op is not None and operand.op.name == "constant":
+            own = (*[sym(1)] * (len(shape) - len(shape_of(operand))), *shape_of(operand))
+            if live_dims(own[kept:]):
+                return None
+            operands.append(reshape(operand, shape=(*own[:kept], *[sym(1)] * (len(old) - kept))))
         else:
-            sources.append(operand)
-    shapes = {shape_of(v) for v, o in zip(sources, op.operands, strict=True) if v is not o}
-    if len(shapes) != 1:
-        return None
-    found = OPERATORS[op.name](*sources, **op.attrs)
-    return reshape(found, shape=shape_of(op.result)) if shape_of(found) in shapes else None
+            return None
+    found = OPERATORS[op.name](*operands, **op.attrs)
+    return reshape(found, shape=shape) if shape_of(found) == old else None
 
 
 @rule("transpose")
@@ -127,6 +138,11 @@ def _common_suffix(a: tuple[Sym, ...], b: tuple[Sym, ...]) -> int:
     while same < min(len(a), len(b)) and a[-1 - same] == b[-1 - same]:
         same += 1
     return same
+
+
+def _common_prefix(a: tuple[Sym, ...], b: tuple[Sym, ...]) -> int:
+    """How many leading dims two shapes share."""
+    return _common_suffix(a[::-1], b[::-1])
 
 
 def _common_perm(operands: tuple[Value, ...], ctx: RewriteContext) -> Perm | None:
