@@ -21,7 +21,8 @@ from tilewright.ops.spec import graph_spec
 
 
 def program(body: Callable[..., Value | Sequence[Value]], *args: Sequence[int | Sym] | TensorType) -> Module:
-    """A module whose main function takes f32 tensors of the given shapes (or types) and returns what `body` gives."""
+    """A module whose main function takes f32 tensors of the given shapes (or types) and returns what `body`
+    gives."""
     types = [a if isinstance(a, TensorType) else tensor(dt.f32, a) for a in args]
     block = Block(types, [f"x{k}" for k in range(len(types))])
     module = Module()

@@ -69,7 +69,8 @@ def test_a_logarithm_of_empty_lanes_leaves_the_layout():
 
 def test_a_pointwise_convolution_between_plain_tensors_is_a_product():
     found = layout(lambda x: relu(ew.add(conv(x, 24, 1), weights(24, 1, 1))), (N, 16, H, W))
-    assert found == ["reshape", "matmul", "add", "max", "reshape"]
+    assert changes(found) == []
+    assert {"add", "matmul", "max", "reshape"} == set(found)
 
 
 def test_dims_may_be_symbolic_and_pointwise_rows_are_long():
@@ -139,14 +140,17 @@ def test_one_dimension():
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "begin", "end", "extra", "filters"),
-    [(2, 2, 0, 0, 0, 1), (2, 2, 0, 0, 0, 24), (3, 2, 1, 1, 1, 9), (4, 2, 1, 0, 0, 3), (5, 3, 2, 0, 1, 20), (2, 4, 0, 0, 0, 8)],
+    [
+        (2, 2, 0, 0, 0, 1), (2, 2, 0, 0, 0, 24), (3, 2, 1, 1, 1, 9), (4, 2, 1, 0, 0, 3), (5, 3, 2, 0, 1, 20),
+        (2, 4, 0, 0, 0, 8),
+    ],
 )  # fmt: skip
 def test_transposed_convolutions_become_convolutions(kernel, stride, begin, end, extra, filters):
     def body(x):
         w = weights(18, filters, kernel, kernel)
         y = ct.conv_transpose(
-            x, w, strides=(stride,) * 2, pads_begin=(begin,) * 2, pads_end=(end,) * 2, output_padding=(extra,) * 2,
-            dilations=(1, 1), groups=1,
+            x, w, strides=(stride,) * 2, pads_begin=(begin,) * 2, pads_end=(end,) * 2,
+            output_padding=(extra,) * 2,            dilations=(1, 1), groups=1,
         )  # fmt: skip
         return relu(ew.add(y, weights(filters, 1, 1)))
 

@@ -1,7 +1,7 @@
 """Affine folding: per-channel factors after a convolution or matrix product move into its constant weights.
 
-A batch normalisation arrives here as a product and a sum; the product disappears, the sum becomes a bias, which
-the kernel's epilogue adds.
+A batch normalisation arrives here as a product and a sum; the product disappears, the sum becomes a bias,
+which the kernel's epilogue adds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ LINEAR = ("conv", "matmul", "conv_transpose")
 
 @dataclass(frozen=True)
 class FoldAffine:
-    """Move constant factors into weights, and fold. Products round differently then: not for strict numerics."""
+    """Move constant factors into weights, and fold. Products round differently then: not for strict
+    numerics."""
 
     name: ClassVar[str] = "fold-affine"
 
@@ -83,7 +84,8 @@ def division_by_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement
 
 @rule("div")
 def division_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """x / y -> x * (1 / y) where y is one number for a row, as in softmax and norms, and surely is a normal one."""
+    """x / y -> x * (1 / y) where y is one number for a row, as in softmax and norms, and surely is a normal
+    one."""
     x, y = op.operands
     if dtype_of(x) != dt.f32 or x.type != op.result.type or not _is_normal(y, ctx):
         return None
@@ -140,7 +142,8 @@ def factor_into_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
 
 
 def _factor_for_weights(linear: Op, c: Value) -> tuple[Sym | int, ...] | None:
-    """The shape in which factor c of the result multiplies the weights; None when it is not one per channel."""
+    """The shape in which factor c of the result multiplies the weights; None when it is not one per
+    channel."""
     rank = type_of(linear.result).rank
     w = type_of(linear.operands[1])
     channel_axis = rank - 1 if linear.name == "matmul" else 1

@@ -121,9 +121,9 @@ def known_choice(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
 
 
 _EXACT_WIDENING = {
-    ("f16", "f32"), ("bf16", "f32"), ("f16", "f64"), ("bf16", "f64"), ("f32", "f64"), ("bool", "i64"), ("bool", "i32"),
-    ("bool", "f32"), ("i32", "i64"), ("i8", "i32"), ("u8", "i32"), ("i8", "i64"), ("u8", "i64"), ("i8", "f32"),
-    ("u8", "f32"), ("i32", "f64"),
+    ("f16", "f32"), ("bf16", "f32"), ("f16", "f64"), ("bf16", "f64"), ("f32", "f64"), ("i32", "f64"),
+    ("bool", "i32"), ("bool", "i64"), ("bool", "f32"), ("i32", "i64"), ("i8", "i32"), ("u8", "i32"),
+    ("i8", "i64"), ("u8", "i64"), ("i8", "f32"), ("u8", "f32"),
 }  # fmt: skip
 
 
@@ -159,6 +159,7 @@ def _like(constant: Value, number: float) -> Value:
 
 
 ARITHMETIC_RULES = (
-    constant_on_the_right, right_identity, division_by_power_of_two, subtraction_of_constant, power_by_constant,
+    constant_on_the_right, right_identity, division_by_power_of_two, subtraction_of_constant,
+    power_by_constant,
     reciprocal_of_root, double_negation, constants_that_meet, known_choice, needless_cast, cast_of_number,
 )  # fmt: skip

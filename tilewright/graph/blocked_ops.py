@@ -77,9 +77,10 @@ def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
         )
         return False
     window = _Window(op)
+    plain = window.is_pointwise and op.attrs["groups"] == 1 and not forms.has_blocked(op.operands[0])
     if _is_depthwise(op):
         _depthwise(op, window, forms)
-    elif window.is_pointwise and op.attrs["groups"] == 1 and not forms.has_blocked(op.operands[0]) and _leaves(op):
+    elif plain and _leaves(op):
         _product(op, forms)
     elif _reads_blocks(op, forms):
         _dense(op, window, forms)
@@ -299,7 +300,7 @@ def _concat(op: Op, forms: Forms, ctx: PassContext) -> bool:
     if axis == 0 or not any(map(forms.has_blocked, op.operands)):
         return False
     parts = op.operands[:-1] if axis == 1 else ()
-    if any(not (forms.channels(v) % forms.block == 0) for v in parts):
+    if any(forms.channels(v) % forms.block != 0 for v in parts):
         ctx.remark(STAGE, f"concat {op.loc}", "an operand ends within a block of channels")
         return False
     forms.set_blocked(op.result, concat(*map(forms.blocked, op.operands), axis=axis))

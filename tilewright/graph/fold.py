@@ -1,4 +1,5 @@
-"""Constant folding: ops whose operands are known are evaluated when compiling, by the operators' own definitions."""
+"""Constant folding: ops whose operands are known are evaluated when compiling, by the operators' own
+definitions."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class Fold:
     """Evaluate ops on constants.
 
     A result may take `max_growth` times the bytes of its operands (quantised weights become f32), or
-    `small_bytes`; `max_work` bounds the scalar operations of one op, so that no model can make compiling take for
-    ever.
+    `small_bytes`; `max_work` bounds the scalar operations of one op, so that no model can make compiling take
+    for ever.
     """
 
     name: ClassVar[str] = "fold"
@@ -117,7 +118,8 @@ def _is_closed(op: Op) -> bool:
 
 
 def _is_table(op: Op) -> bool:
-    """Whether only gathers read the result, at most after elementwise work: few of its elements are needed."""
+    """Whether only gathers read the result, at most after elementwise work: few of its elements are
+    needed."""
     users = [u for v in op.results for u in v.users]
     return all(u.name == "gather" or (u.name in ELEMENTWISE and _is_table(u)) for u in users)
 

@@ -19,8 +19,8 @@ from tilewright.ops.view import reshape
 class Forms:
     """Emits the new program; values of the old one are the keys.
 
-    The flat form of a blocked value has its spatial axes merged, [n, c / b, s, b]: 1x1 convolutions and elementwise
-    operators compute on it, so that their rows are long.
+    The flat form of a blocked value has its spatial axes merged, [n, c / b, s, b]: 1x1 convolutions and
+    elementwise operators compute on it, so that their rows are long.
     """
 
     def __init__(self, module: Module, block: int) -> None:

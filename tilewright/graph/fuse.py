@@ -1,8 +1,9 @@
 """Fusion: the graph is partitioned into regions, each of which becomes one kernel.
 
-Every op starts as a region of its own; regions are then merged along values, consumers in program order, when one
-loop nest can compute both sides without repeating costly work. Each merge that is refused leaves its reason as a
-remark. Ops with cheap index-free results (`full`, `iota`, `sym_tensor`) are copied into every region that reads them.
+Every op starts as a region of its own; regions are then merged along values, consumers in program order, when
+one loop nest can compute both sides without repeating costly work. Each merge that is refused leaves its
+reason as a remark. Ops with cheap index-free results (`full`, `iota`, `sym_tensor`) are copied into every
+region that reads them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Transposed convolutions as convolutions: one for each phase of the stride, computed together as more filters.
+"""Transposed convolutions as convolutions: one for each phase of the stride, computed together as more
+filters.
 
-Position q of the unpadded result, q = stride * j + r, sums x[j - m] * w[r + stride * m] over m. So phase r is a
-convolution of x with every stride-th tap of the filter, reversed; the phases then lie side by side.
+Position q of the unpadded result, q = stride * j + r, sums x[j - m] * w[r + stride * m] over m. So phase r is
+a convolution of x with every stride-th tap of the filter, reversed; the phases then lie side by side.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from tilewright.ops.view import pad, reshape, slice_, transpose
 class Phases:
     """The geometry, an entry for each spatial axis.
 
-    `taps` are those of one phase, `counts` the positions of one phase; of the interleaved result the elements from
-    `before` on are kept, `sizes` of them.
+    `taps` are those of one phase, `counts` the positions of one phase; of the interleaved result the elements
+    from `before` on are kept, `sizes` of them.
     """
 
     strides: tuple[int, ...]

@@ -1,8 +1,8 @@
 """Products side by side: matrix products of one tensor with several constant matrices become one product.
 
-Queries, keys and values of attention are the usual case: one kernel reads the tensor once, and what follows reads
-its part of the result through a slice. Only products that a view follows are taken: the epilogue of any other (an
-activation, the product of two of them) is better kept in its kernel.
+Queries, keys and values of attention are the usual case: one kernel reads the tensor once, and what follows
+reads its part of the result through a slice. Only products that a view follows are taken: the epilogue of any
+other (an activation, the product of two of them) is better kept in its kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ VIEWS = frozenset({"reshape", "transpose", "slice"})
 
 @dataclass(frozen=True)
 class _Member:
-    """A product with a constant matrix w [k, n], the vector that is added to it (or None), and what gives the sum."""
+    """A product with a constant matrix w [k, n], the vector that is added to it (or None), and what gives the
+    sum."""
 
     product: Op
     w: np.ndarray
@@ -52,7 +53,8 @@ class MergeProducts:
         for members in groups.values():
             if len(members) > 1:
                 _merge(members, module)
-                ctx.remark(self.name, f"{len(members)} products {members[0].product.loc}", "one product", applied=True)
+                subject = f"{len(members)} products {members[0].product.loc}"
+                ctx.remark(self.name, subject, "one product", applied=True)
         drop_dead(module)
 
 
@@ -72,7 +74,11 @@ def _member(op: Op, module: Module) -> _Member | None:
             return None
         follows = sole_user(user.result)
         vector = np.broadcast_to(bias.reshape(-1), matrix.shape[1:])
-        return _Member(op, matrix, vector, user.result) if follows is not None and follows.name in VIEWS else None
+        return (
+            _Member(op, matrix, vector, user.result)
+            if follows is not None and follows.name in VIEWS
+            else None
+        )
     return _Member(op, matrix, None, op.result) if user is not None and user.name in VIEWS else None
 
 

@@ -77,8 +77,8 @@ def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replac
 
 @rule(*sorted(ELEMENTWISE))
 def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """f(reshape(x), c) -> reshape(f(x, c)) for constants of one element along the reshaped axes, and so for several
-    operands reshaped alike."""
+    """f(reshape(x), c) -> reshape(f(x, c)) for constants of one element along the reshaped axes, and so for
+    several operands reshaped alike."""
     shape = shape_of(op.result)
     reshaped = [t for v in op.operands if (t := defining(v, "reshape")) is not None and shape_of(v) == shape]
     sources = {shape_of(t.operands[0]) for t in reshaped}
@@ -107,8 +107,8 @@ def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replac
 
 @rule("transpose")
 def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """transpose(reshape(x)) -> reshape(transpose(x)) where the reshape leaves the axes alone that are moved, or only
-    adds or drops axes of one element."""
+    """transpose(reshape(x)) -> reshape(transpose(x)) where the reshape leaves the axes alone that are moved,
+    or only adds or drops axes of one element."""
     inner = defining(op.operands[0], "reshape")
     if inner is None or any(u.name == "matmul" for u in op.result.users):
         return None  # products take transposes into their flags
@@ -123,7 +123,9 @@ def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
     if live_dims(old) != live_dims(middle) or len(old) == len(middle) == len(live_dims(old)):
         return None
     axes_of = dict(
-        zip([k for k, d in enumerate(middle) if d != 1], [k for k, d in enumerate(old) if d != 1], strict=True)
+        zip(
+            [k for k, d in enumerate(middle) if d != 1], [k for k, d in enumerate(old) if d != 1], strict=True
+        )
     )
     moved = [axes_of[k] for k in op.attrs["perm"] if k in axes_of]
     units = [k for k, d in enumerate(old) if d == 1]
@@ -146,7 +148,8 @@ def _common_prefix(a: tuple[Sym, ...], b: tuple[Sym, ...]) -> int:
 
 
 def _common_perm(operands: tuple[Value, ...], ctx: RewriteContext) -> Perm | None:
-    """The permutation of all operands that are transposes, when every other one can be turned back for free."""
+    """The permutation of all operands that are transposes, when every other one can be turned back for
+    free."""
     found = {tuple(t.attrs["perm"]) for v in operands if (t := defining(v, "transpose")) is not None}
     if len(found) != 1:
         return None

@@ -69,8 +69,8 @@ def expand_of_expand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
 
 @rule(*sorted(ELEMENTWISE - {"cast"}))
 def broadcast_built_in(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """Elementwise operators broadcast by themselves: an `expand` before them is needless, and so is the shape of a
-    `full`."""
+    """Elementwise operators broadcast by themselves: an `expand` before them is needless, and so is the shape
+    of a `full`."""
     if len(op.operands) < 2:
         return None
     found = list(op.operands)
@@ -201,7 +201,8 @@ def transpose_into_matmul(op: Op, b: Builder, ctx: RewriteContext) -> Replacemen
 def repeated_heads(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """Heads that share their keys (or values): the queries of a group are rows of one product.
 
-    matmul(q [n, g * r, t, d], k repeated r times [n, g * r, d, s]) -> matmul(q [n, g, r * t, d], k [n, g, d, s]).
+    matmul(q [n, g * r, t, d], k repeated r times [n, g * r, d, s]) -> matmul(q [n, g, r * t, d], k [n, g, d,
+    s]).
     """
     q, repeated = op.operands
     if op.attrs["transpose_a"] or type_of(q).rank != 4 or type_of(repeated).rank != 4:
@@ -240,7 +241,8 @@ def _repeated_on_axis_1(value: Value) -> Value | None:
 
 
 VIEW_RULES = (
-    view_that_does_nothing, transpose_of_transpose, transpose_of_unit_axes, reshape_of_reshape, view_of_number,
+    view_that_does_nothing, transpose_of_transpose, transpose_of_unit_axes, reshape_of_reshape,
+    view_of_number,
     expand_of_expand, broadcast_built_in, slice_of_slice, slice_of_concat, concat_of_concat,
     slices_put_together_again, reduction_of_nothing, transpose_into_matmul, repeated_heads,
 )  # fmt: skip
