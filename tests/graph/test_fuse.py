@@ -26,6 +26,7 @@ from tilewright.ir.sym import var
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
+from tilewright.ops import sort
 from tilewright.ops import view as vw
 from tilewright.ops.source import iota
 from tilewright.options import Options
@@ -112,6 +113,16 @@ def test_counters_reshaped_stay_with_their_reader():
 
     module, _ = fused(body, (N, N))
     assert len(kernels(module)) == 1
+
+
+def test_a_counter_reshaped_for_an_irregular_reader_has_a_kernel():
+    def body(x):
+        greatest, _ = sort.topk(vw.reshape(iota(shape=(N * 3,), axis=0), shape=(N, 3)), k=1, axis=1)
+        return ew.add(x, ew.cast(greatest, dtype=dt.f32))
+
+    module, _ = fused(body, (N, 1))
+    assert kernels(module)[:2] == [["iota", "reshape"], ["topk"]]
+    assert kinds(module) == {"map": 2, "irregular": 1}
 
 
 def test_a_layer_of_bert_needs_nine_kernels():

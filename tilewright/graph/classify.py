@@ -77,7 +77,7 @@ def _map(op: Op, compute: Compute) -> OpInfo:
     branches = any(o.attrs.get("guard") for o in loads)
     plain = all(_is_affine(o.attrs["idx"], axes) for o in loads)
     moves = not others and len(loads) == 1 and not branches and plain
-    covers = [product(o.operands[0].type.shape) == size for o in loads]  # type: ignore[union-attr]
+    covers = [product(o.operands[0].type.shape) == size for o in loads]  # type: ignore[attr-defined]
     pointwise = plain and not branches and all(_is_identity(o, axes, compute) for o in loads)
     return OpInfo(
         OpClass.MAP,
@@ -117,7 +117,7 @@ def _reduction(op: Op, compute: Compute) -> OpInfo:
         guarded = any(o.attrs.get("guard") for o in loads)
         return OpInfo(OpClass.CONTRACTION, compute.shape, reads_through=not guarded)
     reduced = product(e for _, e in compute.reduce)
-    windowed = any(product(o.operands[0].type.shape) != product(compute.shape) * reduced for o in loads)  # type: ignore[union-attr]
+    windowed = any(product(o.operands[0].type.shape) != product(compute.shape) * reduced for o in loads)  # type: ignore[attr-defined]
     if len(loads) == 1 and not windowed and _reduces_suffix(loads[0], compute):
         return OpInfo(OpClass.ROW, compute.shape)
     return OpInfo(OpClass.REDUCE, compute.shape, is_windowed=windowed)

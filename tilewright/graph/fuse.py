@@ -293,21 +293,23 @@ class _Fusion:
         """Reshapes of values from outside: they need no kernel."""
         found: list[Op] = []
         for op in list(region.ops):
-            source = op.operands[0].op if op.name == "reshape" else op
-            if (
-                source is None
-                or (source not in region.ops and source in self.of)
-                or source.name == "constant"
-            ):
-                region.ops.remove(op)
-                found.append(op)
+            if op.name != "reshape" or self._is_loose(op.operands[0]) or op.operands[0].op in region.ops:
+                continue
+            region.ops.remove(op)
+            found.append(op)
         return found
+
+    def _is_loose(self, value: Value) -> bool:
+        """Whether a source is copied into its readers' regions, so that no tensor of it exists outside."""
+        op = value.op
+        return op is not None and op.name in SOURCES and op not in self.of
 
     def _trailing_aliases(self, region: Region) -> list[Op]:
         """Reshapes whose results are read outside only."""
         found: list[Op] = []
         for op in reversed(list(region.ops)):
-            if op.name == "reshape" and not any(u in region.ops for u in op.result.users):
+            is_read_inside = any(u in region.ops for v in op.results for u in v.users)
+            if op.name == "reshape" and not is_read_inside and not self._is_loose(op.operands[0]):
                 region.ops.remove(op)
                 found.append(op)
         return found[::-1]

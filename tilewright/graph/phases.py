@@ -54,7 +54,7 @@ class Phases:
         apart = [d for t, s in zip(self.taps, self.strides, strict=True) for d in (t, s)]
         split = np.pad(w, wide).reshape(*w.shape[:2], *apart)
         order = [*(3 + 2 * k for k in range(rank)), 1, 0, *(2 + 2 * k for k in range(rank))]
-        turned = split.transpose(order)[(..., *[slice(None, None, -1)] * rank)]
+        turned = np.flip(split.transpose(order), tuple(range(-rank, 0)))
         return np.ascontiguousarray(turned.reshape(self.number, w.shape[1], w.shape[0], *self.taps))
 
     def interleaved(self, y: Value, trailing: int) -> Value:
