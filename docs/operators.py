@@ -40,7 +40,12 @@ def entry(operator: Operator) -> str:
     """The heading, kind and documentation of one operator."""
     kind = f"{operator.kind}, kept" if operator.keep else operator.kind
     names = ", ".join(sorted({f"{b.domain}.{b.name}".lstrip(".") for b in operator.onnx_bindings}))
-    lines = [f"### `{operator.name}{signature(operator)}`", "", f"*{kind}*{f' · ONNX: {names}' if names else ''}", ""]
+    lines = [
+        f"### `{operator.name}{signature(operator)}`",
+        "",
+        f"*{kind}*{f' · ONNX: {names}' if names else ''}",
+        "",
+    ]
     if operator.doc:
         lines += [operator.doc, ""]
     return "\n".join(lines)

@@ -34,7 +34,9 @@ def with_outputs(page: str) -> str:
     for found, output in blocks(page):
         parts.append(f"{page[end : found.start()]}```python\n{found['code']}```\n")
         if output:
-            lines = [line if len(line) <= WIDEST else line[: WIDEST - 3] + "..." for line in output.splitlines()]
+            lines = [
+                line if len(line) <= WIDEST else line[: WIDEST - 3] + "..." for line in output.splitlines()
+            ]
             parts.append("\n```text\n" + "\n".join(lines).strip("\n") + "\n```\n")
         end = found.end()
     return "".join([*parts, page[end:]])

@@ -160,7 +160,9 @@ def test_no_import_cycles() -> None:
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         edges[name] = {
-            f.module for f in imports(path) if not f.late and not f.typing_only and f.module.startswith("tilewright.")
+            f.module
+            for f in imports(path)
+            if not f.late and not f.typing_only and f.module.startswith("tilewright.")
         } - {name}
     done: set[str] = set()
 
@@ -198,7 +200,9 @@ def test_no_module_is_a_drawer() -> None:
 
 def modules_after(code: str) -> set[str]:
     program = f"{code}\nimport sys\nprint(*sys.modules)"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
     return set(result.stdout.split())
 
 

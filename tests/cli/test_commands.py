@@ -35,7 +35,9 @@ def test_compile_then_run_gives_the_models_numbers(mlp: Path, tmp_path: Path) ->
     assert "m.tw" in said and "kernels" in said
     x = np.random.default_rng(1).standard_normal((5, models.FEATURES)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    said = succeed("run", tmp_path / "m.tw", "--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path / "out")
+    said = succeed(
+        "run", tmp_path / "m.tw", "--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path / "out"
+    )
     assert "float32[5, 32]" in said
     np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), models.mlp_expected(x), rtol=1e-5)
 
@@ -66,7 +68,9 @@ def test_run_writes_outputs_whose_names_are_paths(mlp: Path, tmp_path: Path) -> 
 def test_bench_prints_ours_and_the_peer(mlp: Path) -> None:
     pytest.importorskip("onnxruntime")
     said = succeed("bench", mlp, "--vs", "onnxruntime", "--rounds", 2, "--turn", 0.001, "--threads", 1)
-    rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["tilewright"], ["onnxruntime"])]
+    rows = [
+        line.split() for line in said.splitlines() if line.split()[:1] in (["tilewright"], ["onnxruntime"])
+    ]
     assert [row[0] for row in rows] == ["tilewright", "onnxruntime"]
     assert rows[0][-1] == "1.00"
     assert float(rows[1][-1]) < 1e-5  # the outputs agree

@@ -77,7 +77,9 @@ def test_all_unsupported_operators_are_listed_with_their_nodes(folder: Path) -> 
         ("x=missing.npy", ["cannot read missing.npy"]),
     ],
 )
-def test_inputs_that_do_not_fit(folder: Path, monkeypatch: pytest.MonkeyPatch, spec: str, words: list[str]) -> None:
+def test_inputs_that_do_not_fit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, spec: str, words: list[str]
+) -> None:
     monkeypatch.chdir(folder)
     said = refuse(INPUT, "run", "mlp.tw", "--input", spec)
     for word in words:
@@ -104,7 +106,9 @@ def test_inputs_that_are_missing(folder: Path) -> None:
         ["opt"],
     ],
 )
-def test_a_wrong_command_line_is_usage(folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+def test_a_wrong_command_line_is_usage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
     monkeypatch.chdir(folder)
     refuse(USAGE, *arguments)
 

@@ -25,14 +25,24 @@ def test_the_demo_tells_the_types_of_this_repositorys_files(
     monkeypatch.chdir(ROOT)
     demo.main([])
     rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
-    for file, kind in (("README.md", "markdown"), ("pyproject.toml", "toml"), ("tilewright/compiler.py", "python")):
+    for file, kind in (
+        ("README.md", "markdown"),
+        ("pyproject.toml", "toml"),
+        ("tilewright/compiler.py", "python"),
+    ):
         assert rows[file][1] == rows[file][3] == kind  # ours, and ONNX Runtime's
     assert rows["compiled"] and rows["latency"]
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"  \n\t{'a': 1}  \n", b"x" * 1500, bytes(range(256)) * 40, b" " * 5000 + b"word" + b"\n" * 5000, b" " * 20],
+    [
+        b"  \n\t{'a': 1}  \n",
+        b"x" * 1500,
+        bytes(range(256)) * 40,
+        b" " * 5000 + b"word" + b"\n" * 5000,
+        b" " * 20,
+    ],
 )
 def test_the_encoding_is_the_packages(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"

@@ -218,7 +218,9 @@ def test_code_for_another_machine_is_refused(tmp_path: Path) -> None:
 # Disks
 
 
-def test_a_full_disk_leaves_no_file(tmp_path: Path, mlp: tilewright.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file(
+    tmp_path: Path, mlp: tilewright.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.models import compile_fields, compile_options, model_argument, need_source, open_model, threads_option
+from tilewright.cli.models import (
+    compile_fields,
+    compile_options,
+    model_argument,
+    need_source,
+    open_model,
+    threads_option,
+)
 from tilewright.cli.peers import PEERS, Arrays, Run, load_peer
 from tilewright.cli.progress import counting, working
 from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_dims
@@ -62,9 +70,13 @@ class Contender:
 
 @click.command("bench", help=HELP, short_help="Measure latency beside other engines.")
 @model_argument
-@click.option("--vs", default="", metavar="ENGINES", help=f"Engines to measure beside, of: {', '.join(PEERS)}.")
+@click.option(
+    "--vs", default="", metavar="ENGINES", help=f"Engines to measure beside, of: {', '.join(PEERS)}."
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True)
-@click.option("--turn", type=click.FloatRange(min=0), default=0.1, show_default=True, help="Seconds of a turn.")
+@click.option(
+    "--turn", type=click.FloatRange(min=0), default=0.1, show_default=True, help="Seconds of a turn."
+)
 @input_option
 @dim_option
 @threads_option
@@ -82,7 +94,8 @@ def command(
     loaded_s = time.perf_counter() - start
     inputs = make_inputs(compiled.inputs, specs or ["random"], sizes)
     contenders = [Contender(OURS, lambda: compiled.run(inputs), loaded_s)]
-    contenders += [_load(name, lambda name=name: load_peer(name, model, inputs, compiled.threads)) for name in names]
+    for name in names:
+        contenders.append(_load(name, partial(load_peer, name, model, inputs, compiled.threads)))
     measure(contenders, rounds, turn)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     console = Console(highlight=False, soft_wrap=True)

@@ -9,7 +9,14 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tilewright.cli.models import ARTEFACT_SUFFIX, compile_fields, compile_options, model_argument, need_source, open_model
+from tilewright.cli.models import (
+    ARTEFACT_SUFFIX,
+    compile_fields,
+    compile_options,
+    model_argument,
+    need_source,
+    open_model,
+)
 
 HELP = """Compile MODEL (ONNX) into one file that loads in milliseconds.
 
@@ -23,7 +30,9 @@ Examples:
 
 @click.command("compile", help=HELP, short_help="Compile a model into one file.")
 @model_argument
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write  [default: MODEL with .tw]")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="File to write  [default: MODEL with .tw]"
+)
 @click.option("--report", "full", is_flag=True, help="Print all that was compiled, kernel by kernel.")
 @compile_options
 def command(model: Path, output: Path | None, full: bool, **options: Any) -> None:
@@ -37,6 +46,8 @@ def command(model: Path, output: Path | None, full: bool, **options: Any) -> Non
     console = Console(highlight=False, soft_wrap=True)
     size = output.stat().st_size / 1e6
     nodes, kernels = report.data.get("nodes"), report.data.get("kernels")
-    console.print(f"{output}: {nodes} operators in {kernels} kernels, {size:.1f} MB, {seconds:.1f} s", markup=False)
+    console.print(
+        f"{output}: {nodes} operators in {kernels} kernels, {size:.1f} MB, {seconds:.1f} s", markup=False
+    )
     if full:
         console.print(str(report), markup=False)

@@ -35,7 +35,9 @@ def compile_options(command: F) -> F:
     return command
 
 
-def compile_fields(target: str | None, numerics: str, shapes: tuple[str, ...], no_cache: bool) -> dict[str, Any]:
+def compile_fields(
+    target: str | None, numerics: str, shapes: tuple[str, ...], no_cache: bool
+) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
         "target": target,
@@ -53,7 +55,9 @@ def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
     """A model from an artefact, or compiled from any other file."""
     if is_artefact(path):
         if any(fields.get(name) for name in ("target", "shapes")):
-            raise click.UsageError(f"{path} is compiled already: --target and --shape need the model it came from")
+            raise click.UsageError(
+                f"{path} is compiled already: --target and --shape need the model it came from"
+            )
         return tilewright.load(path, threads)
     with working(f"compiling {path.name}"):
         return tilewright.compile(path, threads=threads, **fields)
@@ -69,5 +73,7 @@ def _shape(text: str) -> tuple[str, list[int | str]]:
     name, equals, dims = text.rpartition("=")
     sizes = [int(d) if d.isdecimal() else d for d in map(str.strip, dims.split(",")) if d]
     if not equals or not name or not all(isinstance(d, int) or d.isidentifier() for d in sizes):
-        raise click.UsageError(f"--shape {text}: write NAME=DIMS, the dims numbers or names, such as x=1,3,n,n")
+        raise click.UsageError(
+            f"--shape {text}: write NAME=DIMS, the dims numbers or names, such as x=1,3,n,n"
+        )
     return name, sizes

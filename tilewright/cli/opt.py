@@ -34,8 +34,12 @@ Examples:
 
 @click.command("opt", help=HELP, short_help="Run passes on IR text.")
 @click.argument("file", type=click.File("r", encoding="utf-8"), required=False)
-@click.option("--passes", "text", default="", metavar="a,b{opt=1}", help="Passes, in order, with their options.")
-@click.option("--remarks", is_flag=True, help="Print what was and what was not done, and why, to standard error.")
+@click.option(
+    "--passes", "text", default="", metavar="a,b{opt=1}", help="Passes, in order, with their options."
+)
+@click.option(
+    "--remarks", is_flag=True, help="Print what was and what was not done, and why, to standard error."
+)
 @click.option("--target", metavar="NAME", help="Machine to compile for  [default: this one]")
 @click.option("--list", "listed", is_flag=True, help="Print the passes and their options.")
 def command(file: TextIO | None, text: str, remarks: bool, target: str | None, listed: bool) -> None:

@@ -58,7 +58,8 @@ def load_peer(name: str, path: Path, inputs: Mapping[str, np.ndarray], threads: 
         return PEERS[name](path, inputs, threads)
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"{name} is not installed ({error})", hint="pip install 'tilewright[bench]', or leave it out of --vs"
+            f"{name} is not installed ({error})",
+            hint="pip install 'tilewright[bench]', or leave it out of --vs",
         ) from error
     except Exception as error:
         raise OptionError(f"{name} cannot load {path}: {error}", hint=f"leave {name} out of --vs") from error

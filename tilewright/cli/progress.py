@@ -23,6 +23,11 @@ def working(what: str) -> Iterator[None]:
 def counting(what: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
     """A bar of `total` steps; `progress.advance(task)` is one step."""
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress, progress.add_task(what, total=total)

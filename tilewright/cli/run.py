@@ -30,11 +30,20 @@ Examples:
 @model_argument
 @input_option
 @dim_option
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the outputs, one .npy each.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the outputs, one .npy each.",
+)
 @threads_option
 @compile_options
 def command(
-    model: Path, specs: Sequence[str], dims: Sequence[str], output: Path | None, threads: int | None, **options: Any
+    model: Path,
+    specs: Sequence[str],
+    dims: Sequence[str],
+    output: Path | None,
+    threads: int | None,
+    **options: Any,
 ) -> None:
     sizes = read_dims(dims)
     loaded = open_model(model, threads, **compile_fields(**options))

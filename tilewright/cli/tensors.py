@@ -21,7 +21,11 @@ input_option = click.option(
     help="Value of an input; without NAME= for all inputs that are not named.",
 )  # fmt: skip
 dim_option = click.option(
-    "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dim of random inputs  [default: 1]"
+    "--dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of a symbolic dim of random inputs  [default: 1]",
 )
 
 
@@ -43,7 +47,9 @@ def make_inputs(
     known = {d for info in infos for d in info.shape if isinstance(d, str)}
     if unknown := set(dims) - known:
         listed = ", ".join(sorted(known)) or "none"
-        raise InputError(f"the model has no symbolic dim '{min(unknown)}'", hint=f"its symbolic dims: {listed}")
+        raise InputError(
+            f"the model has no symbolic dim '{min(unknown)}'", hint=f"its symbolic dims: {listed}"
+        )
     by_name, others = _by_name(infos, specs)
     rng = np.random.default_rng(0)
     values = {}
@@ -84,7 +90,9 @@ def _value(info: TensorInfo, spec: str, dims: Mapping[str, int], rng: np.random.
     if dtype == np.bool_:
         return rng.random(shape) < 0.5
     if np.issubdtype(dtype, np.integer) or dtype.name in ("int4", "uint4"):
-        return rng.integers(0, 7 if "4" in dtype.name[-2:] and dtype.itemsize == 1 else MAX_INTEGER, shape).astype(dtype)
+        return rng.integers(
+            0, 7 if "4" in dtype.name[-2:] and dtype.itemsize == 1 else MAX_INTEGER, shape
+        ).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
 
 
@@ -93,7 +101,9 @@ def _size(dim: int | str, info: TensorInfo, dims: Mapping[str, int]) -> int:
         return dim
     if dim.isidentifier():
         return dims.get(dim, 1)
-    raise InputError(f"'{info}' has a dim that is computed", hint=f"give its value as a file: {info.name}=FILE.npy")
+    raise InputError(
+        f"'{info}' has a dim that is computed", hint=f"give its value as a file: {info.name}=FILE.npy"
+    )
 
 
 def dtype_of(info: TensorInfo) -> np.dtype:
@@ -107,12 +117,16 @@ def read_array(path: Path, info: TensorInfo) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}", where=f"input '{info.name}'") from error
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}", where=f"input '{info.name}'"
+        ) from error
     except (ValueError, EOFError) as error:
         raise InputError(f"{path} is not a .npy file: {error}", where=f"input '{info.name}'",
                          hint="write it with numpy.save(path, array)") from error  # fmt: skip
     if not isinstance(array, np.ndarray):
-        raise InputError(f"{path} holds several arrays", where=f"input '{info.name}'", hint="write one with numpy.save")
+        raise InputError(
+            f"{path} holds several arrays", where=f"input '{info.name}'", hint="write one with numpy.save"
+        )
     # NumPy writes the types of ml_dtypes as raw bytes
     dtype = dtype_of(info)
     return array.view(dtype) if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize else array

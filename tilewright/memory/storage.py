@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
@@ -23,7 +24,7 @@ class Place:
     """Memory of a value: `base` is "input", "output", "constant" or "arena"; `index` numbers inputs and outputs,
     `offset` is in bytes (of the arena; 0 elsewhere), `constant` the name of the array."""
 
-    base: str
+    base: Literal["input", "output", "constant", "arena"]
     index: int = 0
     offset: Sym = sym(0)
     constant: str = ""

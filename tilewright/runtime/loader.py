@@ -102,7 +102,7 @@ def _platform(triple: str) -> tuple[str, str]:
 
 def _llvm() -> Any:
     """llvmlite's binding, imported when the first model is loaded: it takes longer than all the rest."""
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]
+    import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -213,7 +214,7 @@ class Importer:
         know all of them at once."""
         domain, version = function_key(node)[0], _version(node, scope)
         if find_adapter(domain, node.op_type, version) is None:
-            schema = spec.schema_of(node.op_type, version, domain)
+            schema: Any = spec.schema_of(node.op_type, version, domain)
             if schema is None:
                 raise UnsupportedError("the operator is unknown")
             if not (schema.has_function or schema.has_context_dependent_function):

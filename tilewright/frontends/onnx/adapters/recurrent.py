@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tilewright.frontends.onnx.node import Node
@@ -54,7 +56,7 @@ def _checked_sizes(node: Node, directions: int) -> int:
         raise ModelError(f"{node.op} needs the attribute 'hidden_size'")
     hidden = own.value if hidden is None else hidden
     rows = _GATES[node.op] * hidden
-    wanted = {1: (directions, rows, node.shape(0)[2]), 2: (directions, rows, hidden)}
+    wanted: dict[int, tuple[Any, ...]] = {1: (directions, rows, node.shape(0)[2]), 2: (directions, rows, hidden)}
     wanted |= {3: (directions, 2 * rows)} if node.optional(3) is not None else {}
     for k, shape in wanted.items():
         if len(node.shape(k)) != len(shape) or any(
