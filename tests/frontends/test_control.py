@@ -108,6 +108,13 @@ def test_loop_of_known_length() -> None:
     assert np.array_equal(rows, np.stack([X**2, 4 * X**2, 9 * X**2]))
 
 
+def test_declared_types_of_subgraph_outputs() -> None:
+    model = loop_model(3)
+    model.graph.node[0].attribute[0].g.output[0].CopyFrom(info("more", []))
+    with pytest.raises(ModelError, match=r"declared as f32, but the nodes give bool\[\]"):
+        load_onnx(model)
+
+
 def test_loops_that_are_not_unrolled() -> None:
     with pytest.raises(UnsupportedError, match="more than 256 trips"):
         load_onnx(loop_model(2**60))

@@ -19,7 +19,7 @@ from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.problems import Problems
 from tilewright.frontends.onnx.registry import Adapter, find_adapter
 from tilewright.frontends.onnx.structure import FunctionKey, function_key, live, node_label, ordered
-from tilewright.frontends.onnx.tensors import from_sparse, to_array
+from tilewright.frontends.onnx.tensors import dtype_of, from_sparse, to_array
 from tilewright.ir.core import Builder, Module, Value
 from tilewright.ir.diag import (
     InternalError,
@@ -114,6 +114,9 @@ class Importer:
         results = tuple(inner.find(o.name) for o in graph.output)
         if any(r is None for r in results):
             raise _BrokenInputError
+        for declared, value in zip(graph.output, results, strict=True):
+            assert value is not None
+            _check_declared(declared, _tensor_type(value))
         return tuple(r for r in results if r is not None)
 
     # The walk
@@ -274,6 +277,18 @@ class Importer:
 
 class _BrokenInputError(Exception):
     """A value that the node reads could not be translated; the problem is already recorded."""
+
+
+def _check_declared(info: onnx.ValueInfoProto, type: TensorType) -> None:
+    """ModelError when a subgraph's output is not of the element type that it is declared with."""
+    where = f"subgraph output '{shown(info.name)}'"
+    declared = info.type.tensor_type.elem_type
+    if declared and dtype_of(declared, where) != type.dtype:
+        raise ModelError(
+            f"declared as {dtype_of(declared, where)}, but the nodes give {type}",
+            where=where,
+            hint="the model contradicts itself; export it again",
+        )
 
 
 def _without(node: NodeProto, absent: set[str]) -> NodeProto:
