@@ -8,6 +8,7 @@ from tilewright.loops.lower import Lowered
 from tilewright.loops.nest import extent_of
 from tilewright.schedule.contraction import schedule_contraction
 from tilewright.schedule.maps import schedule_maps
+from tilewright.schedule.own_loops import schedule_own_loops
 from tilewright.schedule.rows import schedule_rows
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -17,6 +18,7 @@ _BY_KIND = {
     "reduce": (schedule_contraction, schedule_maps),
     "row": (schedule_rows, schedule_maps),
     "map": (schedule_maps,),
+    "irregular": (schedule_own_loops,),
 }
 
 

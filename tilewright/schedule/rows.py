@@ -36,7 +36,7 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     for loop in [op for op in s.func.body.walk() if is_loop(op)]:
         if loop.parent is not None and not any(is_loop(op) for op in body_of(loop).walk()):
-            _vectorize_inner(s, loop, target)
+            vectorize_inner(s, loop, target)
     s.simplify()
 
 
@@ -61,7 +61,7 @@ def _shared_axes(lowered: Lowered) -> int:
     return shared
 
 
-def _vectorize_inner(s: Schedule, loop: Op, target: Target) -> None:
+def vectorize_inner(s: Schedule, loop: Op, target: Target) -> None:
     """A reduction into lanes, or independent elements; loops that allow neither stay as they are."""
     lanes = lanes_for(loop, target)
     if lanes < 2 or kind_of(loop) != "serial":
