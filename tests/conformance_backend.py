@@ -8,6 +8,7 @@ inputs bound as constants: the specialisation that `constants=` offers to every 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,8 @@ def prepare(model: onnx.ModelProto, path: str | Path) -> Run:
     preset = {t.name for t in model.graph.initializer} | {s.values.name for s in model.graph.sparse_initializer}
     names = [i.name for i in model.graph.input if i.name not in preset]
     compiled: list[tilewright.Model] = []
-    try:
+    with suppress(ConstantNeededError):  # those are compiled below, once for each set of inputs
         compiled.append(tilewright.compile(str(path), options=OPTIONS))
-    except ConstantNeededError:
-        pass  # compiled below, once for each set of inputs
 
     def run(inputs: Sequence[Any]) -> list[np.ndarray]:
         given = dict(zip(names, inputs, strict=True))

@@ -372,5 +372,5 @@ def test_code_for_every_target(triple: str) -> None:
     "triple", ["x86_64-pc-windows-msvc", "wasm32-unknown-unknown", "armv7-unknown-linux"]
 )
 def test_targets_without_a_pool(triple: str) -> None:
-    with pytest.raises(ValueError, match="no thread pool for the (architecture|operating system)"):
+    with pytest.raises(ValueError, match=r"no thread pool for the (architecture|operating system)"):
         pool_ir(triple)

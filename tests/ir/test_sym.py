@@ -31,7 +31,7 @@ from tilewright.ir.symarith import _INTERNED
 
 N = var("n", 0, None)
 M = var("m", 1, None)
-I = var("i", 0, 5)
+I = var("i", 0, 5)  # noqa: E741
 IO = var("io")
 K = var("k", -7, 9)
 B = var("b", 0, 1)

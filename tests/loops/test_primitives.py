@@ -417,7 +417,7 @@ REFUSED = {
     "unknown tail": (
         DOUBLE,
         lambda f: split(f, find_loop(f, "i"), 4, "drop"),
-        "split loop 'i' (0..10, serial): tail 'drop' is none of guard, peel, branch",
+        "split loop 'i' (0..10, serial): tail 'drop' is none of guard, peel, branch, overlap",
     ),
     "peel a parallel loop": (
         SYMBOLIC,

@@ -117,7 +117,7 @@ def test_foreign_missing_and_too_new_files(tmp_path: Path, saved: bytes) -> None
         load(damaged(tmp_path, bytes(newer)))
     with pytest.raises(ArtifactError, match="No such file"):
         load(tmp_path / "absent.tw")
-    with pytest.raises(ArtifactError, match="Is a directory|not a regular file"):
+    with pytest.raises(ArtifactError, match=r"Is a directory|not a regular file"):
         load(tmp_path)
     with pytest.raises(ArtifactError, match="not a regular file"):
         load("/dev/null")
@@ -199,7 +199,7 @@ def test_refused_writes_name_the_reason(tmp_path: Path, monkeypatch) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(ArtifactError, match="cannot write.*Permission denied"):
+    with pytest.raises(ArtifactError, match=r"cannot write.*Permission denied"):
         static_artifact().save(tmp_path / "model.tw")
     assert list(tmp_path.iterdir()) == []
 

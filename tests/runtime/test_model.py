@@ -89,7 +89,7 @@ def test_foreign_arrays(static: Model) -> None:
 
     np.testing.assert_array_equal(static(Dlpack())[0], Y)
     np.testing.assert_array_equal(static(Array())[0], Y)
-    with pytest.raises(InputError, match="input 'x'.*Broken.*the tensor is on a device"):
+    with pytest.raises(InputError, match=r"input 'x'.*Broken.*the tensor is on a device"):
         static(Broken())
 
 
@@ -133,8 +133,10 @@ def test_python_numbers_do_not_change_in_kind() -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"]
-    + ["float64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"],
+    [
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"),
+    ],
 )
 def test_every_dtype_passes_through(dtype: str) -> None:
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))

@@ -81,7 +81,10 @@ CASES = (
     Case("dense dynamic", (f32(N, 64),), (data(33, 64),), dense),
     Case("dense one row", (f32(1, 64),), (data(1, 64),), dense),
     Case("dense overlap", (f32(2, 37, 64),), (data(2, 37, 64),), dense),
-    Case("matmul alone, odd columns", (f32(3, N, 64),), (data(3, 17, 64),), lambda x: contract.matmul(x, constant(W[:, :37]))),
+    Case(
+        "matmul alone, odd columns", (f32(3, N, 64),), (data(3, 17, 64),),
+        lambda x: contract.matmul(x, constant(W[:, :37])),
+    ),
     Case("costly epilogue", (f32(20, 64),), (data(20, 64),), lambda x: ew.tanh(dense(x))),
     Case("strided columns", (f32(2, 9, 32), f32(2, 21, 32)), (data(2, 9, 32), data(2, 21, 32)),
          lambda x, y: contract.matmul(x, y, transpose_b=True)),

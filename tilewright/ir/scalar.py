@@ -116,7 +116,10 @@ SCALAR_OPS: Mapping[str, ScalarOp] = {s.name: s for s in _TABLE}
 
 
 COSTLY = frozenset(
-    ["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "atan2", "div", "rem", "mod", "sqrt", "rsqrt"]
+    [
+        *("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "div", "rem", "mod", "sqrt", "rsqrt"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2"),
+    ]
 )
 """Scalar ops that are worth a store and a load rather than computing them twice."""
 

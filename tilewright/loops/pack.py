@@ -54,9 +54,9 @@ def pack(
           for k { for ii { S(p[k, ii]) } }
         }
 
-    With `only`, just that load uses the tile. Elements outside of the buffer are zeros in the tile, so conditions that only keep a load inside of the
-    buffer (with `other` 0) are dropped at the uses. ScheduleError when the loop writes the buffer, or the
-    part that it reads has no known bounds or sizes.
+    With `only`, just that load uses the tile. Elements outside of the buffer are zeros in the tile, so conditions
+    that only keep a load inside of the buffer (with `other` 0) are dropped at the uses. ScheduleError when the
+    loop writes the buffer, or the part that it reads has no known bounds or sizes.
     """
     refuse_in_vector("pack", buffer, [*enclosing_loops(loop), loop])
     found = [a for a in accesses(body_of(loop)) if a.buffer is buffer]

@@ -120,7 +120,7 @@ def _assign_roles(stage: Stage, loops: list[Op], accumulator: Value, axis_of: di
         if o is vector:
             continue
         only_columns = bool(moved[o]) and moved[o] <= with_vector and extent_of(o).is_const
-        if only_columns and extent_of(vector).is_const and extent_of(vector).value * _bytes(accumulator) == VECTOR_BYTES:
+        if only_columns and _known(extent_of(vector)) == VECTOR_BYTES / _bytes(accumulator):
             block = o if len(with_vector) == 1 else block
         if moved[o] - with_vector or (len(with_vector) > 1 and moved[o]):
             row = o
@@ -143,7 +143,8 @@ def _operands_moving(stage: Stage, axis: int | None) -> set[Op]:
 
 def _tile_for(stage: Stage, roles: _Roles, accumulator: Value, target: Target) -> Tile:
     lanes = max(1, VECTOR_BYTES // _bytes(accumulator))
-    registers = Registers(target.vector_registers, max(1, target.vector_bits // 8 // _bytes(accumulator)), target.embedded_broadcast)
+    in_register = max(1, target.vector_bits // 8 // _bytes(accumulator))
+    registers = Registers(target.vector_registers, in_register, target.embedded_broadcast)
     width = extent_of(roles.vector)
     while width.is_const and lanes > 1 and lanes // 2 >= width.value:
         lanes //= 2

@@ -84,7 +84,7 @@ def choose_tile(shape: Contraction, registers: Registers, l2: int) -> Tile:
             continue
         for rows in range(1, 29):
             tile = Tile(rows, columns, shape.lanes)
-            if shape.rows is not None and rows > shape.rows or registers_used(tile, registers) > registers.count:
+            if (shape.rows is not None and rows > shape.rows) or registers_used(tile, registers) > registers.count:
                 break
             cost = _cost(shape, tile, registers, l2)
             if best is None or (cost, -columns) < best[:2]:
