@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 
 from tests import models
 from tilewright.cli.app import COMMANDS, commands
+from tilewright.cli.tensors import dtype_of, make_inputs, read_array
+from tilewright.runtime import TensorInfo
 
 
 def call(*arguments: object) -> Result:
@@ -81,6 +83,24 @@ def test_bench_says_what_is_missing(mlp: Path, monkeypatch: pytest.MonkeyPatch) 
     result = call("bench", mlp, "--vs", "openvino", "--rounds", 1)
     assert result.exit_code == 1
     assert "openvino is not installed" in result.output and "pip install" in result.output
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int4", "uint8", "int64", "float16", "bfloat16", "float8_e5m2"])
+def test_random_inputs_have_the_type_and_stay_finite(dtype: str) -> None:
+    infos = [TensorInfo("x", dtype, (2, "n")), TensorInfo("s", dtype, ())]
+    made = make_inputs(infos, ["random"], {"n": 50})
+    assert made["x"].shape == (2, 50) and made["s"].shape == ()
+    for array in made.values():
+        assert array.dtype.name == dtype
+        assert np.isfinite(array.astype(np.float64)).all()
+    assert np.unique(made["x"].astype(np.float64)).size > 1
+
+
+def test_files_of_types_that_numpy_does_not_know_are_read(tmp_path: Path) -> None:
+    array = np.arange(4).astype(dtype_of(TensorInfo("x", "bfloat16", (4,))))
+    np.save(tmp_path / "x.npy", array)
+    found = read_array(tmp_path / "x.npy", TensorInfo("x", "bfloat16", (4,)))
+    assert found.dtype.name == "bfloat16" and found.astype(np.float64).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

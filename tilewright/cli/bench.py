@@ -137,7 +137,7 @@ def table(contenders: Sequence[Contender]) -> Table:
     ours = contenders[0]
     made = Table(box=None, header_style="bold")
     made.add_column("engine")
-    for column in ("load s", "10 % ms", "median ms", "90 % ms", "calls", "of ours", "difference"):
+    for column in ("load s", "10 % ms", "median ms", "90 % ms", "calls", "/ ours", "difference"):
         made.add_column(column, justify="right", no_wrap=True)
     base = statistics.median(ours.seconds)
     for contender in contenders:

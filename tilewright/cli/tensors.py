@@ -16,6 +16,8 @@ from tilewright.runtime.errors import InputError
 MAX_INTEGER = 10
 """Random integers are below this: most are ids into tables, and few tables are smaller."""
 
+FOUR_BITS = ("int4", "uint4")
+
 input_option = click.option(
     "--input", "specs", multiple=True, metavar="NAME=FILE.npy|random|zeros",
     help="Value of an input; without NAME= for all inputs that are not named.",
@@ -88,12 +90,11 @@ def _value(info: TensorInfo, spec: str, dims: Mapping[str, int], rng: np.random.
     if spec == "zeros":
         return np.zeros(shape, dtype)
     if dtype == np.bool_:
-        return rng.random(shape) < 0.5
-    if np.issubdtype(dtype, np.integer) or dtype.name in ("int4", "uint4"):
-        return rng.integers(
-            0, 7 if "4" in dtype.name[-2:] and dtype.itemsize == 1 else MAX_INTEGER, shape
-        ).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+        return np.asarray(rng.random(shape) < 0.5)
+    if np.issubdtype(dtype, np.integer) or dtype.name in FOUR_BITS:
+        limit = 7 if dtype.name in FOUR_BITS else MAX_INTEGER
+        return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
+    return np.asarray(rng.standard_normal(shape)).astype(dtype)
 
 
 def _size(dim: int | str, info: TensorInfo, dims: Mapping[str, int]) -> int:
