@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.diag import Loc, UNKNOWN
+from tilewright.ir.diag import UNKNOWN, Loc
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import Type
 
