@@ -1,7 +1,8 @@
 """From fused regions to scheduled kernels: equal regions are lowered and scheduled once.
 
-Each `fused` op of the main function becomes a `call {kernel, dims}`; kernels join the module as Funcs of the loops
-level. Constant operands that a schedule wants packed are repacked here, so packing costs nothing at run time.
+Each `fused` op of the main function becomes a `call {kernel, dims}`; kernels join the module as Funcs of the
+loops level. Constant operands that a schedule wants packed are repacked here, so packing costs nothing at run
+time.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block, substitute
+from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark
-from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
 from tilewright.loops.lower import lower_region
 from tilewright.loops.packing import apply_packing
 from tilewright.schedule.defaults import schedule_kernel
+from tilewright.schedule.regions import Canonical, canonical_regions
 from tilewright.target.target import Target
 
 
@@ -38,27 +40,27 @@ class _Kernels:
 
     def run(self) -> None:
         body = self.module.main.body
+        canonical = canonical_regions([op for op in body.ops if op.name == "fused"])
         ops: list[Op] = []
         for op in body.ops:
             if op.name != "fused":
                 ops.append(op)
                 continue
-            call, before = self._call(op)
+            call, before = self._call(canonical[op])
             ops += [*before, call]
         replace_in_block(body, ops)
 
-    def _call(self, region: Op) -> tuple[Op, list[Op]]:
-        """The call that stands for `region`, and the ops that make its packed constants."""
-        dims = _dims(region)
-        canonical = {d: var(f"n{k}", *d.bounds) for k, d in enumerate(dims)}
+    def _call(self, canonical: Canonical) -> tuple[Op, list[Op]]:
+        """The call that stands for a region, and the ops that make its packed constants."""
+        region = canonical.region
         constant = tuple(v.op is not None and v.op.name == "constant" for v in region.operands)
-        key = (_structure(region, canonical), constant)
+        key = (canonical.key, constant)
         kernel = self.by_key.get(key)
         if kernel is None:
-            kernel = self._kernel(_renamed(region, canonical), constant)
+            kernel = self._kernel(canonical.detached(), constant)
             self.by_key[key] = kernel
         operands, before = self._pack_operands(region.operands, kernel)
-        actual = {c: d for d, c in canonical.items()}
+        actual = canonical.actual()
         attrs = {"kernel": kernel.name, "dims": tuple(actual[d] for d in kernel.attrs["dims"])}
         call = Op("call", operands, [v.type for v in region.results], attrs, loc=region.loc)
         for old, new in zip(region.results, call.results, strict=True):
@@ -94,62 +96,3 @@ class _Kernels:
             array = np.ascontiguousarray(apply_packing(self.module.constants[name], packing))
             self.packed[key] = self.module.add_constant(f"{name}.packed", array)
         return self.packed[key]
-
-
-def _dims(region: Op) -> tuple[Sym, ...]:
-    """Variables that the region's types and attributes mention, in a fixed order."""
-    seen: dict[Sym, None] = {}
-
-    def visit(x: Any) -> None:
-        if isinstance(x, Sym):
-            seen.update(dict.fromkeys(sorted(x.vars, key=str)))
-        elif isinstance(x, tuple):
-            for item in x:
-                visit(item)
-        elif isinstance(x, TensorType):
-            visit(x.shape)
-
-    for value in (*region.blocks[0].args, *region.results):
-        visit(value.type)
-    for op in region.blocks[0].ops:
-        for attr in op.attrs.values():
-            visit(attr)
-    return tuple(seen)
-
-
-def _structure(region: Op, canonical: dict[Sym, Sym]) -> Any:
-    """A hashable description of what the region computes, equal for regions that can share a kernel."""
-    numbers: dict[Value, int] = {a: k for k, a in enumerate(region.blocks[0].args)}
-    rows: list[Any] = [region.attrs.get("kind"), *(_type_key(a, canonical) for a in region.blocks[0].args)]
-    for op in region.blocks[0].ops:
-        attrs = tuple((k, substitute(v, canonical)) for k, v in sorted(op.attrs.items()))
-        rows.append((op.name, tuple(numbers[v] for v in op.operands), attrs))
-        for v in op.results:
-            numbers[v] = len(numbers)
-            rows.append(_type_key(v, canonical))
-    return tuple(rows)
-
-
-def _type_key(value: Value, canonical: dict[Sym, Sym]) -> Any:
-    assert isinstance(value.type, TensorType)
-    return value.type.dtype.name, substitute(value.type.shape, canonical)
-
-
-def _renamed(region: Op, canonical: dict[Sym, Sym]) -> Op:
-    """A copy of the region over canonical dims, detached from the graph."""
-
-    def rename(value: Value) -> TensorType:
-        assert isinstance(value.type, TensorType)
-        return TensorType(value.type.dtype, substitute(value.type.shape, canonical))
-
-    (old,) = region.blocks
-    block = Block([rename(a) for a in old.args], [a.name for a in old.args])
-    values: dict[Value, Value] = dict(zip(old.args, block.args, strict=True))
-    for op in old.ops:
-        attrs = {k: substitute(v, canonical) for k, v in op.attrs.items()}
-        copy = Op(op.name, [values[v] for v in op.operands], [rename(v) for v in op.results], attrs, loc=op.loc)
-        for before, after in zip(op.results, copy.results, strict=True):
-            after.name = before.name
-            values[before] = after
-        block.append(copy)
-    return Op("fused", [], [rename(v) for v in region.results], region.attrs, [block], region.loc)
