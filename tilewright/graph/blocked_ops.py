@@ -190,10 +190,11 @@ def _product(op: Op, forms: Forms) -> None:
 
 
 def _depthwise(op: Op, window: _Window, forms: Forms) -> None:
+    """Conditions cost little here: each load serves one product, and padding apart would be another pass."""
     w = _filled_weights(op, forms, False, len(window.kernel))
-    x = window.padded(forms.blocked(op.operands[0]), 1)
-    channels = shape_of(w)[0].value
-    forms.set_blocked(op.result, depthwise_blocked(x, w, channels=channels, **window.attrs))
+    pads = {"pads_begin": window.before, "pads_end": window.after}
+    x, channels = forms.blocked(op.operands[0]), shape_of(w)[0].value
+    forms.set_blocked(op.result, depthwise_blocked(x, w, channels=channels, **pads, **window.attrs))
 
 
 def _conv_transpose(op: Op, forms: Forms, ctx: PassContext) -> bool:
