@@ -13,6 +13,7 @@ from tilewright import link
 from tilewright.codegen.emit import compile_all
 from tilewright.codegen.program import program_ir
 from tilewright.frontends.onnx import load_onnx
+from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Module
@@ -59,6 +60,7 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
     clock = _Clock()
     ctx = PassContext(target, options)
     nodes = len(module.main.body.ops)
+    taken_for_granted = assumptions(module)
     lower_graph(module, ctx, options)
     clock.lap("graph")
     schedule_regions(module, target, ctx.remarks)
@@ -66,7 +68,7 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
     storage = assign_storage(module.main)
     constants = link.lay_out_constants(module)
     kernels = link.emit_kernels(module, target)
-    program = link.make_program(module, storage, constants, kernels)
+    program = link.make_program(module, storage, constants, kernels, taken_for_granted)
     text = program_ir(program, target)
     clock.lap("emit")
     objects = compile_all(link.texts_of(text, kernels, target), target, options.compile_threads or target.cores)

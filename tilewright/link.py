@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 import tilewright
+from tilewright.codegen.checks import Check
 from tilewright.codegen.llvm import KernelText, kernel_ir
 from tilewright.codegen.pool import pool_ir
 from tilewright.codegen.program import (
     BufferRef,
+    Condition,
     Dim,
     InputAxis,
     InputElement,
@@ -20,6 +22,7 @@ from tilewright.codegen.program import (
     ProgramText,
     kernel_step,
 )
+from tilewright.graph.assumptions import Assumption
 from tilewright.ir.core import Builder, Func, Module, Op, Value
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
@@ -75,9 +78,13 @@ def emit_kernels(module: Module, target: Target) -> dict[str, KernelText]:
 
 
 def make_program(
-    module: Module, storage: Storage, constants: Constants, kernels: dict[str, KernelText]
+    module: Module,
+    storage: Storage,
+    constants: Constants,
+    kernels: dict[str, KernelText],
+    assumed: Sequence[Assumption] = (),
 ) -> Program:
-    """The calls of the main function with the addresses of their buffers."""
+    """The calls of the main function with the addresses of their buffers; what is assumed is checked before."""
     main = module.main
     steps = []
     for op in main.body.ops:
@@ -90,7 +97,8 @@ def make_program(
         outputs=tuple(_tensor(v).shape for v in main.returns),
         steps=tuple(steps),
         arena=storage.arena.total,
-        dims=_dims(main),
+        dims=_dims(main, assumed),
+        conditions=tuple(Condition(a.holds, Check("InputError", f"{a.message} (in {a.loc})")) for a in assumed),
     )
 
 
@@ -100,14 +108,14 @@ def _buffer(place: Place, constants: Constants) -> BufferRef:
     return BufferRef(place.base, place.index, place.offset)
 
 
-def _dims(main: Func) -> tuple[Dim, ...]:
+def _dims(main: Func, assumed: Sequence[Assumption]) -> tuple[Dim, ...]:
     """Where the variables get their values: axes of inputs, and elements of small integer inputs."""
     found: dict[Sym, Dim] = {}
     for k, arg in enumerate(main.args):
         for axis, d in enumerate(_tensor(arg).shape):
             if d.kind == "var":
                 found.setdefault(d, Dim(d, InputAxis(k, axis)))
-    used = _variables_used(main)
+    used = _variables_used(main).union(*(a.holds.vars for a in assumed))
     for k, arg in enumerate(main.args):
         symbols = input_variables(arg)
         for i, v in enumerate(symbols.flat if symbols is not None else ()):

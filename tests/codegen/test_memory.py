@@ -240,6 +240,25 @@ def test_lanes_reduce(lanes: int, combine: str) -> None:
     np.testing.assert_allclose(y[0], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("combine", ["and", "or"])
+def test_lanes_reduce_of_booleans(combine: str) -> None:
+    from tilewright.ir.types import ScalarType
+    from tilewright.ops.trace import Scalar
+
+    def body(t: Trace, a: list[Array]) -> None:
+        with t.loop(4, "i") as i:
+            lanes = t.alloc(dt.bool_, (8,), "reg")
+            with t.loop(8, "j", "vector") as j:
+                lanes.store((j,), a[0][i, j])
+            op = t.builder.emit("lanes_reduce", [lanes.value], [ScalarType(dt.bool_)], {"combine": combine})
+            a[1].store((i,), Scalar(t, op.result))
+
+    x = np.array([[False] * 8, [True] * 8, [True] + [False] * 7, [True] * 7 + [False]])
+    y = np.zeros(4, bool)
+    run_kernel(kernel([buffer(dt.bool_, [4, 8]), buffer(dt.bool_, [4])], body), [x, y])
+    np.testing.assert_array_equal(y, x.all(1) if combine == "and" else x.any(1))
+
+
 def test_scratch_memory_of_symbolic_size() -> None:
     def body(t: Trace, a: list[Array]) -> None:
         with t.loop(3, "i", "parallel") as i:

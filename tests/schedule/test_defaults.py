@@ -47,7 +47,7 @@ class Case:
     name: str
     types: tuple[TensorType, ...]
     arrays: tuple[np.ndarray, ...]
-    body: Callable[..., Value]
+    body: Callable[..., Value | tuple[Value, ...]]
     kernels: int = 1
 
 
@@ -69,6 +69,12 @@ def layer_norm(x: Value, scale: Value) -> Value:
     centred = ew.sub(x, mean)
     variance = ew.mul(reduce.reduce_sum(ew.mul(centred, centred), axes=(1,), keepdims=True), 1 / 70)
     return ew.mul(ew.mul(centred, ew.rsqrt(ew.add(variance, 1e-5))), scale)
+
+
+def steps(x: Value) -> tuple[Value, ...]:
+    y = ew.exp(x)
+    z = ew.add(y, 1.0)
+    return y, z, ew.mul(z, z)
 
 
 def heads(x: Value) -> Value:
@@ -100,6 +106,7 @@ CASES = (
     Case("mean over the middle", (f32(2, 4, 7, 7, 16),), (data(2, 4, 7, 7, 16),),
          lambda x: ew.mul(reduce.reduce_sum(x, axes=(2, 3), keepdims=True), 1 / 49)),
     Case("transpose", (f32(2, N, 5),), (data(2, 13, 5),), lambda x: view.transpose(x, perm=(0, 2, 1))),
+    Case("all steps are results", (f32(5, N),), (data(5, 13),), steps),
     Case("concat", (f32(2, N), f32(2, 5)), (data(2, 13), data(2, 5)), lambda x, y: view.concat(x, y, axis=1)),
 )  # fmt: skip
 IDS = [case.name for case in CASES]

@@ -13,7 +13,7 @@ from tilewright.codegen.convert import convert
 from tilewright.codegen.indices import TRUE, Flag, Indices, Iota, Wide
 from tilewright.codegen.integers import is_zero, safe_divisor, zero_where
 from tilewright.codegen.lanes import Reg, literal, memory_type
-from tilewright.codegen.memory import Buffer, Guard, Memory
+from tilewright.codegen.memory import Buffer, Guard, Memory, stored_as
 from tilewright.codegen.scalars import apply_scalar, horizontal
 from tilewright.codegen.text import Text
 from tilewright.codegen.vectorizable import segments, why_serial
@@ -387,7 +387,8 @@ class _Kernel:
         name = self.text.emit(
             f"load <{count} x {memory_type(element)}>, ptr {buffer.pointer}, align {element.bytes}"
         )
-        self.values[op.result] = horizontal(self.text, op.attrs["combine"], Reg(name, element, count))
+        lanes = self.memory.from_memory(Reg(name, stored_as(element), count), element)
+        self.values[op.result] = horizontal(self.text, op.attrs["combine"], lanes)
 
 
 def _nonzero_const(op: Op) -> bool:

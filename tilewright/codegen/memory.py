@@ -67,14 +67,14 @@ class Memory:
         if _in_registers(buffer, where, lanes):
             return self._load_register(buffer, where, lanes, guard, other)
         if where.general is None and where.stride == 0:
-            return self._from_memory(self._load_one(buffer, where, guard, other, lanes), dtype)
+            return self.from_memory(self._load_one(buffer, where, guard, other, lanes), dtype)
         if where.general is None and where.stride in (1, -1):
             raw = self._load_run(buffer, where, lanes, guard, other)
         elif where.general is None and where.stride in _SHUFFLED_STRIDES and guard.lanes is None:
             raw = self._load_strided(buffer, where, lanes, guard, other)
         else:
             raw = self._gather(buffer, where, lanes, guard, other)
-        return self._from_memory(raw, dtype)
+        return self.from_memory(raw, dtype)
 
     def _load_register(
         self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
@@ -82,7 +82,7 @@ class Memory:
         """An element (or a run of them) of a register array: read whatever the guard says, then chosen."""
         dtype = buffer.type.dtype
         count = lanes if where.stride == 1 else 1
-        found = self._from_memory(
+        found = self.from_memory(
             self._plain_load(self._pointer(buffer, where.constant, 0), dtype, count), dtype
         )
         for flag in (guard.lanes, None if guard.uniform is None else Reg(guard.uniform, dt.bool_)):
@@ -124,7 +124,7 @@ class Memory:
         type = vector(element, n)
         rest = self._other(dtype, other, n)
         call = f"call {type} @llvm.masked.load.{_suffix(element, n)}.p0(ptr align {dtype.bytes} {pointer}, "
-        return Reg(self.text.emit(f"{call}{mask.typed}, {type} {rest.name})"), _stored(dtype), n)
+        return Reg(self.text.emit(f"{call}{mask.typed}, {type} {rest.name})"), stored_as(dtype), n)
 
     def _load_strided(
         self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
@@ -171,7 +171,7 @@ class Memory:
         type, rest = vector(element, lanes), self._other(dtype, other, lanes)
         name = f"llvm.masked.gather.{_suffix(element, lanes)}.v{lanes}p0"
         operands = f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed}, {type} {rest.name}"
-        return Reg(self.text.emit(f"call {type} @{name}({operands})"), _stored(dtype), lanes)
+        return Reg(self.text.emit(f"call {type} @{name}({operands})"), stored_as(dtype), lanes)
 
     # Stores
 
@@ -223,7 +223,7 @@ class Memory:
 
     def _plain_load(self, pointer: str, dtype: DType, lanes: int) -> Reg:
         return self.text.reg(
-            _stored(dtype),
+            stored_as(dtype),
             lanes,
             f"load {vector(memory_type(dtype), lanes)}, ptr {pointer}, align {dtype.bytes}",
         )
@@ -276,7 +276,7 @@ class Memory:
         return self.text.emit(f"select i1 {guard.uniform}, ptr {pointer}, ptr @{found}")
 
     def _other(self, dtype: DType, other: float | int, lanes: int) -> Reg:
-        stored = _stored(dtype)
+        stored = stored_as(dtype)
         value = literal(stored, int(bool(other)) if dtype.kind == "bool" else other)
         return self.text.splat(Reg(value, stored), lanes)
 
@@ -286,7 +286,7 @@ class Memory:
             x.dtype, x.lanes, f"shufflevector {x.typed}, {x.type} poison, <{x.lanes} x i32> <{order}>"
         )
 
-    def _from_memory(self, raw: Reg, dtype: DType) -> Reg:
+    def from_memory(self, raw: Reg, dtype: DType) -> Reg:
         """Booleans are bytes in memory; 4-bit integers are bytes whose upper half says nothing."""
         if dtype.kind == "bool":
             zero = self.text.splat(Reg("0", dt.u8), raw.lanes)
@@ -313,7 +313,8 @@ def _in_registers(buffer: Buffer, where: Affine, lanes: int) -> bool:
     return where.constant >= 0 and last < buffer.type.size.value * buffer.private
 
 
-def _stored(dtype: DType) -> DType:
+def stored_as(dtype: DType) -> DType:
+    """How elements of `dtype` lie in memory: booleans as bytes."""
     return dt.u8 if dtype.kind == "bool" else dtype
 
 

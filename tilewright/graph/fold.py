@@ -19,6 +19,9 @@ from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.interp import evaluate_op
 
+TABLE_WORK = 16
+"""Ops that may work on the elements of a table before gathers read it."""
+
 _DIRECT: Mapping[str, Callable[[np.ndarray, Mapping[str, Any], tuple[int, ...]], np.ndarray]] = {
     "transpose": lambda x, attrs, shape: np.ascontiguousarray(x.transpose(attrs["perm"])),
     "reshape": lambda x, attrs, shape: x.reshape(shape),
@@ -118,10 +121,17 @@ def _is_closed(op: Op) -> bool:
 
 
 def _is_table(op: Op) -> bool:
-    """Whether only gathers read the result, at most after elementwise work: few of its elements are
+    """Whether only gathers read the result, at most after a little elementwise work: few of its elements are
     needed."""
-    users = [u for v in op.results for u in v.users]
-    return all(u.name == "gather" or (u.name in ELEMENTWISE and _is_table(u)) for u in users)
+    reached = {op}
+    pending = [op]
+    while pending:
+        users = {u for v in pending.pop().results for u in v.users if u.name != "gather"} - reached
+        reached |= users
+        if len(reached) > TABLE_WORK or any(u.name not in ELEMENTWISE for u in users):
+            return False
+        pending += users
+    return True
 
 
 def _bytes(type: TensorType) -> int:

@@ -37,7 +37,10 @@ def surely_different(a: Sym, b: Sym) -> bool:
 
 
 def common_dim(a: Sym, b: Sym) -> Sym:
-    """The broadcast of two dims; where one is not known, they are taken to be equal, a constant preferred."""
+    """The broadcast of two dims; where one is not known, they are taken to be equal, the simpler preferred.
+
+    The choice does not depend on the order of the two.
+    """
     if a == b or b == 1:
         return a
     if a == 1:
@@ -48,7 +51,7 @@ def common_dim(a: Sym, b: Sym) -> Sym:
         and (b.is_const or (b.bounds[0] or 0) > 1)
     ):
         raise ValueError(f"dims {a} and {b} neither are equal nor is one of them 1")
-    return b if b.is_const else a
+    return min(a, b, key=lambda d: (not d.is_const, len(str(d)), str(d)))
 
 
 def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:

@@ -1,0 +1,71 @@
+"""What graphs take for granted about dims: found in the graph, and checked when a model is called."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+import tilewright
+from tests.graph.programs import program, weights
+from tilewright.graph.assumptions import assumptions
+from tilewright.ir.sym import Sym, var
+from tilewright.ops import contract, norm, view
+from tilewright.ops import elementwise as ew
+from tilewright.runtime.errors import InputError
+
+A, B, K = var("a", 0), var("b", 0), var("k", 0)
+
+
+def found(body, *shapes) -> list[str]:
+    return [str(made.holds) for made in assumptions(program(body, *shapes))]
+
+
+@pytest.mark.parametrize(
+    ("body", "shapes", "wanted"),
+    [
+        (ew.add, ((A,), (B,)), ["a == b"]),
+        (ew.add, ((A, 4), (1, B)), ["b == 4"]),
+        (ew.add, ((A, K), (A, K)), []),
+        (ew.add, ((A, K), (1, K)), []),
+        (contract.matmul, ((2, A), (B, 3)), ["a == b"]),
+        (lambda x: contract.matmul(x, weights(8, 3)), ((B, A),), ["a == 8"]),
+        (lambda x, y: view.concat(x, y, axis=0), ((A, K), (B, 5)), ["k == 5"]),
+        (lambda x: view.reshape(x, shape=(B,)), ((A, 2),), ["2*a == b"]),
+        (lambda x: view.slice_(x, starts=(0,), sizes=(3,), steps=(1,)), ((A,),), ["a >= 3"]),
+        (lambda x, s, b: norm.layer_norm(x, s, b, axis=-1, epsilon=1e-5), ((A, K), (B,), (B,)), ["b == k"]),
+        (ew.add, ((3, 4), (4,)), []),
+    ],
+)
+def test_assumptions_of_a_graph(body, shapes: tuple[tuple[Sym | int, ...], ...], wanted: list[str]) -> None:
+    assert found(body, *shapes) == wanted
+
+
+def test_alike_ops_assume_once() -> None:
+    assert found(lambda x, y: ew.add(ew.mul(x, y), ew.add(x, y)), (A,), (B,)) == ["a == b"]
+
+
+def two_inputs(op: str, shapes: tuple[list[str | int], list[str | int]], **attrs: int) -> ModelProto:
+    info = helper.make_tensor_value_info
+    ins = [info(name, TensorProto.FLOAT, shape) for name, shape in zip("xy", shapes, strict=True)]
+    node = helper.make_node(op, ["x", "y"], ["z"], name="the_node", **attrs)
+    out = info("z", TensorProto.FLOAT, [f"r{k}" for k in range(len(shapes[0]))])
+    graph = helper.make_graph([node], "g", ins, [out])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "dims", "good", "bad"),
+    [
+        ("Add", {}, (["a"], ["b"]), ((50,), (50,)), ((50,), (7,))),
+        ("Add", {}, (["a"], ["b"]), ((50,), (50,)), ((7,), (50,))),
+        ("MatMul", {}, (["m", "k"], ["l", "n"]), ((2, 3), (3, 4)), ((2, 3), (5, 4))),
+        ("Concat", {"axis": 0}, (["m", "k"], ["n", "l"]), ((2, 3), (5, 3)), ((2, 3), (5, 4))),
+    ],
+)
+def test_calls_that_break_an_assumption_are_refused(op, attrs, dims, good, bad) -> None:
+    model = tilewright.compile(two_inputs(op, dims, **attrs), cache=False, threads=1)
+    (result,) = model(*[np.ones(s, np.float32) for s in good])
+    assert result.size
+    with pytest.raises(InputError, match=r"it must be that .* == .*the_node"):
+        model(*[np.ones(s, np.float32) for s in bad])

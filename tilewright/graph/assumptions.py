@@ -1,0 +1,85 @@
+"""What a graph takes for granted about its symbolic dims, so that a program can check it when it is called.
+
+Type rules take two dims for equal when nothing says that they differ (`x: f32[a] + y: f32[b]`). Kernels rely on it:
+they would read beyond the end of a buffer otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir.core import Block, Builder, Module, Op
+from tilewright.ir.diag import Loc
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym, eq, le
+from tilewright.ir.types import TensorType, product
+from tilewright.ops.define import OPERATORS
+
+_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | {"cast", "select", "expand", "concat", "matmul", "conv", "conv_transpose"}
+"""Operators that read an axis along one of their own from its start to its end; others may read a part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A condition over the dims of a graph, what it says in words, and the op that relies on it."""
+
+    holds: Sym
+    message: str
+    loc: Loc
+
+
+def assumptions(module: Module) -> tuple[Assumption, ...]:
+    """All that the ops of `module.main` assume and that is not known to hold, each once; () for static shapes."""
+    found: dict[Sym, Assumption] = {}
+    alike: set[Any] = set()
+    for op in module.main.body.ops:
+        for made in _of_op(op, op.loc, module, alike):
+            found.setdefault(made.holds, made)
+    return tuple(found.values())
+
+
+def _of_op(op: Op, loc: Loc, module: Module, alike: set[Any]) -> Iterator[Assumption]:
+    """What `op` assumes; nothing for one that assumes the same as one before."""
+    operator = OPERATORS.get(op.name)
+    types = [v.type for v in op.operands if isinstance(v.type, TensorType)]
+    key = (op.name, *((t.dtype, t.shape) for t in types), *sorted(op.attrs.items(), key=lambda item: item[0]))
+    if operator is None or all(t.is_static for t in types) or key in alike:
+        return
+    alike.add(key)
+    if op.name == "reshape":
+        yield from _same_size(op, types[0], loc)
+    elif operator.kind == "primitive":
+        yield from _of_primitive(op, types, loc)
+    elif operator.kind == "composite":
+        block = Block(types)
+        with Builder(block, module):
+            operator.expand(block.args, op.attrs)
+        for inner in block.ops:
+            yield from _of_op(inner, loc, module, alike)
+
+
+def _same_size(op: Op, type: TensorType, loc: Loc) -> Iterator[Assumption]:
+    result = op.result.type
+    assert isinstance(result, TensorType)
+    holds = eq(product(type.shape), product(result.shape))
+    if not holds.is_const:
+        yield Assumption(holds, f"{type} cannot be reshaped to {result}: it must be that {holds}", loc)
+
+
+def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Assumption]:
+    """From the reads along axes: those under guards, and at computed positions, see to their limits themselves."""
+    computation = OPERATORS[op.name].compute(types, op.attrs)
+    extents = dict((*computation.axes, *computation.reduce))
+    operands = dict(zip(computation.body.args, types, strict=True))
+    relation = eq if op.name in _READS_WHOLE_AXES else le
+    for load in (o for o in computation.body.ops if o.name == "load"):
+        type = operands[load.operands[0]]
+        guarded = {v for g in load.attrs.get("guard", ()) for v in g.vars}
+        for index, dim in zip(load.attrs["idx"], type.shape, strict=True):
+            if index not in extents or index in guarded:
+                continue
+            holds = relation(extents[index], dim)
+            if not holds.is_const:
+                yield Assumption(holds, f"{op.name} of {', '.join(map(str, types))}: it must be that {holds}", loc)
