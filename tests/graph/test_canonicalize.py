@@ -80,6 +80,10 @@ CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
         ),
         ["add", "max"],
     ),
+    "rows that are summed stay rows": (
+        lambda x: rd.reduce_sum(vw.transpose(x, perm=(0, 2, 1)), axes=(2,), keepdims=False),
+        ["transpose", "reduce_sum"],
+    ),
     "transposes around a reduction": (
         lambda x: vw.transpose(rd.reduce_max(vw.transpose(x, perm=(2, 0, 1)), axes=(1,)), perm=(1, 2, 0)),
         ["reduce_max"],

@@ -62,12 +62,18 @@ def transpose_below_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replaceme
 
 @rule("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
 def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """A reduction of a transpose reduces the axes where they were; what is left is transposed."""
+    """A reduction of a transpose reduces the axes where they were; what is left is transposed.
+
+    Not where that turns sums over contiguous rows into sums over elements that lie far apart.
+    """
     inner = defining(op.operands[0], "transpose")
     if inner is None:
         return None
     perm: Perm = tuple(inner.attrs["perm"])
     axes = tuple(sorted(perm[a % len(perm)] for a in op.attrs["axes"]))
+    reduces_rows = any(a % len(perm) == len(perm) - 1 for a in op.attrs["axes"])
+    if reduces_rows and axes[-1] != len(perm) - 1:
+        return None
     reduced = OPERATORS[op.name](inner.operands[0], axes=axes, keepdims=op.attrs["keepdims"])
     if op.attrs["keepdims"]:
         return transpose(reduced, perm=perm)
