@@ -56,6 +56,16 @@ kernel @k(x: &f64[3, 10], y: &f64[3]) dims() with {outputs=1} {
 }
 """
 
+HISTOGRAM = """
+kernel @k(x: &i64[10], y: &f64[5]) dims() with {outputs=1} {
+  for i in 0..10 {
+    bind at = x[i]
+    y[at] += 1
+  }
+  return
+}
+"""
+
 TWO_STAGES = """
 kernel @k(x: &f64[16], y: &f64[16]) dims() with {outputs=1} {
   alloc t: scratch f64[16]
@@ -462,6 +472,12 @@ REFUSED = {
         DOUBLE,
         lambda f: vectorize_reduction(f, find_loop(f, "i"), 4),
         "vectorize_reduction loop 'i' (0..10, serial): it accumulates nothing by an associative operation",
+    ),
+    "lanes of sums at computed places": (
+        HISTOGRAM,
+        lambda f: vectorize_reduction(f, find_loop(f, "i"), 2),
+        "vectorize_reduction loop 'i' (0..10, serial): the accumulated element of buffer 'y' (global f64[5]) "
+        "moves with at",
     ),
     "reorder skewed": (
         SKEWED,

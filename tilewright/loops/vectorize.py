@@ -20,6 +20,7 @@ from tilewright.loops.deps import (
 )
 from tilewright.loops.nest import (
     body_of,
+    bound_in,
     buffer_type,
     describe,
     extent_of,
@@ -147,7 +148,7 @@ def vectorize_reduction(
 def _accumulations(loop: Op, within: Op) -> list[Accumulation]:
     """The accumulations of the loop into elements that stand still in `within` and are used nowhere else in
     it."""
-    moving = {loop_var(o) for o in within.walk() if is_loop(o)}
+    moving = {loop_var(o) for o in within.walk() if is_loop(o)} | bound_in([within])
     everywhere = accesses(within)
     sums: list[Accumulation] = []
     for op in body_of(loop).walk():
