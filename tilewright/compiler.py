@@ -71,7 +71,7 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
     program = link.make_program(module, storage, constants, kernels, taken_for_granted)
     text = program_ir(program, target)
     clock.lap("emit")
-    objects = compile_all(link.texts_of(text, kernels, target), target, options.compile_threads or target.cores)
+    objects = compile_all(link.units_of(text, kernels, target), target, options.compile_threads or target.cores)
     clock.lap("llvm")
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks)
     return link.make_artifact(module, storage, constants, program, text, objects, target, report)

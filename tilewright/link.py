@@ -10,6 +10,7 @@ import numpy as np
 
 import tilewright
 from tilewright.codegen.checks import Check
+from tilewright.codegen.emit import Effort, Unit
 from tilewright.codegen.llvm import KernelText, kernel_ir
 from tilewright.codegen.pool import pool_ir
 from tilewright.codegen.program import (
@@ -135,9 +136,10 @@ def _variables_used(main: Func) -> set[Sym]:
     return used
 
 
-def texts_of(text: ProgramText, kernels: dict[str, KernelText], target: Target) -> list[str]:
+def units_of(text: ProgramText, kernels: dict[str, KernelText], target: Target) -> list[Unit]:
     """All modules to compile: the kernels, the program, and the thread pool."""
-    return [*(k.text for k in kernels.values()), text.text, pool_ir(target.triple)]
+    program, pool = Unit(text.text, Effort.CALLS), Unit(pool_ir(target.triple), Effort.SUPPORT)
+    return [*(Unit(k.text) for k in kernels.values()), program, pool]
 
 
 def make_artifact(

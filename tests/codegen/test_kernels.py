@@ -11,7 +11,7 @@ import pytest
 
 from tests.codegen.native import kernel, run_kernel
 from tilewright.codegen.checks import Check
-from tilewright.codegen.emit import assembly, compile_all, compile_ir
+from tilewright.codegen.emit import Unit, assembly, compile_all, compile_ir
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func
@@ -107,7 +107,8 @@ def test_the_same_text_each_time() -> None:
 
 def test_threads_compile_what_one_thread_compiles() -> None:
     texts = [kernel_ir(_tile(rows, 1, 8, 8), NAMED["zen3"]).text for rows in (1, 2, 3, 4)]
-    assert compile_all(texts, NAMED["zen3"], 3) == [compile_ir(text, NAMED["zen3"]) for text in texts]
+    units = [Unit(text) for text in texts]
+    assert compile_all(units, NAMED["zen3"], 3) == [compile_ir(text, NAMED["zen3"]) for text in texts]
 
 
 def test_text_that_llvm_refuses_is_our_defect() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.codegen.native import Native, kernel
 from tilewright.codegen.checks import Check
-from tilewright.codegen.emit import compile_all
+from tilewright.codegen.emit import Effort, Unit, compile_all
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.codegen.pool import pool_ir
 from tilewright.codegen.program import (
@@ -58,8 +58,9 @@ class Compiled:
     def __init__(self, program: Program, kernels: list[str]) -> None:
         target = host_target()
         self.text = program_ir(program, target, profile=True)
-        texts = [*kernels, self.text.text, pool_ir(target.triple)]
-        self.native = Native(*compile_all(texts, target, 2))
+        units = [Unit(k) for k in kernels]
+        units += [Unit(self.text.text, Effort.CALLS), Unit(pool_ir(target.triple), Effort.SUPPORT)]
+        self.native = Native(*compile_all(units, target, 2))
         self.program = program
 
     def call(self, symbol: str, result: type | None, *arguments: object) -> int:

@@ -138,7 +138,7 @@ def native(module: Module, threads: int) -> Model:
     kernels = link.emit_kernels(module, target)
     program = link.make_program(module, storage, constants, kernels)
     text = program_ir(program, target)
-    objects = compile_all(link.texts_of(text, kernels, target), target, 1)
+    objects = compile_all(link.units_of(text, kernels, target), target, 1)
     return Model(link.make_artifact(module, storage, constants, program, text, objects, target, {}), threads)
 
 

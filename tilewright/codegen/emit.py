@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -13,45 +15,72 @@ from llvmlite import binding
 from tilewright.ir.diag import InternalError
 from tilewright.target.target import Target
 
-OPTIMISATION_LEVEL = 2
-"""Of the middle end: level 1 has no GVN, which the repeated loads of unrolled code need."""
 
-CODE_LEVEL = 2
-"""Of the code generator; level 3 differs in nothing that generated kernels use."""
+class Effort(Enum):
+    """LLVM's optimisation levels (middle end, code generator) for the kinds of text there are."""
+
+    KERNEL = (2, 2)
+    """Level 1 of the middle end has no GVN, which the repeated loads of unrolled code need; level 3 of the
+    code generator differs in nothing that generated kernels use."""
+
+    SUPPORT = (0, 2)
+    """The thread pool: written in SSA form without anything to simplify, and the same in every artefact."""
+
+    CALLS = (0, 0)
+    """The program: thousands of calls one after the other, each executed once."""
 
 
-def compile_ir(text: str, target: Target) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The text of one LLVM module, and how hard LLVM should try."""
+
+    text: str
+    effort: Effort = Effort.KERNEL
+
+
+def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
     """The object file of a module; InternalError with LLVM's message when the text is not legal."""
     with _parsed(text) as module:
-        machine = _target_machine(target)
-        _optimise(module, machine)
+        machine = _target_machine(target, effort)
+        _optimise(module, machine, effort)
         return bytes(machine.emit_object(module))
 
 
-def compile_all(texts: Sequence[str], target: Target, threads: int) -> list[bytes]:
+def compile_all(units: Sequence[Unit], target: Target, threads: int) -> list[bytes]:
     """The object files of several modules, made by up to `threads` threads (LLVM releases the interpreter
     lock)."""
-    if threads <= 1 or len(texts) <= 1:
-        return [compile_ir(text, target) for text in texts]
+    if threads <= 1 or len(units) <= 1:
+        return [_object_of(unit, target) for unit in units]
     # Largest first: a long one that starts last would be waited for.
-    order = sorted(range(len(texts)), key=lambda k: -len(texts[k]))
-    with ThreadPoolExecutor(min(threads, len(texts))) as pool:
-        objects = dict(zip(order, pool.map(lambda k: compile_ir(texts[k], target), order), strict=True))
-    return [objects[k] for k in range(len(texts))]
+    order = sorted(range(len(units)), key=lambda k: -len(units[k].text))
+    with ThreadPoolExecutor(min(threads, len(units))) as pool:
+        objects = dict(zip(order, pool.map(lambda k: _object_of(units[k], target), order), strict=True))
+    return [objects[k] for k in range(len(units))]
+
+
+def _object_of(unit: Unit, target: Target) -> bytes:
+    if unit.effort is Effort.SUPPORT:
+        return _support_object(unit.text, target)
+    return compile_ir(unit.text, target, unit.effort)
+
+
+@lru_cache(maxsize=8)
+def _support_object(text: str, target: Target) -> bytes:
+    return compile_ir(text, target, Effort.SUPPORT)
 
 
 def assembly(text: str, target: Target) -> str:
     """The assembler text of a module, as the object file would hold it."""
     with _parsed(text) as module:
-        machine = _target_machine(target)
-        _optimise(module, machine)
+        machine = _target_machine(target, Effort.KERNEL)
+        _optimise(module, machine, Effort.KERNEL)
         return str(machine.emit_assembly(module))
 
 
 def optimised(text: str, target: Target) -> str:
     """The module after LLVM's scalar passes, as text."""
     with _parsed(text) as module:
-        _optimise(module, _target_machine(target))
+        _optimise(module, _target_machine(target, Effort.KERNEL), Effort.KERNEL)
         return str(module)
 
 
@@ -79,21 +108,23 @@ def _initialise() -> None:
 _LOCAL = threading.local()
 
 
-def _target_machine(target: Target) -> Any:
+def _target_machine(target: Target, effort: Effort) -> Any:
     """A machine for this thread: LLVM's are not to be shared by threads."""
     machines = _LOCAL.__dict__.setdefault("machines", {})
-    if target not in machines:
+    _, level = effort.value
+    if (target, level) not in machines:
         llvm_target = binding.Target.from_triple(target.triple)
-        machines[target] = llvm_target.create_target_machine(
-            cpu=target.cpu, features=target.feature_text, opt=CODE_LEVEL, reloc="pic", codemodel="small"
+        machines[target, level] = llvm_target.create_target_machine(
+            cpu=target.cpu, features=target.feature_text, opt=level, reloc="pic", codemodel="small"
         )
-    return machines[target]
+    return machines[target, level]
 
 
-def _optimise(module: Any, machine: Any) -> None:
+def _optimise(module: Any, machine: Any, effort: Effort) -> None:
     """Run the scalar passes. Loops are vectorised and unrolled by the schedule, so LLVM's passes for it are
     off."""
-    options = binding.create_pipeline_tuning_options(speed_level=OPTIMISATION_LEVEL)
+    level, _ = effort.value
+    options = binding.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from tilewright.codegen.checks import Check
@@ -96,7 +97,7 @@ class Condition:
     check: Check
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """A whole model after memory planning.
 
@@ -111,10 +112,10 @@ class Program:
     dims: tuple[Dim, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
-    @property
+    @cached_property
     def scratch(self) -> Sym:
         """Bytes of scratch memory that one worker needs, a multiple of a cache line."""
-        most = maximum(0, *(step.scratch for step in self.steps if isinstance(step, Step)))
+        most = maximum(0, *{step.scratch: None for step in self.steps if isinstance(step, Step)})
         return (most + 63) // 64 * 64
 
 
@@ -321,19 +322,11 @@ class _Run(_Function):
         self._by_size(step, pointers, dims, extent)
 
     def _by_size(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
-        """Choose when the size is known: on the caller's thread or on all."""
+        """Choose when the size is known: without a pool the task runs on the caller's thread."""
         work = self.indices.uniform(step.work)
         is_small = self.code.emit(f"icmp slt i64 {work}, {PARALLEL_WORK}")
-        small, large, after = (self.code.label(hint) for hint in ("small", "large", "after"))
-        scratch = self.indices.uniform(self.program.scratch)  # computed here, so that later steps may use it
-        self.code.branch(is_small, small, large)
-        self.code.start(small)
-        self._direct(step, pointers, dims, extent)
-        self.code.jump(after)
-        self.code.start(large)
-        self._parallel(step, pointers, dims, extent, scratch)
-        self.code.jump(after)
-        self.code.start(after)
+        pool = self.code.emit(f"select i1 {is_small}, ptr null, ptr %pool")
+        self._parallel(step, pointers, dims, extent, pool)
 
     def _direct(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
         arguments = [f"ptr {self.state}", *(f"ptr {p}" for p in pointers), *(f"i64 {d}" for d in dims)]
@@ -341,12 +334,12 @@ class _Run(_Function):
         self.code.line(f"call void @{step.kernel}({', '.join(arguments)})")
 
     def _parallel(
-        self, step: Step, pointers: list[str], dims: list[str], extent: str, scratch: str = ""
+        self, step: Step, pointers: list[str], dims: list[str], extent: str, pool: str = "%pool"
     ) -> None:
-        stride = scratch or self.indices.uniform(self.program.scratch)
+        stride = self.indices.uniform(self.program.scratch)
         words = [("ptr", self.state), ("ptr", "%scratch"), ("i64", stride)]
         words += [("ptr", p) for p in pointers] + [("i64", d) for d in dims]
         for k, (kind, value) in enumerate(words):
             self.write(value, self.arguments, k, kind)
         task = f"ptr @{step.kernel}.task"
-        self.code.line(f"call void @tw_parallel(ptr %pool, {task}, ptr {self.arguments}, i64 {extent})")
+        self.code.line(f"call void @tw_parallel(ptr {pool}, {task}, ptr {self.arguments}, i64 {extent})")
