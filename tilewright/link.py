@@ -31,6 +31,7 @@ from tilewright.ir.types import TensorType
 from tilewright.memory.storage import Place, Storage, bytes_of, needs_copy
 from tilewright.ops.binding import input_variables
 from tilewright.ops.view import copy
+from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.artifact import Artifact, ConstantInfo, Failure, StaticPlan, TargetInfo, TensorInfo
 from tilewright.target.target import Target
 
@@ -99,7 +100,9 @@ def make_program(
         steps=tuple(steps),
         arena=storage.arena.total,
         dims=_dims(main, assumed),
-        conditions=tuple(Condition(a.holds, Check("InputError", f"{a.message} (in {a.loc})")) for a in assumed),
+        conditions=tuple(
+            Condition(a.holds, Check("InputError", f"{a.message} (in {a.loc})")) for a in assumed
+        ),
     )
 
 
@@ -152,6 +155,7 @@ def make_artifact(
     target: Target,
     report: dict[str, Any],
 ) -> Artifact:
+    """The compiled model; takes the constants out of `module`."""
     main = module.main
     names = [a.name for a in main.args]
     ins = main.attrs.get("inputs", tuple(names))
@@ -162,8 +166,8 @@ def make_artifact(
         inputs=tuple(map(_info, ins, main.args)),
         outputs=tuple(map(_info, outs, main.returns)),
         objects=tuple(objects),
-        constants=_weights(module, constants),
         constant_table=_constant_table(module, constants),
+        constants=_weights(module, constants),
         static_plan=StaticPlan(program.arena.value, program.scratch.value) if static else None,
         variables=tuple(d.var.name for d in program.dims),
         dims_count=len(program.dims),
@@ -180,13 +184,20 @@ def _info(name: str, value: Value) -> TensorInfo:
     return TensorInfo(name, type.dtype.storage.name, shape)
 
 
-def _weights(module: Module, constants: Constants) -> bytearray:
-    blob = bytearray(constants.total)
-    view = np.frombuffer(blob, np.uint8)
+def _weights(module: Module, constants: Constants) -> memoryview:
+    """The constants at their offsets, zeros between them.
+
+    They move: `module` loses each as soon as it is copied, so that weights are never in memory twice.
+    """
+    block = aligned_bytes(constants.total)
+    end = 0
     for name, offset in constants.offsets.items():
-        array = np.ascontiguousarray(module.constants[name])
-        view[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-    return blob
+        array = module.constants.pop(name)
+        block[end:offset] = 0
+        end = offset + array.nbytes
+        np.copyto(block[offset:end].view(array.dtype).reshape(array.shape), array)
+    block[end:] = 0
+    return block.data
 
 
 def _constant_table(module: Module, constants: Constants) -> tuple[ConstantInfo, ...]:

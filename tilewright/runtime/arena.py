@@ -29,8 +29,10 @@ def address_of(array: np.ndarray) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def aligned_bytes(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray:
-    """An uninitialised u8[nbytes] at a multiple of `alignment`; MemoryError when there is none."""
+def aligned_bytes(nbytes: int) -> np.ndarray:
+    """An uninitialised u8[nbytes] at a multiple of 64, and of a huge page where it fills at least two; MemoryError
+    when there is none."""
+    alignment = _HUGE_PAGE if nbytes >= 2 * _HUGE_PAGE else ALIGNMENT
     block = np.empty(nbytes + alignment, np.uint8)
     start = -address_of(block) % alignment
     return block[start : start + nbytes]
@@ -64,7 +66,7 @@ class Arena:
         self._block = aligned_bytes(0)
         self.address = address_of(self._block)
         try:
-            self._block = aligned_bytes(nbytes, _HUGE_PAGE if nbytes >= 2 * _HUGE_PAGE else ALIGNMENT)
+            self._block = aligned_bytes(nbytes)
         except (MemoryError, ValueError) as error:
             raise self._no_memory(nbytes) from error
         self.address = address_of(self._block)

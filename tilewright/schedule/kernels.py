@@ -2,12 +2,13 @@
 
 Each `fused` op of the main function becomes a `call {kernel, dims}`; kernels join the module as Funcs of the
 loops level. Constant operands that a schedule wants packed are repacked here, so packing costs nothing at run
-time.
+time; the original goes when its last reader has a packed copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,11 @@ class _Kernels:
         self.remarks = remarks
         self.by_key: dict[Any, Func] = {}
         self.packed: dict[tuple[str, Any], str] = {}
+        self.readers: Counter[str] = Counter()
 
     def run(self) -> None:
         body = self.module.main.body
+        self.readers = Counter(_constants_read(body.ops))
         canonical = canonical_regions([op for op in body.ops if op.name == "fused"])
         ops: list[Op] = []
         for op in body.ops:
@@ -48,7 +51,7 @@ class _Kernels:
                 continue
             call, before = self._call(canonical[op])
             ops += [*before, call]
-        replace_in_block(body, ops)
+        replace_in_block(body, [op for op in ops if op.name != "constant" or op.result.users])
 
     def _call(self, canonical: Canonical) -> tuple[Op, list[Op]]:
         """The call that stands for a region, and the ops that make its packed constants."""
@@ -82,6 +85,7 @@ class _Kernels:
             source = operands[k].op
             assert source is not None and source.name == "constant", "only constants are packed ahead of time"
             name = self._packed_constant(source.attrs["name"], packing)
+            self._release(source.attrs["name"])
             array = self.module.constants[name]
             assert isinstance(operands[k].type, TensorType)
             type = TensorType(operands[k].type.dtype, tuple(map(sym, array.shape)))
@@ -90,9 +94,23 @@ class _Kernels:
             result[k] = op.result
         return result, before
 
+    def _release(self, name: str) -> None:
+        """One reader fewer of an original: the last one's packed copy supersedes it."""
+        self.readers[name] -= 1
+        if not self.readers[name]:
+            del self.module.constants[name]
+
     def _packed_constant(self, name: str, packing: Any) -> str:
         key = (name, packing)
         if key not in self.packed:
             array = np.ascontiguousarray(apply_packing(self.module.constants[name], packing))
             self.packed[key] = self.module.add_constant(f"{name}.packed", array)
         return self.packed[key]
+
+
+def _constants_read(ops: Iterable[Op]) -> Iterable[str]:
+    """Names of the constants that are operands, once for each operand."""
+    for op in ops:
+        for v in op.operands:
+            if v.op is not None and v.op.name == "constant":
+                yield v.op.attrs["name"]

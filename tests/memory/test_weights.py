@@ -1,0 +1,88 @@
+"""Weights are in memory once: a constant goes when it is packed, and into the artefact without a second copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import tilewright
+from tilewright.compiler import compile_module
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Builder, Func, Module, Value
+from tilewright.ir.types import tensor
+from tilewright.ops import elementwise as ew
+from tilewright.ops.contract import matmul
+from tilewright.ops.define import constant
+from tilewright.options import Options
+from tilewright.runtime import Model
+from tilewright.runtime.arena import ALIGNMENT, address_of
+from tilewright.target.named import parse_target
+
+RNG = np.random.default_rng(0)
+X, W = RNG.standard_normal((40, 48), np.float32), RNG.standard_normal((48, 48), np.float32)
+
+
+def module_of_products(*, beside: bool) -> Module:
+    """Two products with the matrix W; with `beside` W is also added, so that it is needed unpacked too."""
+    block = Block([tensor(dt.f32, X.shape)], ["x"])
+    module = Module()
+    with Builder(block, module) as b:
+        w = constant(W, "w")
+        results: list[Value] = [matmul(matmul(block.args[0], w), w)]
+        if beside:
+            results.append(ew.tanh(w))
+            results.append(ew.add(results[0], constant(np.full((40, 1), 2, np.float32), "two")))
+        b.emit("return", results)
+    module.add(Func("main", block, "graph"))
+    return module
+
+
+def compiled(module: Module) -> Model:
+    return Model(compile_module(module, Options(), parse_target("host")), 1)
+
+
+def assert_right(model: Model, *, beside: bool) -> None:
+    wanted = X.astype(np.float64) @ W @ W
+    found = model(X)
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-3)
+    if beside:
+        np.testing.assert_allclose(found[1], np.tanh(W.astype(np.float64)), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found[2], wanted + 2, rtol=1e-4, atol=1e-3)
+
+
+def test_packed_copies_supersede_a_constant() -> None:
+    model = compiled(module_of_products(beside=False))
+    assert [int(np.prod(c.shape)) for c in model.artifact.constant_table] == [W.size]
+    assert_right(model, beside=False)
+
+
+def test_a_constant_that_is_read_unpacked_too_stays() -> None:
+    model = compiled(module_of_products(beside=True))
+    assert_right(model, beside=True)
+
+
+def test_weights_move_into_the_artefact() -> None:
+    module = module_of_products(beside=True)
+    model = compiled(module)
+    assert module.constants == {}
+    weights = np.frombuffer(model.artifact.constants, np.uint8)
+    assert address_of(weights) % ALIGNMENT == 0
+    assert model._constants_address == address_of(weights)
+
+
+def test_a_saved_model_uses_the_mapped_file(tmp_path: Path) -> None:
+    compiled(module_of_products(beside=True)).save(tmp_path / "m.tw")
+    again = tilewright.load(tmp_path / "m.tw", threads=1)
+    weights = np.frombuffer(again.artifact.constants, np.uint8)
+    assert again._constants_address == address_of(weights)
+    assert_right(again, beside=True)
+
+
+def test_bytes_between_constants_are_zero() -> None:
+    artifact = compiled(module_of_products(beside=True)).artifact
+    weights = np.frombuffer(artifact.constants, np.uint8).copy()
+    for c in artifact.constant_table:
+        size = int(np.prod(c.shape)) * np.dtype(c.dtype).itemsize
+        weights[c.offset : c.offset + size] = 0
+    assert not weights.any()
