@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from tests.loops import programs
-from tilewright.ir import dtype as dt
+from tests.loops.random_programs import PROGRAMS
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import ge0, var
 from tilewright.ir.verify import verify_func
 from tilewright.loops.cache import cache, cache_write
 from tilewright.loops.cost import iterations
@@ -30,146 +29,13 @@ from tilewright.loops.parallel import parallel
 from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
 from tilewright.loops.spec import LOOPS_SPEC
-from tilewright.loops.split import split
+from tilewright.loops.split import TAILS, split
 from tilewright.loops.unroll import unroll
 from tilewright.loops.vectorize import vectorize, vectorize_reduction
-from tilewright.ops.trace import Array, Trace
 
-ROUNDS = 160
+ROUNDS = 234
 STEPS = 14
 MOST_WORK = 20_000  # packing with large factors inside of loops multiplies the work
-
-
-# Programs
-
-
-def chain(r: random.Random) -> tuple[Func, dict[str, int]]:
-    """t0 = x0 + 1; t1 = t0 * x0 (shifted); y = t1 - t0."""
-    m, n = r.randint(1, 9), r.randint(2, 11)
-    rows = var("m", 1)
-
-    def body(t: Trace, x: Array, y: Array) -> None:
-        first = t.alloc(x.dtype, (rows, n))
-        second = t.alloc(x.dtype, (rows, n))
-        with t.loop(rows, "a") as i, t.loop(n, "b") as j:
-            first.store((i, j), x[i, j] + 1)
-        with t.loop(rows, "c") as i, t.loop(n, "d") as j:
-            guard = [ge0(j - 1)]
-            second.store((i, j), first.load((i, j - 1), guard) * x[i, j])
-        with t.loop(rows, "e") as i, t.loop(n, "f") as j:
-            y.store((i, j), second[i, j] - first[i, n - 1 - j])
-
-    return programs.kernel([(rows, n)], [(rows, n)], body, [rows]), {"m": m}
-
-
-def product(r: random.Random) -> tuple[Func, dict[str, int]]:
-    m, n, k = r.randint(1, 9), r.randint(1, 9), r.randint(1, 6)
-    if r.random() < 0.5:
-        size = var("m", 1)
-        return programs.matmul(size, n, k, [size]), {"m": m}
-    return (programs.matmul if r.random() < 0.5 else programs.plain_matmul)(m, n, k), {}
-
-
-def rows_normalised(r: random.Random) -> tuple[Func, dict[str, int]]:
-    """Row maximum, row sum of the differences, result of both: three reductions and maps over the same
-    rows."""
-    m, n = r.randint(1, 7), r.randint(1, 9)
-
-    def body(t: Trace, x: Array, y: Array) -> None:
-        top, total = t.alloc(x.dtype, (m, 1)), t.alloc(x.dtype, (m,))
-        with t.loop(m, "a") as i:
-            top.store((i, 0), -100)
-            with t.loop(n, "b") as j:
-                top.store((i, 0), t.apply("max", top[i, 0], x[i, j]))
-        with t.loop(m, "c") as i:
-            total.store((i,), 0)
-            with t.loop(n, "d") as j:
-                total.store((i,), total[i] + (x[i, j] - top[i, 0]))
-        with t.loop(m, "e") as i, t.loop(n, "f") as j:
-            y.store((i, j), (x[i, j] - top[i, 0]) * total[i])
-
-    return programs.kernel([(m, n)], [(m, n)], body), {}
-
-
-def stencil(r: random.Random) -> tuple[Func, dict[str, int]]:
-    """Two three-point stencils with zeros beyond the ends, the second on every other point."""
-    n = r.randint(2, 14)
-    half = (n + 1) // 2
-
-    def point(source: Array, i: object, size: int) -> object:
-        total = source.load((i,))  # type: ignore[list-item]
-        for d in (-1, 1):
-            total = total + source.load((i + d,), [ge0(i + d), ge0(size - 1 - i - d)])  # type: ignore[operator]
-        return total
-
-    def body(t: Trace, x: Array, y: Array) -> None:
-        once = t.alloc(x.dtype, (n,))
-        with t.loop(n, "a") as i:
-            once.store((i,), point(x, i, n))  # type: ignore[arg-type]
-        with t.loop(half, "b") as i:
-            y.store((i,), point(once, 2 * i, n))  # type: ignore[arg-type]
-
-    return programs.kernel([(n,)], [(half,)], body), {}
-
-
-def carried(r: random.Random) -> tuple[Func, dict[str, int]]:
-    """Programs with dependences between iterations: running sums, shifts in place, overwriting."""
-    n, m = r.randint(2, 9), r.randint(2, 6)
-    which = r.randrange(4)
-
-    def body(t: Trace, x: Array, y: Array) -> None:
-        with t.loop(m, "a") as i, t.loop(n, "b") as j:
-            if which == 0:
-                y.store((i, j), x[i, j] + y.load((i, j - 1), [ge0(j - 1)]))
-            elif which == 1:
-                y.store((i, j), y.load((i, j + 1), [ge0(n - 2 - j)]) - x[i, j])
-            elif which == 2:
-                y.store((i, j), x[i, j] + y.load((i - 1, j + 1), [ge0(i - 1), ge0(n - 2 - j)]))
-            else:
-                y.store((i, j // 2), x[i, j])
-        with t.loop(m, "c") as i, t.loop(n, "d") as j:
-            y.store((i, j), y[i, j] * 2 + y.load((m - 1 - i, j), [ge0(which - 2)]))
-
-    return programs.kernel([(m, n)], [(m, n)], body), {}
-
-
-def transposed(r: random.Random) -> tuple[Func, dict[str, int]]:
-    """A permuted copy through a buffer, and column sums of it, in one flat loop."""
-    m, n = r.randint(1, 6), r.randint(1, 6)
-
-    def body(t: Trace, x: Array, y: Array, s: Array) -> None:
-        copy = t.alloc(x.dtype, (n, m))
-        with t.loop(m * n, "a") as i:
-            copy.store((i % n, i // n), x[i // n, i % n])
-        with t.loop(m, "e") as i:
-            s.store((i,), 0)
-        with t.loop(n, "b") as j, t.loop(m, "c") as i:
-            y.store((j, i), copy[j, i] * 3)
-            s.store((i,), s[i] + copy[j, i])
-
-    return programs.kernel([(m, n)], [(n, m), (m,)], body), {}
-
-
-def gathered(r: random.Random) -> tuple[Func, dict[str, int]]:
-    """Rows picked by data: y[i, j] = x[i', j] with i' computed from the elements."""
-    m, n = r.randint(2, 6), r.randint(1, 8)
-
-    def body(t: Trace, x: Array, y: Array) -> None:
-        with t.loop(m, "a") as i, t.loop(n, "b") as j:
-            row = t.bind(t.apply("abs", x[i, 0]).cast(dt.i64), "row", 0, 8)
-            y.store((i, j), x.load((row, j), [ge0(m - 1 - row)], -1))
-
-    return programs.kernel([(m, n)], [(m, n)], body), {}
-
-
-def convolution(r: random.Random) -> tuple[Func, dict[str, int]]:
-    func = programs.convolution(
-        r.randint(1, 3), r.randint(1, 4), r.randint(3, 5), r.choice([1, 3]), r.choice([0, 1])
-    )
-    return func, {}
-
-
-PROGRAMS = (chain, product, rows_normalised, stencil, carried, transposed, gathered, convolution)
 
 
 # Steps
@@ -239,11 +105,11 @@ def do_cache(func: Func, r: random.Random) -> None:
 def do_reduction(func: Func, r: random.Random) -> None:
     loop = any_loop(func, r)
     within = any_loop(func, r) if r.random() < 0.4 else None
-    vectorize_reduction(func, loop, r.randint(1, 5), within, r.choice(["guard", "peel", "branch"]))
+    vectorize_reduction(func, loop, r.randint(1, 5), within, r.choice(TAILS))
 
 
 STEP_KINDS: dict[str, Callable[[Func, random.Random], object]] = {
-    "split": lambda f, r: split(f, any_loop(f, r), r.randint(1, 5), r.choice(["guard", "peel", "branch"])),
+    "split": lambda f, r: split(f, any_loop(f, r), r.randint(1, 5), r.choice(TAILS)),
     "reorder": do_reorder,
     "fuse_loops": lambda f, r: [
         fuse_loops(f, o, body_of(o).ops[0]) for o in [any_loop(f, r)] if body_of(o).ops
@@ -261,9 +127,7 @@ STEP_KINDS: dict[str, Callable[[Func, random.Random], object]] = {
     "cache_write": lambda f, r: cache_write(f, any_buffer(f, r)),
     "pack": do_pack,
     "pack_argument": do_pack_argument,
-    "vectorize": lambda f, r: vectorize(
-        f, any_loop(f, r), r.choice([None, 2, 3, 4]), r.choice(["guard", "peel"])
-    ),
+    "vectorize": lambda f, r: vectorize(f, any_loop(f, r), r.choice([None, 2, 3, 4]), r.choice(TAILS)),
     "vectorize_reduction": do_reduction,
     "unroll": lambda f, r: unroll(f, any_loop(f, r)),
     "parallel": lambda f, r: parallel(f, any_loop(f, r)),

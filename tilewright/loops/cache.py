@@ -9,7 +9,7 @@ from tilewright.ir.sym import sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.bounds import Region
-from tilewright.loops.deps import Access, accesses, private_buffers
+from tilewright.loops.deps import accesses, private_buffers
 from tilewright.loops.nest import (
     ancestor_in,
     block_of,
@@ -34,6 +34,7 @@ from tilewright.loops.region import (
     refuse_in_vector,
     region_of,
     tile_axes,
+    written_first,
 )
 
 
@@ -78,12 +79,7 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
         refuse("cache", buffer, "it is allocated in between")
     around = ranges_at(first)
     region = region_of("cache", buffer, found, around)
-    if space == "reg" and not all(s.is_const for s in region.sizes):
-        refuse(
-            "cache",
-            buffer,
-            f"a register tile needs a constant size, not [{', '.join(map(str, region.sizes))}]",
-        )
+    tile = new_tile("cache", buffer, region.sizes, space)
     writes = [a for a in found if a.write]
     surely = bool(writes) and any(covers(a, region) for a in writes)
     if writes and not surely and any(kind_of(o) == "parallel" for o in enclosing_loops(first)):
@@ -92,11 +88,10 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
             buffer,
             "not all of the tile is certainly written, which another thread might do; cache first",
         )
-    tile = new_tile(buffer, region.sizes, space)
     names = names_in(func)
     fill = (
         []
-        if _overwritten_first(found, region)
+        if written_first(found, region)
         else copy_nest(names, buffer, tile, region, around, into_tile=True)
     )
     drain = copy_nest(names, tile, buffer, region, around, into_tile=False) if writes else []
@@ -106,19 +101,6 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
     insert_before(first, [tile.op, *_roots(fill)])
     insert_after(last, _roots(drain))
     return Cached(tile, fill, drain)
-
-
-def _overwritten_first(found: list[Access], region: Region) -> bool:
-    """Whether the first access (with the loops around it) fills the region before anything is read.
-
-    Reads in the same nest come after it when they read just the element that it wrote.
-    """
-    first = found[0]
-    if not first.write or not covers(first, region):
-        return False
-    nest = first.loops[0] if first.loops else None
-    same_nest = [a for a in found if not a.write and a.loops and a.loops[0] is nest]
-    return all(a.idx == first.idx for a in same_nest)
 
 
 def _roots(nest: list[Op]) -> list[Op]:
@@ -141,7 +123,7 @@ def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
         refuse("cache_write", buffer, "nothing uses it")
     type = buffer_type(buffer)
     whole = Region(tuple(sym(0) for _ in type.shape), type.shape)
-    if not _overwritten_first([a for a in accesses(func.body) if a.buffer is buffer], whole):
+    if not written_first([a for a in accesses(func.body) if a.buffer is buffer], whole):
         refuse(
             "cache_write", buffer, "it is not certain that all of it is written, and before anything is read"
         )

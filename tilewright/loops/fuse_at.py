@@ -146,7 +146,7 @@ class _Fusion:
         self.guard = guard
         self.names = names_in(func)
         self.around = ranges_of([*enclosing_loops(loop), loop])
-        self.new = new_tile(buffer, region.sizes, space)
+        self.new = new_tile(STEP, buffer, region.sizes, space)
 
     def run(self, stages: Sequence[Op]) -> Fused:
         made = Fused(self.new)

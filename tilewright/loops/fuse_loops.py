@@ -21,7 +21,7 @@ from tilewright.loops.nest import (
     substitute_in,
     take_ops,
 )
-from tilewright.loops.parallel import check_independent
+from tilewright.loops.parallel import check_independent, is_independent
 
 
 def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
@@ -42,6 +42,7 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
             refuse("fuse_loops", loop, f"it is a {kind_of(loop)} loop already")
     if kind_of(outer) == "parallel":
         check_independent("fuse_loops", inner)
+    overlap = _overlap(outer, inner)
     n = extent_of(inner)
     total = extent_of(outer) * n
     flat = fresh_var(names_in(func), f"{base_name(loop_var(outer))}{base_name(loop_var(inner))}", total)
@@ -49,9 +50,22 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
     put_ops(body_of(outer), ops)
     substitute_in(body_of(outer), {loop_var(outer): flat // n, loop_var(inner): flat % n})
     outer.attrs["var"], outer.attrs["extent"] = flat, total
-    if inner.attrs.get("overlap"):
-        outer.attrs["overlap"] = True
+    _mark(outer, overlap)
     return outer
+
+
+def _overlap(first: Op, second: Op) -> bool:
+    """Whether the loop made of both may count as one that only computes some values twice: one of them does, and no
+    iterations of either meet otherwise."""
+    marked = any(loop.attrs.get("overlap") for loop in (first, second))
+    return marked and is_independent(first) and is_independent(second)
+
+
+def _mark(loop: Op, overlap: bool) -> None:
+    if overlap:
+        loop.attrs["overlap"] = True
+    else:
+        loop.attrs.pop("overlap", None)
 
 
 def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
@@ -68,6 +82,7 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
         refuse("fuse_siblings", first, f"{describe(second)} does not follow it directly")
     if extent_of(first) != extent_of(second) or kind_of(first) != kind_of(second):
         refuse("fuse_siblings", first, f"{describe(second)} differs in extent or kind")
+    overlap = _overlap(first, second)
     v = loop_var(first)
     substitute_in(body_of(second), {loop_var(second): v})
     a, b = accesses(body_of(first)), accesses(body_of(second))
@@ -83,4 +98,5 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
     block.ops.remove(second)
     second.parent = None
     put_ops(body_of(first), [*body_of(first).ops, *ops])
+    _mark(first, overlap)
     return first

@@ -73,7 +73,7 @@ def pack(
         refuse("pack", buffer, f"the packing is for rank {packing.rank}")
     around = ranges_of([*enclosing_loops(loop), loop])
     region = region_of("pack", buffer, found, around)
-    tile = new_tile(buffer, packing.shape(region.sizes), space)
+    tile = new_tile("pack", buffer, packing.shape(region.sizes), space)
     for a in found:
         _drop_bounds(a.op, type.shape, type.shape, {})
         idx = tuple(i - s for i, s in zip(a.idx, region.start, strict=True))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilewright.ir.core import Func, Op
-from tilewright.loops.deps import accesses, conflicts, private_buffers, separated
+from tilewright.loops.deps import Access, accesses, conflicts, private_buffers, separated
 from tilewright.loops.nest import body_of, describe, kind_of, refuse
 
 
@@ -35,15 +37,21 @@ def parallel(func: Func, loop: Op) -> Op:
 
 def check_independent(step: str, loop: Op) -> None:
     """ScheduleError when two iterations may touch the same element of a buffer that one of them writes."""
-    found = accesses(body_of(loop))
+    for a, b in _meetings(loop):
+        refuse(step, loop, f"two iterations may meet in {describe(a.buffer)}: {a.place} and {b.place}")
+
+
+def is_independent(loop: Op) -> bool:
+    """Whether no two iterations touch the same element of a buffer that one of them writes."""
+    return not any(_meetings(loop))
+
+
+def _meetings(loop: Op) -> Iterator[tuple[Access, Access]]:
+    """Accesses of shared buffers by which two iterations may meet. Not those of a loop that is marked as `overlap`
+    which write one element twice: it is the same value, computed twice."""
     private = private_buffers(body_of(loop))
-    shared = [a for a in found if a.buffer not in private]
+    shared = [a for a in accesses(body_of(loop)) if a.buffer not in private]
     for k, a in enumerate(shared):
         for _, b in conflicts([a], shared[k:]):
-            if a.op is b.op and loop.attrs.get("overlap"):
-                continue  # the same value, computed twice
-            if loop not in separated(a, b, [loop], {}):
-                refuse(
-                    step, loop,
-                    f"two iterations may meet in {describe(a.buffer)}: {a.place} and {b.place}",
-                )  # fmt: skip
+            if not (a.op is b.op and loop.attrs.get("overlap")) and loop not in separated(a, b, [loop], {}):
+                yield a, b

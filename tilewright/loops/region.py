@@ -14,6 +14,7 @@ from tilewright.loops.deps import Access
 from tilewright.loops.nest import (
     buffer_type,
     describe,
+    extent_of,
     fresh_var,
     kind_of,
     loop_range,
@@ -57,8 +58,11 @@ def refuse_in_vector(step: str, buffer: Value, around: Sequence[Op]) -> None:
             refuse(step, buffer, f"it would be copied inside of {describe(loop)}; vectorize after this step")
 
 
-def new_tile(like: Value, shape: Sequence[Sym], space: str) -> Value:
-    """A buffer of this shape with the dtype and name of `like`; its `alloc` is in no block yet."""
+def new_tile(step: str, like: Value, shape: Sequence[Sym], space: str) -> Value:
+    """A buffer of this shape with the dtype and name of `like`; its `alloc` is in no block yet. ScheduleError for
+    registers without a constant size."""
+    if space == "reg" and not all(s.is_const for s in shape):
+        refuse(step, like, f"a register tile needs a constant size, not [{', '.join(map(str, shape))}]")
     alloc = Op("alloc", [], [dense(buffer_type(like).dtype, shape, space)])
     alloc.result.name = like.name
     return alloc.result
@@ -110,6 +114,10 @@ def covers(access: Access, region: Region) -> bool:
     """Whether a store, over the loops around it, certainly fills the region."""
     if access.conditional or access.unknown:
         return False
+    ranges = ranges_of(access.loops)
+    moving = frozenset[Sym]().union(*(i.vars for i in access.idx))
+    if any(loop_var(o) not in moving and not holds(ge0(extent_of(o) - 1), ranges) for o in access.loops):
+        return False  # a loop that may run no time at all
     extents = {loop_var(o): loop_range(o)[1] + 1 for o in access.loops}
     used: set[Sym] = set()
     for i, start, size in zip(access.idx, region.start, region.sizes, strict=True):
@@ -120,6 +128,19 @@ def covers(access: Access, region: Region) -> bool:
         if not _fills(offset, extents, size):
             return False
     return True
+
+
+def written_first(found: Sequence[Access], region: Region) -> bool:
+    """Whether the first access (with the loops around it) fills the region before anything is read.
+
+    Reads in the same nest come after it when they read just the element that it wrote.
+    """
+    first = found[0]
+    if not first.write or not covers(first, region):
+        return False
+    nest = first.loops[0] if first.loops else None
+    same_nest = [a for a in found if not a.write and a.loops and a.loops[0] is nest]
+    return all(a.idx == first.idx for a in same_nest)
 
 
 def _fills(offset: Sym, extents: dict[Sym, Sym], size: Sym) -> bool:

@@ -45,9 +45,11 @@ def _scalar(value: Value) -> ScalarType | None:
 
 
 def _for_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("var", "extent", "kind")) or _shape(op, 0, 0, 1)
+    wrong = _attributes(op, ("var", "extent", "kind"), ("overlap",)) or _shape(op, 0, 0, 1)
     if wrong:
         return wrong
+    if op.attrs.get("overlap", True) is not True:
+        return f"'overlap' is true where it is given, not {op.attrs['overlap']!r}"
     extent, kind = op.attrs["extent"], op.attrs["kind"]
     if not isinstance(extent, Sym):
         return f"the extent is an expression, not {extent!r}"

@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 from tilewright.ir.core import Func, Op
 from tilewright.ir.sym import ZERO, Sym, ceildiv, ge0, logical_not, minimum, sym
+from tilewright.loops.deps import accesses, private_buffers, written_buffers
 from tilewright.loops.nest import (
     base_name,
     body_of,
+    describe,
+    enclosing_loops,
     extent_of,
     fresh_var,
     insert_after,
@@ -18,12 +21,14 @@ from tilewright.loops.nest import (
     new_if,
     new_loop,
     put_ops,
+    ranges_of,
     refuse,
     rename_vars,
     substitute_in,
     take_ops,
 )
 from tilewright.loops.parallel import check_independent
+from tilewright.loops.region import region_of, written_first
 
 TAILS = ("guard", "peel", "branch", "overlap")
 
@@ -62,11 +67,13 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard") -> Split:
 
         for vo in 0..ceildiv(n, 4) { for vi in 0..4 { S at min(4*vo, n - 4) + vi } }
 
-    which is the same as long as an iteration depends on nothing that another writes. The outer loop is marked as
-    `overlap`, so that the iterations that write one element twice still count as independent.
+    which is the same as long as an iteration depends on nothing that another writes, nor on what it changes
+    itself: a second run must write the same. The outer loop is marked as `overlap`, so that the iterations that
+    write one element twice still count as independent.
 
     No guard and no tail is made where the factor divides the extent for certain. ScheduleError for a factor
-    below 1, an unknown tail, a vector or unrolled loop, and for peeling a parallel loop.
+    below 1, an unknown tail, a vector or unrolled loop, for peeling a parallel loop, and for overlapping rounds of
+    which a second run might write something else.
     """
     _check(loop, factor, tail)
     names = names_in(func)
@@ -106,10 +113,27 @@ def _check(loop: Op, factor: int, tail: str) -> None:
         if not n.is_const or n.value < factor:
             refuse("split", loop, f"tail 'overlap' needs a constant extent of at least {factor}")
         check_independent("split", loop)
+        _check_repeatable(loop)
     if tail == "peel" and kind_of(loop) == "parallel":
         refuse(
             "split", loop, 'peeling would leave work beside the parallel loop; use tail="branch" or "guard"'
         )
+
+
+def _check_repeatable(loop: Op) -> None:
+    """ScheduleError when an iteration that runs a second time may read what the first time wrote: it must overwrite
+    whatever it reads and writes before it reads it."""
+    body = accesses(body_of(loop))
+    private = private_buffers(body_of(loop))
+    for buffer in written_buffers(body) - private:
+        found = [a for a in body if a.buffer is buffer]
+        if any(not a.write for a in found):
+            region = region_of("split", buffer, found, ranges_of([*enclosing_loops(loop), loop]))
+            if not written_first(found, region):
+                refuse(
+                    "split", loop,
+                    f"tail 'overlap' runs some iterations twice, and they change {describe(buffer)}, which they read",
+                )  # fmt: skip
 
 
 def _tail_loop(loop: Op, start: Sym, extent: Sym, names: set[str]) -> Op:

@@ -1,0 +1,73 @@
+"""Small kernels as text, for the tests that show what a scheduling step does or refuses."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from tilewright.ir.core import Func, Value
+from tilewright.ir.text import parse_module
+
+DOUBLE = """
+kernel @k(x: &f64[10], y: &f64[10]) dims() with {outputs=1} {
+  for i in 0..10 {
+    y[i] = x[i] * 2
+  }
+  return
+}
+"""
+
+SYMBOLIC = """
+kernel @k(x: &f64[n], y: &f64[n]) dims(n) with {outputs=1} {
+  for i in 0..n {
+    y[i] = x[i] * 2
+  }
+  return
+}
+"""
+
+SUM = """
+kernel @k(x: &f64[3, 10], y: &f64[3]) dims() with {outputs=1} {
+  for i in 0..3 {
+    y[i] = 0
+    for k in 0..10 {
+      y[i] += x[i, k]
+    }
+  }
+  return
+}
+"""
+
+HISTOGRAM = """
+kernel @k(x: &i64[10], y: &f64[5]) dims() with {outputs=1} {
+  for i in 0..10 {
+    bind at = x[i]
+    y[at] += 1
+  }
+  return
+}
+"""
+
+TWO_STAGES = """
+kernel @k(x: &f64[16], y: &f64[16]) dims() with {outputs=1} {
+  alloc t: scratch f64[16]
+  for i in 0..16 {
+    t[i] = x[i] + 1
+  }
+  for jo in 0..4 {
+    for ji <= 3 in 0..4 {
+      y[4*jo + ji] = t[4*jo + ji] * 2
+    }
+  }
+  return
+}
+"""
+
+
+def read(text: str) -> Func:
+    (func,) = parse_module(dedent(text)).funcs.values()
+    return func
+
+
+def buffer(func: Func, name: str) -> Value:
+    locals_ = [op.result for op in func.body.walk() if op.name == "alloc"]
+    return next(v for v in (*func.args, *locals_) if v.name == name)

@@ -1,0 +1,271 @@
+"""Small kernels of random sizes, for the tests that apply random schedules to them.
+
+Each gives the kernel and the values of its dims. Outputs may be read before they are written: then what they hold
+on entry counts, as for a state that is updated in place.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tests.loops import programs
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func
+from tilewright.ir.sym import ge0, var
+from tilewright.ops.trace import Array, Trace
+
+
+def chain(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """t0 = x0 + 1; t1 = t0 * x0 (shifted); y = t1 - t0."""
+    m, n = r.randint(1, 9), r.randint(2, 11)
+    rows = var("m", 1)
+
+    def body(t: Trace, x: Array, y: Array) -> None:
+        first = t.alloc(x.dtype, (rows, n))
+        second = t.alloc(x.dtype, (rows, n))
+        with t.loop(rows, "a") as i, t.loop(n, "b") as j:
+            first.store((i, j), x[i, j] + 1)
+        with t.loop(rows, "c") as i, t.loop(n, "d") as j:
+            guard = [ge0(j - 1)]
+            second.store((i, j), first.load((i, j - 1), guard) * x[i, j])
+        with t.loop(rows, "e") as i, t.loop(n, "f") as j:
+            y.store((i, j), second[i, j] - first[i, n - 1 - j])
+
+    return programs.kernel([(rows, n)], [(rows, n)], body, [rows]), {"m": m}
+
+
+def product(r: random.Random) -> tuple[Func, dict[str, int]]:
+    m, n, k = r.randint(1, 9), r.randint(1, 9), r.randint(1, 6)
+    if r.random() < 0.5:
+        size = var("m", 1)
+        return programs.matmul(size, n, k, [size]), {"m": m}
+    return (programs.matmul if r.random() < 0.5 else programs.plain_matmul)(m, n, k), {}
+
+
+def rows_normalised(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Row maximum, row sum of the differences, result of both: three reductions and maps over the same
+    rows."""
+    m, n = r.randint(1, 7), r.randint(1, 9)
+
+    def body(t: Trace, x: Array, y: Array) -> None:
+        top, total = t.alloc(x.dtype, (m, 1)), t.alloc(x.dtype, (m,))
+        with t.loop(m, "a") as i:
+            top.store((i, 0), -100)
+            with t.loop(n, "b") as j:
+                top.store((i, 0), t.apply("max", top[i, 0], x[i, j]))
+        with t.loop(m, "c") as i:
+            total.store((i,), 0)
+            with t.loop(n, "d") as j:
+                total.store((i,), total[i] + (x[i, j] - top[i, 0]))
+        with t.loop(m, "e") as i, t.loop(n, "f") as j:
+            y.store((i, j), (x[i, j] - top[i, 0]) * total[i])
+
+    return programs.kernel([(m, n)], [(m, n)], body), {}
+
+
+def stencil(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Two three-point stencils with zeros beyond the ends, the second on every other point."""
+    n = r.randint(2, 14)
+    half = (n + 1) // 2
+
+    def point(source: Array, i: object, size: int) -> object:
+        total = source.load((i,))  # type: ignore[list-item]
+        for d in (-1, 1):
+            total = total + source.load((i + d,), [ge0(i + d), ge0(size - 1 - i - d)])  # type: ignore[operator]
+        return total
+
+    def body(t: Trace, x: Array, y: Array) -> None:
+        once = t.alloc(x.dtype, (n,))
+        with t.loop(n, "a") as i:
+            once.store((i,), point(x, i, n))  # type: ignore[arg-type]
+        with t.loop(half, "b") as i:
+            y.store((i,), point(once, 2 * i, n))  # type: ignore[arg-type]
+
+    return programs.kernel([(n,)], [(half,)], body), {}
+
+
+def carried(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Programs with dependences between iterations: running sums, shifts in place, overwriting."""
+    n, m = r.randint(2, 9), r.randint(2, 6)
+    which = r.randrange(4)
+
+    def body(t: Trace, x: Array, y: Array) -> None:
+        with t.loop(m, "a") as i, t.loop(n, "b") as j:
+            if which == 0:
+                y.store((i, j), x[i, j] + y.load((i, j - 1), [ge0(j - 1)]))
+            elif which == 1:
+                y.store((i, j), y.load((i, j + 1), [ge0(n - 2 - j)]) - x[i, j])
+            elif which == 2:
+                y.store((i, j), x[i, j] + y.load((i - 1, j + 1), [ge0(i - 1), ge0(n - 2 - j)]))
+            else:
+                y.store((i, j // 2), x[i, j])
+        with t.loop(m, "c") as i, t.loop(n, "d") as j:
+            y.store((i, j), y[i, j] * 2 + y.load((m - 1 - i, j), [ge0(which - 2)]))
+
+    return programs.kernel([(m, n)], [(m, n)], body), {}
+
+
+def transposed(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """A permuted copy through a buffer, and column sums of it, in one flat loop."""
+    m, n = r.randint(1, 6), r.randint(1, 6)
+
+    def body(t: Trace, x: Array, y: Array, s: Array) -> None:
+        copy = t.alloc(x.dtype, (n, m))
+        with t.loop(m * n, "a") as i:
+            copy.store((i % n, i // n), x[i // n, i % n])
+        with t.loop(m, "e") as i:
+            s.store((i,), 0)
+        with t.loop(n, "b") as j, t.loop(m, "c") as i:
+            y.store((j, i), copy[j, i] * 3)
+            s.store((i,), s[i] + copy[j, i])
+
+    return programs.kernel([(m, n)], [(n, m), (m,)], body), {}
+
+
+def gathered(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Rows picked by data: y[i, j] = x[i', j] with i' computed from the elements."""
+    m, n = r.randint(2, 6), r.randint(1, 8)
+
+    def body(t: Trace, x: Array, y: Array) -> None:
+        with t.loop(m, "a") as i, t.loop(n, "b") as j:
+            row = t.bind(t.apply("abs", x[i, 0]).cast(dt.i64), "row", 0, 8)
+            y.store((i, j), x.load((row, j), [ge0(m - 1 - row)], -1))
+
+    return programs.kernel([(m, n)], [(m, n)], body), {}
+
+
+def convolution(r: random.Random) -> tuple[Func, dict[str, int]]:
+    func = programs.convolution(
+        r.randint(1, 3), r.randint(1, 4), r.randint(3, 5), r.choice([1, 3]), r.choice([0, 1])
+    )
+    return func, {}
+
+
+def updated(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """A state updated in place: every element once, twice in one iteration, or once for each row; then read."""
+    m, n = r.randint(1, 4), r.randint(2, 11)
+    which = r.randrange(4)
+
+    def body(t: Trace, x: Array, h: Array, y: Array) -> None:
+        with t.loop(n, "a") as j:
+            if which == 0:
+                h.store((j,), h[j] * 2 + x[0, j])
+            elif which == 1:
+                h.store((j,), x[0, j])
+                h.store((j,), h[j] * 3 - 1)
+            elif which == 2:
+                y.store((0, j), h[j])
+                h.store((j,), x[0, j])
+            else:
+                with t.loop(m, "b") as i:
+                    h.store((j,), h[j] - x[i, j])
+        with t.loop(m, "c") as i, t.loop(n, "d") as j:
+            y.store((i, j), y[i, j] + h[j] * x[i, n - 1 - j])
+
+    return programs.kernel([(m, n)], [(n,), (m, n)], body), {}
+
+
+def through_a_cell(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """One cell that every iteration writes and reads again, with the value of the last left in it for the end."""
+    m, n = r.randint(1, 5), r.randint(1, 6)
+    carried_over = r.random() < 0.5
+
+    def body(t: Trace, x: Array, y: Array) -> None:
+        cell = t.alloc(x.dtype, (1,))
+        cell.store((0,), 1)
+        with t.loop(m, "a") as i, t.loop(n, "b") as j:
+            if not carried_over:
+                cell.store((0,), x[i, j] + 1)
+            cell.store((0,), cell[0] + x[i, j])
+            y.store((i, j), cell[0] * 2)
+        with t.loop(n, "c") as j:
+            y.store((0, j), y[0, j] + cell[0])
+
+    return programs.kernel([(m, n)], [(m, n)], body), {}
+
+
+def guarded(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Triangles and signs: conditions on indices and on data around stores and sums."""
+    m, n = r.randint(1, 6), r.randint(1, 7)
+    below = r.random() < 0.5
+
+    def body(t: Trace, x: Array, y: Array, s: Array) -> None:
+        with t.loop(m, "a") as i:
+            s.store((i,), 1)
+            with t.loop(n, "b") as j:
+                with t.when(ge0(i - j) if below else ge0(j - 2)):
+                    y.store((i, j), x[i, j] * 2)
+                with t.when(x[i, j] > 0):
+                    s.store((i,), s[i] + x[i, j])
+        with t.loop(m, "c") as i, t.when(s[i] > 2), t.loop(n, "d") as j:
+            y.store((i, j), y[i, j] + s[i])
+
+    return programs.kernel([(m, n)], [(m, n), (m,)], body), {}
+
+
+def scattered(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Elements put at places that come from data, which may coincide: the last, the sum, or the sum of part."""
+    m, n, size = r.randint(1, 4), r.randint(2, 9), r.randint(1, 5)
+    which = r.randrange(3)
+
+    def body(t: Trace, x: Array, y: Array, z: Array) -> None:
+        with t.loop(m, "a") as i, t.loop(n, "b") as j:
+            place = t.apply("abs", x[i, j]).cast(dt.i64)
+            t.check(place >= 0, "index", "a place below 0")
+            at = t.bind(t.apply("min", place, size - 1), "at", 0, size - 1)
+            if which == 0:
+                y.store((at,), x[i, j] + j_value(t, j))
+            elif which == 1:
+                y.store((at,), y[at] + x[i, j])
+            else:
+                y.store((at,), y[at] + z[at, j], [ge0(j - 1)])
+            z.store((at, j), x[i, j])
+
+    return programs.kernel([(m, n)], [(size,), (size, n)], body), {}
+
+
+def j_value(t: Trace, j: object) -> object:
+    """An index as an element."""
+    return t.index(j).cast(dt.f64)  # type: ignore[arg-type]
+
+
+def perhaps_empty(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Loops that may run no time at all: what stands in memory then stays."""
+    rows, columns = var("m", 0), var("n", 0)
+    fixed = r.randint(1, 9)
+
+    def body(t: Trace, x: Array, y: Array, s: Array) -> None:
+        top = t.alloc(x.dtype, (fixed,))
+        with t.loop(fixed, "a") as i:
+            top.store((i,), -1)
+        with t.loop(fixed, "b") as i, t.loop(columns, "c") as j:
+            top.store((i,), t.apply("max", top[i], x[0, j]))
+        with t.loop(fixed, "d") as i:
+            with t.loop(columns, "e") as j:
+                s.store((i,), top[i] + x[0, j])
+            s.store((i,), s[i] * 2)
+        with t.loop(rows, "f") as i, t.loop(columns, "g") as j:
+            y.store((i, j), x[0, j] * 2)
+
+    func = programs.kernel([(1, columns)], [(rows, columns), (fixed,)], body, [rows, columns])
+    return func, {"m": r.randint(0, 6), "n": r.choice([0, 0, 1, 7])}
+
+
+Program = Callable[[random.Random], tuple[Func, dict[str, int]]]
+
+PROGRAMS: tuple[Program, ...] = (
+    chain,
+    product,
+    rows_normalised,
+    stencil,
+    carried,
+    transposed,
+    gathered,
+    convolution,
+    updated,
+    through_a_cell,
+    guarded,
+    scattered,
+    perhaps_empty,
+)

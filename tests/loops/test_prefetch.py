@@ -1,0 +1,89 @@
+"""Asking for memory ahead: what is asked for, that results stay, and where it is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.native import run_kernel
+from tilewright.codegen.llvm import kernel_ir
+from tilewright.ir.core import Func, Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.text import parse_module, print_func
+from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.nest import find_loop
+from tilewright.loops.prefetch import prefetch
+from tilewright.target.named import NAMED
+
+PANELS = """
+kernel @k(x: &f32[m, 6], b: &f32[3, 6, 32], y: &f32[m, 96]) dims(m) with {outputs=1} {
+  for jo in 0..3 {
+    for i in 0..m {
+      for k in 0..6 {
+        for j in 0..32 vector {
+          y[i, 32*jo + j] += x[i, k] * b[jo, k, j]
+        }
+      }
+    }
+  }
+  return
+}
+"""
+
+
+def read(rows: str) -> Func:
+    text = PANELS if rows == "m" else PANELS.replace("m,", f"{rows},").replace("..m", f"..{rows}").replace("(m)", "()")
+    return next(iter(parse_module(text).funcs.values()))
+
+
+def load_of(func: Func, name: str) -> Op:
+    return next(o for o in func.body.walk() if o.name == "load" and o.operands[0].name == name)
+
+
+def asked(func: Func) -> list[str]:
+    return [line.strip() for line in print_func(func).splitlines() if "prefetch" in line]
+
+
+def test_each_step_asks_for_its_share_of_the_next_panel() -> None:
+    func = read("8")
+    prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
+    # 6*32 elements in 8*6 steps
+    assert asked(func) == ["prefetch b[jo + 1, 0, 24*i + 4*k]"]
+
+
+def test_large_shares_take_several_requests() -> None:
+    func = read("1")
+    prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
+    assert asked(func) == ["prefetch b[jo + 1, 0, 192*i + 32*k]", "prefetch b[jo + 1, 0, 192*i + 32*k + 16]"]
+
+
+def test_an_unknown_number_of_rows_is_taken_for_a_few() -> None:
+    func = read("m")
+    prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
+    assert asked(func) == ["prefetch b[jo + 1, 0, 48*i + 8*k]"]
+
+
+def test_results_stay() -> None:
+    func = read("8")
+    prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
+    rng = np.random.default_rng(0)
+    x, b = rng.standard_normal((8, 6), np.float32), rng.standard_normal((3, 6, 32), np.float32)
+    expected = np.einsum("ik,jkn->ijn", x.astype(np.float64), b).reshape(8, 96)
+    y = np.zeros((8, 96), np.float32)
+    interpret(func, [x, b, y], {})
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    y = np.zeros((8, 96), np.float32)
+    run_kernel(func, [x, b, y])
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    assert "@llvm.prefetch" in kernel_ir(func, NAMED["zen3"]).text
+
+
+def test_refused() -> None:
+    func = read("8")
+    with pytest.raises(ScheduleError, match="its rounds do not read elements of buffer 'b'"):
+        prefetch(func, load_of(func, "b"), find_loop(func, "i"))
+    with pytest.raises(ScheduleError, match="the number of steps within a round is not known"):
+        prefetch(func, load_of(func, "b"), find_loop(func, "k"))
+    with pytest.raises(ScheduleError, match="the load of buffer 'x' .* is not in it"):
+        outside = read("8")
+        prefetch(func, load_of(outside, "x"), find_loop(func, "jo"))

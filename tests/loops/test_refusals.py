@@ -1,0 +1,304 @@
+"""Each scheduling step that would change what a program computes is refused, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.loops.kernel_texts import DOUBLE, HISTOGRAM, SUM, SYMBOLIC, TWO_STAGES, buffer, read
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.text import print_func
+from tilewright.loops.cache import cache, cache_write
+from tilewright.loops.fuse_at import fuse_at
+from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
+from tilewright.loops.nest import find_loop
+from tilewright.loops.pack import pack, pack_argument
+from tilewright.loops.packing import Packing
+from tilewright.loops.parallel import parallel
+from tilewright.loops.reorder import reorder
+from tilewright.loops.split import split
+from tilewright.loops.unroll import unroll
+from tilewright.loops.vectorize import vectorize, vectorize_reduction
+
+RUNNING_SUM = """
+kernel @k(x: &f64[10], y: &f64[10]) dims() with {outputs=1} {
+  for i in 0..10 {
+    y[i] = x[i] + y[i - 1 if i >= 1 else 0]
+  }
+  return
+}
+"""
+
+SKEWED = """
+kernel @k(x: &f64[4, 4], y: &f64[4, 4]) dims() with {outputs=1} {
+  for i in 0..4 {
+    for j in 0..4 {
+      y[i, j] = x[i, j] + y[i - 1, j + 1 if i >= 1 and j < 3 else 0]
+    }
+  }
+  return
+}
+"""
+
+REVERSED = """
+kernel @k(x: &f64[8], y: &f64[8]) dims() with {outputs=1} {
+  alloc t: scratch f64[8]
+  for i in 0..8 {
+    t[i] = x[i]
+  }
+  for j in 0..8 {
+    y[j] = t[7 - j]
+  }
+  return
+}
+"""
+
+UPDATE = DOUBLE.replace("x[i] * 2", "y[i] * 2 + x[i]")
+
+LAST_ROW = """
+kernel @k(x: &f64[3, 10], y: &f64[10]) dims() with {outputs=1} {
+  for i in 0..3 {
+    for j in 0..10 {
+      y[j] = x[i, j]
+    }
+  }
+  return
+}
+"""
+
+OVERLAP_AND_LAST = """
+kernel @k(x: &f64[10], y: &f64[10], z: &f64[1]) dims() with {outputs=2} {
+  for i in 0..10 {
+    y[i] = x[i] * 2
+  }
+  for k in 0..3 {
+    z[0] = x[k]
+  }
+  return
+}
+"""
+
+SYMBOLIC_STAGES = """
+kernel @k(x: &f64[m, n], y: &f64[m, n]) dims(m, n) with {outputs=1} {
+  alloc t: scratch f64[m, n]
+  for i in 0..m {
+    for p in 0..n {
+      t[i, p] = x[i, p] + 1
+    }
+  }
+  for j in 0..m {
+    for q in 0..n {
+      y[j, q] = t[j, q] * 2
+    }
+  }
+  return
+}
+"""
+
+PERHAPS_NEVER = """
+kernel @k(x: &f64[n], y: &f64[3]) dims(n) with {outputs=1} {
+  for i in 0..3 {
+    for k in 0..n {
+      y[i] = x[k]
+    }
+  }
+  return
+}
+"""
+
+REFUSED = {
+    "split by zero": (
+        DOUBLE,
+        lambda f: split(f, find_loop(f, "i"), 0),
+        "split loop 'i' (0..10, serial): the factor is 0, it must be at least 1",
+    ),
+    "unknown tail": (
+        DOUBLE,
+        lambda f: split(f, find_loop(f, "i"), 4, "drop"),
+        "split loop 'i' (0..10, serial): tail 'drop' is none of guard, peel, branch, overlap",
+    ),
+    "peel a parallel loop": (
+        SYMBOLIC,
+        lambda f: split(f, parallel(f, find_loop(f, "i")), 4, "peel"),
+        "split loop 'i' (0..n, parallel): peeling would leave work beside the parallel loop; "
+        'use tail="branch" or "guard"',
+    ),
+    "overlapping rounds of a state updated in place": (
+        UPDATE,
+        lambda f: split(f, find_loop(f, "i"), 4, "overlap"),
+        "split loop 'i' (0..10, serial): tail 'overlap' runs some iterations twice, and they change buffer "
+        "'y' (global f64[10]), which they read",
+    ),
+    "overlapping rounds of sums that go on": (
+        SUM.replace("    y[i] = 0\n", ""),
+        lambda f: split(f, find_loop(f, "i"), 2, "overlap"),
+        "split loop 'i' (0..3, serial): tail 'overlap' runs some iterations twice, and they change buffer "
+        "'y' (global f64[3]), which they read",
+    ),
+    "overlapping lanes of a sum": (
+        SUM,
+        lambda f: vectorize_reduction(f, find_loop(f, "k"), 4, tail="overlap"),
+        "split loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        "load at [i] and store at [i]",
+    ),
+    "threads for overlapping rounds in a loop that overwrites": (
+        LAST_ROW,
+        lambda f: parallel(
+            f, fuse_loops(f, find_loop(f, "i"), split(f, find_loop(f, "j"), 4, "overlap").outer)
+        ),
+        "parallel loop 'ijo' (0..9, serial): two iterations may meet in buffer 'y' (global f64[10]): "
+        "store at [ji + min(6, 4*(ijo % 3))] and store at [ji + min(6, 4*(ijo % 3))]",
+    ),
+    "threads for overlapping rounds beside another body": (
+        OVERLAP_AND_LAST,
+        lambda f: parallel(
+            f,
+            fuse_siblings(f, split(f, find_loop(f, "i"), 4, "overlap").outer, find_loop(f, "k")),
+        ),
+        "parallel loop 'io' (0..3, serial): two iterations may meet in buffer 'y' (global f64[10]): "
+        "store at [ii + min(6, 4*io)] and store at [ii + min(6, 4*io)]",
+    ),
+    "a register tile of unknown size": (
+        SYMBOLIC_STAGES,
+        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "j"), "reg"),
+        "fuse_at buffer 't' (scratch f64[m, n]): a register tile needs a constant size, not [1, n]",
+    ),
+    "an output that an empty loop would fill": (
+        PERHAPS_NEVER,
+        lambda f: cache_write(f, f.args[1]),
+        "cache_write buffer 'y' (global f64[3]): it is not certain that all of it is written, and before "
+        "anything is read",
+    ),
+    "unroll a symbolic loop": (
+        SYMBOLIC,
+        lambda f: unroll(f, find_loop(f, "i")),
+        "unroll loop 'i' (0..n, serial): its extent is not a constant; split it first",
+    ),
+    "parallel running sum": (
+        RUNNING_SUM,
+        lambda f: parallel(f, find_loop(f, "i")),
+        "parallel loop 'i' (0..10, serial): two iterations may meet in buffer 'y' (global f64[10]): "
+        "load at [i - 1] and store at [i]",
+    ),
+    "parallel accumulation": (
+        SUM,
+        lambda f: parallel(f, find_loop(f, "k")),
+        "parallel loop 'k' (0..10, serial): it is not an outermost loop",
+    ),
+    "vector of a running sum": (
+        RUNNING_SUM,
+        lambda f: vectorize(f, find_loop(f, "i"), 4),
+        "vectorize loop 'i' (0..10, serial): iterations may meet in buffer 'y' (global f64[10]), "
+        "load at [i - 1] and store at [i]; an accumulation needs vectorize_reduction",
+    ),
+    "too many lanes": (
+        DOUBLE,
+        lambda f: vectorize(f, find_loop(f, "i"), 128),
+        "vectorize loop 'i' (0..10, serial): 128 lanes are not within 1..64; give a number of lanes",
+    ),
+    "vector around a loop": (
+        SUM,
+        lambda f: vectorize(f, find_loop(f, "i")),
+        "vectorize loop 'i' (0..3, serial): loop 'k' (0..10, serial) is inside of it; "
+        "unroll it or move it out",
+    ),
+    "lanes of what accumulates nothing": (
+        DOUBLE,
+        lambda f: vectorize_reduction(f, find_loop(f, "i"), 4),
+        "vectorize_reduction loop 'i' (0..10, serial): it accumulates nothing by an associative operation",
+    ),
+    "lanes of sums at computed places": (
+        HISTOGRAM,
+        lambda f: vectorize_reduction(f, find_loop(f, "i"), 2),
+        "vectorize_reduction loop 'i' (0..10, serial): the accumulated element of buffer 'y' (global f64[5]) "
+        "moves with at",
+    ),
+    "reorder skewed": (
+        SKEWED,
+        lambda f: reorder(f, [find_loop(f, "j"), find_loop(f, "i")]),
+        "reorder loop 'i' (0..4, serial): buffer 'y' (global f64[4, 4]): load at [i - 1, j + 1] and "
+        "store at [i, j] may meet where i, j differ",
+    ),
+    "reorder around an imperfect nest": (
+        SUM,
+        lambda f: reorder(f, [find_loop(f, "k"), find_loop(f, "i")]),
+        "reorder loop 'i' (0..3, serial): it holds more than the next loop (op 'const' of text:4); "
+        "use fission first",
+    ),
+    "reorder strangers": (
+        TWO_STAGES,
+        lambda f: reorder(f, [find_loop(f, "jo"), find_loop(f, "i")]),
+        "reorder loop 'jo' (0..4, serial): the loops jo, i are not nested in each other",
+    ),
+    "fuse siblings that cross": (
+        REVERSED,
+        lambda f: fuse_siblings(f, find_loop(f, "i"), find_loop(f, "j")),
+        "fuse_siblings loop 'i' (0..8, serial): the second's load at [-i + 7] of buffer 't' (scratch f64[8]) "
+        "may come before a later store at [i]",
+    ),
+    "fuse an argument": (
+        DOUBLE,
+        lambda f: fuse_at(f, f.args[0], find_loop(f, "i")),
+        "fuse_at buffer 'x' (global f64[10]): it is an argument of the kernel; use cache_write to compute it "
+        "in a buffer first",
+    ),
+    "fuse into a loop that does not read": (
+        REVERSED,
+        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "i")),
+        "fuse_at buffer 't' (scratch f64[8]): nothing before the loop writes it",
+    ),
+    "register tile of symbolic size": (
+        SYMBOLIC,
+        lambda f: cache(f, f.args[1], find_loop(f, "i")),
+        "cache buffer 'y' (global f64[n]): a register tile needs a constant size, not [n]",
+    ),
+    "cache_write of an input": (
+        DOUBLE,
+        lambda f: cache_write(f, f.args[0]),
+        "cache_write buffer 'x' (global f64[10]): it is not an output of the kernel",
+    ),
+    "pack what is written": (
+        DOUBLE,
+        lambda f: pack(f, f.args[1], find_loop(f, "i")),
+        "pack buffer 'y' (global f64[10]): loop 'i' (0..10, serial) writes it",
+    ),
+    "pack inside of lanes": (
+        DOUBLE,
+        lambda f: pack(f, f.args[0], vectorize(f, find_loop(f, "i")).inner),
+        "pack buffer 'x' (global f64[10]): it would be copied inside of loop 'i' (0..10, vector); "
+        "vectorize after this step",
+    ),
+    "pack an output": (
+        DOUBLE,
+        lambda f: pack_argument(f, f.args[1], Packing(((),), (0,))),
+        "pack_argument buffer 'y' (global f64[10]): it is not an input argument",
+    ),
+    "an order that forgets a piece": (
+        DOUBLE,
+        lambda f: Packing(((4,),), (0,)),
+        "packing order (0,) does not list each of the 2 pieces once",
+    ),
+    "a loop that does not exist": (
+        SUM,
+        lambda f: find_loop(f, "z"),
+        "kernel @k has no loop 'z'; its loops are i, k",
+    ),
+}
+
+
+TWO_STEPS = {
+    "peel a parallel loop",
+    "pack inside of lanes",
+    "threads for overlapping rounds in a loop that overwrites",
+    "threads for overlapping rounds beside another body",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_the_reason_and_unchanged(name: str) -> None:
+    text, step, reason = REFUSED[name]
+    func = read(text)
+    with pytest.raises(ScheduleError) as caught:
+        step(func)
+    assert str(caught.value) == reason
+    if name not in TWO_STEPS:
+        assert print_func(func) == print_func(read(text))
