@@ -84,6 +84,6 @@ def test_refused() -> None:
         prefetch(func, load_of(func, "b"), find_loop(func, "i"))
     with pytest.raises(ScheduleError, match="the number of steps within a round is not known"):
         prefetch(func, load_of(func, "b"), find_loop(func, "k"))
-    with pytest.raises(ScheduleError, match="the load of buffer 'x' .* is not in it"):
+    with pytest.raises(ScheduleError, match=r"the load of buffer 'x' .* is not in it"):
         outside = read("8")
         prefetch(func, load_of(outside, "x"), find_loop(func, "jo"))

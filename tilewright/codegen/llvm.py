@@ -321,6 +321,10 @@ class _Kernel:
         with self._only_where(TRUE if guard.uniform is None else Flag(guard.uniform)):
             self.memory.store(buffer, address, self.values[value], self.lanes, guard)
 
+    def _prefetch(self, op: Op) -> None:
+        buffer = self.buffers[op.operands[0]]
+        self.memory.prefetch(buffer, self._address(op, buffer))
+
     # Scalars
 
     def _const(self, op: Op) -> None:
@@ -408,5 +412,6 @@ _HANDLERS = {
     "cast": _Kernel._cast,
     "bind": _Kernel._bind,
     "check": _Kernel._check,
+    "prefetch": _Kernel._prefetch,
     "lanes_reduce": _Kernel._lanes_reduce,
 }

@@ -76,6 +76,12 @@ class Memory:
             raw = self._gather(buffer, where, lanes, guard, other)
         return self.from_memory(raw, dtype)
 
+    def prefetch(self, buffer: Buffer, e: Sym) -> None:
+        """Ask for the cache line of address `e`, into the second level: the first one is to keep what is in use."""
+        where = self.address(buffer, e)
+        pointer = self._pointer(buffer, where.constant, where.uniform)
+        self.text.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)")
+
     def _load_register(
         self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
     ) -> Reg:

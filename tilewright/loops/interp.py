@@ -141,7 +141,7 @@ class _Run:
                 self.env[op.attrs["var"].name] = int(value) if np.ndim(value) == 0 else value.astype(np.int64)
             case "check":
                 self._check(op)
-            case "return":
+            case "return" | "prefetch":
                 pass
             case _:
                 self.scalars[op.result] = self._scalar(op)

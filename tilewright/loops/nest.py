@@ -67,6 +67,15 @@ def buffer_type(value: Value) -> BufferType:
     return value.type
 
 
+def address_of(access: Op) -> Sym:
+    """Element offset of a load, store or prefetch within its buffer."""
+    type = buffer_type(access.operands[-1])
+    total = type.offset
+    for i, stride in zip(access.attrs["idx"], type.strides, strict=True):
+        total = total + i * stride
+    return total
+
+
 def enclosing(op: Op) -> list[Op]:
     """The `for` and `if` ops around `op`, outermost first."""
     found: list[Op] = []

@@ -51,6 +51,8 @@ def _block(block: Block, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
         else:
             if op.name == "index":
                 op.attrs["expr"] = _index(op.attrs["expr"], ranges)
+            elif op.name == "prefetch":
+                op.attrs["idx"] = tuple(_index(i, ranges) for i in op.attrs["idx"])
             ops.append(op)
     return ops
 

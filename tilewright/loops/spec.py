@@ -145,6 +145,10 @@ def _store_rule(op: Op) -> str | None:
     return None if stored == ScalarType(type.dtype) else f"stores {stored} into {type}"
 
 
+def _prefetch_rule(op: Op) -> str | None:
+    return _attributes(op, ("idx",)) or _shape(op, 1, 0, 0) or _buffer_rule(op)
+
+
 def _lanes_reduce_rule(op: Op) -> str | None:
     wrong = _attributes(op, ("combine",)) or _shape(op, 1, 1, 0)
     if wrong:
@@ -224,6 +228,7 @@ _RULES: dict[str, OpRule] = {
     "alloc": _alloc_rule,
     "load": _load_rule,
     "store": _store_rule,
+    "prefetch": _prefetch_rule,
     "lanes_reduce": _lanes_reduce_rule,
     "const": _const_rule,
     "index": _index_rule,

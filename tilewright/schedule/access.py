@@ -7,16 +7,7 @@ from collections.abc import Iterable
 from tilewright.ir.core import Op
 from tilewright.ir.prove import affine_in
 from tilewright.ir.sym import Sym, sym
-from tilewright.loops.nest import body_of, buffer_type, is_loop
-
-
-def address_of(access: Op) -> Sym:
-    """Element offset of a load or store within its buffer."""
-    type = buffer_type(access.operands[-1])
-    total = type.offset
-    for i, stride in zip(access.attrs["idx"], type.strides, strict=True):
-        total = total + i * stride
-    return total
+from tilewright.loops.nest import address_of, body_of, is_loop
 
 
 def stride_in(access: Op, v: Sym) -> Sym | None:

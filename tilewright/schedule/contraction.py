@@ -67,6 +67,7 @@ def schedule_contraction(s: Schedule, lowered: Lowered, target: Target) -> None:
     for nest in (*nests, *drain):
         _mark_tile(s, nest)
     _mark_tile(s, _Nest([], inner), unrolled=not costly)
+    _prefetch_panels(s, update, around, target)
     parallelize_outer(s, target)
 
 
@@ -273,6 +274,28 @@ def _pack_columns(s: Schedule, update: _Nest, around: list[Op], rows: list[Op]) 
                 s.vectorize(fill[-1], extent_of(update.tile[-1]).value)
         except ScheduleError:
             continue
+
+
+def _prefetch_panels(s: Schedule, update: _Nest, around: list[Op], target: Target) -> None:
+    """While one panel of a packed operand is used, bring the next one from far memory into the second-level cache:
+    a panel is read faster than that memory delivers, and then again for each tile of rows."""
+    packed = [s.func.args[index] for index in s.func.attrs.get("packed", {})]
+    for load in loads_in(update.outer[-1]):
+        operand = load.operands[0]
+        if operand not in packed or _bytes_of(operand) <= target.caches.l2 // 2:
+            continue
+        moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
+        if moving:
+            try:
+                s.prefetch(load, moving[-1])
+            except ScheduleError:
+                continue
+
+
+def _bytes_of(operand: Value) -> int:
+    """Of a buffer of known size."""
+    type = buffer_type(operand)
+    return int(product(type.shape).value) * type.dtype.bytes
 
 
 FAR_BYTES = 1024

@@ -15,6 +15,7 @@ from tilewright.loops.nest import is_loop, loop_var
 from tilewright.loops.pack import Packed, pack, pack_argument
 from tilewright.loops.packing import Packing
 from tilewright.loops.parallel import parallel
+from tilewright.loops.prefetch import prefetch
 from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
 from tilewright.loops.split import Split, split
@@ -80,6 +81,9 @@ class Schedule:
 
     def vectorize_reduction(self, loop: Op, lanes: int, within: Op, tail: str = "guard") -> Lanes:
         return self._do(vectorize_reduction, loop, lanes=lanes, within=within, tail=tail)
+
+    def prefetch(self, load: Op, loop: Op) -> list[Op]:
+        return self._do(prefetch, load, loop)
 
     def unroll(self, loop: Op) -> Op:
         return self._do(unroll, loop)

@@ -14,7 +14,7 @@ NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*", re.ASCII)
 UNNAMED = re.compile(r"v\d+", re.ASCII)
 """What the printer calls values without a name; the parser does not take it for a name."""
 
-STATEMENTS = frozenset({"for", "if", "when", "alloc", "return", "yield", "check", "bind"})
+STATEMENTS = frozenset({"for", "if", "when", "alloc", "return", "yield", "check", "bind", "prefetch"})
 """Words that begin a statement. No value has such a name; an op that does not fit its notation is quoted."""
 
 QUOTED = STATEMENTS | {"constant", "loc", "strides", "offset"}
@@ -134,6 +134,15 @@ def is_statement(op: Op) -> bool:
                 _one_scalar(op)
                 and op.attrs.keys() == {"kind", "message"}
                 and all(isinstance(v, str) for v in op.attrs.values())
+            )
+        case "prefetch":
+            buffer = op.operands[0].type if len(op.operands) == 1 else None
+            return (
+                isinstance(buffer, BufferType)
+                and not op.results
+                and not op.blocks
+                and op.attrs.keys() == {"idx"}
+                and is_access(op.attrs, buffer)
             )
     return False
 

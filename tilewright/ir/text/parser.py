@@ -400,6 +400,15 @@ class _Parser(Expressions):
         self.expect(")")
         self.emit("check", [condition], [], {"kind": kind, "message": message})
 
+    def prefetch(self) -> None:
+        """`prefetch buffer[i, j]`."""
+        self.advance()
+        at = self.at
+        buffer, attrs = self.access()
+        if attrs.keys() != {"idx"}:
+            self.fail("a prefetch has no condition", at)
+        self.emit("prefetch", [buffer], [], attrs)
+
     special: ClassVar[Mapping[str, Callable[[_Parser], None]]] = {
         "for": loop,
         "if": condition,
@@ -409,4 +418,5 @@ class _Parser(Expressions):
         "yield": ending,
         "bind": bind,
         "check": check,
+        "prefetch": prefetch,
     }

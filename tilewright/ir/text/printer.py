@@ -303,6 +303,9 @@ class _Printer:
         elif name == "alloc":
             self.flush(indent)
             self.line(op, f"alloc {self.name(op.result)}: {self.type(op.result.type)}", indent)
+        elif name == "prefetch":
+            self.flush(indent)
+            self.line(op, f"prefetch {self.access(op.operands[0], op)}", indent)
         elif name == "for":
             self.flush(indent)
             more = {k: v for k, v in attrs.items() if k not in ("var", "extent", "kind")}

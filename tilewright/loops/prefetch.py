@@ -1,0 +1,67 @@
+"""Asking for memory before it is needed."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Func, Op, substitute
+from tilewright.ir.prove import affine_in
+from tilewright.ir.sym import ZERO
+from tilewright.loops.nest import (
+    address_of,
+    body_of,
+    buffer_type,
+    describe,
+    enclosing_loops,
+    extent_of,
+    insert_at,
+    is_inside,
+    kind_of,
+    loop_var,
+    refuse,
+)
+
+LINE_BYTES = 64
+"""Of a cache line on most cores; where lines are longer, some requests are repeated."""
+
+ASSUMED_EXTENT = 4
+"""Rounds of a loop of unknown extent: what more there are ask for what comes after."""
+
+
+def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
+    """In each round of `loop`, ask for what `load` reads in the next one: a share in each step of the loops within.
+
+        for jo { for io in 0..8 { for k { S(B[jo, k, j]) } } }
+
+    becomes, where a round reads 32 elements for each k,
+
+        for jo { for io in 0..8 { for k { prefetch B[jo + 1, 0, 4*(K*io + k)]; S(B[jo, k, j]) } } }
+
+    Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
+    ScheduleError where the buffer is not dense, rounds do not read elements a constant distance apart, or the
+    number of steps is not known (that of the outermost loop within may be unknown).
+    """
+    buffer = load.operands[0]
+    type = buffer_type(buffer)
+    if not is_inside(load, loop):
+        refuse("prefetch", loop, f"the load of {describe(buffer)} is not in it")
+    if not type.is_dense:
+        refuse("prefetch", buffer, "it is not dense")
+    around = enclosing_loops(load)
+    within = around[around.index(loop) + 1 :]
+    steps = [o for o in within if kind_of(o) == "serial"]
+    if not steps or not all(extent_of(o).is_const for o in steps[1:]):
+        refuse("prefetch", loop, "the number of steps within a round is not known")
+    moved = affine_in(address_of(load), loop_var(loop))
+    if moved is None or not moved[0].is_const or moved[0].value <= 0:
+        refuse("prefetch", loop, f"its rounds do not read elements of {describe(buffer)} a constant distance apart")
+    position, rounds = ZERO, 1
+    for o in steps:
+        position = position * extent_of(o) + loop_var(o)
+        rounds *= extent_of(o).value if extent_of(o).is_const else ASSUMED_EXTENT
+    share = -(-moved[0].value // rounds)
+    first = {loop_var(o): ZERO for o in within} | {loop_var(loop): loop_var(loop) + 1}
+    *outer, last = substitute(load.attrs["idx"], first)
+    line = max(1, LINE_BYTES // type.dtype.bytes)
+    asked = [(*outer, last + share * position + n) for n in range(0, share, line)]
+    ops = [Op("prefetch", [buffer], [], {"idx": idx}, loc=load.loc) for idx in asked]
+    insert_at(body_of(steps[-1]), 0, ops)
+    return ops
