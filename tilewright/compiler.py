@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from tilewright import link
-from tilewright.codegen.emit import compile_all
+from tilewright.codegen.emit import ObjectMaker, Unit
+from tilewright.codegen.llvm import KernelText, kernel_ir
 from tilewright.codegen.program import program_ir
 from tilewright.frontends.onnx import load_onnx
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
-from tilewright.ir.core import Module
+from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.verify import verify_func
 from tilewright.memory.storage import assign_storage
@@ -63,15 +64,26 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
     taken_for_granted = assumptions(module)
     lower_graph(module, ctx, options)
     clock.lap("graph")
-    schedule_regions(module, target, ctx.remarks)
-    clock.lap("schedule")
-    storage = assign_storage(module.main)
-    constants = link.lay_out_constants(module)
-    kernels = link.emit_kernels(module, target)
-    program = link.make_program(module, storage, constants, kernels, taken_for_granted)
-    text = program_ir(program, target)
-    clock.lap("emit")
-    objects = compile_all(link.units_of(text, kernels, target), target, options.compile_threads or target.cores)
+    with ObjectMaker(target, options.compile_threads or target.cores) as maker:
+        kernels: dict[str, KernelText] = {}
+
+        def emit(kernel: Func) -> None:
+            clock.lap("schedule")
+            kernels[kernel.name] = kernel_ir(kernel, target)
+            clock.lap("emit")
+            maker.start(Unit(kernels[kernel.name].text))
+            clock.lap("llvm")
+
+        schedule_regions(module, target, ctx.remarks, emit)
+        clock.lap("schedule")
+        storage = assign_storage(module.main)
+        constants = link.lay_out_constants(module)
+        program = link.make_program(module, storage, constants, kernels, taken_for_granted)
+        text = program_ir(program, target)
+        clock.lap("emit")
+        for unit in link.support_units(text, target):
+            maker.start(unit)
+        objects = maker.objects()
     clock.lap("llvm")
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks)
     return link.make_artifact(module, storage, constants, program, text, objects, target, report)
@@ -90,7 +102,7 @@ def lower_graph(module: Module, ctx: PassContext, options: Options) -> None:
 
 
 class _Clock:
-    """Seconds that each stage took."""
+    """Seconds that each stage took; LLVM's are those for which the others waited."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -98,5 +110,5 @@ class _Clock:
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()
-        self.laps[stage] = now - self._last
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
         self._last = now

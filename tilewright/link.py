@@ -11,7 +11,7 @@ import numpy as np
 import tilewright
 from tilewright.codegen.checks import Check
 from tilewright.codegen.emit import Effort, Unit
-from tilewright.codegen.llvm import KernelText, kernel_ir
+from tilewright.codegen.llvm import KernelText
 from tilewright.codegen.pool import pool_ir
 from tilewright.codegen.program import (
     BufferRef,
@@ -74,11 +74,6 @@ def lay_out_constants(module: Module) -> Constants:
     return Constants(offsets, total)
 
 
-def emit_kernels(module: Module, target: Target) -> dict[str, KernelText]:
-    """LLVM IR of every kernel by name."""
-    return {name: kernel_ir(f, target) for name, f in module.funcs.items() if f.level == "loops"}
-
-
 def make_program(
     module: Module,
     storage: Storage,
@@ -139,10 +134,9 @@ def _variables_used(main: Func) -> set[Sym]:
     return used
 
 
-def units_of(text: ProgramText, kernels: dict[str, KernelText], target: Target) -> list[Unit]:
-    """All modules to compile: the kernels, the program, and the thread pool."""
-    program, pool = Unit(text.text, Effort.CALLS), Unit(pool_ir(target.triple), Effort.SUPPORT)
-    return [*(Unit(k.text) for k in kernels.values()), program, pool]
+def support_units(text: ProgramText, target: Target) -> list[Unit]:
+    """The modules beside the kernels: the program that calls them, and the thread pool."""
+    return [Unit(text.text, Effort.CALLS), Unit(pool_ir(target.triple), Effort.SUPPORT)]
 
 
 def make_artifact(

@@ -10,7 +10,8 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright import link
-from tilewright.codegen.emit import compile_all
+from tilewright.codegen.emit import Unit, compile_all
+from tilewright.codegen.llvm import kernel_ir
 from tilewright.codegen.program import program_ir
 from tilewright.graph.fuse import Fuse
 from tilewright.ir import dtype as dt
@@ -135,10 +136,11 @@ def native(module: Module, threads: int) -> Model:
     schedule_regions(module, target, [])
     storage = assign_storage(module.main)
     constants = link.lay_out_constants(module)
-    kernels = link.emit_kernels(module, target)
+    kernels = {name: kernel_ir(f, target) for name, f in module.funcs.items() if f.level == "loops"}
     program = link.make_program(module, storage, constants, kernels)
     text = program_ir(program, target)
-    objects = compile_all(link.units_of(text, kernels, target), target, 1)
+    units = [*(Unit(k.text) for k in kernels.values()), *link.support_units(text, target)]
+    objects = compile_all(units, target, 1)
     return Model(link.make_artifact(module, storage, constants, program, text, objects, target, {}), threads)
 
 

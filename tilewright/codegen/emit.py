@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from llvmlite import binding
 
+from tilewright.codegen.native import emit_object, run_passes
 from tilewright.ir.diag import InternalError
 from tilewright.target.target import Target
 
@@ -43,19 +44,47 @@ def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> byt
     with _parsed(text) as module:
         machine = _target_machine(target, effort)
         _optimise(module, machine, effort)
-        return bytes(machine.emit_object(module))
+        return emit_object(machine, module)
+
+
+class ObjectMaker:
+    """Makes object files on threads while its owner goes on making texts; a context manager.
+
+    With one thread the work is done at once, by the caller's own.
+    """
+
+    def __init__(self, target: Target, threads: int) -> None:
+        self._target = target
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._made: list[Callable[[], bytes]] = []
+
+    def start(self, unit: Unit) -> None:
+        """Begin to compile a module; `objects` will have it next."""
+        if self._pool is not None:
+            self._made.append(self._pool.submit(_object_of, unit, self._target).result)
+            return
+        blob = _object_of(unit, self._target)
+        self._made.append(lambda: blob)
+
+    def objects(self) -> list[bytes]:
+        """All object files in the order of their start, waiting for what is not ready; InternalError as
+        `compile_ir`."""
+        return [made() for made in self._made]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
 
 def compile_all(units: Sequence[Unit], target: Target, threads: int) -> list[bytes]:
-    """The object files of several modules, made by up to `threads` threads (LLVM releases the interpreter
-    lock)."""
-    if threads <= 1 or len(units) <= 1:
-        return [_object_of(unit, target) for unit in units]
-    # Largest first: a long one that starts last would be waited for.
-    order = sorted(range(len(units)), key=lambda k: -len(units[k].text))
-    with ThreadPoolExecutor(min(threads, len(units))) as pool:
-        objects = dict(zip(order, pool.map(lambda k: _object_of(units[k], target), order), strict=True))
-    return [objects[k] for k in range(len(units))]
+    """The object files of several modules, made by up to `threads` threads."""
+    with ObjectMaker(target, threads) as maker:
+        for unit in units:
+            maker.start(unit)
+        return maker.objects()
 
 
 def _object_of(unit: Unit, target: Target) -> bytes:
@@ -130,5 +159,4 @@ def _optimise(module: Any, machine: Any, effort: Effort) -> None:
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = binding.create_pass_builder(machine, options)
-    manager = builder.getModulePassManager()
-    manager.run(module, builder)
+    run_passes(builder.getModulePassManager(), module, builder)

@@ -8,7 +8,7 @@ time; the original goes when its last reader has a packed copy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,26 @@ from tilewright.schedule.regions import Canonical, canonical_regions
 from tilewright.target.target import Target
 
 
-def schedule_regions(module: Module, target: Target, remarks: list[Remark]) -> None:
-    """Replace the fused regions of `module.main` by calls of scheduled kernels, in place."""
-    _Kernels(module, target, remarks).run()
+def schedule_regions(
+    module: Module, target: Target, remarks: list[Remark], ready: Callable[[Func], None] | None = None
+) -> None:
+    """Replace the fused regions of `module.main` by calls of scheduled kernels, in place.
+
+    `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile.
+    """
+    _Kernels(module, target, remarks, ready).run()
 
 
 class _Kernels:
     """The kernels made so far, by the structure of their regions, and the packed constants."""
 
-    def __init__(self, module: Module, target: Target, remarks: list[Remark]) -> None:
+    def __init__(
+        self, module: Module, target: Target, remarks: list[Remark], ready: Callable[[Func], None] | None
+    ) -> None:
         self.module = module
         self.target = target
         self.remarks = remarks
+        self.ready = ready
         self.by_key: dict[Any, Func] = {}
         self.packed: dict[tuple[str, Any], str] = {}
         self.readers: Counter[str] = Counter()
@@ -76,7 +84,10 @@ class _Kernels:
         lowered = lower_region(region, name)
         lowered.func.attrs["constants"] = tuple(k for k, c in enumerate(constant) if c)
         scheduled = schedule_kernel(lowered, region.attrs.get("kind", "map"), self.target, self.remarks)
-        return self.module.add(scheduled.func)
+        kernel = self.module.add(scheduled.func)
+        if self.ready is not None:
+            self.ready(kernel)
+        return kernel
 
     def _pack_operands(self, operands: Sequence[Value], kernel: Func) -> tuple[list[Value], list[Op]]:
         result = list(operands)

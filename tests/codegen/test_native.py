@@ -1,0 +1,76 @@
+"""LLVM's long calls run beside each other, and say what LLVM says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import llvmlite.binding as binding
+import pytest
+from llvmlite.binding import ffi
+
+from tilewright.codegen import native
+from tilewright.codegen.emit import Effort, ObjectMaker, Unit, compile_ir
+from tilewright.ir.diag import InternalError
+from tilewright.target.named import NAMED
+
+TEXT = "define i32 @f(i32 %x) {\n  %y = add i32 %x, 0\n  ret i32 %y\n}\n"
+
+
+@pytest.fixture
+def machine() -> Any:
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    return binding.Target.from_default_triple().create_target_machine()
+
+
+def _builder(machine: Any) -> Any:
+    return binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(2))
+
+
+def test_passes_and_objects_are_those_of_llvmlite(machine: Any) -> None:
+    ours, theirs = (binding.parse_assembly(TEXT, binding.create_context()) for _ in range(2))
+    builder = _builder(machine)
+    native.run_passes(builder.getModulePassManager(), ours, builder)
+    _builder(machine).getModulePassManager().run(theirs, _builder(machine))
+    assert str(ours) == str(theirs)
+    assert "add i32" not in str(ours)
+    assert native.emit_object(machine, ours) == machine.emit_object(theirs)
+
+
+def test_the_long_calls_do_not_wait_for_the_lock_of_llvmlite(machine: Any) -> None:
+    module, builder = binding.parse_assembly(TEXT, binding.create_context()), _builder(machine)
+    manager = builder.getModulePassManager()
+    with ThreadPoolExecutor(1) as pool, ffi.lib._lock:
+        pool.submit(native.run_passes, manager, module, builder).result(timeout=60)
+    assert "add i32" not in str(module)
+
+
+def test_what_llvm_says_is_in_the_error(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(machine: object, module: object, kind: int, message: Any) -> None:
+        message._ptr.value, message._owned = b"no such register", False
+
+    def function(name: str) -> Callable[..., None]:
+        return refuses
+
+    monkeypatch.setattr(native, "_function", function)
+    with pytest.raises(InternalError, match="LLVM makes no code: no such register"):
+        native.emit_object(machine, binding.parse_assembly(TEXT))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_objects_come_in_the_order_of_their_start(threads: int) -> None:
+    target = NAMED["zen3"]
+    texts = [TEXT.replace("@f", f"@f{k}") for k in range(5)]
+    with ObjectMaker(target, threads) as maker:
+        for text in texts:
+            maker.start(Unit(text, Effort.CALLS))
+        assert maker.objects() == [compile_ir(text, target, Effort.CALLS) for text in texts]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_text_that_llvm_refuses_is_an_error(threads: int) -> None:
+    with pytest.raises(InternalError, match="LLVM refuses"), ObjectMaker(NAMED["zen3"], threads) as maker:
+        maker.start(Unit("define nonsense"))
+        maker.objects()
