@@ -53,6 +53,17 @@ def test_every_truncation_of_a_model_is_refused(tmp_path: Path) -> None:
             tilewright.compile(path, cache=False)
 
 
+@pytest.mark.parametrize("text", [b"MatMul", b"hidden", b"batch"], ids=["operator", "value", "dim"])
+def test_a_name_that_is_not_text(tmp_path: Path, text: bytes) -> None:
+    whole = models.mlp().SerializeToString()
+    assert text in whole
+    path = tmp_path / "m.onnx"
+    path.write_bytes(whole.replace(text, b"\xff" + text[1:]))
+    with pytest.raises(ModelError) as caught:
+        tilewright.compile(path, cache=False)
+    says(caught.value, "m.onnx", "not UTF-8", "\\xff")
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         tilewright.compile(tmp_path / "nothing.onnx")

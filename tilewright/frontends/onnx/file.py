@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from tilewright.ir.diag import ModelError
 
@@ -78,3 +78,35 @@ def _check_header(model: onnx.ModelProto, where: str) -> None:
         )
     if not model.opset_import:
         raise ModelError("the model imports no operator set", where=where, hint="export the model again")
+    for part in (*model.opset_import, model.graph, *model.functions):
+        _check_names(part, where)
+
+
+def _check_names(message: Message, where: str) -> None:
+    """ModelError for a name that is not UTF-8, which protobuf hands out as bytes instead of text.
+
+    Descriptions may hold anything. Of tensors only the name is looked at, as listing their fields copies them.
+    """
+    if isinstance(message, onnx.TensorProto):
+        _check_text(message.name, "name", where)
+        return
+    for field, value in message.ListFields():
+        if field.name in _FREE_TEXTS or field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for item in (value,) if isinstance(value, str | bytes | Message) else value:
+            if field.type == field.TYPE_MESSAGE:
+                _check_names(item, where)
+            else:
+                _check_text(item, field.name, where)
+
+
+_FREE_TEXTS = ("doc_string", "metadata_props")
+
+
+def _check_text(text: str | bytes, field: str, where: str) -> None:
+    if isinstance(text, bytes):
+        raise ModelError(
+            f"a text of the model is not UTF-8: {field} {text[:40]!r}",
+            where=where,
+            hint="the file is damaged, or was not written by an ONNX exporter",
+        )
