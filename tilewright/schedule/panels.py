@@ -1,0 +1,96 @@
+"""Operands of a contraction in the order in which its nest reads them: packed ahead of time, copied, prefetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.types import product
+from tilewright.loops.nest import buffer_type, extent_of, loop_var
+from tilewright.loops.packing import Packing
+from tilewright.schedule.access import loads_in, stride_in
+from tilewright.schedule.packing import packing_for
+from tilewright.schedule.roles import element_bytes
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+FAR_BYTES = 1024
+REUSES = 4
+
+
+def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
+    """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last."""
+    for index in s.func.attrs.get("constants", ()):
+        operand = s.func.args[index]
+        loads = [(load, nest) for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand]
+        if len(loads) != len(operand.users):
+            continue
+        packings = {packing_for(load, nest) for load, nest in loads}
+        packing = packings.pop() if len(packings) == 1 else None
+        if packing is not None:
+            s.pack_argument(operand, packing)
+
+
+def pack_columns(
+    s: Schedule, nest: Sequence[Op], reduction: Sequence[Op], around: Sequence[Op], rows: Sequence[Op]
+) -> None:
+    """Copy operands whose columns lie apart in memory into panels, once for each column tile.
+
+    Elements apart in the vector axis would be gathered one by one in every step of every row tile; rows far apart
+    (more than a few cache lines) share few sets of the first-level cache and push one another out.
+    """
+    v = loop_var(nest[-1])
+    for load in loads_in(nest[0]):
+        operand = load.operands[0]
+        stride = stride_in(load, v)
+        moving = [axis for axis, i in enumerate(load.attrs["idx"]) if v in i.vars]
+        if buffer_type(operand).space != "global" or len(moving) != 1 or not around:
+            continue
+        if stride == 1 and not (_is_far(load, reduction) and _is_reused(rows)):
+            continue
+        order = [axis for axis in range(len(load.attrs["idx"])) if axis != moving[0]]
+        packing = Packing(((),) * len(load.attrs["idx"]), (*order, moving[0]))
+        try:
+            fill = s.pack(operand, around[-1], packing, only=load).fill
+            if stride == 1:
+                s.vectorize(fill[-1], extent_of(nest[-1]).value)
+        except ScheduleError:
+            continue
+
+
+def _is_far(load: Op, reduction: Sequence[Op]) -> bool:
+    """Whether one step of the innermost reduction moves the load by many cache lines, in an operand that is not
+    packed already."""
+    if not reduction:
+        return False
+    step = stride_in(load, loop_var(reduction[-1]))
+    far = step is None or not step.is_const or abs(step.value) * element_bytes(load.operands[0]) >= FAR_BYTES
+    return far
+
+
+def _is_reused(rows: Sequence[Op]) -> bool:
+    """Whether a panel serves enough row tiles to pay for copying it."""
+    return any(not extent_of(o).is_const or extent_of(o).value >= REUSES for o in rows)
+
+
+def prefetch_panels(s: Schedule, nest: Op, around: Sequence[Op], target: Target) -> None:
+    """While one panel of a packed operand is used, bring the next one from far memory into the second-level cache:
+    a panel is read faster than that memory delivers, and then again for each tile of rows."""
+    packed = [s.func.args[index] for index in s.func.attrs.get("packed", {})]
+    for load in loads_in(nest):
+        operand = load.operands[0]
+        if operand not in packed or _bytes_of(operand) <= target.caches.l2 // 2:
+            continue
+        moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
+        if moving:
+            try:
+                s.prefetch(load, moving[-1])
+            except ScheduleError:
+                continue
+
+
+def _bytes_of(operand: Value) -> int:
+    """Of a buffer of known size."""
+    type = buffer_type(operand)
+    return int(product(type.shape).value) * type.dtype.bytes

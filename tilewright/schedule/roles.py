@@ -1,0 +1,116 @@
+"""The parts that the loops of a contraction play: which is the vector, which the rows of a register tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, ceildiv
+from tilewright.ir.types import product
+from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.nest import buffer_type, extent_of, loop_var
+from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
+from tilewright.schedule.tiles import Contraction, Registers, Tile, choose_tile
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+VECTOR_BYTES = 64
+"""Bytes of one vector of a tile: one AVX-512 register, two of AVX2, four of NEON; LLVM splits it as needed."""
+
+
+@dataclass(eq=False)
+class Roles:
+    """Which loop of the last stage plays which part. `block` is a column axis that the layout itself has."""
+
+    vector: Op
+    row: Op | None
+    block: Op | None
+    outer: list[Op]
+
+
+def one_nest(s: Schedule, lowered: Lowered) -> tuple[Stage, list[Op], Value]:
+    """The reduction stage, the loops of the one nest that follows it, and the buffer between the two."""
+    reductions = [st for st in lowered.stages if st.kind == "reduce"]
+    if len(reductions) != 1 or lowered.stages[0] is not reductions[0]:
+        raise ScheduleError("it is not one reduction with elementwise work after it")
+    stage = reductions[0]
+    rest = lowered.stages[1:]
+    if buffer_type(stage.buffer).space == "global":
+        if rest:
+            raise ScheduleError("the sum itself is an output beside others")
+        made = s.cache_write(stage.buffer)
+        return stage, made.drain, made.buffer
+    first = rest[0].axes
+    for other in rest[1:]:
+        for a, b in zip(first, other.axes, strict=True):
+            s.fuse_siblings(a, b)
+    return stage, list(first), stage.buffer
+
+
+def axes_read(loops: list[Op], accumulator: Value) -> dict[Op, int]:
+    """For each loop of the last nest, the axis of the sum that it runs over."""
+    by_var = {loop_var(o): o for o in loops}
+    reads = [op for op in loads_in(loops[0]) if op.operands[0] is accumulator]
+    if not reads or any(variables(r.attrs["idx"]) - set(by_var) for r in reads):
+        raise ScheduleError("the sum is not read element by element")
+    return {by_var[v]: k for k, v in enumerate(reads[0].attrs["idx"]) if v in by_var}
+
+
+def assign_roles(stage: Stage, loops: list[Op], accumulator: Value, axis_of: dict[Op, int]) -> Roles:
+    """Vector: the axis in which the result is contiguous. Row: an axis that only the broadcast operand moves in."""
+    store = stores_in(loops[0])[0]
+    live = [o for o in loops if extent_of(o) != 1]
+    vector = next((o for o in live if stride_in(store, loop_var(o)) == 1), None)
+    if vector is None or vector not in axis_of:
+        raise ScheduleError("the result is not contiguous in any axis of the sum")
+    moved = {o: operands_moving(stage, axis_of.get(o)) for o in live}
+    with_vector = moved[vector]
+    block = row = None
+    for o in live:
+        if o is vector:
+            continue
+        only_columns = bool(moved[o]) and moved[o] <= with_vector and extent_of(o).is_const
+        if only_columns and known(extent_of(vector)) == VECTOR_BYTES / element_bytes(accumulator):
+            block = o if len(with_vector) == 1 else block
+        if moved[o] - with_vector or (len(with_vector) > 1 and moved[o]):
+            row = o
+    outer = [o for o in loops if o not in (vector, row, block)]
+    return Roles(vector, row, block if block is not row else None, outer)
+
+
+def element_bytes(buffer: Value) -> int:
+    return buffer_type(buffer).dtype.bytes
+
+
+def operands_moving(stage: Stage, axis: int | None) -> set[Op]:
+    """Loads of the reduction's operands whose address depends on axis `axis` of the sum (one tensor may be both)."""
+    if axis is None or axis >= len(stage.axes):
+        return set()
+    v = loop_var(stage.axes[axis])
+    loads = [op for op in loads_in(stage.axes[0]) if op.operands[0] is not stage.buffer]
+    return {op for op in loads if v in variables(op.attrs["idx"])}
+
+
+def tile_for(stage: Stage, roles: Roles, accumulator: Value, target: Target) -> Tile:
+    lanes = max(1, VECTOR_BYTES // element_bytes(accumulator))
+    in_register = max(1, target.vector_bits // 8 // element_bytes(accumulator))
+    registers = Registers(target.vector_registers, in_register, target.embedded_broadcast)
+    width = extent_of(roles.vector)
+    while width.is_const and lanes > 1 and lanes // 2 >= width.value:
+        lanes //= 2
+    columns = extent_of(roles.block) if roles.block is not None else ceildiv(width, lanes)
+    rows = extent_of(roles.row) if roles.row is not None else None
+    shape = Contraction(
+        rows=1 if rows is None else known(rows),
+        columns=known(columns),
+        depth=known(product(extent_of(o) for o in stage.reduce)),
+        lanes=lanes,
+        element=element_bytes(accumulator),
+        exact_columns=roles.block is not None,
+    )
+    return choose_tile(shape, registers, target.caches.l2)
+
+
+def known(extent: Sym) -> int | None:
+    return extent.value if extent.is_const else None
