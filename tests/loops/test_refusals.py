@@ -94,6 +94,24 @@ kernel @k(x: &f64[m, n], y: &f64[m, n]) dims(m, n) with {outputs=1} {
 }
 """
 
+CHANGED_BESIDE = """
+kernel @k(x: &f64[3, 10], y: &f64[3]) dims() with {outputs=1} {
+  alloc t: scratch f64[3]
+  for i in 0..3 {
+    t[i] = -1
+  }
+  for j in 0..3 {
+    for r in 0..10 {
+      t[j] = max(t[j], x[j, r])
+    }
+    for k in 0..10 {
+      y[j] = t[j] + x[j, k]
+    }
+  }
+  return
+}
+"""
+
 PERHAPS_NEVER = """
 kernel @k(x: &f64[n], y: &f64[3]) dims(n) with {outputs=1} {
   for i in 0..3 {
@@ -161,6 +179,11 @@ REFUSED = {
         SYMBOLIC_STAGES,
         lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "j"), "reg"),
         "fuse_at buffer 't' (scratch f64[m, n]): a register tile needs a constant size, not [1, n]",
+    ),
+    "a buffer that the nest of the loop goes on changing": (
+        CHANGED_BESIDE,
+        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "k")),
+        "fuse_at buffer 't' (scratch f64[3]): loop 'j' (0..3, serial), which holds the loop, writes it as well",
     ),
     "an output that an empty loop would fill": (
         PERHAPS_NEVER,

@@ -69,8 +69,8 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
     consumers is fused into one after the other. Where the region may reach beyond what the producers
     compute, guard="if" puts a condition around their bodies and guard="loads" around their loads only (the
     surplus elements are then computed from zeros and never read). ScheduleError when the buffer is an
-    argument, when a producer also writes something else or reads what is written in between, or when the
-    region is not known.
+    argument, when a producer also writes something else or reads what is written in between, when the nest of
+    `loop` writes the buffer as well, or when the region is not known.
     """
     refuse_in_vector(STEP, buffer, [*enclosing_loops(loop), loop])
     alloc = buffer.op
@@ -84,6 +84,8 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
         refuse(STEP, buffer, f"it is not allocated outside of {describe(loop)}")
     stages = _producers(buffer, home.ops[: home.ops.index(anchor)])
     reads = _reads(buffer, loop)
+    if buffer in written_buffers(accesses(anchor)):
+        refuse(STEP, buffer, f"{describe(anchor)}, which holds the loop, writes it as well")
     _check_between(buffer, stages, home.ops[home.ops.index(stages[0]) : home.ops.index(anchor) + 1])
     region = region_of(STEP, buffer, reads, ranges_of([*enclosing_loops(loop), loop]))
     made = _Fusion(func, buffer, loop, region, space, guard).run(stages)
