@@ -14,12 +14,14 @@ from tilewright.ops.define import OPERATORS, Compute
 
 class OpClass(Enum):
     """MAP: each element on its own. ROW: reduces trailing axes. REDUCE: reduces others, or windows.
-    CONTRACTION: sums products of two operands. IRREGULAR: brings its own loops."""
+    CONTRACTION: sums products of two operands. ATTENTION: a contraction, reductions of its rows, and a
+    contraction of these with more (of regions only). IRREGULAR: brings its own loops."""
 
     MAP = "map"
     ROW = "row"
     REDUCE = "reduce"
     CONTRACTION = "contraction"
+    ATTENTION = "attention"
     IRREGULAR = "irregular"
 
 

@@ -8,12 +8,15 @@ region that reads them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.graph.attention import attention_parts
 from tilewright.graph.classify import OpClass, OpInfo, classify
+from tilewright.graph.region import Region
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 
@@ -32,26 +35,6 @@ SMALL = 1 << 14
 """Elements that one thread may go over alone."""
 
 
-@dataclass(eq=False)
-class Region:
-    """Ops that become one kernel, in program order. `domain` is the shape that its main loops run over."""
-
-    ops: list[Op]
-    kind: OpClass
-    domain: tuple[Sym, ...]
-    number: int
-    merged_into: Region | None = field(default=None)
-
-    def root(self) -> Region:
-        region = self
-        while region.merged_into is not None:
-            region = region.merged_into
-        return region
-
-    def __str__(self) -> str:
-        return "+".join(op.name for op in self.ops[:6]) + ("..." if len(self.ops) > 6 else "")
-
-
 @dataclass(frozen=True)
 class Fuse:
     """Partition the main function into `fused` regions."""
@@ -62,6 +45,7 @@ class Fuse:
     def run(self, module: Module, ctx: PassContext) -> None:
         fusion = _Fusion(module, ctx, self.max_ops)
         fusion.merge_all()
+        fusion.merge_attention()
         fusion.rebuild()
 
 
@@ -107,6 +91,19 @@ class _Fusion:
                     self.ctx.remark("fuse", f"{producer} into {consumer}", reason)
                 else:
                     self._merge(producer, consumer)
+
+    def merge_attention(self) -> None:
+        """Scores, softmax and the product with the values become one kernel where that is possible."""
+        for op in self.body.ops:
+            if op not in self.of or self.region(op).kind is not OpClass.CONTRACTION:
+                continue
+            found = attention_parts(op, self.region, self.of)
+            if isinstance(found, NoMatch):
+                self.ctx.remark("fuse", f"attention {op.loc}", found.reason)
+            elif found is not None:
+                self._merge(found.scores, found.weights)
+                self._merge(found.weights, found.values)
+                found.values.kind = OpClass.ATTENTION
 
     def _producers(self, op: Op) -> list[Value]:
         """Operands that regions compute; contractions and reductions first, since they gain most."""
@@ -340,7 +337,7 @@ def _fused(region: Region) -> Op:
         assert op is not None
         block.append(op.clone(values))
     block.append(Op("yield", [values[v] for v in outputs]))
-    anchor = next((o for o in region.ops if classify(o).kind is region.kind), region.ops[-1])
+    anchor = _anchor(region)
     attrs = {"kind": region.kind.value, "name": _label(region, anchor)}
     fused = Op("fused", list(reads), [v.type for v in outputs], attrs, [block], anchor.loc)
     for old, new in zip(outputs, fused.results, strict=True):
@@ -353,8 +350,16 @@ def _fused(region: Region) -> Op:
     return fused
 
 
+def _anchor(region: Region) -> Op:
+    """The op that gives a kernel its name and its place in the source."""
+    kind = OpClass.CONTRACTION if region.kind is OpClass.ATTENTION else region.kind
+    return next((o for o in region.ops if classify(o).kind is kind), region.ops[-1])
+
+
 def _label(region: Region, anchor: Op) -> str:
     """A short name for the kernel: its anchor and what follows it."""
+    if region.kind is OpClass.ATTENTION:
+        return region.kind.value
     names = [
         anchor.name,
         *dict.fromkeys(o.name for o in region.ops if o is not anchor and o.name != anchor.name),
@@ -377,7 +382,7 @@ def _cost_of(region: Region, info: dict[Op, OpInfo]) -> int:
 
 
 def _rank(kind: OpClass) -> int:
-    return [OpClass.MAP, OpClass.ROW, OpClass.REDUCE, OpClass.CONTRACTION, OpClass.IRREGULAR].index(kind)
+    return list(OpClass).index(kind)
 
 
 def _is_small(size: Sym) -> bool:

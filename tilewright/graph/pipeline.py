@@ -9,6 +9,7 @@ from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.dead import DropDead
 from tilewright.graph.duplicates import MergeDuplicates
 from tilewright.graph.expand import Expand
+from tilewright.graph.factors import LiftFactors
 from tilewright.graph.fold import Fold
 from tilewright.graph.fuse import Fuse
 from tilewright.graph.layout import BlockChannels
@@ -16,7 +17,7 @@ from tilewright.graph.side_by_side import MergeProducts
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
-    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, Expand, MergeProducts, BlockChannels, Fuse,
+    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, Expand, LiftFactors, MergeProducts, BlockChannels, Fuse,
 )  # fmt: skip
 
 PASSES: dict[str, type] = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
@@ -33,6 +34,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Canonicalize(),
         Fold(),
         FoldAffine(),
+        LiftFactors(),
         MergeProducts(),
         BlockChannels(),
         Fold(),

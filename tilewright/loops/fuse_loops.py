@@ -11,6 +11,7 @@ from tilewright.loops.nest import (
     describe,
     extent_of,
     fresh_var,
+    insert_before,
     is_loop,
     kind_of,
     loop_var,
@@ -74,11 +75,13 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
         for i in 0..n { S(i) }
         for j in 0..n { T(j) }       ->    for i in 0..n { S(i); T(i) }
 
-    ScheduleError when they are not neighbours of the same extent and kind, or when T(i) may touch what S
-    writes (or write what S reads) in a later iteration.
+    Buffers that are allocated between the two are allocated before them. ScheduleError when anything else
+    stands between them, when they differ in extent or kind, or when T(i) may touch what S writes (or write
+    what S reads) in a later iteration.
     """
     block = block_of(first)
-    if second.parent is not block or block.ops.index(second) != block.ops.index(first) + 1:
+    between = _ops_between(first, second) if second.parent is block else None
+    if between is None or any(op.name != "alloc" for op in between):
         refuse("fuse_siblings", first, f"{describe(second)} does not follow it directly")
     if extent_of(first) != extent_of(second) or kind_of(first) != kind_of(second):
         refuse("fuse_siblings", first, f"{describe(second)} differs in extent or kind")
@@ -98,5 +101,15 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
     block.ops.remove(second)
     second.parent = None
     put_ops(body_of(first), [*body_of(first).ops, *ops])
+    for op in between:
+        block.ops.remove(op)
+    insert_before(first, between)
     _mark(first, overlap)
     return first
+
+
+def _ops_between(first: Op, second: Op) -> list[Op] | None:
+    """The ops after `first` and before `second` in their block; None when `second` comes first."""
+    ops = block_of(first).ops
+    start, end = ops.index(first) + 1, ops.index(second)
+    return ops[start:end] if start <= end else None

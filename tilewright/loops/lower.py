@@ -129,7 +129,15 @@ class _Lowering:
         readers = {id(u) for u in value.users}
         if len(readers) == 1 and len(value.users) == 1:
             return self._reads_once(value)
+        if any(self.nodes[u.result].compute.combine for u in value.users) and self._ends_a_sum(node):
+            return False
         return not any(o.name in COSTLY for o in node.compute.body.ops) and len(node.compute.body.ops) <= 8
+
+    def _ends_a_sum(self, node: _Node) -> bool:
+        """Whether it is elementwise work on a sum of its own shape, best done once while the sum is in registers."""
+        producers = (self.nodes.get(v) for v in node.op.operands)
+        alike = [p for p in producers if p is not None and p.compute.shape == node.compute.shape]
+        return any(bool(p.compute.combine) or (p.inline and self._ends_a_sum(p)) for p in alike)
 
     def _reads_once(self, value: Value) -> bool:
         """False when the only reader would compute a costly element many times (broadcast or reduction window)."""
@@ -251,7 +259,9 @@ class _Lowering:
         fresh: list[Axis] = []
         mapping: dict[Sym, Sym] = {}
         for v, extent in axes:
-            new = var(f"{prefix}{self._vars}", 0, extent.value - 1 if extent.is_const and extent.value > 0 else None)
+            new = var(
+                f"{prefix}{self._vars}", 0, extent.value - 1 if extent.is_const and extent.value > 0 else None
+            )
             self._vars += 1
             mapping[v] = new
             fresh.append((new, extent))
@@ -260,7 +270,9 @@ class _Lowering:
     def _open_loops(self, axes: Sequence[Axis], into: list[Op]) -> None:
         for v, extent in axes:
             block = Block()
-            loop = self.builder.emit("for", attrs={"var": v, "extent": extent, "kind": "serial"}, blocks=[block])
+            loop = self.builder.emit(
+                "for", attrs={"var": v, "extent": extent, "kind": "serial"}, blocks=[block]
+            )
             into.append(loop)
             self.builder.block = block
 

@@ -6,6 +6,7 @@ from tilewright.ir.diag import Remark, ScheduleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.lower import Lowered
 from tilewright.loops.nest import extent_of
+from tilewright.schedule.attention import schedule_attention
 from tilewright.schedule.contraction import schedule_contraction
 from tilewright.schedule.maps import schedule_maps
 from tilewright.schedule.own_loops import schedule_own_loops
@@ -14,6 +15,7 @@ from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 _BY_KIND = {
+    "attention": (schedule_attention, schedule_maps),
     "contraction": (schedule_contraction, schedule_maps),
     "reduce": (schedule_contraction, schedule_maps),
     "row": (schedule_rows, schedule_maps),

@@ -1,0 +1,46 @@
+"""Neighbouring loops become one, also where buffers are allocated between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.text import parse_func
+from tilewright.loops.fuse_loops import fuse_siblings
+from tilewright.loops.interp import run_kernel
+from tilewright.loops.nest import find_loop, loops_in
+
+KERNEL = """
+kernel @k(x: &f64[8], y: &f64[8]) dims() with {outputs=1} {
+  alloc t: scratch f64[8]
+  for i in 0..8 {
+    t[i] = x[i] + 1
+  }
+  alloc s: scratch f64[8]
+  for j in 0..8 {
+    s[j] = t[j] * 2
+  }
+  for k in 0..8 {
+    y[k] = s[k]
+  }
+  return
+}
+"""
+
+
+def test_allocations_between_loops_move_before_them() -> None:
+    func = parse_func(KERNEL)
+    fuse_siblings(func, find_loop(func, "i"), find_loop(func, "j"))
+    assert [op.name for op in func.body.ops] == ["alloc", "alloc", "for", "for", "return"]
+    assert len(loops_in(func.body)) == 2
+    x, y = np.arange(8.0), np.zeros(8)
+    run_kernel(func, [x, y], {})
+    np.testing.assert_array_equal(y, (x + 1) * 2)
+
+
+@pytest.mark.parametrize(("first", "second"), [("i", "k"), ("j", "i")])
+def test_other_ops_between_loops_keep_them_apart(first: str, second: str) -> None:
+    func = parse_func(KERNEL)
+    with pytest.raises(ScheduleError, match="does not follow it directly"):
+        fuse_siblings(func, find_loop(func, first), find_loop(func, second))

@@ -1,0 +1,154 @@
+"""The schedule of attention: kernels compute what NumPy computes in float64, and keep the scores of a block only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tests.schedule.test_defaults import data, f32, native
+from tilewright.graph.canonicalize import Canonicalize
+from tilewright.graph.expand import Expand
+from tilewright.graph.factors import LiftFactors
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Module, Value
+from tilewright.ir.passes import PassContext
+from tilewright.ir.sym import var
+from tilewright.ir.types import TensorType, tensor
+from tilewright.loops.nest import kind_of, loops_in
+from tilewright.ops import contract, view
+from tilewright.ops import elementwise as ew
+from tilewright.ops.norm import softmax
+from tilewright.ops.source import full
+
+N = var("n", 1)
+M = var("m", 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Attention of a form: argument types, arrays, program, and the same in NumPy."""
+
+    name: str
+    types: tuple[TensorType, ...]
+    arrays: tuple[np.ndarray, ...]
+    body: Callable[..., Value]
+    reference: Callable[..., np.ndarray]
+
+
+def weighted(scores: np.ndarray, v: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True) @ v
+
+
+def plain(q: Value, k: Value, v: Value) -> Value:
+    return contract.matmul(softmax(contract.matmul(q, k, transpose_b=True)), v)
+
+
+def plain_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return weighted(q @ k.swapaxes(-1, -2), v)
+
+
+def masked(q: Value, k: Value, v: Value, mask: Value) -> Value:
+    scores = ew.add(ew.mul(contract.matmul(q, k, transpose_b=True), 0.125), mask)
+    return contract.matmul(softmax(scores), v)
+
+
+def masked_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return weighted(q @ k.swapaxes(-1, -2) * 0.125 + mask, v)
+
+
+def chosen(q: Value, k: Value, v: Value, allowed: Value) -> Value:
+    scores = contract.matmul(q, k, transpose_b=True)
+    return contract.matmul(softmax(ew.select(allowed, scores, full(value=-1e9, dtype=dt.f32, shape=()))), v)
+
+
+def chosen_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    return weighted(np.where(allowed, q @ k.swapaxes(-1, -2), -1e9), v)
+
+
+def joined(qkv: Value) -> Value:
+    """Queries, keys and values of 2 heads of 16, side by side in one tensor; the result is joined again."""
+    length = qkv.type.shape[1]  # type: ignore[union-attr]
+
+    def part(k: int) -> Value:
+        mine = view.slice_(qkv, starts=(0, 0, 32 * k), sizes=(2, length, 32), steps=(1, 1, 1))
+        return view.transpose(view.reshape(mine, shape=(2, length, 2, 16)), perm=(0, 2, 1, 3))
+
+    mixed = view.transpose(plain(part(0), part(1), part(2)), perm=(0, 2, 1, 3))
+    return view.reshape(mixed, shape=(2, length, 32))
+
+
+def joined_reference(qkv: np.ndarray) -> np.ndarray:
+    q, k, v = (a.reshape(2, -1, 2, 16).swapaxes(1, 2) for a in np.split(qkv, 3, axis=2))
+    return plain_reference(q, k, v).swapaxes(1, 2).reshape(2, -1, 32)
+
+
+CAUSAL = np.tril(np.ones((20, 20), bool))
+
+CASES = (
+    Case("one head", (f32(20, 16), f32(20, 16), f32(20, 16)), (data(20, 16), data(20, 16), data(20, 16)),
+         plain, plain_reference),
+    Case("odd sizes", (f32(2, 13, 7), f32(2, 21, 7), f32(2, 21, 19)), (data(2, 13, 7), data(2, 21, 7), data(2, 21, 19)),
+         plain, plain_reference),
+    Case("many rows", (f32(2, 150, 8), f32(2, 33, 8), f32(2, 33, 16)),
+         (data(2, 150, 8), data(2, 33, 8), data(2, 33, 16)), plain, plain_reference),
+    Case("a mask of keys", (f32(2, 3, 20, 16), f32(2, 3, 32, 16), f32(2, 3, 32, 16), f32(2, 1, 1, 32)),
+         (data(2, 3, 20, 16), data(2, 3, 32, 16), data(2, 3, 32, 16), data(2, 1, 1, 32)), masked, masked_reference),
+    Case("a mask for all heads", (f32(2, 20, 16), f32(2, 37, 16), f32(2, 37, 16), f32(20, 37)),
+         (data(2, 20, 16), data(2, 37, 16), data(2, 37, 16), data(20, 37)), masked, masked_reference),
+    Case("causal", (f32(2, 20, 16), f32(2, 20, 16), f32(2, 20, 16), tensor(dt.bool_, (20, 20))),
+         (data(2, 20, 16), data(2, 20, 16), data(2, 20, 16), CAUSAL), chosen, chosen_reference),
+    Case("keys shared by heads", (f32(2, 3, 20, 16), f32(2, 1, 18, 16), f32(2, 1, 18, 16)),
+         (data(2, 3, 20, 16), data(2, 1, 18, 16), data(2, 1, 18, 16)), plain, plain_reference),
+    Case("unknown lengths", (f32(2, 3, N, 16), f32(2, 3, M, 16), f32(2, 3, M, 16), f32(2, 1, 1, M)),
+         (data(2, 3, 19, 16), data(2, 3, 35, 16), data(2, 3, 35, 16), data(2, 1, 1, 35)), masked, masked_reference),
+    Case("unknown lengths, few", (f32(2, 3, N, 16), f32(2, 3, M, 16), f32(2, 3, M, 16), f32(2, 1, 1, M)),
+         (data(2, 3, 1, 16), data(2, 3, 2, 16), data(2, 3, 2, 16), data(2, 1, 1, 2)), masked, masked_reference),
+    Case("one tensor", (f32(2, 20, 96),), (data(2, 20, 96),), joined, joined_reference),
+    Case("one tensor of unknown length", (f32(2, N, 96),), (data(2, 41, 96),), joined, joined_reference),
+)  # fmt: skip
+IDS = [case.name for case in CASES]
+
+
+def built(case: Case) -> Module:
+    module = oracle.build(case.types, case.body)
+    for step in (Expand(), Canonicalize(), LiftFactors(), Canonicalize()):
+        step.run(module, PassContext())
+    return module
+
+
+def wanted(case: Case) -> np.ndarray:
+    return case.reference(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in case.arrays))
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_the_loops_compute_attention(case: Case, target: str) -> None:
+    module = built(case)
+    ctx = oracle.scheduled(module, target)
+    assert not [r for r in ctx.remarks if r.stage == "schedule"], "it has a schedule of its own"
+    calls = [op for op in module.main.body.ops if op.name == "call"]
+    assert [c.attrs["kernel"] for c in calls] == ["k0_attention"]
+    (found,) = oracle.run(module, case.arrays)
+    np.testing.assert_allclose(found, wanted(case), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_native_code_computes_attention(case: Case, threads: int) -> None:
+    (found,) = native(built(case), threads)(*case.arrays)
+    np.testing.assert_allclose(found, wanted(case), rtol=2e-5, atol=2e-6)
+
+
+def test_only_the_scores_of_a_block_are_kept() -> None:
+    case = next(c for c in CASES if c.name == "many rows")
+    module = built(case)
+    oracle.scheduled(module)
+    kernel = module.funcs["k0_attention"]
+    sizes = [op.result.type.size for op in kernel.body.walk() if op.name == "alloc"]  # type: ignore[union-attr]
+    assert max(size.value for size in sizes) <= 75 * 33
+    assert kind_of(loops_in(kernel.body)[0]) == "parallel"
