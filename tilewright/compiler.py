@@ -76,7 +76,7 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
 
         schedule_regions(module, target, ctx.remarks, emit)
         clock.lap("schedule")
-        storage = assign_storage(module.main)
+        storage = assign_storage(module.main, module.funcs)
         constants = link.lay_out_constants(module)
         program = link.make_program(module, storage, constants, kernels, taken_for_granted)
         text = program_ir(program, target)

@@ -28,7 +28,8 @@ from tilewright.ir.core import Builder, Func, Module, Op, Value
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
-from tilewright.memory.storage import Place, Storage, bytes_of, needs_copy
+from tilewright.memory.storage import Place, Storage, needs_copy
+from tilewright.memory.views import bytes_of
 from tilewright.ops.binding import input_variables
 from tilewright.ops.view import copy
 from tilewright.runtime.arena import aligned_bytes
@@ -223,7 +224,7 @@ def _describe_call(op: Op, module: Module) -> dict[str, Any]:
         "kernel": kernel.name,
         "node": op.loc.node,
         "results": [f"{v.type}" for v in op.results],
-        "bytes": str(sum((bytes_of(_tensor(v)) for v in (*op.operands, *op.results)), sym(0))),
+        "bytes": str(sum((bytes_of(v) for v in (*op.operands, *op.results)), sym(0))),
     }
 
 

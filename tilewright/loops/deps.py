@@ -123,6 +123,19 @@ def ordered(first: Access, second: Access, loop: Op, outer: Ranges) -> bool:
     return _never_meet(first, second, loop, (loop,), set(), outer, both=False)
 
 
+def disjoint(a: Access, b: Access, band: Sequence[Op]) -> bool:
+    """Whether `a` and `b` never touch the same element in one iteration of `band`, the loops around both."""
+    known = {loop_var(o): loop_range(o) for o in band}
+    moving_a, moving_b = _moving(a, (), known), _moving(b, (), known)
+    for e_a, e_b in _coordinates(a, b):
+        box_a, box_b = _interval(e_a, a, moving_a), _interval(e_b, b, moving_b)
+        if box_a is None or box_b is None:
+            continue
+        if holds(gt(box_a[0], box_b[1]), known) or holds(gt(box_b[0], box_a[1]), known):
+            return True
+    return False
+
+
 def _never_meet(
     a: Access, b: Access, loop: Op, band: Sequence[Op], equal: set[Op], outer: Ranges, *, both: bool
 ) -> bool:
@@ -142,7 +155,7 @@ def _never_meet(
 
 def _moving(a: Access, band: Sequence[Op], known: Ranges) -> Ranges:
     """Ranges of the variables of `a` that may differ between the two accesses, besides the one under test."""
-    loops = a.loops if band[0] in a.loops else (*band, *a.loops)
+    loops = a.loops if not band or band[0] in a.loops else (*band, *a.loops)
     ranges = {loop_var(o): loop_range(o) for o in loops if loop_var(o) not in known}
     for v in a.unknown:
         lo, hi = v.bounds

@@ -83,11 +83,11 @@ class _Slot:
 def _slotted(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
     """Largest (estimated) first, each into the first slot that is free for all of its life."""
     slots: list[_Slot] = []
-    for t in sorted(lifetimes, key=lambda t: (-_estimate(t.size), t.first, t.key)):
+    for t in sorted(lifetimes, key=lambda t: (-typical(t.size), t.first, t.key)):
         free = (s for s in slots if not any(t.overlaps(o) for o in s.tensors))
         slot = next(free, None)
         if slot is None:
-            slots.append(_Slot(_aligned(t.size), _estimate(t.size), [t]))
+            slots.append(_Slot(_aligned(t.size), typical(t.size), [t]))
             continue
         slot.size = maximum(slot.size, _aligned(t.size))
         slot.tensors.append(t)
@@ -99,5 +99,6 @@ def _slotted(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
     return ArenaPlan(offsets, start, unshared)
 
 
-def _estimate(size: Sym) -> int:
+def typical(size: Sym) -> int:
+    """A size where every unknown dim has a typical value, to compare sizes by."""
     return size.evaluate({v.name: TYPICAL_DIM for v in size.vars})

@@ -1,28 +1,29 @@
 """Storage: for every value of a program of kernel calls, the memory it lives in.
 
-A program here is a graph-level Func that holds only `constant`, `reshape` (of dense tensors: an alias), `call` and
-`return`. Graph outputs are written straight into the caller's arrays.
+A program here is a graph-level Func that holds only `constant`, `call`, `return` and the views of `memory/views.py`,
+which need no code. Graph outputs are written straight into the caller's arrays. A result takes the place of an
+argument of its kernel that is not needed any more, where the kernel allows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType
-from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena
+from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena, typical
+from tilewright.memory.views import Location, bytes_of, locate
 
-ALIASES = frozenset({"reshape"})
-"""Ops whose result is their operand's memory under another shape."""
+NO_KERNELS: Mapping[str, Func] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Place:
     """Memory of a value: `base` is "input", "output", "constant" or "arena"; `index` numbers inputs and outputs,
-    `offset` is in bytes (of the arena; 0 elsewhere), `constant` the name of the array."""
+    `offset` is in bytes, `constant` the name of the array."""
 
     base: Literal["input", "output", "constant", "arena"]
     index: int = 0
@@ -38,70 +39,123 @@ class Storage:
     arena: ArenaPlan
 
 
-def bytes_of(type: TensorType) -> Sym:
-    return type.size * type.dtype.bytes
-
-
-def assign_storage(func: Func) -> Storage:
+def assign_storage(func: Func, kernels: Mapping[str, Func] = NO_KERNELS) -> Storage:
     """Places for all values of `func`.
 
-    Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place.
+    Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place. The
+    attribute `inplace` of `kernels` tells which results may lie where an argument does: pairs of positions.
     """
-    roots = _alias_roots(func)
-    places: dict[Value, Place] = {}
-    for k, arg in enumerate(func.args):
-        places[arg] = Place("input", k)
-    for k, value in enumerate(func.returns):
-        places.setdefault(roots[value], Place("output", k))
-    steps = {id(op): n for n, op in enumerate(func.body.ops)}
-    lifetimes: list[Lifetime] = []
-    by_key: dict[int, Value] = {}
-    for n, op in enumerate(func.body.ops):
-        for value in op.results:
+    return _Assignment(func, kernels).run()
+
+
+class _Assignment:
+    """Roots of values, and the steps between which they are needed; a root is a value with memory of its own."""
+
+    def __init__(self, func: Func, kernels: Mapping[str, Func]) -> None:
+        self.func = func
+        self.kernels = kernels
+        self.locations = locate(func)
+        self.fixed = self._fixed_places()
+        self.first: dict[Value, int] = {}
+        self.last: dict[Value, int] = {}
+        for n, op in enumerate(func.body.ops):
+            for value in (*op.operands, *op.results):
+                root = self.locations[value].root
+                self.first.setdefault(root, n)
+                self.last[root] = n
+
+    def run(self) -> Storage:
+        """The plan with results in the place of arguments, unless it needs more memory: a tensor that lives longer
+        can be harder to pack."""
+        apart: dict[Value, Value] = {}
+        arena = self._plan(apart)
+        homes = self._overwrites()
+        shared = self._plan(homes)
+        if typical(shared.total) <= typical(arena.total):
+            return self._storage(homes, replace(shared, unshared=arena.unshared))
+        return self._storage(apart, arena)
+
+    def _fixed_places(self) -> dict[Value, Place]:
+        """Places outside of the arena."""
+        places: dict[Value, Place] = {a: Place("input", k) for k, a in enumerate(self.func.args)}
+        for op in self.func.body.ops:
             if op.name == "constant":
-                places[value] = Place("constant", constant=op.attrs["name"])
-            elif roots[value] is value and value not in places:
-                last = _last_use(value, steps)
-                by_key[len(lifetimes)] = value
-                assert isinstance(value.type, TensorType)
-                lifetimes.append(Lifetime(len(lifetimes), bytes_of(value.type), n, max(n, last)))
-    arena = plan_arena(lifetimes)
-    for key, value in by_key.items():
-        places[value] = Place("arena", offset=arena.offsets[key])
-    for value, root in roots.items():
-        places[value] = places[root]
-    return Storage(places, arena)
+                places[op.result] = Place("constant", constant=op.attrs["name"])
+        for k, value in enumerate(self.func.returns):
+            places.setdefault(self.locations[value].root, Place("output", k))
+        return places
+
+    def _plan(self, homes: Mapping[Value, Value]) -> ArenaPlan:
+        """The arena for all roots without a fixed place; `homes` are roots in the memory of an earlier one."""
+        spans: dict[Value, tuple[int, int]] = {}
+        for root, first in self.first.items():
+            if root in self.fixed:
+                continue
+            home = _home(root, homes)
+            begin, end = spans.get(home, (first, first))
+            spans[home] = (min(begin, first), max(end, self.last[root]))
+        self.keys = {root: key for key, root in enumerate(spans)}
+        sizes = (bytes_of(root) for root in spans)
+        rows = zip(self.keys.values(), sizes, spans.values(), strict=True)
+        return plan_arena([Lifetime(key, size, begin, end) for key, size, (begin, end) in rows])
+
+    def _storage(self, homes: Mapping[Value, Value], arena: ArenaPlan) -> Storage:
+        self._plan(homes)
+        places: dict[Value, Place] = {}
+        for value, (root, offset) in ((v, (at.root, at.offset)) for v, at in self.locations.items()):
+            base = self.fixed.get(root)
+            if base is None:
+                base = Place("arena", offset=arena.offsets[self.keys[_home(root, homes)]])
+            places[value] = Place(base.base, base.index, base.offset + offset, base.constant)
+        return Storage(places, arena)
+
+    # Results in the place of arguments
+
+    def _overwrites(self) -> dict[Value, Value]:
+        """Results that take the place of an argument, and the root that they replace."""
+        homes: dict[Value, Value] = {}
+        for n, op in enumerate(self.func.body.ops):
+            kernel = self.kernels.get(op.attrs["kernel"]) if op.name == "call" else None
+            pairs: Sequence[tuple[int, int]] = kernel.attrs.get("inplace", ()) if kernel is not None else ()
+            for i, o in pairs:
+                source, result = op.operands[i], op.results[o - len(op.operands)]
+                root = self.locations[source].root
+                if (
+                    root not in homes.values()
+                    and result not in homes
+                    and self._may_overwrite(op, n, source, result)
+                ):
+                    homes[result] = root
+        return homes
+
+    def _may_overwrite(self, call: Op, step: int, source: Value, result: Value) -> bool:
+        """Whether both are whole tensors of the arena, the call is the last to need the argument, and reads it
+        under no other name."""
+        root = self.locations[source].root
+        is_own = self.locations[result] == Location(result)
+        if root in self.fixed or result in self.fixed or not is_own or self.last[root] != step:
+            return False
+        if bytes_of(root) != bytes_of(result):
+            return False
+        return sum(self.locations[v].root is root for v in call.operands) == 1
 
 
-def _alias_roots(func: Func) -> dict[Value, Value]:
-    roots: dict[Value, Value] = {a: a for a in func.args}
-    for op in func.body.ops:
-        for value in op.results:
-            roots[value] = roots[op.operands[0]] if op.name in ALIASES else value
-    return roots
-
-
-def _last_use(value: Value, steps: dict[int, int]) -> int:
-    """The last step that reads the value, through aliases."""
-    last = -1
-    for user in value.users:
-        last = max(last, steps[id(user)])
-        if user.name in ALIASES:
-            last = max(last, _last_use(user.result, steps))
-    return last
+def _home(root: Value, homes: Mapping[Value, Value]) -> Value:
+    """The first of the roots that follow each other in the same memory."""
+    while root in homes:
+        root = homes[root]
+    return root
 
 
 def needs_copy(func: Func, returned: Sequence[Value]) -> list[int]:
     """Numbers of the returned values that no kernel writes first: inputs, constants, and repeated outputs."""
-    roots = _alias_roots(func)
+    locations = locate(func)
     seen: set[Value] = set()
     found: list[int] = []
     for k, value in enumerate(returned):
-        root = roots[value]
+        root = locations[value].root
         op: Op | None = root.op
         if root in seen or op is None or op.name == "constant":
             found.append(k)
         seen.add(root)
     return found
-
-

@@ -18,6 +18,7 @@ from tilewright.ir.diag import Remark
 from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
 from tilewright.loops.lower import lower_region
+from tilewright.loops.overwrite import overwritable
 from tilewright.loops.packing import apply_packing
 from tilewright.schedule.defaults import schedule_kernel
 from tilewright.schedule.regions import Canonical, canonical_regions
@@ -85,6 +86,7 @@ class _Kernels:
         lowered.func.attrs["constants"] = tuple(k for k, c in enumerate(constant) if c)
         scheduled = schedule_kernel(lowered, region.attrs.get("kind", "map"), self.target, self.remarks)
         kernel = self.module.add(scheduled.func)
+        kernel.attrs["inplace"] = overwritable(kernel)
         if self.ready is not None:
             self.ready(kernel)
         return kernel

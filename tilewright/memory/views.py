@@ -1,0 +1,89 @@
+"""Views: values that are part of another value's memory, so that no kernel makes them.
+
+`reshape` is its operand under another shape; `slice` of consecutive elements is a part of its operand; the operands
+of a `concat` are parts of its result, into which their kernels write. Only dense tensors are views of each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import TensorType, product, row_major
+
+VIEWS = frozenset({"reshape", "slice", "concat"})
+"""Ops of a program that need no kernel."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """`offset` bytes into the memory of `root`, a value with memory of its own."""
+
+    root: Value
+    offset: Sym = sym(0)
+
+
+def tensor_of(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def bytes_of(value: Value) -> Sym:
+    return tensor_of(value).size * tensor_of(value).dtype.bytes
+
+
+def locate(func: Func) -> dict[Value, Location]:
+    """Where each value of `func` lies."""
+    parents: dict[Value, Location] = {}
+    for op in func.body.ops:
+        match op.name:
+            case "reshape":
+                parents[op.result] = Location(op.operands[0])
+            case "slice":
+                parents[op.result] = Location(op.operands[0], slice_offset(op))
+            case "concat":
+                for part, offset in zip(op.operands, part_offsets(op), strict=True):
+                    parents[root_of(part, parents).root] = Location(op.result, offset)
+    values = [*func.args, *(v for op in func.body.ops for v in op.results)]
+    return {v: root_of(v, parents) for v in values}
+
+
+def root_of(value: Value, parents: dict[Value, Location]) -> Location:
+    offset = sym(0)
+    while value in parents:
+        offset = offset + parents[value].offset
+        value = parents[value].root
+    return Location(value, offset)
+
+
+def slice_offset(op: Op) -> Sym:
+    """Bytes from the start of a slice's operand to its first element."""
+    source = tensor_of(op.operands[0])
+    steps = row_major(source.shape)
+    first = sum((sym(i) * step for i, step in zip(op.attrs["starts"], steps, strict=True)), sym(0))
+    return first * source.dtype.bytes
+
+
+def part_offsets(op: Op) -> list[Sym]:
+    """Bytes from the start of a concat's result to each of its operands."""
+    offsets = [sym(0)]
+    for part in op.operands[:-1]:
+        offsets.append(offsets[-1] + bytes_of(part))
+    return offsets
+
+
+def is_consecutive_slice(op: Op) -> bool:
+    """Whether the elements of a slice follow each other in its operand: all axes before the first longer than one
+    have length one there, all axes after it are whole."""
+    source, part = tensor_of(op.operands[0]).shape, tensor_of(op.result).shape
+    if any(step != 1 for step in op.attrs["steps"]):
+        return False
+    cut = next((k for k, d in enumerate(part) if d != 1), len(part))
+    return part[cut + 1 :] == source[cut + 1 :]
+
+
+def joins_consecutive_parts(op: Op) -> bool:
+    """Whether the operands of a concat follow each other in its result."""
+    shape = tensor_of(op.result).shape
+    return product(shape[: op.attrs["axis"] % len(shape)]) == 1
