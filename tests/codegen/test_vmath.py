@@ -35,7 +35,7 @@ SPECIAL_VALUES = {
     "cos": [(0.0, 1.0), (-0.0, 1.0), (INF, NAN), (-INF, NAN), (NAN, NAN)],
     "cosh": [(0.0, 1.0), (INF, INF), (-INF, INF), (100.0, INF), (NAN, NAN)],
     "erf": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (3e38, 1.0), (INF, 1.0), (-INF, -1.0), (NAN, NAN)],
-    "exp": [(-0.0, 1.0), (INF, INF), (-INF, 0.0), (89.0, INF), (-104.0, 0.0), (-103.0, TINY), (NAN, NAN)],
+    "exp": [(-0.0, 1.0), (INF, INF), (-INF, 0.0), (89.0, INF), (-104.0, 0.0), (-1e9, 0.0), (-103.0, TINY), (NAN, NAN)],
     "exp2": [(0.0, 1.0), (7.0, 128.0), (128.0, INF), (-149.0, TINY), (-151.0, 0.0), (-INF, 0.0), (NAN, NAN)],
     "expm1": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (INF, INF), (-INF, -1.0), (NAN, NAN)],
     "log": [(1.0, 0.0), (0.0, -INF), (-0.0, -INF), (-TINY, NAN), (-INF, NAN), (INF, INF), (NAN, NAN)],
