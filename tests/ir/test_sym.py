@@ -27,7 +27,7 @@ from tilewright.ir.sym import (
     simplify,
     var,
 )
-from tilewright.ir.symarith import _INTERNED
+from tilewright.ir.symarith import _INTERNED, REMEMBERED, SHORT
 
 N = var("n", 0, None)
 M = var("m", 1, None)
@@ -405,11 +405,21 @@ def test_interning_survives_copy_and_pickle() -> None:
 def test_unused_expressions_are_forgotten() -> None:
     gc.collect()
     before = len(_INTERNED)
-    kept = [(N + j) // 7 * K for j in range(2000, 2100)]
-    assert len(_INTERNED) > before + 100
-    del kept
+    for j in range(100_000):
+        assert (N + 2000 + j).kind == "add"
     gc.collect()
-    assert len(_INTERNED) <= before + 5
+    # a sum and its constant, for as long as they are remembered
+    assert len(_INTERNED) <= before + 3 * REMEMBERED
+
+
+def test_long_expressions_are_not_remembered() -> None:
+    long = sum((var(f"long{k}") for k in range(SHORT)), N)
+    gc.collect()
+    before = len(_INTERNED)
+    for j in range(100):
+        assert (long + j).kind == (long * (2000 + j)).kind == "add"
+    gc.collect()
+    assert len(_INTERNED) <= before + 10
 
 
 def test_threads_agree_on_the_object() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import gcd
 
 from tilewright.ir.symarith import ONE, ZERO, Sym, Terms, const, factors_of, intern, monomial, rebuild, sum_of
@@ -14,6 +15,7 @@ Ranges = Mapping[Sym, tuple[Sym, Sym]]
 _MAX_STEPS = 300  # bounds the search; beyond it the answer is "not certain"
 
 
+@lru_cache(maxsize=1 << 14)
 def affine_in(e: Sym, v: Sym) -> tuple[Sym, Sym] | None:
     """(coef, rest) with e == coef*v + rest and v in neither; None where e is not affine in v."""
     coef: Terms = {}
@@ -36,14 +38,13 @@ def prove_ge0(e: Sym, ranges: Ranges | None = None) -> bool:
     """Whether e >= 0 is certain where every variable lies in its range; False also where it is not known."""
     if e.interval[0] >= 0:
         return True
-    prover = _Prover(ranges or {})
-    return prover.ge0(prover.narrow(e))
+    scope = _scope(_items(ranges))
+    return _Prover(scope).ge0(scope.narrow(e))
 
 
 def prove(condition: Sym, ranges: Ranges | None = None) -> bool | None:
     """The truth of a condition where every variable lies in its range; None where it is not known."""
-    prover = _Prover(ranges or {})
-    return prover.decide(prover.narrow(condition))
+    return condition.value != 0 if condition.is_const else _proved(condition, _items(ranges))
 
 
 def simplify(e: Sym, ranges: Ranges | None = None) -> Sym:
@@ -51,29 +52,45 @@ def simplify(e: Sym, ranges: Ranges | None = None) -> Sym:
 
     The result has the value of e where every variable lies in its range, and may have another one elsewhere.
     """
-    if not e.vars:
-        return e
-    prover = _Prover(ranges or {})
-    return prover.widen(prover.simplify(prover.narrow(e), {}))
+    return _simplified(e, _items(ranges)) if e.vars else e
 
 
-class _Prover:
-    """A bounded search for proofs under one set of ranges.
+# Ranges as a key: in the order in which they are listed, which numbers their variables.
+_Items = tuple[tuple[Sym, tuple[Sym, Sym]], ...]
 
-    It works on narrowed copies of the variables, whose own bounds are the numeric bounds of the ranges, so that
-    interval arithmetic and the canonical form make use of them.
+
+def _items(ranges: Ranges | None) -> _Items:
+    return tuple(ranges.items()) if ranges else ()
+
+
+# Every scheduling primitive asks what the one before it asked: three of four questions are repeated ones.
+
+
+@lru_cache(maxsize=1 << 14)
+def _proved(condition: Sym, ranges: _Items) -> bool | None:
+    scope = _scope(ranges)
+    return _Prover(scope).decide(scope.narrow(condition))
+
+
+@lru_cache(maxsize=1 << 12)
+def _simplified(e: Sym, ranges: _Items) -> Sym:
+    scope = _scope(ranges)
+    return scope.widen(_Prover(scope).simplify(scope.narrow(e), {}))
+
+
+class _Scope:
+    """One set of ranges as questions under it see them.
+
+    Proofs work on narrowed copies of the variables, whose own bounds are the numeric bounds of the ranges, so
+    that interval arithmetic and the canonical form make use of them.
     """
 
-    def __init__(self, ranges: Ranges) -> None:
+    def __init__(self, ranges: _Items) -> None:
         self.narrowed: dict[Sym, Sym] = {}
-        for number, (v, (low, high)) in enumerate(ranges.items()):
+        for number, (v, (low, high)) in enumerate(ranges):
             self.narrowed[v] = _narrowed(v, number, self.narrow(low), self.narrow(high))
         self.widened: dict[Sym, Sym | int] = {inner: v for v, inner in self.narrowed.items()}
-        self.ranges = {
-            self.narrowed[v]: (self.narrow(low), self.narrow(high)) for v, (low, high) in ranges.items()
-        }
-        self.known: dict[Sym, bool] = {}
-        self.steps = 0
+        self.ranges = {self.narrowed[v]: (self.narrow(low), self.narrow(high)) for v, (low, high) in ranges}
         self.samples = self._sample_points()
 
     def narrow(self, e: Sym) -> Sym:
@@ -81,6 +98,53 @@ class _Prover:
 
     def widen(self, e: Sym) -> Sym:
         return e.subs(self.widened)
+
+    def _sample_points(self) -> list[dict[str, int]]:
+        """Corners of the ranges, for small and for large values of what has no range.
+
+        Most questions have the answer no, and a counterexample is found in microseconds, a failing search in
+        milliseconds.
+        """
+        points: list[dict[str, int]] = []
+        for free in _FREE_VALUES:
+            for at_high in (True, False):
+                point = self._corner(free, at_high)
+                if point is not None:
+                    points.append(point)
+        return points
+
+    def _corner(self, free: int, at_high: bool) -> dict[str, int] | None:
+        """Every ranged variable at one end of its range; None where a range is empty or refers to itself."""
+        point: dict[str, int] = {"": free}
+        pending = list(self.ranges.items())
+        while pending:
+            ready = [(v, r) for v, r in pending if not any(o in r[0].vars | r[1].vars for o, _ in pending)]
+            if not ready:
+                return None
+            for v, (low, high) in ready:
+                first, last = low.evaluate(_completed(point, low)), high.evaluate(_completed(point, high))
+                if last < first or not _within(v, last if at_high else first):
+                    return None
+                point[v.name] = last if at_high else first
+            pending = [item for item in pending if item[0].name not in point]
+        return point
+
+
+@lru_cache(maxsize=1 << 10)
+def _scope(ranges: _Items) -> _Scope:
+    return _Scope(ranges)
+
+
+class _Prover:
+    """A bounded search for the proof of one answer; its expressions are over narrowed variables."""
+
+    def __init__(self, scope: _Scope) -> None:
+        self.ranges = scope.ranges
+        self.known: dict[Sym, bool] = {}
+        self.steps = 0
+        self.samples = [
+            dict(point) for point in scope.samples
+        ]  # copies: they gain values of further variables
 
     def decide(self, condition: Sym) -> bool | None:
         """The truth of a condition over narrowed variables; None where it is not known."""
@@ -120,36 +184,6 @@ class _Prover:
             return False
         self.steps = 0
         return self.ge0(e)
-
-    def _sample_points(self) -> list[dict[str, int]]:
-        """Corners of the ranges, for small and for large values of what has no range.
-
-        Most questions have the answer no, and a counterexample is found in microseconds, a failing search in
-        milliseconds.
-        """
-        points: list[dict[str, int]] = []
-        for free in _FREE_VALUES:
-            for at_high in (True, False):
-                point = self._corner(free, at_high)
-                if point is not None:
-                    points.append(point)
-        return points
-
-    def _corner(self, free: int, at_high: bool) -> dict[str, int] | None:
-        """Every ranged variable at one end of its range; None where a range is empty or refers to itself."""
-        point: dict[str, int] = {"": free}
-        pending = list(self.ranges.items())
-        while pending:
-            ready = [(v, r) for v, r in pending if not any(o in r[0].vars | r[1].vars for o, _ in pending)]
-            if not ready:
-                return None
-            for v, (low, high) in ready:
-                first, last = low.evaluate(_completed(point, low)), high.evaluate(_completed(point, high))
-                if last < first or not _within(v, last if at_high else first):
-                    return None
-                point[v.name] = last if at_high else first
-            pending = [item for item in pending if item[0].name not in point]
-        return point
 
     def ge0(self, e: Sym) -> bool:
         """Whether e >= 0 is certain; over narrowed variables."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 from collections.abc import Callable, Iterable, Mapping
 from math import gcd
 from typing import Any
 
 from tilewright.ir.interning import InternTable
-from tilewright.ir.symnode import Kind, Node
+from tilewright.ir.symnode import Kind, Node, check_variable
 
 Terms = dict["Sym", int]
 
-NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*", re.ASCII)
-RESERVED_NAMES = frozenset({"and", "or", "not", "min", "max", "select", "ceildiv"})
 MAX_TERMS = 1 << 14
+
+# Results of operations that are looked up before they are computed: a compilation does each ten times or more.
+REMEMBERED = 1 << 14
+SHORT = 64  # the terms of operands up to which that is done, so that what is remembered has a bound
 
 
 class Sym(Node):
@@ -35,35 +36,15 @@ class Sym(Node):
 
     def subs(self, mapping: Mapping[Sym, Sym | int]) -> Sym:
         """The expression with variables replaced, all at once; the keys of the mapping are variables."""
-        if not any(v in mapping for v in self.vars):
-            return self
-        for key in mapping:
-            if key.kind != "var":
-                raise ValueError(f"only variables can be substituted, not '{key}'")
-        memo: dict[Sym, Sym] = {v: sym(replacement) for v, replacement in mapping.items()}
-        return _rebuilt(self, memo)
+        return self if self.vars.isdisjoint(mapping) else _substituted(self, tuple(mapping.items()))
 
     def __add__(self, other: Sym | int) -> Sym:
-        if (right := _operand(other)) is None:
-            return NotImplemented
-        if right is ZERO:
-            return self
-        if self is ZERO:
-            return right
-        total = dict(self.terms)
-        for mono, coef in right.terms:
-            total[mono] = total.get(mono, 0) + coef
-        return sum_of(total)
+        return NotImplemented if (right := _operand(other)) is None else _plus(self, right, 1)
 
     __radd__ = __add__
 
     def __sub__(self, other: Sym | int) -> Sym:
-        if (right := _operand(other)) is None:
-            return NotImplemented
-        total = dict(self.terms)
-        for mono, coef in right.terms:
-            total[mono] = total.get(mono, 0) - coef
-        return sum_of(total)
+        return NotImplemented if (right := _operand(other)) is None else _plus(self, right, -1)
 
     def __rsub__(self, other: Sym | int) -> Sym:
         return NotImplemented if (left := _operand(other)) is None else left - self
@@ -151,13 +132,7 @@ _SMALL = tuple(const(value) for value in range(1025))  # the most frequent const
 
 def var(name: str, lo: int | None = 0, hi: int | None = None) -> Sym:
     """The variable with this name and these inclusive bounds; other bounds make another variable."""
-    if not NAME.fullmatch(name) or name in RESERVED_NAMES:
-        raise ValueError(
-            f"'{name}' cannot name a variable: a name is letters, digits, '_' and inner '.', starts with no digit, "
-            f"and is none of {', '.join(sorted(RESERVED_NAMES))}"
-        )
-    if lo is not None and hi is not None and lo > hi:
-        raise ValueError(f"variable '{name}' has no value: its lower bound {lo} exceeds its upper bound {hi}")
+    check_variable(name, lo, hi)
     bounds = (None if lo is None else int(lo), None if hi is None else int(hi))
     return intern("var", None, (), name=name, payload=bounds)
 
@@ -176,6 +151,8 @@ def _operand(x: Sym | int) -> Sym | None:
     except TypeError:
         return None
 
+
+sort_key: Callable[[Sym], tuple[Any, ...]] = operator.attrgetter("sort_key")
 
 # --- polynomials ---------------------------------------------------------------------------------------------
 
@@ -220,10 +197,6 @@ def _args_of(e: Sym) -> tuple[Sym, ...]:
     return e._args
 
 
-def sort_key(e: Sym) -> tuple[Any, ...]:
-    return e.sort_key
-
-
 def _term_order(term: tuple[Sym, int]) -> tuple[Any, ...]:
     """Reading order: the constant last, high degrees first, positive terms first, large strides first."""
     mono, coef = term
@@ -255,17 +228,35 @@ def _accumulate(terms: Terms, added: Sym, mono: Sym, coef: int) -> None:
             terms.pop(product, None)
 
 
+def _plus(a: Sym, b: Sym, sign: int) -> Sym:
+    """a + sign * b"""
+    return (_combined if len(a.terms) + len(b.terms) <= SHORT else _combined.__wrapped__)(a, b, sign)
+
+
+@functools.lru_cache(REMEMBERED)
+def _combined(a: Sym, b: Sym, sign: int) -> Sym:
+    total = dict(a.terms)
+    for mono, coef in b.terms:
+        total[mono] = total.get(mono, 0) + sign * coef
+    return sum_of(total)
+
+
 def _product(a: Sym, b: Sym) -> Sym:
     if a is ONE or b is ONE:
         return b if a is ONE else a
-    left, right = a.terms, b.terms
-    if len(left) * len(right) > MAX_TERMS:
+    size = len(a.terms) * len(b.terms)
+    if size > MAX_TERMS:
         raise ValueError(
-            f"a product of {len(left)} and {len(right)} terms is too large to expand (limit {MAX_TERMS})"
+            f"a product of {len(a.terms)} and {len(b.terms)} terms is too large to expand (limit {MAX_TERMS})"
         )
+    return (_expanded if size <= SHORT else _expanded.__wrapped__)(a, b)
+
+
+@functools.lru_cache(REMEMBERED)
+def _expanded(a: Sym, b: Sym) -> Sym:
     total: Terms = {}
-    for mono_a, coef_a in left:
-        for mono_b, coef_b in right:
+    for mono_a, coef_a in a.terms:
+        for mono_b, coef_b in b.terms:
             mono = _monomial_product(mono_a, mono_b)
             total[mono] = total.get(mono, 0) + coef_a * coef_b
     return sum_of(total)
@@ -281,6 +272,13 @@ def _total(*terms: Sym) -> Sym:
 
 def _product_of(*factors: Sym) -> Sym:
     return functools.reduce(_product, factors)
+
+
+@functools.lru_cache(REMEMBERED)
+def _substituted(e: Sym, items: tuple[tuple[Sym, Sym | int], ...]) -> Sym:
+    if wrong := [key for key, _ in items if key.kind != "var"]:
+        raise ValueError(f"only variables can be substituted, not '{wrong[0]}'")
+    return _rebuilt(e, {v: sym(replacement) for v, replacement in items})
 
 
 def _rebuilt(e: Sym, memo: dict[Sym, Sym]) -> Sym:
@@ -390,6 +388,7 @@ def _replace_remainder(terms: Terms, mono: Sym, coef: int, rest: Sym, x: Sym, q:
 # --- division ------------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(REMEMBERED)
 def floordiv(x: Sym | int, q: Sym | int) -> Sym:
     """x // q, rounded down; ZeroDivisionError where q is the constant 0."""
     x, q = sym(x), sym(q)
@@ -408,6 +407,7 @@ def floordiv(x: Sym | int, q: Sym | int) -> Sym:
     return whole + intern("floordiv", floordiv, (rest, q))
 
 
+@functools.lru_cache(REMEMBERED)
 def mod(x: Sym | int, q: Sym | int) -> Sym:
     """x % q, with the sign of q, so that x == q*(x // q) + x % q; ZeroDivisionError where q is the constant 0."""
     x, q = sym(x), sym(q)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Self
 
@@ -22,6 +23,9 @@ from tilewright.ir.interval import (
 
 Kind = Literal["const", "var", "add", "mul", "floordiv", "mod", "min", "max", "ge0", "eq0", "select"]
 
+NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*", re.ASCII)
+RESERVED_NAMES = frozenset({"and", "or", "not", "min", "max", "select", "ceildiv"})
+
 _RANK = {
     "var": 0,
     "const": 1,
@@ -34,6 +38,17 @@ _RANK = {
     "ge0": 8,
     "eq0": 9,
 }
+
+
+def check_variable(name: str, lo: int | None, hi: int | None) -> None:
+    """ValueError where no variable can have this name or these bounds."""
+    if not NAME.fullmatch(name) or name in RESERVED_NAMES:
+        raise ValueError(
+            f"'{name}' cannot name a variable: a name is letters, digits, '_' and inner '.', starts with no digit, "
+            f"and is none of {', '.join(sorted(RESERVED_NAMES))}"
+        )
+    if lo is not None and hi is not None and lo > hi:
+        raise ValueError(f"variable '{name}' has no value: its lower bound {lo} exceeds its upper bound {hi}")
 
 
 class Node:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 from tilewright.ir import symcond
-from tilewright.ir.symarith import NAME, RESERVED_NAMES, Sym, ceildiv, const, floordiv, mod
+from tilewright.ir.symarith import Sym, ceildiv, const, floordiv, mod
+from tilewright.ir.symnode import NAME, RESERVED_NAMES
 
 Lookup = Callable[[str], Sym]
 

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, overload
 
 import numpy as np
@@ -123,16 +124,14 @@ class Operator:
         return self
 
     def compute(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Compute:
-        """The Compute of a primitive for operands of these types; TypeRuleError when they do not fit."""
-        assert self.kind == "primitive", f"{self.name} is not a primitive"
-        block = Block(types)
-        trace = Trace(Builder(block))
-        with self._explaining(types, attrs):
-            computation: Compute = self.fn(*[trace.array(a) for a in block.args], **attrs)
-            return computation
+        """The Compute of a primitive for operands of these types; TypeRuleError when they do not fit.
+
+        It is shared by all who ask for the same one, and must not be changed.
+        """
+        return _computation(_Application(self, tuple(types), _exact_items(attrs), attrs))
 
     @contextmanager
-    def _explaining(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Iterator[None]:
+    def explaining(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Iterator[None]:
         """Turn the reasons of misfits into errors that show the operands."""
         try:
             yield
@@ -143,17 +142,7 @@ class Operator:
 
     def result_types(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
         """Types of the results for operands of these types."""
-        if self.kind == "primitive":
-            return (self.compute(types, attrs).type,)
-        if self.kind == "irregular":
-            assert self.types is not None
-            with self._explaining(types, attrs):
-                return self.types(*types, **attrs)
-        block = Block(types)
-        with self._explaining(types, attrs), Builder(block, Module()):
-            results = self.fn(*block.args, **attrs)
-        results = results if isinstance(results, tuple) else (results,)
-        return tuple(v.type for v in results)
+        return _result_types(_Application(self, tuple(types), _exact_items(attrs), attrs))
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         """Apply to Values: append to the current builder, return the result Value (a tuple for several)."""
@@ -170,6 +159,62 @@ class Operator:
         assert self.kind == "composite"
         results = self.fn(*operands, **attrs)
         return results if isinstance(results, tuple) else (results,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Application:
+    """An operator over operand types: what its type rule and its Compute depend on, as a key."""
+
+    operator: Operator
+    types: tuple[TensorType, ...]
+    exact: tuple[Any, ...]
+    attrs: dict[str, Any] = field(compare=False)
+
+
+def _exact_items(attrs: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple((name, _exact(value)) for name, value in attrs.items())
+
+
+def _exact(attr: Any) -> Any:
+    """A key that is equal for equal attributes only: 0.0, -0.0, 0 and False all differ."""
+    if isinstance(attr, tuple | list):
+        return tuple(map(_exact, attr))
+    if isinstance(attr, float):
+        return float, attr.hex()
+    if isinstance(attr, np.ndarray | np.generic):
+        return np.ndarray, str(attr.dtype), attr.shape, attr.tobytes()
+    return type(attr), attr
+
+
+# A model asks for the same few hundred again and again: each of its layers does, and each pass.
+_REMEMBERED = 2048
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _computation(application: _Application) -> Compute:
+    operator, types, attrs = application.operator, application.types, application.attrs
+    assert operator.kind == "primitive", f"{operator.name} is not a primitive"
+    block = Block(types)
+    trace = Trace(Builder(block))
+    with operator.explaining(types, attrs):
+        computation: Compute = operator.fn(*[trace.array(a) for a in block.args], **attrs)
+        return computation
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _result_types(application: _Application) -> tuple[TensorType, ...]:
+    operator, types, attrs = application.operator, application.types, application.attrs
+    if operator.kind == "primitive":
+        return (_computation(application).type,)
+    if operator.kind == "irregular":
+        assert operator.types is not None
+        with operator.explaining(types, attrs):
+            return operator.types(*types, **attrs)
+    block = Block(types)
+    with operator.explaining(types, attrs), Builder(block, Module()):
+        results = operator.fn(*block.args, **attrs)
+    results = results if isinstance(results, tuple) else (results,)
+    return tuple(v.type for v in results)
 
 
 def _shown(attr: Any) -> str:
