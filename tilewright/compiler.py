@@ -22,7 +22,7 @@ from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.verify import verify_func
 from tilewright.memory.storage import assign_storage
 from tilewright.ops.spec import graph_spec
-from tilewright.options import Options
+from tilewright.options import Options, Request
 from tilewright.runtime import Artifact, Model
 from tilewright.schedule.kernels import schedule_regions
 from tilewright.session import Session
@@ -45,11 +45,12 @@ def compile(
     values, `shapes` fixes or names the dims of inputs. Raises ModelError, UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
+    request = Request.of(model, constants, shapes)
     session = session or Session()
-    key = session.key(model, chosen, constants or {}, shapes or {}) if chosen.cache else None
+    key = session.key(request, chosen) if chosen.cache else None
     artifact = session.find(key) if key else None
     if artifact is None:
-        module = load_onnx(model, constants=constants or {}, shapes=shapes or {})
+        module = load_onnx(request.model, constants=request.constants, shapes=request.shapes)
         artifact = compile_module(module, chosen, parse_target(chosen.target))
         if key:
             session.keep(key, artifact)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tilewright.runtime.errors import OptionError
+from tilewright.runtime.threads import check_threads
 
 NUMERICS = ("default", "strict")
 
@@ -31,16 +39,23 @@ class Options:
     verify: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("threads", "compile_threads"):
-            count = getattr(self, name)
-            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-                raise OptionError(f"{name}={count!r} is not allowed: give a whole number from 1 up, or None")
+        check_threads(self.threads)
+        check_threads(self.compile_threads, "compile_threads")
         if self.numerics not in NUMERICS:
             raise OptionError(f"numerics={self.numerics!r} is not allowed: one of {', '.join(NUMERICS)}")
+        if self.target is not None and not isinstance(self.target, str):
+            raise OptionError(
+                f"target={self.target!r} is not allowed: give a name, such as 'zen3', or None for this machine"
+            )
+        for name in ("cache", "verify"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
 
     @classmethod
     def of(cls, options: Options | None, **fields: object) -> Options:
         """`options` (or the defaults) with `fields` replaced; OptionError for a name that does not exist."""
+        if options is not None and not isinstance(options, cls):
+            raise OptionError(f"options={options!r} is not allowed: give a tilewright.Options, or its fields")
         known = {f.name for f in dataclasses.fields(cls)}
         for name in fields:
             if name not in known:
@@ -50,3 +65,64 @@ class Options:
     def fingerprint(self) -> str:
         """Text of everything that changes the artefact (threads do not: they are chosen when it is loaded)."""
         return f"numerics={self.numerics};target={self.target or 'host'}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compiled: the model, values for some of its inputs, shapes for others."""
+
+    model: Path | bytes | Any
+    constants: dict[str, np.ndarray]
+    shapes: dict[str, tuple[int | str, ...]]
+
+    @classmethod
+    def of(cls, model: object, constants: object, shapes: object) -> Request:
+        """From what a caller gave; OptionError for arguments of other types than `tilewright.compile` takes."""
+        return cls(_model(model), _constants(constants), _shapes(shapes))
+
+
+def _model(model: object) -> Any:
+    if isinstance(model, str | os.PathLike):
+        return Path(model)
+    if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
+        return model
+    raise OptionError(
+        f"model={model!r:.80} is not allowed: give a path, the bytes of a file or an onnx.ModelProto"
+    )
+
+
+def _constants(constants: object) -> dict[str, np.ndarray]:
+    if constants is None:
+        return {}
+    if not isinstance(constants, Mapping) or not all(isinstance(name, str) for name in constants):
+        raise OptionError(f"constants={constants!r:.80} is not allowed: give a dict of input names to arrays")
+    return {name: np.asarray(array) for name, array in constants.items()}
+
+
+def _shapes(shapes: object) -> dict[str, tuple[int | str, ...]]:
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping) or not all(isinstance(name, str) for name in shapes):
+        raise OptionError(
+            f"shapes={shapes!r:.80} is not allowed: give a dict of input names to lists of dims",
+            hint="such as shapes={'x': [1, 3, 'height', 'width']}",
+        )
+    return {name: _shape(name, shape) for name, shape in shapes.items()}
+
+
+def _shape(name: str, shape: object) -> tuple[int | str, ...]:
+    wrong = OptionError(
+        f"shapes={{{name!r}: {shape!r:.80}}} is not allowed: a shape is a list of dims",
+        hint="a dim is a whole number, or a name for one that stays symbolic",
+    )
+    if isinstance(shape, str) or not isinstance(shape, Sequence | np.ndarray):
+        raise wrong
+    dims: list[int | str] = []
+    for dim in shape:
+        if isinstance(dim, str):
+            dims.append(str(dim))
+        elif isinstance(dim, bool) or not hasattr(dim, "__index__"):
+            raise wrong
+        else:
+            dims.append(operator.index(dim))
+    return tuple(dims)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import tilewright
-from tilewright.options import Options
+from tilewright.options import Options, Request
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import ArtifactError
 from tilewright.target.named import parse_target
@@ -41,24 +40,19 @@ class Session:
     folder: Path = field(default_factory=default_folder)
     limit: int = DEFAULT_LIMIT
 
-    def key(
-        self,
-        model: str | Path | bytes | Any,
-        options: Options,
-        constants: Mapping[str, np.ndarray],
-        shapes: Mapping[str, Sequence[int | str]],
-    ) -> str | None:
+    def key(self, request: Request, options: Options) -> str | None:
         """A digest of everything that determines the artefact; None when the model cannot be read."""
         digest = hashlib.blake2b(digest_size=20)
         target = parse_target(options.target)
-        stamp = f"{tilewright.__version__};{target!r};{options.fingerprint()};{sorted(shapes.items())!r}"
+        shapes = sorted(request.shapes.items())
+        stamp = f"{tilewright.__version__};{target!r};{options.fingerprint()};{shapes!r}"
         digest.update(stamp.encode())
-        for name, array in sorted(constants.items()):
+        for name, array in sorted(request.constants.items()):
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         try:
-            _add_model(digest, model)
-        except OSError:
+            _add_model(digest, request.model)
+        except (OSError, ValueError):  # a path that cannot be opened, or that is none
             return None
         return digest.hexdigest()
 
@@ -89,7 +83,9 @@ class Session:
         return self.folder / f"{key}.tw"
 
     def _trim(self) -> None:
-        found = sorted(((p.stat().st_mtime, p.stat().st_size, p) for p in self.folder.glob("*.tw")), reverse=True)
+        found = sorted(
+            ((p.stat().st_mtime, p.stat().st_size, p) for p in self.folder.glob("*.tw")), reverse=True
+        )
         total = 0
         for _, size, path in found:
             total += size
@@ -97,17 +93,16 @@ class Session:
                 path.unlink(missing_ok=True)
 
 
-def _add_model(digest: Any, model: str | Path | bytes | Any) -> None:
+def _add_model(digest: Any, model: Path | bytes | Any) -> None:
     """Hash the model's bytes; of a file with external data also sizes and times of the files beside it."""
     if isinstance(model, bytes):
         digest.update(model)
-    elif isinstance(model, str | Path):
-        path = Path(model)
-        with open(path, "rb") as f:
+    elif isinstance(model, Path):
+        with open(model, "rb") as f:
             while chunk := f.read(CHUNK):
                 digest.update(chunk)
-        for other in sorted(path.parent.iterdir()):
-            if other.is_file() and other != path:
+        for other in sorted(model.parent.iterdir()):
+            if other.is_file() and other != model:
                 stat = other.stat()
                 digest.update(f"{other.name}:{stat.st_size}:{stat.st_mtime_ns}".encode())
     else:

@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"ir"},
     "codegen": {"ir", "loops", "target"},
     "runtime": set(),
-    "options": set(),
+    "options": {"runtime"},
     "session": {"options", "runtime", "target", "tilewright"},
 }
 ALL = {*ROOMS, "compiler", "link", "stages", "tilewright"}

@@ -123,12 +123,59 @@ def test_string_tensors_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"threads": 0}, {"threads": True}, {"threads": "2"}, {"numerics": "fast"}, {"speed": 11}]
+    ("options", "words"),
+    [
+        ({"threads": 0}, ["threads=0", "from 1 to 1024, or None"]),
+        ({"threads": -1}, ["threads=-1", "from 1 to 1024"]),
+        ({"threads": 5000}, ["threads=5000", "from 1 to 1024"]),
+        ({"threads": True}, ["threads=True", "whole number"]),
+        ({"threads": "2"}, ["threads='2'", "whole number"]),
+        ({"compile_threads": 0}, ["compile_threads=0", "from 1 to 1024"]),
+        ({"numerics": "fast"}, ["numerics='fast'", "default, strict"]),
+        ({"target": 5}, ["target=5", "'zen3'"]),
+        ({"cache": "no"}, ["cache='no'", "True or False"]),
+        ({"verify": 1}, ["verify=1", "True or False"]),
+        ({"speed": 11}, ["'speed'", "numerics, target, threads"]),
+        ({"options": {"threads": 1}}, ["options={'threads': 1}", "tilewright.Options"]),
+        ({"shapes": {"x": 5}}, ["'x': 5", "list of dims"]),
+        ({"shapes": {"x": "ab"}}, ["'x': 'ab'", "list of dims"]),
+        ({"shapes": {"x": [1.5, 64]}}, ["1.5", "whole number"]),
+        ({"shapes": {"x": [None, 64]}}, ["None", "whole number"]),
+        ({"shapes": [1, 64]}, ["shapes=[1, 64]", "dict of input names"]),
+        ({"constants": [1]}, ["constants=[1]", "dict of input names"]),
+    ],
+    ids=str,
 )
-def test_options_out_of_range(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("cache", [False, True])
+def test_options_out_of_range(options: dict[str, Any], words: list[str], cache: bool, tmp_path: Path) -> None:
     with pytest.raises(OptionError) as caught:
-        tilewright.compile(models.mlp(), **options)
-    says(caught.value, next(iter(options)))
+        tilewright.compile(models.mlp(), **{"cache": cache, "session": Session(folder=tmp_path), **options})
+    says(caught.value, *words)
+
+
+@pytest.mark.parametrize("model", [5, None, [], np.zeros(3)], ids=repr)
+def test_what_is_no_model_at_all(model: Any) -> None:
+    with pytest.raises(OptionError) as caught:
+        tilewright.compile(model)
+    says(caught.value, f"model={model!r}", "give a path")
+
+
+def test_paths_that_cannot_be(tmp_path: Path) -> None:
+    for path in ("a\0b", tmp_path / "missing"):
+        with pytest.raises(ModelError):
+            tilewright.compile(path, session=Session(folder=tmp_path))
+        with pytest.raises(ArtifactError):
+            tilewright.load(path)
+    with pytest.raises(ArtifactError) as caught:
+        tilewright.load(5)  # type: ignore[arg-type]
+    says(caught.value, "cannot load 5", "path of a compiled model")
+
+
+def test_dims_may_be_integers_of_any_kind(tmp_path: Path) -> None:
+    for shape in ([2, 64], (np.int64(2), 64), np.array([2, 64])):
+        model = tilewright.compile(models.mlp(), shapes={"x": shape}, session=Session(folder=tmp_path))
+        assert model.inputs[0].shape == (2, 64)
+    assert len(list(tmp_path.glob("*.tw"))) == 1
 
 
 def test_an_unknown_target() -> None:

@@ -87,6 +87,7 @@ CASES = (
     Case("dense", (f32(20, 64),), (data(20, 64),), dense),
     Case("dense dynamic", (f32(N, 64),), (data(33, 64),), dense),
     Case("dense one row", (f32(1, 64),), (data(1, 64),), dense),
+    Case("dense no rows", (f32(0, 64),), (data(0, 64),), dense),
     Case("dense overlap", (f32(2, 37, 64),), (data(2, 37, 64),), dense),
     Case(
         "matmul alone, odd columns", (f32(3, N, 64),), (data(3, 17, 64),),

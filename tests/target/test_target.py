@@ -41,7 +41,12 @@ def test_host_is_the_default() -> None:
             "zen3,+mmx9",
             "unknown feature 'mmx9' for target 'zen3' (x86_64)\n  hint: features that can be added: avx,",
         ),
-        ("zen3,cores=-1", "'cores=-1' of target 'zen3' needs a positive whole number after 'cores='"),
+        ("zen3,cores=-1", "'cores=-1' of target 'zen3' needs a positive whole number of at most 18 digits"),
+        ("zen3,cores=\u00b2", "'cores=\u00b2' of target 'zen3' needs a positive whole number"),
+        (
+            "zen3,l2=" + "9" * 20,
+            f"'l2={'9' * 20}' of target 'zen3' needs a positive whole number of at most 18",
+        ),
         ("zen3,cores=0", "'cores=0' of target 'zen3' needs a positive whole number"),
         ("zen3,ram=5", "unknown change 'ram=5' of target 'zen3'\n  hint: changes are cores=N"),
     ],

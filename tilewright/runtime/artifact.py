@@ -20,6 +20,7 @@ Native interface. The objects of an artefact define these C functions (`plan` on
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -117,6 +118,8 @@ class Artifact:
         An artefact is native code: load only files whose origin you trust. `check_weights=False` skips
         reading all weights for their checksum (about a second per GB).
         """
+        if not isinstance(path, str | os.PathLike):
+            raise ArtifactError(f"cannot load {path!r:.80}", hint="give the path of a compiled model")
         path = Path(path)
         metadata, sections = read_container(path, check_weights=check_weights)
         try:

@@ -136,6 +136,11 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+def _reason(error: OSError | ValueError) -> str:
+    """Why a file cannot be opened; a ValueError is about a path that no file can have."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def _map(path: Path) -> memoryview:
     try:
         with open(path, "rb") as file:
@@ -145,9 +150,9 @@ def _map(path: Path) -> memoryview:
             if status.st_size < _HEADER.size:
                 raise _foreign_or_cut(path, file.read())
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"cannot read {path}: {error.strerror or error}", hint="check the path and its permissions"
+            f"cannot read {path}: {_reason(error)}", hint="check the path and its permissions"
         ) from error
 
 

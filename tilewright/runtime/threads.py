@@ -21,13 +21,13 @@ MAX_THREADS = 1024
 SPIN_NS = 1_000_000
 
 
-def check_threads(threads: int | None) -> int:
+def check_threads(threads: int | None, option: str = "threads") -> int:
     """The thread count to use: `threads`, or what the process may use for None; OptionError out of range."""
     if threads is None:
         return min(available_cpus(), MAX_THREADS)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
         raise OptionError(
-            f"threads={threads!r} is not allowed",
+            f"{option}={threads!r} is not allowed",
             hint=f"give a whole number from 1 to {MAX_THREADS}, or None for all CPUs the process may use",
         )
     return threads

@@ -77,6 +77,8 @@ def _is_reused(rows: Sequence[Op]) -> bool:
 def prefetch_panels(s: Schedule, nest: Op, around: Sequence[Op], target: Target) -> None:
     """While one panel of a packed operand is used, bring the next one from far memory into the second-level cache:
     a panel is read faster than that memory delivers, and then again for each tile of rows."""
+    if nest.parent is None:  # of no rows nothing is left
+        return
     packed = [s.func.args[index] for index in s.func.attrs.get("packed", {})]
     for load in loads_in(nest):
         operand = load.operands[0]

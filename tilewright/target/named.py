@@ -79,9 +79,9 @@ def _changed(target: Target, change: str) -> Target:
             f"unknown change '{change}' of target '{target.name}'",
             hint="changes are cores=N, l1d=BYTES, l2=BYTES, l3=BYTES and +feature",
         )
-    if not value.isdigit() or (key != "l3" and int(value) < 1):
+    if not (value.isascii() and value.isdigit()) or len(value) > 18 or (key != "l3" and int(value) < 1):
         raise TargetError(
-            f"'{change}' of target '{target.name}' needs a positive whole number after '{key}='"
+            f"'{change}' of target '{target.name}' needs a positive whole number of at most 18 digits after '{key}='"
         )
     if key == "cores":
         return replace(target, cores=int(value))
