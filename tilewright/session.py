@@ -63,7 +63,7 @@ class Session:
             if not path.exists():
                 return None
             os.utime(path)
-            return Artifact.load(path, check_weights=False)
+            return Artifact.load(path)
         except ArtifactError:
             path.unlink(missing_ok=True)
         except OSError:

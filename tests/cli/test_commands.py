@@ -81,7 +81,7 @@ def test_bench_prints_ours_and_the_peer(mlp: Path) -> None:
 def test_bench_says_what_is_missing(mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     result = call("bench", mlp, "--vs", "openvino", "--rounds", 1)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "openvino is not installed" in result.output and "pip install" in result.output
 
 
@@ -121,7 +121,7 @@ def test_show_prints_one_kernel(mlp: Path) -> None:
     said = succeed("show", mlp, "--level", "loops", "--kernel", "k1")
     assert re.findall(r"^kernel @(\w+?)_", said, re.MULTILINE) == ["k1"]
     result = call("show", mlp, "--level", "loops", "--kernel", "k99")
-    assert result.exit_code == 1 and "the kernels are: k0_" in result.output
+    assert result.exit_code == 2 and "the kernels are: k0_" in result.output
 
 
 def test_explain_groups_reasons(mlp: Path) -> None:

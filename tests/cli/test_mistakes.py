@@ -98,6 +98,11 @@ def test_inputs_that_are_missing(folder: Path) -> None:
         ["run", "mlp.tw", "--dim", "batch=many"],
         ["run", "mlp.tw", "--threads", "0"],
         ["run", "mlp.tw", "--target", "zen3"],
+        ["run", "mlp.tw", "--numerics", "strict"],
+        ["run", "mlp.tw", "--threads", "5000", "--input", "random"],
+        ["compile", "mlp.onnx", "--target", "zen99"],
+        ["compile", "mlp.onnx", "--target", "zen3,+warp"],
+        ["compile", "mlp.onnx", "--target", ""],
         ["compile", "mlp.tw"],
         ["compile", "mlp.onnx", "--shape", "x"],
         ["bench", "mlp.onnx", "--vs", "abacus"],
@@ -115,7 +120,7 @@ def test_a_wrong_command_line_is_usage(
 
 def test_unknown_names_are_listed(folder: Path) -> None:
     assert "batch" in refuse(INPUT, "run", folder / "mlp.tw", "--input", "random", "--dim", "length=3")
-    assert "zen3" in refuse(INPUT, "compile", folder / "mlp.onnx", "--target", "zen99")
+    assert "zen3" in refuse(USAGE, "compile", folder / "mlp.onnx", "--target", "zen99")
     assert "there are: " in refuse(INPUT, "opt", "--passes", "magic", _text(folder))
     refuse(INPUT, "opt", folder / "bad.txt")
 

@@ -322,6 +322,20 @@ def test_a_damaged_entry_of_the_cache_is_replaced(tmp_path: Path) -> None:
     assert entry.stat().st_size == len(good)
 
 
+def test_a_damaged_weight_in_the_cache_never_gives_other_numbers(tmp_path: Path) -> None:
+    session = Session(folder=tmp_path)
+    tilewright.compile(models.mlp(), session=session)
+    (entry,) = tmp_path.glob("*.tw")
+    damaged = bytearray(entry.read_bytes())
+    weight = models.mlp_parameters()[1].tobytes()
+    damaged[damaged.index(weight) + 2] ^= 64
+    entry.write_bytes(damaged)
+    x = np.ones((1, 64), np.float32)
+    np.testing.assert_allclose(
+        tilewright.compile(models.mlp(), session=session)(x)[0], models.mlp_expected(x), rtol=1e-5
+    )
+
+
 def test_a_cache_stays_within_its_bound(tmp_path: Path) -> None:
     session = Session(folder=tmp_path, limit=1)
     tilewright.compile(models.mlp(), session=session)

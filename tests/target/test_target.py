@@ -36,6 +36,7 @@ def test_host_is_the_default() -> None:
     ("text", "message"),
     [
         ("zen33", "unknown target 'zen33'\n  hint: did you mean 'zen3'?"),
+        ("", "unknown target ''\n  hint: known targets: host, x86-64-v3"),
         ("pdp11", "unknown target 'pdp11'\n  hint: known targets: host, x86-64-v3"),
         (
             "zen3,+mmx9",

@@ -14,7 +14,11 @@ import tilewright
 from tilewright.runtime.errors import TilewrightError
 
 FAULT_OF_INPUT = 1
+USAGE = 2
 INTERNAL = 3
+
+# Names, as the home of some is the compiler, which `tilewright run` must not import.
+_BY_NAME = {"InternalError": INTERNAL, "OptionError": USAGE, "TargetError": USAGE}
 
 COMMANDS = ("compile", "run", "bench", "show", "explain", "opt", "info")
 
@@ -65,8 +69,7 @@ def exit_code(error: Exception) -> int | None:
     if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
         return None
     if isinstance(error, TilewrightError):
-        # compared by name: its home is the compiler, which `tilewright run` must not import
-        return INTERNAL if type(error).__name__ == "InternalError" else FAULT_OF_INPUT
+        return _BY_NAME.get(type(error).__name__, FAULT_OF_INPUT)
     if isinstance(error, OSError):
         return None if error.errno == errno.EPIPE else FAULT_OF_INPUT
     return FAULT_OF_INPUT if isinstance(error, MemoryError) else INTERNAL

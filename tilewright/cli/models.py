@@ -54,9 +54,9 @@ def is_artefact(path: Path) -> bool:
 def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
     """A model from an artefact, or compiled from any other file."""
     if is_artefact(path):
-        if any(fields.get(name) for name in ("target", "shapes")):
+        if fields.get("target") or fields.get("shapes") or fields.get("numerics") == "strict":
             raise click.UsageError(
-                f"{path} is compiled already: --target and --shape need the model it came from"
+                f"{path} is compiled already: --target, --numerics and --shape need the model it came from"
             )
         return tilewright.load(path, threads)
     with working(f"compiling {path.name}"):

@@ -52,7 +52,7 @@ def parse_target(text: str | None) -> Target:
 
     Changes are cores, l1d, l2, l3 (bytes) and `+feature`. TargetError for anything else.
     """
-    name, *changes = [part.strip() for part in (text or "host").split(",")]
+    name, *changes = [part.strip() for part in ("host" if text is None else text).split(",")]
     target = _base(name)
     for change in changes:
         target = _changed(target, change)
