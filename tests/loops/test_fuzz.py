@@ -26,6 +26,7 @@ from tilewright.loops.nest import body_of, is_loop, loops_in
 from tilewright.loops.pack import pack, pack_argument
 from tilewright.loops.packing import Packing, apply_packing
 from tilewright.loops.parallel import parallel
+from tilewright.loops.partial_sums import partial_sums
 from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
 from tilewright.loops.spec import LOOPS_SPEC
@@ -125,6 +126,7 @@ STEP_KINDS: dict[str, Callable[[Func, random.Random], object]] = {
     ),
     "cache": do_cache,
     "cache_write": lambda f, r: cache_write(f, any_buffer(f, r)),
+    "partial_sums": lambda f, r: partial_sums(f, any_buffer(f, r), any_loop(f, r), r.choice(["reg", "scratch"])),
     "pack": do_pack,
     "pack_argument": do_pack_argument,
     "vectorize": lambda f, r: vectorize(f, any_loop(f, r), r.choice([None, 2, 3, 4]), r.choice(TAILS)),

@@ -21,6 +21,7 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.parallelize import parallelize_outer
+from tilewright.schedule.parts import is_deep, sum_in_parts
 from tilewright.schedule.roles import Roles, assign_roles, axes_read, one_nest, operands_moving, tile_for
 from tilewright.schedule.tiles import Tile
 from tilewright.schedule.trace import Schedule
@@ -49,10 +50,11 @@ def tile_contraction(s: Schedule, stage: Stage, loops: list[Op], accumulator: Va
         raise ScheduleError("every axis of the contraction is in its register tile")
     s.reorder(*around, *inner)
     costly = any(op.name in COSTLY for op in inner[-1].walk())
-    fused = s.fuse_at(accumulator, around[-1], space="scratch" if costly else "reg", guard="loads")
+    deep = is_deep(stage.reduce)
+    fused = s.fuse_at(accumulator, around[-1], space="scratch" if costly or deep else "reg", guard="loads")
     nests = _tile_nests(s, stage, roles, tile, axis_of, fused.copies)
     update = nests[1]
-    drain = [_in_registers(s, fused.buffer, nests, tile)] if costly else []
+    drain = [_in_registers(s, fused.buffer, nests, tile)] if costly and not deep else []
     summing = [*update.outer, *update.tile]
     pack_constants(s, [summing])
     depth = [o for o in update.outer if o not in around and extent_of(o) != 1]
@@ -61,6 +63,11 @@ def tile_contraction(s: Schedule, stage: Stage, loops: list[Op], accumulator: Va
     for nest in (*nests, *drain):
         _mark_tile(s, nest)
     _mark_tile(s, Nest([], inner), unrolled=not costly)
+    if deep:
+        for part in sum_in_parts(s, fused.buffer, [o for o in update.outer if o.parent is not None]):
+            _mark_tile(s, _tile_nest(s, part.clear, tile))
+            _mark_tile(s, _tile_nest(s, part.add, tile))
+        s.simplify()
     prefetch_panels(s, update.outer[-1], around, target)
 
 
@@ -147,7 +154,11 @@ def _in_registers(s: Schedule, sums: Value, nests: tuple[Nest, Nest], tile: Tile
     """Keep the sums of a tile in registers while summing, and in memory for a costly epilogue: such an epilogue is a
     loop, as writing it out for every vector of the tile would make megabytes of code."""
     first, last = (nest.outer[0] if nest.outer else nest.tile[0] for nest in nests)
-    loops = s.cache(sums, first, last).drain
+    return _tile_nest(s, s.cache(sums, first, last).drain, tile)
+
+
+def _tile_nest(s: Schedule, loops: list[Op], tile: Tile) -> Nest:
+    """Loops over the elements of a tile, the last of which becomes one vector."""
     vector = loops[-1]
     others = loops[:-1]
     if extent_of(vector).is_const and extent_of(vector).value > tile.lanes:

@@ -15,6 +15,7 @@ from tilewright.loops.nest import is_loop, loop_var
 from tilewright.loops.pack import Packed, pack, pack_argument
 from tilewright.loops.packing import Packing
 from tilewright.loops.parallel import parallel
+from tilewright.loops.partial_sums import PartialSums, partial_sums
 from tilewright.loops.prefetch import prefetch
 from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
@@ -75,6 +76,9 @@ class Schedule:
 
     def pack_argument(self, buffer: Value, packing: Packing) -> Value:
         return self._do(pack_argument, buffer, packing=packing)
+
+    def partial_sums(self, buffer: Value, loop: Op, space: str = "reg") -> PartialSums:
+        return self._do(partial_sums, buffer, loop, space=space)
 
     def vectorize(self, loop: Op, lanes: int | None = None, tail: str = "guard") -> Split:
         return self._do(vectorize, loop, lanes=lanes, tail=tail)
