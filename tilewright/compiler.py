@@ -61,7 +61,7 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
     clock = _Clock()
     ctx = PassContext(target, options)
-    nodes = len(module.main.body.ops)
+    nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     lower_graph(module, ctx, options)
     clock.lap("graph")

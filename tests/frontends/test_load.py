@@ -53,7 +53,7 @@ def test_a_path_bytes_and_a_proto_give_the_same(tmp_path: Path) -> None:
 
 def test_names_of_inputs_and_outputs_are_kept() -> None:
     main = load_onnx(relu_model()).main
-    assert main.attrs == {"inputs": ("x",), "outputs": ("y",)}
+    assert main.attrs == {"inputs": ("x",), "outputs": ("y",), "nodes": 1}
     assert [a.name for a in main.args] == ["x"]
 
 
@@ -355,6 +355,15 @@ def test_inputs_that_have_initializers_are_constants() -> None:
         [helper.make_node("Add", ["x", "w"], ["y"])], [info("x", [2, 3]), info("w", [2, 3])], ["y"], {"w": X}
     )
     assert load_onnx(model).main.attrs["inputs"] == ("x",)
+
+
+def test_nodes_are_those_of_the_file() -> None:
+    constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(X))
+    identity = helper.make_node("Identity", ["x"], ["same"])
+    model = model_of(
+        [constant, identity, helper.make_node("Add", ["same", "c"], ["y"])], [info("x", [2, 3])], ["y"]
+    )
+    assert load_onnx(model).main.attrs["nodes"] == 3
 
 
 def test_constants_option() -> None:

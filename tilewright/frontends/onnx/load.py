@@ -33,7 +33,8 @@ def load_onnx(
 
     `constants` fixes graph inputs to values, and they are no inputs any more; `shapes` replaces the shapes
     of graph inputs (a string is a symbolic dim). `main.attrs["inputs"]` and `["outputs"]` are the names of
-    the file. ModelError when the file is broken, UnsupportedError listing all that is not supported.
+    the file, and `["nodes"]` is how many nodes its graph has. ModelError when the file is broken,
+    UnsupportedError listing all that is not supported.
     """
     model, folder = read_model(source)
     opsets = _opsets(model)
@@ -65,7 +66,8 @@ def load_onnx(
         results = [_checked_output(info, scope) for info in model.graph.output]
         builder.emit("return", results)
     names = tuple(o.name for o in model.graph.output)
-    module.add(Func("main", block, "graph", {"inputs": tuple(free), "outputs": names}))
+    attrs = {"inputs": tuple(free), "outputs": names, "nodes": len(model.graph.node)}
+    module.add(Func("main", block, "graph", attrs))
     return module
 
 

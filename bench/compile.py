@@ -1,0 +1,96 @@
+"""Compile time by stage, cold and from the cache, of the models that are named.
+
+    python bench/compile.py resnet50.onnx bert.onnx            a table in Markdown
+    python bench/compile.py *.onnx --rounds 5 --json out.json  and the same as JSON
+
+Each round starts the clock after the imports; `read` is the frontend with the file's weights, `llvm` what was
+waited for after all kernels had been handed to LLVM's threads, `rest` loading the code and all else. The best
+round by its total is shown, in milliseconds; `cached` is its time to open the model from the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tilewright
+from tilewright.compiler import compile as compile_model
+from tilewright.frontends.onnx import load_onnx
+from tilewright.session import Session
+
+STAGES = ("graph", "schedule", "emit", "llvm")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of one model; `stages` has `read`, those of the compiler's report, and `rest`."""
+
+    model: str
+    nodes: int
+    kernels: int
+    distinct: int
+    stages: Mapping[str, float]
+    total: float
+    cached: float
+
+
+def measure(path: Path, rounds: int, threads: int | None) -> Times:
+    """The best of `rounds`, each one compilation without a cache and one from a cache of its own."""
+    return min((_round(path, threads) for _ in range(rounds)), key=lambda t: t.total)
+
+
+def _round(path: Path, threads: int | None) -> Times:
+    read = _milliseconds(lambda: load_onnx(path))
+    with tempfile.TemporaryDirectory() as folder:
+        session = Session(Path(folder))
+        start = time.perf_counter()
+        model = compile_model(path, cache=False, compile_threads=threads)
+        total = 1000 * (time.perf_counter() - start)
+        compile_model(path, session=session, compile_threads=threads)
+        cached = _milliseconds(lambda: compile_model(path, session=session))
+    report = model.report().data
+    stages = {"read": read} | {s: float(report["compile ms"].get(s, 0.0)) for s in STAGES}
+    stages["rest"] = max(0.0, total - sum(stages.values()))
+    return Times(
+        path.stem, report["nodes"], report["kernels"], report["distinct kernels"], stages, total, cached
+    )
+
+
+def _milliseconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return 1000 * (time.perf_counter() - start)
+
+
+def table(rows: Iterable[Times]) -> str:
+    """The rows as Markdown."""
+    heads = ("model", "nodes", "kernels", "distinct", "read", *STAGES, "rest", "total", "cached")
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    for row in rows:
+        numbers = (*row.stages.values(), row.total, row.cached)
+        cells = [row.model, *map(str, (row.nodes, row.kernels, row.distinct)), *(f"{n:.0f}" for n in numbers)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Compile time by stage.")
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--rounds", type=int, default=3, help="cold compilations of each model [3]")
+    parser.add_argument("--threads", type=int, help="threads of LLVM [all that the process may use]")
+    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    chosen = parser.parse_args(arguments)
+    rows = [measure(path, chosen.rounds, chosen.threads) for path in chosen.models]
+    print(table(rows))
+    if chosen.json:
+        numbers = {"tilewright": tilewright.__version__, "unit": "ms", "rows": [asdict(row) for row in rows]}
+        chosen.json.write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
