@@ -18,6 +18,7 @@ from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena, typical
 from tilewright.memory.views import Location, bytes_of, locate
 
 NO_KERNELS: Mapping[str, Func] = MappingProxyType({})
+NO_PLAN: Mapping[Value, Location] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,20 @@ def assign_storage(func: Func, kernels: Mapping[str, Func] = NO_KERNELS) -> Stor
     return _Assignment(func, kernels).run()
 
 
+def planned_bytes(func: Func, planned: Mapping[Value, Location] = NO_PLAN) -> int:
+    """Bytes of the arena for typical dims, before results take the place of arguments; for `planned` see `locate`."""
+    return typical(_Assignment(func, NO_KERNELS, planned).plan({}).total)
+
+
 class _Assignment:
     """Roots of values, and the steps between which they are needed; a root is a value with memory of its own."""
 
-    def __init__(self, func: Func, kernels: Mapping[str, Func]) -> None:
+    def __init__(
+        self, func: Func, kernels: Mapping[str, Func], planned: Mapping[Value, Location] = NO_PLAN
+    ) -> None:
         self.func = func
         self.kernels = kernels
-        self.locations = locate(func)
+        self.locations = locate(func, planned)
         self.fixed = self._fixed_places()
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
@@ -68,9 +76,9 @@ class _Assignment:
         """The plan with results in the place of arguments, unless it needs more memory: a tensor that lives longer
         can be harder to pack."""
         apart: dict[Value, Value] = {}
-        arena = self._plan(apart)
+        arena = self.plan(apart)
         homes = self._overwrites()
-        shared = self._plan(homes)
+        shared = self.plan(homes)
         if typical(shared.total) <= typical(arena.total):
             return self._storage(homes, replace(shared, unshared=arena.unshared))
         return self._storage(apart, arena)
@@ -85,7 +93,7 @@ class _Assignment:
             places.setdefault(self.locations[value].root, Place("output", k))
         return places
 
-    def _plan(self, homes: Mapping[Value, Value]) -> ArenaPlan:
+    def plan(self, homes: Mapping[Value, Value]) -> ArenaPlan:
         """The arena for all roots without a fixed place; `homes` are roots in the memory of an earlier one."""
         spans: dict[Value, tuple[int, int]] = {}
         for root, first in self.first.items():
@@ -100,7 +108,7 @@ class _Assignment:
         return plan_arena([Lifetime(key, size, begin, end) for key, size, (begin, end) in rows])
 
     def _storage(self, homes: Mapping[Value, Value], arena: ArenaPlan) -> Storage:
-        self._plan(homes)
+        self.plan(homes)
         places: dict[Value, Place] = {}
         for value, (root, offset) in ((v, (at.root, at.offset)) for v, at in self.locations.items()):
             base = self.fixed.get(root)
@@ -148,14 +156,17 @@ def _home(root: Value, homes: Mapping[Value, Value]) -> Value:
 
 
 def needs_copy(func: Func, returned: Sequence[Value]) -> list[int]:
-    """Numbers of the returned values that no kernel writes first: inputs, constants, and repeated outputs."""
-    locations = locate(func)
+    """Numbers of the returned values that no kernel writes first: inputs, constants, and repeated outputs.
+
+    `func` need not be fused yet: only reshapes are taken for views.
+    """
     seen: set[Value] = set()
     found: list[int] = []
     for k, value in enumerate(returned):
-        root = locations[value].root
-        op: Op | None = root.op
-        if root in seen or op is None or op.name == "constant":
+        root = value
+        while root.op is not None and root.op.name == "reshape":
+            root = root.op.operands[0]
+        if root in seen or root.op is None or root.op.name == "constant":
             found.append(k)
         seen.add(root)
     return found

@@ -6,7 +6,9 @@ of a `concat` are parts of its result, into which their kernels write. Only dens
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
@@ -33,9 +35,9 @@ def bytes_of(value: Value) -> Sym:
     return tensor_of(value).size * tensor_of(value).dtype.bytes
 
 
-def locate(func: Func) -> dict[Value, Location]:
-    """Where each value of `func` lies."""
-    parents: dict[Value, Location] = {}
+def locate(func: Func, planned: Mapping[Value, Location] = MappingProxyType({})) -> dict[Value, Location]:
+    """Where each value of `func` lies; `planned` are values that shall lie in others besides."""
+    parents = dict(planned)
     for op in func.body.ops:
         match op.name:
             case "reshape":
@@ -49,7 +51,8 @@ def locate(func: Func) -> dict[Value, Location]:
     return {v: root_of(v, parents) for v in values}
 
 
-def root_of(value: Value, parents: dict[Value, Location]) -> Location:
+def root_of(value: Value, parents: Mapping[Value, Location]) -> Location:
+    """The location of a value that lies in others, step by step."""
     offset = sym(0)
     while value in parents:
         offset = offset + parents[value].offset
