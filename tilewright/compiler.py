@@ -46,16 +46,31 @@ def compile(
     values, `shapes` fixes or names the dims of inputs. Raises ModelError, UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
+    return Model(
+        compile_artifact(model, options=chosen, constants=constants, shapes=shapes, session=session),
+        chosen.threads,
+    )
+
+
+def compile_artifact(
+    model: str | Path | bytes | Any,
+    *,
+    options: Options,
+    constants: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
+) -> Artifact:
+    """As `compile`, but only what a file holds: it may be for another machine than this one."""
     request = Request.of(model, constants, shapes)
     session = session or Session()
-    key = session.key(request, chosen) if chosen.cache else None
+    key = session.key(request, options) if options.cache else None
     artifact = session.find(key) if key else None
     if artifact is None:
         module = load_onnx(request.model, constants=request.constants, shapes=request.shapes)
-        artifact = compile_module(module, chosen, parse_target(chosen.target))
+        artifact = compile_module(module, options, parse_target(options.target))
         if key:
             session.keep(key, artifact)
-    return Model(artifact, chosen.threads)
+    return artifact
 
 
 def compile_module(module: Module, options: Options, target: Target) -> Artifact:

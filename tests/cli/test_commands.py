@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 import sys
@@ -47,6 +48,13 @@ def test_compile_then_run_gives_the_models_numbers(mlp: Path, tmp_path: Path) ->
 def test_compile_writes_beside_the_model(mlp: Path) -> None:
     succeed("compile", mlp, "--report")
     assert mlp.with_suffix(".tw").exists()
+
+
+def test_compile_for_another_machine(mlp: Path, tmp_path: Path) -> None:
+    other = "neoverse-n1" if platform.machine() == "x86_64" else "x86-64-v3"
+    succeed("compile", mlp, "-o", tmp_path / "other.tw", "--target", other)
+    result = call("run", tmp_path / "other.tw", "--input", "random")
+    assert result.exit_code == 1 and "this machine is" in result.output
 
 
 def test_run_makes_random_inputs_of_the_dims_told(mlp: Path) -> None:

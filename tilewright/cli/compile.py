@@ -15,15 +15,17 @@ from tilewright.cli.models import (
     compile_options,
     model_argument,
     need_source,
-    open_model,
 )
+from tilewright.cli.progress import working
+from tilewright.compiler import compile_artifact
+from tilewright.options import Options
 
 HELP = """Compile MODEL (ONNX) into one file that loads in milliseconds.
 
 \b
 Examples:
   tilewright compile model.onnx
-  tilewright compile model.onnx -o server.tw --target zen3
+  tilewright compile model.onnx -o server.tw --target neoverse-n1
   tilewright compile model.onnx --shape image=1,3,224,224
 """
 
@@ -38,11 +40,14 @@ Examples:
 def command(model: Path, output: Path | None, full: bool, **options: Any) -> None:
     need_source(model, "compile")
     start = time.perf_counter()
-    compiled = open_model(model, threads=None, **compile_fields(**options))
+    fields = compile_fields(**options)
+    shapes = fields.pop("shapes")
+    with working(f"compiling {model.name}"):
+        compiled = compile_artifact(model, options=Options.of(None, **fields), shapes=shapes)
     output = output or model.with_suffix(ARTEFACT_SUFFIX)
     compiled.save(output)
     seconds = time.perf_counter() - start
-    report = compiled.report()
+    report = compiled.summary()
     console = Console(highlight=False, soft_wrap=True)
     size = output.stat().st_size / 1e6
     nodes, kernels = report.data.get("nodes"), report.data.get("kernels")

@@ -28,6 +28,7 @@ from typing import Any
 
 from tilewright.runtime.container import FORMAT, Section, read_container, write_container
 from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.report import Report
 
 Dim = int | str
 
@@ -128,6 +129,21 @@ class Artifact:
             raise ArtifactError(
                 f"{path}: the metadata is malformed ({error!r})", hint="compile the model again"
             ) from error
+
+    def summary(self) -> Report:
+        """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
+        plan = self.static_plan
+        return Report(
+            {
+                "inputs": ", ".join(map(str, self.inputs)),
+                "outputs": ", ".join(map(str, self.outputs)),
+                "target": f"{self.target.cpu} ({self.target.triple})",
+                "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
+                "constant bytes": memoryview(self.constants).nbytes,
+                "arena bytes": plan.arena if plan else "depends on the shapes",
+                **self.report,
+            }
+        )
 
     def _metadata(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in _PLAIN}

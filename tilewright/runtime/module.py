@@ -111,20 +111,7 @@ class Model:
 
     def report(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
-        artifact = self.artifact
-        plan = artifact.static_plan
-        return Report(
-            {
-                "inputs": ", ".join(map(str, self.inputs)),
-                "outputs": ", ".join(map(str, self.outputs)),
-                "target": f"{artifact.target.cpu} ({artifact.target.triple})",
-                "threads": self.threads,
-                "object bytes": sum(memoryview(blob).nbytes for blob in artifact.objects),
-                "constant bytes": memoryview(artifact.constants).nbytes,
-                "arena bytes": plan.arena if plan else "depends on the shapes",
-                **artifact.report,
-            }
-        )
+        return Report({"threads": self.threads, **self.artifact.summary().data})
 
     def __repr__(self) -> str:
         signature = f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
