@@ -87,7 +87,10 @@ class Op:
 
     def set_operands(self, operands: Sequence[Value]) -> None:
         for v in self.operands:
-            v.users.remove(self)
+            if v.users[-1] is self:  # often the latest reader, which `remove` would find last of thousands
+                v.users.pop()
+            else:
+                v.users.remove(self)
         self.operands = tuple(operands)
         for v in self.operands:
             v.users.append(self)
