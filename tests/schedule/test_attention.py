@@ -52,6 +52,14 @@ def plain_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     return weighted(q @ k.swapaxes(-1, -2), v)
 
 
+def columns(q: Value, k: Value, v: Value) -> Value:
+    return contract.matmul(softmax(contract.matmul(q, k)), v)
+
+
+def columns_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return weighted(q @ k, v)
+
+
 def masked(q: Value, k: Value, v: Value, mask: Value) -> Value:
     scores = ew.add(ew.mul(contract.matmul(q, k, transpose_b=True), 0.125), mask)
     return contract.matmul(softmax(scores), v)
@@ -104,6 +112,16 @@ CASES = (
          (data(2, 20, 16), data(2, 20, 16), data(2, 20, 16), CAUSAL), chosen, chosen_reference),
     Case("keys shared by heads", (f32(2, 3, 20, 16), f32(2, 1, 18, 16), f32(2, 1, 18, 16)),
          (data(2, 3, 20, 16), data(2, 1, 18, 16), data(2, 1, 18, 16)), plain, plain_reference),
+    Case("one query", (f32(2, 3, 1, 40), f32(2, 3, 21, 40), f32(2, 3, 21, 40), f32(2, 1, 1, 21)),
+         (data(2, 3, 1, 40), data(2, 3, 21, 40), data(2, 3, 21, 40), data(2, 1, 1, 21)), masked, masked_reference),
+    Case("one query of one head", (f32(1, 16), f32(21, 16), f32(21, 16)), (data(1, 16), data(21, 16), data(21, 16)),
+         plain, plain_reference),
+    Case("three queries, a growing past", (f32(2, 3, 3, 16), f32(2, 3, N, 16), f32(2, 3, N, 24)),
+         (data(2, 3, 3, 16), data(2, 3, 35, 16), data(2, 3, 35, 24)), plain, plain_reference),
+    Case("one query, keys as columns", (f32(3, 1, 16), f32(3, 16, 37), f32(3, 37, 16)),
+         (data(3, 1, 16), data(3, 16, 37), data(3, 37, 16)), columns, columns_reference),
+    Case("keys as columns", (f32(3, 20, 16), f32(3, 16, 37), f32(3, 37, 16)),
+         (data(3, 20, 16), data(3, 16, 37), data(3, 37, 16)), columns, columns_reference),
     Case("unknown lengths", (f32(2, 3, N, 16), f32(2, 3, M, 16), f32(2, 3, M, 16), f32(2, 1, 1, M)),
          (data(2, 3, 19, 16), data(2, 3, 35, 16), data(2, 3, 35, 16), data(2, 1, 1, 35)), masked, masked_reference),
     Case("unknown lengths, few", (f32(2, 3, N, 16), f32(2, 3, M, 16), f32(2, 3, M, 16), f32(2, 1, 1, M)),

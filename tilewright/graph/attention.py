@@ -18,9 +18,6 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 
-FEWEST_ROWS = 8
-"""Rows of scores from which on a register tile is used well."""
-
 
 @dataclass(frozen=True)
 class AttentionParts:
@@ -73,8 +70,6 @@ def _refusal(op: Op, scores: Region, weights: Region, values: Region) -> str:
         return "the rows are not those of the first product"
     if any(dtype_of(v) != dt.f32 for o in (first, op) for v in (*o.operands, o.result)):
         return "the register tiles are for f32"
-    if rows[-2].is_const and rows[-2].value < FEWEST_ROWS:
-        return f"{rows[-2]} rows of scores do not fill a register tile"
     return ""
 
 

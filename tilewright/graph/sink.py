@@ -111,6 +111,18 @@ def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replac
     return reshape(found, shape=shape) if shape_of(found) == old else None
 
 
+@rule("softmax", "log_softmax")
+def reshape_below_softmax(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """softmax(reshape(x)) -> reshape(softmax(x)) for rows that the reshape leaves whole."""
+    inner = defining(op.operands[0], "reshape")
+    if inner is None:
+        return None
+    old, shape = shape_of(inner.operands[0]), shape_of(op.result)
+    if not old or old[-1] != shape[-1] or op.attrs["axis"] % len(shape) != len(shape) - 1:
+        return None
+    return reshape(OPERATORS[op.name](inner.operands[0], axis=len(old) - 1), shape=shape)
+
+
 @rule("transpose")
 def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """transpose(reshape(x)) -> reshape(transpose(x)) where the reshape leaves the axes alone that are moved,
@@ -188,5 +200,5 @@ def _turned_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:
 
 SINK_RULES = (
     transpose_below_elementwise, transpose_below_window, transpose_below_concat, transpose_below_reduction,
-    reshape_below_elementwise, reshape_below_transpose,
+    reshape_below_elementwise, reshape_below_softmax, reshape_below_transpose,
 )  # fmt: skip

@@ -9,16 +9,19 @@
       }
     }
 
-The scores of a block stay in the second-level cache; those of a whole head are never stored.
+The scores of a block stay in the second-level cache; those of a whole head are never stored. A few rows, such as the
+one query of a decoder, are a block of their own: nothing is packed, as every key and value is read only once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv
+from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.packing import Packing
@@ -36,6 +39,12 @@ BLOCK_SHARE = 0.5
 """Of the second-level cache, what the scores and weights of a block may fill."""
 LONG = 1024
 """Stands for a number of keys that is not known."""
+FEW_ROWS = 8
+"""Rows below which keys and values are not worth a copy."""
+ROUNDS_PER_THREAD = 2
+"""Rounds for each thread from which on whole heads are shared out."""
+BLOCKS_PER_CHUNK = 4
+"""Blocks of rows for which keys and values are packed, where the number of rows is not known."""
 
 
 @dataclass(eq=False)
@@ -47,9 +56,9 @@ class _Form:
     rows: list[Stage]
     values: Stage
     batch: list[Op]
-    row: Op
+    row: Op | None  # None for a single row
     column: Op
-    row_axis: int  # of the values' own axes
+    row_axis: int  # of the values' own axes; -1 for a single row
     column_axis: int
 
 
@@ -67,29 +76,89 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
     """
     form = _form_of(s, lowered)
-    keys = extent_of(form.values.reduce[0])
-    rows = _block_rows(extent_of(form.row), keys, target)
-    tile = _tile_for(rows, extent_of(form.column), keys, target)
-    s.reorder(*form.batch, form.row, form.column)
-    block = s.split(form.row, rows, tail="overlap" if extent_of(form.row).is_const else "guard")
-    around, last = _tile_loops(s, block.inner, form.column, tile)
-    values = s.fuse_at(form.values.buffer, around[-1], space="reg", guard="loads")
-    copies = dict(values.copies)
-    for stage in reversed(form.rows):
-        copies |= s.fuse_at(stage.buffer, block.outer, guard="loads").copies
-    home = form.batch[-1] if form.batch else block.outer
-    scores = _scores(s, form, rows, block.outer, copies, target)
-    sums = _sum_nests(s, form.values, values.copies, form.row_axis, form.column_axis, tile)
-    for nest in (scores[1], sums[1]):
-        _pack_columns(s, nest, home)
-    _join_rows(s, form, copies)
+    row = form.row
+    if row is None or (extent_of(row).is_const and extent_of(row).value < FEW_ROWS):
+        copies, nests = _one_block(s, form, target)
+    else:
+        copies, nests = _blocks(s, form, row, target)
     s.simplify()
-    for nest in (*scores, *sums, last):
+    for nest in nests:
         _mark_tile(s, nest)
-    parallelize_outer(s, target)
-    for stage in form.rows:
-        _vectorize_rows(s, copies[(*stage.axes, *stage.reduce)[-1]], target)
+    parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
+    for stage in (form.scores, *form.rows):
+        innermost = copies.get((*stage.axes, *stage.reduce)[-1])
+        if innermost is not None:
+            _vectorize_innermost(s, innermost, target)
     s.simplify()
+
+
+def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op, Op], list[_Nest]]:
+    """Blocks of rows, with keys and values packed for all blocks of a head (or of a chunk, where heads are few)."""
+    keys = extent_of(form.values.reduce[0])
+    most = _most_rows(keys, target)
+    s.reorder(*form.batch, row, form.column)
+    home = form.batch[-1] if form.batch else None
+    chunk = _chunk_rows(form.batch, extent_of(row), most, target)
+    if chunk is not None:
+        chunks = s.split(row, chunk, tail="overlap" if extent_of(row).is_const else "guard")
+        home, row = chunks.outer, chunks.inner
+    size = _block_rows(extent_of(row), most)
+    tile = _tile_for(size, extent_of(form.column), keys, target)
+    block = s.split(row, size, tail="overlap" if extent_of(row).is_const else "guard")
+    around, last = _tile_loops(s, [block.inner, form.column], tile)
+    values = s.fuse_at(form.values.buffer, around[-1], space="reg", guard="loads")
+    copies = _fuse_rows(s, form, block.outer)
+    scores = _scores(s, form, size, block.outer, copies, target)
+    sums = _sum_nests(s, form.values, values.copies, [form.row_axis, form.column_axis], tile)
+    for nest in (scores[1], sums[1]):
+        _pack_columns(s, nest, home or block.outer)
+    _join_rows(s, form, copies)
+    return copies, [*scores, *sums, last]
+
+
+def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], list[_Nest]]:
+    """All rows of a head at once, with keys and values read where they lie, as few rows do not repay a copy."""
+    loops = [form.column] if form.row is None else [form.row, form.column]
+    s.reorder(*form.batch, *loops)
+    if form.batch:
+        home = form.batch[-1]
+    else:
+        whole = s.split(loops[0], _constant(extent_of(loops[0])))
+        home, loops[0] = whole.outer, whole.inner
+    rows = 1 if form.row is None else _constant(extent_of(form.row))
+    tile = _tile_for(rows, extent_of(form.column), extent_of(form.values.reduce[0]), target)
+    around, last = _tile_loops(s, loops, tile)
+    values = s.fuse_at(form.values.buffer, around[-1], space="reg", guard="loads")
+    copies = _fuse_rows(s, form, home)
+    row_axes = [] if form.row is None else [form.row_axis]
+    nests = [*_sum_nests(s, form.values, values.copies, [*row_axes, form.column_axis], tile), last]
+    if _keys_are_contiguous(form.scores):
+        copies |= _single_scores(s, form, home, copies)
+    else:
+        nests += _scores(s, form, rows, home, copies, target)
+    return copies, nests
+
+
+def _single_scores(s: Schedule, form: _Form, block: Op, copies: dict[Op, Op]) -> dict[Op, Op]:
+    """Compute one score after the other."""
+    place = block if form.epilogue is None else copies[form.epilogue.axes[-1]]
+    space = "scratch" if form.epilogue is None else "reg"
+    return s.fuse_at(form.scores.buffer, place, space=space, guard="loads").copies
+
+
+def _keys_are_contiguous(scores: Stage) -> bool:
+    """Whether the elements of a key, over which the products are summed, lie side by side."""
+    moving = [op for op in loads_in(scores.axes[-1]) if stride_in(op, loop_var(scores.axes[-1])) != 0]
+    keys = [op for op in moving if op.operands[0] is not scores.buffer]
+    return all(stride_in(op, loop_var(scores.reduce[-1])) == 1 for op in keys)
+
+
+def _fuse_rows(s: Schedule, form: _Form, block: Op) -> dict[Op, Op]:
+    """Compute the rows of a block at its start; the copies of their loops."""
+    copies: dict[Op, Op] = {}
+    for stage in reversed(form.rows):
+        copies |= s.fuse_at(stage.buffer, block, guard="loads").copies
+    return copies
 
 
 # The form
@@ -104,17 +173,19 @@ def _form_of(s: Schedule, lowered: Lowered) -> _Form:
     last = _last_nest(s, stages, sums[-1])
     rows = stages[1 : sums[-1]]
     weights = _load_of({st.buffer for st in rows}, values)
-    row_axis = _axis(values, weights.attrs["idx"][-2])
+    row = weights.attrs["idx"][-2]
+    row_axis = -1 if row.is_const else _axis(values, row)
     moving = {v for i in weights.attrs["idx"] for v in i.vars}
     columns = [k for k, o in enumerate(values.axes) if loop_var(o) not in moving and extent_of(o) != 1]
     if len(columns) != 1 or len(values.reduce) != 1:
         raise ScheduleError("the second product has not one axis of columns")
     loops = _loops_by_axis(last, values.buffer)
-    row, column = loops.get(row_axis), loops.get(columns[0])
-    if row is None or column is None or stride_in(stores_in(last[0])[0], loop_var(column)) != 1:
+    row_loop, column = loops.get(row_axis), loops.get(columns[0])
+    if column is None or stride_in(stores_in(last[0])[0], loop_var(column)) != 1:
         raise ScheduleError("the result is not contiguous in the columns of the second product")
-    batch = [o for o in last if o not in (row, column)]
-    return _Form(scores, _epilogue_of(scores, rows), rows, values, batch, row, column, row_axis, columns[0])
+    batch = [o for o in last if o not in (row_loop, column)]
+    epilogue = _epilogue_of(scores, rows)
+    return _Form(scores, epilogue, rows, values, batch, row_loop, column, row_axis, columns[0])
 
 
 def _last_nest(s: Schedule, stages: list[Stage], values: int) -> list[Op]:
@@ -170,14 +241,33 @@ def _epilogue_of(scores: Stage, rows: list[Stage]) -> Stage | None:
 # Sizes
 
 
-def _block_rows(rows: Sym, keys: Sym, target: Target) -> int:
-    """Rows of a block: as many as the cache holds with their weights, spread evenly over the blocks."""
+def _most_rows(keys: Sym, target: Target) -> int:
+    """Rows whose scores and weights the cache holds."""
     row_bytes = 2 * 4 * (keys.value if keys.is_const else LONG)
-    most = max(4, min(MOST_ROWS, int(target.caches.l2 * BLOCK_SHARE) // row_bytes))
+    return max(FEW_ROWS, min(MOST_ROWS, int(target.caches.l2 * BLOCK_SHARE) // row_bytes))
+
+
+def _block_rows(rows: Sym, most: int) -> int:
+    """Rows of a block, spread evenly over the blocks."""
+    return -(-rows.value // -(-rows.value // most)) if rows.is_const else most
+
+
+def _chunk_rows(batch: Sequence[Op], rows: Sym, most: int, target: Target) -> int | None:
+    """Rows of a head that a thread takes at once where there are fewer heads than keep the threads busy; else None."""
+    heads = product(extent_of(o) for o in batch)
+    wanted = ROUNDS_PER_THREAD * target.cores
+    if not heads.is_const or heads.value >= wanted:
+        return None
     if not rows.is_const:
-        return most
-    blocks = -(-rows.value // most)
-    return -(-rows.value // blocks)
+        return BLOCKS_PER_CHUNK * most
+    chunk = -(-rows.value // -(-wanted // heads.value))
+    return chunk if chunk >= FEW_ROWS else None
+
+
+def _constant(extent: Sym) -> int:
+    if not extent.is_const:
+        raise ScheduleError(f"a block of rows has a constant size, not {extent}")
+    return int(extent.value)
 
 
 def _tile_for(rows: int, columns: Sym, depth: Sym, target: Target) -> Tile:
@@ -196,18 +286,16 @@ def _tile_for(rows: int, columns: Sym, depth: Sym, target: Target) -> Tile:
 # Tiles
 
 
-def _tile_loops(s: Schedule, row: Op, column: Op, tile: Tile) -> tuple[list[Op], _Nest]:
-    """Split a nest of rows and columns into tiles: the loops around a tile, and those of the tile."""
-    rows, columns = extent_of(row), extent_of(column)
-    outer: list[Op] = []
+def _tile_loops(s: Schedule, loops: Sequence[Op], tile: Tile) -> tuple[list[Op], _Nest]:
+    """Split a nest of rows (if there are several) and columns: the loops around a tile, and those of the tile."""
+    *rows, column = loops
     width = tile.lanes * tile.columns
-    if columns != width:
-        parts = s.split(column, width, tail="guard")
+    parts = s.split(column, width)
+    outer, inner, column = [parts.outer], [], parts.inner
+    for row in rows:
+        parts = s.split(row, tile.rows, tail="overlap" if extent_of(row).is_const else "guard")
         outer.append(parts.outer)
-        column = parts.inner
-    parts = s.split(row, tile.rows, tail="overlap" if rows.is_const else "guard")
-    outer.append(parts.outer)
-    inner = [parts.inner]
+        inner.append(parts.inner)
     if tile.columns > 1:
         parts = s.split(column, tile.lanes)
         inner.append(parts.outer)
@@ -232,26 +320,25 @@ def _scores(
         loops = [copies[o] for o in form.epilogue.axes]
     depth = extent_of(form.scores.reduce[0])
     tile = _tile_for(rows, extent_of(loops[-1]), depth, target)
-    around, last = _tile_loops(s, loops[-2], loops[-1], tile)
+    around, last = _tile_loops(s, loops[-2:], tile)
     fused = s.fuse_at(sums, around[-1], space="reg", guard="loads")
     inside = {old: fused.copies[new] for old, new in copies.items() if new in fused.copies} | fused.copies
     rank = len(form.scores.axes)
-    return (*_sum_nests(s, form.scores, inside, rank - 2, rank - 1, tile), last)
+    return (*_sum_nests(s, form.scores, inside, [rank - 2, rank - 1], tile), last)
 
 
 def _sum_nests(
-    s: Schedule, stage: Stage, copies: dict[Op, Op], row_axis: int, column_axis: int, tile: Tile
+    s: Schedule, stage: Stage, copies: dict[Op, Op], axes: Sequence[int], tile: Tile
 ) -> tuple[_Nest, _Nest]:
-    """Separate clearing from summing, and bring the reduction outside of the tile."""
-    axes = [copies[o] for o in stage.axes]
+    """Separate clearing from summing, and bring the reduction outside of the tile, which runs over `axes`."""
+    loops = [copies[o] for o in stage.axes]
     reduce = [copies[o] for o in stage.reduce]
-    innermost = body_of(axes[-1]).ops
-    parts = s.fission(innermost[innermost.index(reduce[0]) - 1], len(axes))
+    innermost = body_of(loops[-1]).ops
+    parts = s.fission(innermost[innermost.index(reduce[0]) - 1], len(loops))
     nests = []
-    for loops, summing in ((parts.before, []), (parts.after, reduce)):
-        row, column = loops[row_axis], loops[column_axis]
-        around = [o for o in loops if o not in (row, column)]
-        inner = [row]
+    for part, summing in ((parts.before, []), (parts.after, reduce)):
+        *inner, column = (part[axis] for axis in axes)
+        around = [o for o in part if o not in (*inner, column)]
         if tile.columns > 1:
             within = s.split(column, tile.lanes)
             inner.append(within.outer)
@@ -327,8 +414,8 @@ def _join_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
             return
 
 
-def _vectorize_rows(s: Schedule, loop: Op, target: Target) -> None:
-    """A reduction into lanes, or independent elements."""
+def _vectorize_innermost(s: Schedule, loop: Op, target: Target) -> None:
+    """A reduction into lanes, or independent elements; loops that allow neither stay as they are."""
     if loop.parent is None or any(is_loop(op) for op in body_of(loop).walk()) or kind_of(loop) != "serial":
         return
     lanes = lanes_for(loop, target)
