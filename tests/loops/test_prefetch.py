@@ -45,10 +45,17 @@ def asked(func: Func) -> list[str]:
 
 
 def test_each_step_asks_for_its_share_of_the_next_panel() -> None:
+    func = read("2")
+    prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
+    # 6*32 elements in 2*6 steps
+    assert asked(func) == ["prefetch b[jo + 1, 0, 96*i + 16*k]"]
+
+
+def test_steps_without_a_whole_line_to_ask_for_are_not_used() -> None:
     func = read("8")
     prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
-    # 6*32 elements in 8*6 steps
-    assert asked(func) == ["prefetch b[jo + 1, 0, 24*i + 4*k]"]
+    # 6*32 elements in 8 steps: two lines in each
+    assert asked(func) == ["prefetch b[jo + 1, 0, 24*i]", "prefetch b[jo + 1, 0, 24*i + 16]"]
 
 
 def test_large_shares_take_several_requests() -> None:
@@ -60,7 +67,7 @@ def test_large_shares_take_several_requests() -> None:
 def test_an_unknown_number_of_rows_is_taken_for_a_few() -> None:
     func = read("m")
     prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
-    assert asked(func) == ["prefetch b[jo + 1, 0, 48*i + 8*k]"]
+    assert asked(func) == [f"prefetch b[jo + 1, 0, 48*i{more}]" for more in ("", " + 16", " + 32")]
 
 
 def test_results_stay() -> None:

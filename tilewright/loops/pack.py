@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value
@@ -40,7 +41,7 @@ def pack(
     loop: Op,
     packing: Packing | None = None,
     space: str = "scratch",
-    only: Op | None = None,
+    only: Sequence[Op] = (),
 ) -> Packed:
     """Copy what one iteration of `loop` reads of `buffer` into a tile at its start, laid out by `packing`.
 
@@ -54,7 +55,7 @@ def pack(
           for k { for ii { S(p[k, ii]) } }
         }
 
-    With `only`, just that load uses the tile. Elements outside of the buffer are zeros in the tile, so conditions
+    With `only`, just these loads use the tile. Elements outside of the buffer are zeros in the tile, so conditions
     that only keep a load inside of the buffer (with `other` 0) are dropped at the uses. ScheduleError when the
     loop writes the buffer, or the part that it reads has no known bounds or sizes.
     """
@@ -64,7 +65,7 @@ def pack(
         refuse("pack", buffer, f"{describe(loop)} does not read it")
     if any(a.write for a in found):
         refuse("pack", buffer, f"{describe(loop)} writes it")
-    found = [a for a in found if only is None or a.op is only]
+    found = [a for a in found if not only or a.op in only]
     if buffer.op is not None and loop in enclosing_loops(buffer.op):
         refuse("pack", buffer, f"it is allocated inside of {describe(loop)}")
     type = buffer_type(buffer)

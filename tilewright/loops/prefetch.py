@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.ir.core import Func, Op, substitute
 from tilewright.ir.prove import affine_in
 from tilewright.ir.sym import ZERO
@@ -35,6 +37,7 @@ def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
 
         for jo { for io in 0..8 { for k { prefetch B[jo + 1, 0, 4*(K*io + k)]; S(B[jo, k, j]) } } }
 
+    The steps are those of the innermost loops of which each step has a cache line to ask for, if there are such.
     Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
     ScheduleError where the buffer is not dense, rounds do not read elements a constant distance apart, or the
     number of steps is not known (that of the outermost loop within may be unknown).
@@ -52,15 +55,24 @@ def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
         refuse("prefetch", loop, "the number of steps within a round is not known")
     moved = affine_in(address_of(load), loop_var(loop))
     if moved is None or not moved[0].is_const or moved[0].value <= 0:
-        refuse("prefetch", loop, f"its rounds do not read elements of {describe(buffer)} a constant distance apart")
-    position, rounds = ZERO, 1
+        refuse(
+            "prefetch",
+            loop,
+            f"its rounds do not read elements of {describe(buffer)} a constant distance apart",
+        )
+    line = max(1, LINE_BYTES // type.dtype.bytes)
+    counts = [extent_of(o).value if extent_of(o).is_const else ASSUMED_EXTENT for o in steps]
+    while len(steps) > 1 and moved[0].value < line * prod(counts):
+        steps, counts = (
+            steps[:-1],
+            counts[:-1],
+        )  # requests for parts of a line cost as much as those for lines
+    position = ZERO
     for o in steps:
         position = position * extent_of(o) + loop_var(o)
-        rounds *= extent_of(o).value if extent_of(o).is_const else ASSUMED_EXTENT
-    share = -(-moved[0].value // rounds)
+    share = -(-moved[0].value // prod(counts))
     first = {loop_var(o): ZERO for o in within} | {loop_var(loop): loop_var(loop) + 1}
     *outer, last = substitute(load.attrs["idx"], first)
-    line = max(1, LINE_BYTES // type.dtype.bytes)
     asked = [(*outer, last + share * position + n) for n in range(0, share, line)]
     ops = [Op("prefetch", [buffer], [], {"idx": idx}, loc=load.loc) for idx in asked]
     insert_at(body_of(steps[-1]), 0, ops)

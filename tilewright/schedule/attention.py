@@ -386,7 +386,7 @@ def _pack_columns(s: Schedule, nest: _Nest, home: Op) -> None:
             tuple((width,) if k == axis else () for k in range(rank)), (axis, *pieces, axis + 1)
         )
         try:
-            fill = s.pack(load.operands[0], home, packing, only=load).fill
+            fill = s.pack(load.operands[0], home, packing, only=[load]).fill
             if contiguous:
                 s.vectorize(fill[-1], VECTOR_BYTES // 4)
         except ScheduleError:

@@ -19,6 +19,7 @@ from tilewright.ir.scalar import COSTLY
 from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of
+from tilewright.schedule.blocked import Blocking, blocking_for, tile_in_blocks
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.parts import is_deep, sum_in_parts
@@ -44,6 +45,10 @@ def tile_contraction(s: Schedule, stage: Stage, loops: list[Op], accumulator: Va
     axis_of = axes_read(loops, accumulator)
     roles = assign_roles(stage, loops, accumulator, axis_of)
     tile = tile_for(stage, roles, accumulator, target)
+    blocking = blocking_for(stage, roles, axis_of, tile, target)
+    if isinstance(blocking, Blocking):
+        tile_in_blocks(s, stage, roles, axis_of, accumulator, tile, blocking, target)
+        return
     column_tile, row_tile, inner = _tile_loops(s, roles, tile)
     around = _outer_order(stage, roles, axis_of, column_tile, row_tile, target)
     if not around:
@@ -58,7 +63,7 @@ def tile_contraction(s: Schedule, stage: Stage, loops: list[Op], accumulator: Va
     summing = [*update.outer, *update.tile]
     pack_constants(s, [summing])
     depth = [o for o in update.outer if o not in around and extent_of(o) != 1]
-    pack_columns(s, summing, depth, around[: len(around) - len(row_tile)], row_tile)
+    pack_columns(s, [summing], depth, around[: len(around) - len(row_tile)], row_tile)
     s.simplify()
     for nest in (*nests, *drain):
         _mark_tile(s, nest)

@@ -17,6 +17,7 @@ from tilewright.target.target import Target
 
 FAR_BYTES = 1024
 REUSES = 4
+LONGEST_RUN = 16  # steps of the depth between requests for memory
 
 
 def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
@@ -33,15 +34,21 @@ def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
 
 
 def pack_columns(
-    s: Schedule, nest: Sequence[Op], reduction: Sequence[Op], around: Sequence[Op], rows: Sequence[Op]
+    s: Schedule,
+    nests: Sequence[Sequence[Op]],
+    reduction: Sequence[Op],
+    around: Sequence[Op],
+    rows: Sequence[Op],
 ) -> None:
-    """Copy operands whose columns lie apart in memory into panels, once for each column tile.
+    """Copy operands whose columns lie apart in memory into panels, once for each column tile. All `nests` do the same,
+    for different rows.
 
     Elements apart in the vector axis would be gathered one by one in every step of every row tile; rows far apart
     (more than a few cache lines) share few sets of the first-level cache and push one another out.
     """
-    v = loop_var(nest[-1])
-    for load in loads_in(nest[0]):
+    v = loop_var(nests[0][-1])
+    for loads in zip(*(loads_in(nest[0]) for nest in nests), strict=True):
+        load = loads[0]
         operand = load.operands[0]
         stride = stride_in(load, v)
         moving = [axis for axis, i in enumerate(load.attrs["idx"]) if v in i.vars]
@@ -52,9 +59,9 @@ def pack_columns(
         order = [axis for axis in range(len(load.attrs["idx"])) if axis != moving[0]]
         packing = Packing(((),) * len(load.attrs["idx"]), (*order, moving[0]))
         try:
-            fill = s.pack(operand, around[-1], packing, only=load).fill
+            fill = s.pack(operand, around[-1], packing, only=loads).fill
             if stride == 1:
-                s.vectorize(fill[-1], extent_of(nest[-1]).value)
+                s.vectorize(fill[-1], extent_of(nests[0][-1]).value)
         except ScheduleError:
             continue
 
@@ -74,22 +81,27 @@ def _is_reused(rows: Sequence[Op]) -> bool:
     return any(not extent_of(o).is_const or extent_of(o).value >= REUSES for o in rows)
 
 
-def prefetch_panels(s: Schedule, nest: Op, around: Sequence[Op], target: Target) -> None:
+def prefetch_panels(s: Schedule, depth: Op, around: Sequence[Op], target: Target) -> None:
     """While one panel of a packed operand is used, bring the next one from far memory into the second-level cache:
-    a panel is read faster than that memory delivers, and then again for each tile of rows."""
-    if nest.parent is None:  # of no rows nothing is left
+    a panel is read faster than that memory delivers, and then again for each tile of rows. `depth` is the innermost
+    reduction loop; it is split in steps long enough to ask for whole cache lines."""
+    if depth.parent is None:  # of no rows nothing is left
         return
     packed = [s.func.args[index] for index in s.func.attrs.get("packed", {})]
-    for load in loads_in(nest):
-        operand = load.operands[0]
-        if operand not in packed or _bytes_of(operand) <= target.caches.l2 // 2:
-            continue
+    loads = [load for load in loads_in(depth) if load.operands[0] in packed]
+    far = [load for load in loads if _bytes_of(load.operands[0]) > target.caches.l2 // 2]
+    for load in far:
         moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
-        if moving:
-            try:
-                s.prefetch(load, moving[-1])
-            except ScheduleError:
-                continue
+        if not moving:
+            continue
+        steps = extent_of(depth).value if extent_of(depth).is_const else 1
+        run = max(d for d in range(1, LONGEST_RUN + 1) if steps % d == 0)
+        if steps > LONGEST_RUN and run > 1:
+            s.split(depth, run)
+        try:
+            s.prefetch(load, moving[-1])
+        except ScheduleError:
+            continue
 
 
 def _bytes_of(operand: Value) -> int:

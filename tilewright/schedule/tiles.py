@@ -17,8 +17,8 @@ L2_BYTES_PER_CYCLE = 24
 L3_BYTES_PER_CYCLE = 7
 L2_SHARE = 0.6  # of the second-level cache that a panel of columns may fill, beside the rows
 LARGE = 512  # stands for an extent that is not known
-STREAM_SHARE = 0.25  # of the time that streaming takes, which the FMAs do not hide
-LOAD_SHARE = 0.15  # of a cycle that a load costs beside the FMAs it hides behind
+STREAM_SHARE = 0.15  # of the time that streaming takes, which the FMAs do not hide
+LOAD_SHARE = 0.25  # of a cycle that a load costs beside the FMAs it hides behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,9 @@ def choose_tile(shape: Contraction, registers: Registers, l2: int) -> Tile:
             continue
         for rows in range(1, 29):
             tile = Tile(rows, columns, shape.lanes)
-            if (shape.rows is not None and rows > shape.rows) or registers_used(tile, registers) > registers.count:
+            if (shape.rows is not None and rows > shape.rows) or registers_used(
+                tile, registers
+            ) > registers.count:
                 break
             cost = _cost(shape, tile, registers, l2)
             if best is None or (cost, -columns) < best[:2]:
@@ -100,4 +102,8 @@ def _cost(shape: Contraction, tile: Tile, registers: Registers, l2: int) -> floa
     panel = column_bytes * (shape.depth or LARGE)
     bandwidth = L2_BYTES_PER_CYCLE if panel <= L2_SHARE * l2 or row_tiles == 1 else L3_BYTES_PER_CYCLE
     per_vector = max(1, tile.lanes // registers.lanes)
-    return row_tiles * column_tiles * cycles_per_step(tile.rows, tile.columns, per_vector, column_bytes, bandwidth)
+    return (
+        row_tiles
+        * column_tiles
+        * cycles_per_step(tile.rows, tile.columns, per_vector, column_bytes, bandwidth)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,7 @@ class Schedule:
     def cache_write(self, buffer: Value, space: str = "scratch") -> Cached:
         return self._do(cache_write, buffer, space=space)
 
-    def pack(self, buffer: Value, loop: Op, packing: Packing, only: Op | None = None) -> Packed:
+    def pack(self, buffer: Value, loop: Op, packing: Packing, only: Sequence[Op] = ()) -> Packed:
         result = pack(self.func, buffer, loop, packing, only=only)
         self._note("pack", (buffer, loop), {"packing": packing})
         return result

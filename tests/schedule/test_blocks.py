@@ -1,0 +1,163 @@
+"""Blocks of large contractions: what is chosen, and that kernels cut into blocks compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.compiler import compile_module
+from tilewright.graph.fuse import Fuse
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Module, Value
+from tilewright.ir.passes import PassContext
+from tilewright.ir.types import tensor
+from tilewright.loops.nest import kind_of, loops_in
+from tilewright.ops import contract
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
+from tilewright.options import Options
+from tilewright.runtime.module import Model
+from tilewright.schedule.blocks import Blocks, Large, choose_blocks, cost, cost_without, footprint
+from tilewright.schedule.kernels import schedule_regions
+from tilewright.schedule.tiles import Tile
+from tilewright.target.host import host_target
+from tilewright.target.named import parse_target
+from tilewright.target.target import Caches, Target
+
+SMALL = Caches(l1d=32 << 10, l2=48 << 10, l3=1 << 20)
+"""So small a second-level cache that small matrices are cut into blocks."""
+
+LARGE = Large(
+    rows=1024, columns=32, depth=1024, steps=1, element=4, tile=Tile(13, 2, 16), apart=True, crowded=True,
+    exact=False, around=1, lanes=16, cores=2,
+)  # fmt: skip
+
+
+def data(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def test_blocks_fit_the_cache_and_give_every_core_work() -> None:
+    for l2 in (256 << 10, 512 << 10, 1 << 20, 2 << 20):
+        blocks = choose_blocks(LARGE, l2)
+        assert blocks is not None and footprint(LARGE, blocks) <= l2
+        count = -(-LARGE.rows // blocks.rows) * -(-LARGE.columns // blocks.columns)
+        assert count % LARGE.cores == 0 or count >= 8 * LARGE.cores
+        assert LARGE.depth % blocks.depth == 0
+        assert cost(LARGE, blocks) < cost_without(LARGE, l2)
+
+
+def test_larger_caches_never_cost_more() -> None:
+    costs = [
+        cost(LARGE, blocks) for l2 in (1 << 18, 1 << 19, 1 << 20) if (blocks := choose_blocks(LARGE, l2))
+    ]
+    assert costs == sorted(costs, reverse=True) and len(costs) == 3
+
+
+def test_footprint_counts_rows_sums_and_two_panels() -> None:
+    # 26 rows of 64 and of 2*32 sums, panels of 64*32
+    assert footprint(LARGE, Blocks(rows=26, columns=2, depth=64)) == 4 * (26 * 64 + 26 * 64 + 2 * 64 * 32)
+
+
+def test_no_blocks_where_none_fits() -> None:
+    assert choose_blocks(LARGE, 4 << 10) is None
+
+
+Body = Callable[..., Value]
+WEIGHTS = {shape: data(*shape) for shape in ((256, 96), (256, 100), (250, 64), (131, 64))}
+POINTWISE = data(64, 128, 1, 1)
+
+
+def layer(*shape: int) -> Body:
+    return lambda x: ew.max_(ew.add(contract.matmul(x, constant(WEIGHTS[shape])), 0.5), 0.0)
+
+
+def exact_layer(*shape: int) -> Callable[..., np.ndarray]:
+    return lambda x: np.maximum(x @ WEIGHTS[shape] + 0.5, 0)
+
+
+def costly(x: Value) -> Value:
+    y = contract.matmul(x, constant(WEIGHTS[256, 96]))
+    return ew.mul(y, ew.tanh(y))
+
+
+CASES: dict[str, tuple[Body, Callable[..., np.ndarray], tuple[np.ndarray, ...]]] = {
+    "whole tiles": (layer(256, 96), exact_layer(256, 96), (data(112, 256),)),
+    "rows that are left": (layer(256, 96), exact_layer(256, 96), (data(97, 256),)),
+    "columns that are left": (layer(256, 100), exact_layer(256, 100), (data(64, 256),)),
+    "depth with short runs": (layer(250, 64), exact_layer(250, 64), (data(64, 250),)),
+    "a depth that is prime": (layer(131, 64), exact_layer(131, 64), (data(90, 131),)),
+    "a batch": (layer(256, 96), exact_layer(256, 96), (data(3, 60, 256),)),
+    "a costly epilogue": (
+        costly, lambda x: (y := x @ WEIGHTS[256, 96]) * np.tanh(y), (data(80, 256),),
+    ),
+    "a residual": (
+        lambda x, r: ew.add(contract.matmul(x, constant(WEIGHTS[256, 96])), r),
+        lambda x, r: x @ WEIGHTS[256, 96] + r,
+        (data(80, 256), data(80, 96)),
+    ),
+    "both operands computed": (
+        lambda x, y: contract.matmul(x, y), lambda x, y: x @ y, (data(80, 256), data(256, 96)),
+    ),
+    "points of images": (
+        lambda x: contract.conv(x, constant(POINTWISE)),
+        lambda x: np.einsum("oc,nchw->nohw", POINTWISE[:, :, 0, 0].astype(np.float64), x),
+        (data(1, 128, 12, 12),),
+    ),
+}  # fmt: skip
+
+
+def module_of(name: str) -> tuple[Module, list[np.ndarray], np.ndarray]:
+    """The module of a case, its inputs, and the result in float64."""
+    body, exact, arrays = CASES[name]
+    module = oracle.build([tensor(dt.f32, a.shape) for a in arrays], body)
+    return module, list(arrays), exact(*(a.astype(np.float64) for a in arrays))
+
+
+def with_small_cache(target: Target) -> Target:
+    return replace(target, caches=SMALL, cores=2)
+
+
+def is_blocked(kernel: Func) -> bool:
+    """Whether sums of a block are kept in scratch memory beside those of a tile in registers."""
+    spaces = [op.result.type.space for op in kernel.body.walk() if op.name == "alloc"]  # type: ignore[union-attr]
+    return "scratch" in spaces and "reg" in spaces
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["all registers", "half of them"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_compute_the_same(name: str, threads: int, narrow: bool) -> None:
+    module, arrays, exact = module_of(name)
+    target = with_small_cache(host_target())
+    if narrow:
+        bits = max(128, target.vector_bits // 2)
+        target = replace(target, vector_bits=bits, vector_registers=16, embedded_broadcast=False)
+    (found,) = Model(compile_module(module, Options(), target), threads)(*arrays)
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5 * np.abs(exact).max())
+
+
+def kernel_of(name: str, target: Target) -> Func:
+    module, _, _ = module_of(name)
+    ctx = PassContext(target)
+    Fuse().run(module, ctx)
+    schedule_regions(module, target, ctx.remarks)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    return kernel
+
+
+def test_a_deep_layer_is_blocked_packed_prefetched_and_parallel() -> None:
+    kernel = kernel_of("rows that are left", with_small_cache(parse_target("x86-64-v4")))
+    assert is_blocked(kernel)
+    assert kind_of(loops_in(kernel.body)[0]) == "parallel"
+    assert list(kernel.attrs["packed"]) == [1]
+    assert any(op.name == "prefetch" for op in kernel.body.walk())
+
+
+def test_a_layer_whose_rows_fit_is_not_blocked() -> None:
+    roomy = replace(parse_target("x86-64-v4"), caches=Caches(), cores=2)
+    assert not is_blocked(kernel_of("points of images", roomy))
