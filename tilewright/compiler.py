@@ -20,6 +20,7 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.verify import verify_func
+from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.storage import assign_storage
 from tilewright.ops.spec import graph_spec
@@ -115,7 +116,7 @@ def lower_graph(module: Module, ctx: PassContext, options: Options) -> None:
     check = verify if options.verify else None
     run_passes(module, default_passes(ctx.target, options), ctx, verify=check)
     link.copy_aliased_outputs(module)
-    run_passes(module, [Fuse(), PlaceViews()], ctx, verify=check)
+    run_passes(module, [Fuse(), PlaceViews(), Order()], ctx, verify=check)
 
 
 class _Clock:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena, typical
+from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
 from tilewright.memory.views import Location, bytes_of, locate
 
 NO_KERNELS: Mapping[str, Func] = MappingProxyType({})
@@ -51,7 +51,7 @@ def assign_storage(func: Func, kernels: Mapping[str, Func] = NO_KERNELS) -> Stor
 
 def planned_bytes(func: Func, planned: Mapping[Value, Location] = NO_PLAN) -> int:
     """Bytes of the arena for typical dims, before results take the place of arguments; for `planned` see `locate`."""
-    return typical(_Assignment(func, NO_KERNELS, planned).plan({}).total)
+    return typical_total(_Assignment(func, NO_KERNELS, planned).lifetimes({}).values())
 
 
 class _Assignment:
@@ -75,13 +75,18 @@ class _Assignment:
     def run(self) -> Storage:
         """The plan with results in the place of arguments, unless it needs more memory: a tensor that lives longer
         can be harder to pack."""
-        apart: dict[Value, Value] = {}
-        arena = self.plan(apart)
-        homes = self._overwrites()
-        shared = self.plan(homes)
-        if typical(shared.total) <= typical(arena.total):
-            return self._storage(homes, replace(shared, unshared=arena.unshared))
-        return self._storage(apart, arena)
+        apart, homes = self.lifetimes({}), self._overwrites()
+        chosen = self.lifetimes(homes)
+        if typical_total(chosen.values()) > typical_total(apart.values()):
+            chosen, homes = apart, {}
+        arena = replace(plan_arena(tuple(chosen.values())), unshared=unshared_bytes(apart.values()))
+        places: dict[Value, Place] = {}
+        for value, at in self.locations.items():
+            base = self.fixed.get(at.root)
+            if base is None:
+                base = Place("arena", offset=arena.offsets[chosen[_home(at.root, homes)].key])
+            places[value] = replace(base, offset=base.offset + at.offset)
+        return Storage(places, arena)
 
     def _fixed_places(self) -> dict[Value, Place]:
         """Places outside of the arena."""
@@ -93,29 +98,19 @@ class _Assignment:
             places.setdefault(self.locations[value].root, Place("output", k))
         return places
 
-    def plan(self, homes: Mapping[Value, Value]) -> ArenaPlan:
-        """The arena for all roots without a fixed place; `homes` are roots in the memory of an earlier one."""
-        spans: dict[Value, tuple[int, int]] = {}
+    def lifetimes(self, homes: Mapping[Value, Value]) -> dict[Value, Lifetime]:
+        """When the roots without a fixed place are needed; `homes` are those in the memory of an earlier one."""
+        found: dict[Value, Lifetime] = {}
         for root, first in self.first.items():
             if root in self.fixed:
                 continue
-            home = _home(root, homes)
-            begin, end = spans.get(home, (first, first))
-            spans[home] = (min(begin, first), max(end, self.last[root]))
-        self.keys = {root: key for key, root in enumerate(spans)}
-        sizes = (bytes_of(root) for root in spans)
-        rows = zip(self.keys.values(), sizes, spans.values(), strict=True)
-        return plan_arena([Lifetime(key, size, begin, end) for key, size, (begin, end) in rows])
-
-    def _storage(self, homes: Mapping[Value, Value], arena: ArenaPlan) -> Storage:
-        self.plan(homes)
-        places: dict[Value, Place] = {}
-        for value, (root, offset) in ((v, (at.root, at.offset)) for v, at in self.locations.items()):
-            base = self.fixed.get(root)
-            if base is None:
-                base = Place("arena", offset=arena.offsets[self.keys[_home(root, homes)]])
-            places[value] = Place(base.base, base.index, base.offset + offset, base.constant)
-        return Storage(places, arena)
+            home, last = _home(root, homes), self.last[root]
+            known = found.get(home)
+            if known is None:
+                found[home] = Lifetime(len(found), bytes_of(home), first, last)
+            else:
+                found[home] = replace(known, first=min(known.first, first), last=max(known.last, last))
+        return found
 
     # Results in the place of arguments
 
