@@ -10,6 +10,7 @@ from tilewright.codegen.indices import Affine, Flag, Indices, Number, Wide
 from tilewright.codegen.lanes import Reg, literal, memory_type, vector
 from tilewright.codegen.scalars import select
 from tilewright.codegen.text import Text
+from tilewright.codegen.transpose import transposed_column
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
@@ -66,6 +67,8 @@ class Memory:
         dtype = buffer.type.dtype
         if _in_registers(buffer, where, lanes):
             return self._load_register(buffer, where, lanes, guard, other)
+        if _is_register_column(buffer, where, lanes):
+            return self._chosen(self._load_column(buffer, where, lanes), guard, dtype, other)
         if where.general is None and where.stride == 0:
             return self.from_memory(self._load_one(buffer, where, guard, other, lanes), dtype)
         if where.general is None and where.stride in (1, -1):
@@ -91,6 +94,22 @@ class Memory:
         found = self.from_memory(
             self._plain_load(self._pointer(buffer, where.constant, 0), dtype, count), dtype
         )
+        return self._chosen(found, guard, dtype, other)
+
+    def _load_column(self, buffer: Buffer, where: Affine, lanes: int) -> Reg:
+        """One column of a tile in registers, from its rows; LLVM merges what columns have in common."""
+        dtype = buffer.type.dtype
+        assert isinstance(where.stride, int)
+        column = where.constant % where.stride % lanes
+        first = where.constant - column
+        rows = [
+            self._plain_load(self._pointer(buffer, first + k * where.stride, 0), dtype, lanes)
+            for k in range(lanes)
+        ]
+        return self.from_memory(transposed_column(rows, column, dtype.bytes, self._shuffled), dtype)
+
+    def _chosen(self, found: Reg, guard: Guard, dtype: DType, other: float | int) -> Reg:
+        """What was read anyway where the guard holds, and `other` elsewhere."""
         for flag in (guard.lanes, None if guard.uniform is None else Reg(guard.uniform, dt.bool_)):
             if flag is not None:
                 n = max(found.lanes, flag.lanes)
@@ -317,6 +336,19 @@ def _in_registers(buffer: Buffer, where: Affine, lanes: int) -> bool:
         return False
     last = where.constant + (lanes - 1 if where.stride == 1 else 0)
     return where.constant >= 0 and last < buffer.type.size.value * buffer.private
+
+
+def _is_register_column(buffer: Buffer, where: Affine, lanes: int) -> bool:
+    """Whether the lanes read one below the other in a register array, whose rows can be read whole."""
+    if buffer.type.space != "reg" or buffer.private != 1 or where.general is not None or where.uniform != 0:
+        return False
+    if not isinstance(where.stride, int) or where.stride < lanes or lanes & (lanes - 1) or lanes < 4:
+        return False
+    if where.constant < 0:
+        return False
+    column = where.constant % where.stride % lanes
+    last = where.constant - column + (lanes - 1) * where.stride + lanes
+    return where.constant % where.stride - column + lanes <= where.stride and last <= buffer.type.size.value
 
 
 def stored_as(dtype: DType) -> DType:

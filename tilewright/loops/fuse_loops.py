@@ -75,16 +75,16 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
         for i in 0..n { S(i) }
         for j in 0..n { T(j) }       ->    for i in 0..n { S(i); T(i) }
 
-    Buffers that are allocated between the two are allocated before them. ScheduleError when anything else
-    stands between them, when they differ in extent or kind, or when T(i) may touch what S writes (or write
-    what S reads) in a later iteration.
+    What stands between them (buffers, their first values) moves before the first. ScheduleError when they are
+    not of the same block, extent and kind, when something between them has to stay there, or when T(i) may
+    touch what S writes (or write what S reads) in a later iteration.
     """
     block = block_of(first)
-    between = _ops_between(first, second) if second.parent is block else None
-    if between is None or any(op.name != "alloc" for op in between):
+    if second.parent is not block or block.ops.index(second) <= block.ops.index(first):
         refuse("fuse_siblings", first, f"{describe(second)} does not follow it directly")
     if extent_of(first) != extent_of(second) or kind_of(first) != kind_of(second):
         refuse("fuse_siblings", first, f"{describe(second)} differs in extent or kind")
+    between = _movable(first, second)
     overlap = _overlap(first, second)
     v = loop_var(first)
     substitute_in(body_of(second), {loop_var(second): v})
@@ -97,19 +97,25 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
                 "fuse_siblings", first,
                 f"the second's {y.place} of {describe(x.buffer)} may come before a later {x.place}",
             )  # fmt: skip
+    block.ops = [op for op in block.ops if op not in between]
+    insert_before(first, between)
     ops = take_ops(body_of(second))
     block.ops.remove(second)
     second.parent = None
     put_ops(body_of(first), [*body_of(first).ops, *ops])
-    for op in between:
-        block.ops.remove(op)
-    insert_before(first, between)
     _mark(first, overlap)
     return first
 
 
-def _ops_between(first: Op, second: Op) -> list[Op] | None:
-    """The ops after `first` and before `second` in their block; None when `second` comes first."""
+def _movable(first: Op, second: Op) -> list[Op]:
+    """The ops between two loops of a block, if they may as well happen before the first."""
     ops = block_of(first).ops
-    start, end = ops.index(first) + 1, ops.index(second)
-    return ops[start:end] if start <= end else None
+    between = ops[ops.index(first) + 1 : ops.index(second)]
+    for op in between:
+        if op.blocks or op.name in ("bind", "check"):
+            refuse(
+                "fuse_siblings", first, f"{describe(second)} does not follow it directly, but {describe(op)}"
+            )
+    for x, y in conflicts(accesses(first), accesses(between)):
+        refuse("fuse_siblings", first, f"{y.place} after it uses {describe(x.buffer)}, as it does")
+    return between

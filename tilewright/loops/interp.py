@@ -31,11 +31,23 @@ def run_kernel(
 
     The lanes of a vector loop run side by side, op by op; a parallel loop runs in order, or from its last
     iteration to its first with `backwards`, which must make no difference. An array holds either the
-    buffer's logical shape, or (for a buffer with strides or an offset) is flat memory. ExecutionError for a
-    failing `check`; InternalError, naming the buffer and the index, for an access out of bounds, and for
-    arrays that do not fit.
+    buffer's logical shape (or one of which the kernel has merged axes), or (for a buffer with strides or an
+    offset) is flat memory. ExecutionError for a failing `check`; InternalError, naming the buffer and the
+    index, for an access out of bounds, and for arrays that do not fit.
     """
     _Run(func, dict(env or {}), backwards).run(arrays)
+
+
+def _same_elements(given: Sequence[int], expected: Sequence[int]) -> bool:
+    """Whether `expected` is the given shape, with neighbouring axes merged or not."""
+    rest = list(given)
+    for n in expected:
+        size = rest.pop(0) if rest else 1
+        while size != n and rest:
+            size *= rest.pop(0)
+        if size != n:
+            return False
+    return all(n == 1 for n in rest)
 
 
 @dataclass(slots=True)
@@ -103,7 +115,7 @@ class _Run:
             )
         if not array.flags.c_contiguous:
             raise InternalError(f"argument '{value.name}': the array must be C-contiguous")
-        if type.is_dense and type.offset is ZERO and array.shape != memory.shape:
+        if type.is_dense and type.offset is ZERO and not _same_elements(array.shape, memory.shape):
             raise InternalError(
                 f"argument '{value.name}' is {type}, the array is {array.dtype}{list(array.shape)}"
             )

@@ -35,5 +35,16 @@ def perfect_nest(loop: Op) -> list[Op]:
     return loops
 
 
+def conditional_nest(loop: Op) -> list[Op]:
+    """As `perfect_nest`, with conditions on indices between the loops."""
+    loops = perfect_nest(loop)
+    inner = body_of(loops[-1]).ops
+    while len(inner) == 1 and inner[0].name == "if" and not inner[0].operands:
+        inner = body_of(inner[0]).ops
+        if len(inner) == 1 and is_loop(inner[0]):
+            return [*loops, *conditional_nest(inner[0])]
+    return loops
+
+
 def variables(indices: Iterable[Sym]) -> frozenset[Sym]:
     return frozenset[Sym]().union(*(i.vars for i in indices))

@@ -26,10 +26,10 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, stores_in, stride_in
-from tilewright.schedule.maps import lanes_for
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.tiles import Contraction, Registers, Tile, choose_tile
 from tilewright.schedule.trace import Schedule
+from tilewright.schedule.vectors import lanes_for
 from tilewright.target.target import Target
 
 VECTOR_BYTES = 64

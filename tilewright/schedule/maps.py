@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.types import ScalarType
+from tilewright.ir.sym import Sym
 from tilewright.loops.lower import Lowered
-from tilewright.loops.nest import body_of, extent_of, is_loop, kind_of, loop_var
-from tilewright.schedule.access import loads_in, perfect_nest, stores_in, stride_in
+from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind_of, loop_var
+from tilewright.schedule.access import conditional_nest, loads_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.trace import Schedule
+from tilewright.schedule.transposes import schedule_squares, side_of, transposing
+from tilewright.schedule.vectors import innermost_loops, lanes_for, vectorize_map
 from tilewright.target.target import Target
 
-VECTOR_BYTES = 64
 CHUNK = 4096
 """Elements that a thread takes at a time of a loop that has no loop around it."""
 
@@ -24,13 +26,31 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
     _fuse_stages(s, lowered)
     s.simplify()
     for nest in [op for op in s.func.body.ops if is_loop(op)]:
-        _flatten(s, perfect_nest(nest))
-    parallelize_outer(s, target, keep_innermost=True)  # before vectors: indices are still simple to reason about
-    _chunk_single_loop(s)
-    for loop in [op for op in s.func.body.walk() if is_loop(op)]:
-        if loop.parent is not None and not any(is_loop(op) for op in body_of(loop).walk()):
-            _vectorize(s, loop, target)
+        _split_where_divided(s, nest)
+    flat = [_flatten(s, conditional_nest(op)) for op in s.func.body.ops if is_loop(op)]
+    _merge_axes(s)
+    for loops in flat:
+        _through_registers(s, loops, target)
     s.simplify()
+    parallelize_outer(
+        s, target, keep_innermost=True
+    )  # before vectors: indices are still simple to reason about
+    _chunk_single_loop(s)
+    for loop in innermost_loops(s):
+        _vectorize(s, loop, target)
+    s.simplify()
+
+
+def _through_registers(s: Schedule, loops: list[Op], target: Target) -> None:
+    """Squares through registers where the nest transposes."""
+    found = transposing(loops)
+    side = side_of(*found, target) if found is not None else 0
+    if found is None or not side:
+        return
+    try:
+        schedule_squares(s, loops, *found, side)
+    except ScheduleError:
+        return
 
 
 def _fuse_stages(s: Schedule, lowered: Lowered) -> None:
@@ -54,31 +74,76 @@ def _fuse_nests(s: Schedule, first: Sequence[Op], second: Sequence[Op]) -> int:
     return len(first)
 
 
-def _flatten(s: Schedule, loops: list[Op]) -> None:
-    """Make one loop of the innermost loops as long as memory is contiguous across them."""
-    while len(loops) > 1 and _contiguous(loops[-2], loops[-1]):
+def _split_where_divided(s: Schedule, nest: Op) -> None:
+    """Split loops by what their variable is divided by, as then no index needs a division."""
+    for loop in perfect_nest(nest):
+        divisors = {
+            q for op in nest.walk() for attr in op.attrs.values() for q in _divisors(attr, loop_var(loop))
+        }
+        extent = extent_of(loop)
+        if len(divisors) != 1 or (extent.is_const and extent.value <= min(divisors)):
+            continue
         try:
-            flat = s.fuse_loops(loops[-2], loops[-1])
+            s.split(loop, divisors.pop(), tail="guard")
         except ScheduleError:
-            return
-        loops = [*loops[:-2], flat]
+            continue
+    s.simplify()
 
 
-def _contiguous(outer: Op, inner: Op) -> bool:
+def _divisors(attr: object, v: Sym) -> set[int]:
+    """The constants by which `v` itself is divided in an attribute."""
+    if isinstance(attr, tuple):
+        return set().union(*(_divisors(a, v) for a in attr))
+    if not isinstance(attr, Sym) or v not in attr.vars:
+        return set()
+    own = (
+        {attr.args[1].value}
+        if attr.kind in ("floordiv", "mod") and attr.args[0] is v and attr.args[1].is_const
+        else set()
+    )
+    return own.union(*(_divisors(a, v) for a in attr.args))
+
+
+def _flatten(s: Schedule, loops: list[Op]) -> list[Op]:
+    """Make one loop of neighbouring loops where memory is contiguous across them; the loops that are left."""
+    k = len(loops) - 1
+    while k > 0:
+        if _contiguous(loops[k - 1], loops[k], loops[-1]):
+            with suppress(ScheduleError):
+                loops = [*loops[: k - 1], s.fuse_loops(loops[k - 1], loops[k]), *loops[k + 1 :]]
+        k -= 1
+    return loops
+
+
+def _merge_axes(s: Schedule) -> None:
+    """See axes as one where flat loops run over them, so that no index is taken apart and put together again."""
+    local = [op.result for op in s.func.body.walk() if op.name == "alloc"]
+    for buffer in (*s.func.args, *local):
+        axis = buffer_type(buffer).rank - 2
+        while axis >= 0:
+            pairs = [op.attrs["idx"][axis : axis + 2] for op in buffer.users if op.name in ("load", "store")]
+            if all(any(i.kind in ("floordiv", "mod") for i in pair) for pair in pairs):
+                with suppress(ScheduleError):
+                    s.merge_axes(buffer, axis)
+            axis -= 1
+
+
+def _contiguous(outer: Op, inner: Op, innermost: Op) -> bool:
     """Whether every access moves by the same step from the end of one inner round to the start of the next."""
     a, b = loop_var(outer), loop_var(inner)
-    for access in (*loads_in(inner), *stores_in(inner)):
+    for access in (*loads_in(innermost), *stores_in(innermost)):
         over, within = stride_in(access, a), stride_in(access, b)
         if over is None or within is None or over != within * extent_of(inner):
             return False
+    # What is not an address is computed from the variables themselves, for which divisions would be needed.
     others = [op for op in inner.walk() if op.name in ("index", "if", "bind") or op.attrs.get("guard")]
     return not any(v in (a, b) for op in others for attr in op.attrs.values() for v in _vars(attr))
 
 
-def _vars(attr: object) -> frozenset[object]:
+def _vars(attr: object) -> frozenset[Sym]:
     if isinstance(attr, tuple):
         return frozenset().union(*map(_vars, attr)) if attr else frozenset()
-    return getattr(attr, "vars", frozenset())
+    return attr.vars if isinstance(attr, Sym) else frozenset()
 
 
 def _chunk_single_loop(s: Schedule) -> None:
@@ -95,9 +160,11 @@ def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
     lanes = lanes_for(loop, target)
     if lanes < 2 or kind_of(loop) not in ("serial", "parallel") or not _worthwhile(loop):
         return
-    tail = "branch" if loop.parent is s.func.body else "peel"
     try:
-        s.vectorize(loop, lanes, tail=tail)
+        if loop.parent is s.func.body:
+            s.vectorize(loop, lanes, tail="branch")
+        else:
+            vectorize_map(s, loop, lanes, target)
     except ScheduleError:
         return
 
@@ -106,15 +173,3 @@ def _worthwhile(loop: Op) -> bool:
     """Vectors of gathered and scattered elements gain nothing over single ones."""
     stores = stores_in(loop)
     return bool(stores) and all(stride_in(op, loop_var(loop)) in (0, 1) for op in stores)
-
-
-def lanes_for(loop: Op, target: Target) -> int:
-    """Lanes of a vector loop: 64 bytes of the widest element, fewer for short loops."""
-    widest = max(
-        (v.type.dtype.bytes for op in loop.walk() for v in op.results if isinstance(v.type, ScalarType)), default=4
-    )
-    lanes = VECTOR_BYTES // widest
-    extent = extent_of(loop)
-    while extent.is_const and lanes > 1 and lanes > extent.value:
-        lanes //= 2
-    return lanes

@@ -28,7 +28,9 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
             inner = _only_loop(outer)
             if inner is None or (keep_innermost and not any(is_loop(op) for op in body_of(inner).ops)):
                 break
-            outer = s.fuse_loops(outer, inner)
+            outer = s.fuse_loops(
+                outer, _as_much_as_needed(s, outer, inner, wanted) if keep_innermost else inner
+            )
     except ScheduleError:
         return
 
@@ -37,3 +39,13 @@ def _only_loop(loop: Op) -> Op | None:
     """The serial loop that is all of the body of `loop`."""
     ops = body_of(loop).ops
     return ops[0] if len(ops) == 1 and is_loop(ops[0]) and kind_of(ops[0]) == "serial" else None
+
+
+def _as_much_as_needed(s: Schedule, outer: Op, inner: Op, wanted: int) -> Op:
+    """The part of a long inner loop that gives rounds enough: each round of a flat loop computes two indices."""
+    rounds, extent = extent_of(outer), extent_of(inner)
+    if not (rounds.is_const and extent.is_const):
+        return inner
+    needed = -(-wanted // max(1, rounds.value))
+    factor = max((f for f in range(1, extent.value // needed + 1) if extent.value % f == 0), default=1)
+    return s.split(inner, factor).outer if 1 < factor < extent.value else inner

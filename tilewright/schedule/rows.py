@@ -10,10 +10,11 @@ from __future__ import annotations
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind_of
-from tilewright.schedule.maps import lanes_for
+from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop
+from tilewright.schedule.access import loads_in, perfect_nest, stores_in
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.trace import Schedule
+from tilewright.schedule.vectors import innermost_loops, vectorize_inner
 from tilewright.target.target import Target
 
 
@@ -33,10 +34,12 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
             if stage not in final:
                 s.fuse_at(stage.buffer, row)
     s.simplify()
+    for holder in [op for op in s.func.body.walk() if is_loop(op)]:
+        _share_rounds(s, holder)
+    _compute_in_outputs(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
-    for loop in [op for op in s.func.body.walk() if is_loop(op)]:
-        if loop.parent is not None and not any(is_loop(op) for op in body_of(loop).walk()):
-            vectorize_inner(s, loop, target)
+    for loop in innermost_loops(s):
+        vectorize_inner(s, loop, target)
     s.simplify()
 
 
@@ -61,17 +64,44 @@ def _shared_axes(lowered: Lowered) -> int:
     return shared
 
 
-def vectorize_inner(s: Schedule, loop: Op, target: Target) -> None:
-    """A reduction into lanes, or independent elements; loops that allow neither stay as they are."""
-    lanes = lanes_for(loop, target)
-    if lanes < 2 or kind_of(loop) != "serial":
-        return
-    try:
-        s.vectorize_reduction(loop, lanes, loop, tail="peel")
-        return
-    except ScheduleError:
-        pass
-    try:
-        s.vectorize(loop, lanes, tail="peel")
-    except ScheduleError:
-        return
+def _share_rounds(s: Schedule, holder: Op) -> None:
+    """One pass for neighbouring stages where the later reads just the element that the one before has computed."""
+    nests = [op for op in body_of(holder).ops if is_loop(op)]
+    for k, nest in enumerate(nests[:-1]):
+        loops = perfect_nest(nest)
+        following = _loops_down(nests[k + 1], len(loops))
+        written = {store.operands[1] for store in stores_in(loops[-1])}
+        if len(stores_in(nest)) != 1 or len(following) != len(loops):
+            continue
+        if not any(load.operands[0] in written for load in loads_in(following[-1])):
+            continue
+        try:
+            for first, second in zip(loops, following, strict=True):
+                s.fuse_siblings(first, second)
+        except ScheduleError:
+            continue
+        nests[k + 1] = nest
+
+
+def _loops_down(loop: Op, depth: int) -> list[Op]:
+    """`loop` and up to `depth` loops inside of it, each the only loop of the one before."""
+    loops = [loop]
+    while len(loops) < depth:
+        inner = [op for op in body_of(loops[-1]).ops if is_loop(op)]
+        if len(inner) != 1:
+            break
+        loops.append(inner[0])
+    return loops
+
+
+def _compute_in_outputs(s: Schedule) -> None:
+    """Rows that the last stage only rescales are kept in the output, so that the output's memory is fetched while
+    there is still something to compute."""
+    outputs = s.func.args[len(s.func.args) - s.func.attrs["outputs"] :]
+    for scratch in [op.result for op in s.func.body.walk() if op.name == "alloc"]:
+        for output in outputs:
+            try:
+                s.compute_in(scratch, output)
+                break
+            except ScheduleError:
+                continue

@@ -8,17 +8,22 @@ from typing import Any
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.loops.cache import Cached, cache, cache_write
+from tilewright.loops.compute_in import compute_in
 from tilewright.loops.fission import Fission, fission
 from tilewright.loops.fuse_at import Fused, fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
+from tilewright.loops.merge_axes import merge_axes
 from tilewright.loops.nest import is_loop, loop_var
 from tilewright.loops.pack import Packed, pack, pack_argument
 from tilewright.loops.packing import Packing
 from tilewright.loops.parallel import parallel
 from tilewright.loops.partial_sums import PartialSums, partial_sums
+from tilewright.loops.peel import peel
 from tilewright.loops.prefetch import prefetch
+from tilewright.loops.preload import Preloaded, preload
 from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
+from tilewright.loops.skip import skip_neutral
 from tilewright.loops.split import Split, split
 from tilewright.loops.unroll import unroll
 from tilewright.loops.vectorize import Lanes, vectorize, vectorize_reduction
@@ -69,10 +74,21 @@ class Schedule:
     def cache_write(self, buffer: Value, space: str = "scratch") -> Cached:
         return self._do(cache_write, buffer, space=space)
 
+    def compute_in(self, buffer: Value, output: Value) -> None:
+        self._do(compute_in, buffer, output)
+
+    def preload(self, load: Op, *loops: Op) -> Preloaded:
+        result = preload(self.func, load, loops)
+        self._note("preload", (result.buffer, *loops), {})
+        return result
+
     def pack(self, buffer: Value, loop: Op, packing: Packing, only: Sequence[Op] = ()) -> Packed:
         result = pack(self.func, buffer, loop, packing, only=only)
         self._note("pack", (buffer, loop), {"packing": packing})
         return result
+
+    def merge_axes(self, buffer: Value, axis: int) -> Value:
+        return self._do(merge_axes, buffer, axis=axis)
 
     def pack_argument(self, buffer: Value, packing: Packing) -> Value:
         return self._do(pack_argument, buffer, packing=packing)
@@ -91,6 +107,12 @@ class Schedule:
 
     def unroll(self, loop: Op) -> Op:
         return self._do(unroll, loop)
+
+    def peel(self, loop: Op, first: int, last: int) -> Op:
+        return self._do(peel, loop, first=first, last=last)
+
+    def skip_neutral(self, loop: Op) -> None:
+        self._do(skip_neutral, loop)
 
     def parallel(self, loop: Op) -> Op:
         return self._do(parallel, loop)

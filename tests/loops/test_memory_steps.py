@@ -1,0 +1,243 @@
+"""Steps of kernels bound by memory: taking border iterations out, skipping padding, computing in the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.text import parse_module, print_func
+from tilewright.loops.compute_in import compute_in
+from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
+from tilewright.loops.interp import run_kernel
+from tilewright.loops.merge_axes import merge_axes
+from tilewright.loops.nest import extent_of, find_loop, loops_in
+from tilewright.loops.peel import peel
+from tilewright.loops.preload import preload
+from tilewright.loops.simplify import simplify
+from tilewright.loops.skip import skip_neutral
+from tilewright.loops.split import split
+
+RNG = np.random.default_rng(5)
+
+PADDED = """
+kernel @k(x: &f64[8], w: &f64[3], y: &f64[8]) dims() with {outputs=1} {
+  for i in 0..8 {
+    y[i] = 0
+    for k in 0..3 {
+      y[i] += x[i + k - 1 if i + k >= 1, i + k < 9 else 0] * w[k]
+    }
+  }
+  return
+}
+"""
+
+LARGEST = """
+kernel @k(x: &f64[8], y: &f64[8]) dims() with {outputs=1} {
+  for i in 0..8 {
+    y[i] = -inf
+    for k in 0..3 {
+      y[i] = max(y[i], x[i + k - 1 if i + k >= 1, i + k < 9 else OTHER])
+    }
+  }
+  return
+}
+"""
+
+NORMALISED = """
+kernel @k(x: &f64[4, 6], y: &f64[4, 6]) dims() with {outputs=1} {
+  for i in 0..4 {
+    alloc t: scratch f64[1, 6]
+    for j in 0..6 {
+      t[0, j] = exp(x[i, j])
+    }
+    alloc s: scratch f64[1]
+    s[0] = 0
+    for k in 0..6 {
+      s[0] += t[0, k]
+    }
+    for l in 0..6 {
+      y[i, l] = t[0, LAST] / s[0]
+    }
+  }
+  return
+}
+"""
+
+
+def read(text: str) -> Func:
+    (func,) = parse_module(dedent(text)).funcs.values()
+    return func
+
+
+def local(func: Func, name: str) -> Value:
+    return next(op.result for op in func.body.walk() if op.name == "alloc" and op.result.name == name)
+
+
+def run(func: Func, *inputs: np.ndarray) -> np.ndarray:
+    y = np.full([d.value for d in func.args[-1].type.shape], np.nan)  # type: ignore[union-attr]
+    run_kernel(func, [*inputs, y])
+    return y
+
+
+def refused(step: Callable[[], object]) -> str:
+    with pytest.raises(ScheduleError) as caught:
+        step()
+    return str(caught.value)
+
+
+def test_peeled_iterations_are_written_out_with_their_numbers() -> None:
+    func = read(PADDED)
+    peel(func, find_loop(func, "i"), 1, 1)
+    x, w = RNG.standard_normal(8), RNG.standard_normal(3)
+    np.testing.assert_allclose(run(func, x, w), np.convolve(np.pad(x, 1), w[::-1], "valid"))
+    skip_neutral(func, loops_in(func.body)[1])
+    simplify(func)
+    text = print_func(func)
+    assert "for i_1 <= 5 in 0..6" in text or "in 0..6" in text
+    inside = text[text.index("in 0..6") : text.rindex("for k")]
+    assert " if " not in inside, "no condition is left in the iterations away from the border"
+
+
+@pytest.mark.parametrize(("first", "last", "why"), [(4, 4, "above 8"), (-1, 0, "-1 first")])
+def test_peeling_needs_iterations_that_stay(first: int, last: int, why: str) -> None:
+    func = read(PADDED)
+    assert why in refused(lambda: peel(func, find_loop(func, "i"), first, last))
+
+
+def test_a_peeled_loop_must_be_serial() -> None:
+    func = read(PADDED)
+    find_loop(func, "i").attrs["kind"] = "parallel"
+    assert "it is a parallel loop" in refused(lambda: peel(func, find_loop(func, "i"), 1, 0))
+
+
+def test_padding_of_a_sum_is_skipped() -> None:
+    func = read(PADDED)
+    skip_neutral(func, find_loop(func, "i"))
+    (condition,) = (op for op in func.body.walk() if op.name == "if")
+    assert [str(c) for c in condition.attrs["guard"]] == ["i + k >= 1", "i + k < 9"]
+    x, w = RNG.standard_normal(8), RNG.standard_normal(3)
+    np.testing.assert_allclose(run(func, x, w), np.convolve(np.pad(x, 1), w[::-1], "valid"))
+
+
+def test_padding_of_a_maximum_is_skipped_when_it_never_wins() -> None:
+    func = read(LARGEST.replace("OTHER", "-inf"))
+    skip_neutral(func, find_loop(func, "i"))
+    x = RNG.standard_normal(8) - 9
+    wide = np.pad(x, 1, constant_values=-np.inf)
+    np.testing.assert_array_equal(run(func, x), [wide[i : i + 3].max() for i in range(8)])
+    zeros = read(LARGEST.replace("OTHER", "0"))
+    assert "accumulates no guarded element" in refused(lambda: skip_neutral(zeros, find_loop(zeros, "i")))
+
+
+def test_an_intermediate_lives_in_the_output() -> None:
+    func = read(NORMALISED.replace("LAST", "l"))
+    compute_in(func, local(func, "t"), func.args[1])
+    assert [op.result.name for op in func.body.walk() if op.name == "alloc"] == ["s"]
+    x = RNG.standard_normal((4, 6))
+    np.testing.assert_allclose(run(func, x), np.exp(x) / np.exp(x).sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("LAST", "5 - l"), "just the element at its own place"),
+        (("alloc t: scratch f64[1, 6]", "alloc t: scratch f64[1, 7]"), "not certain"),
+    ],
+)
+def test_an_intermediate_stays_where_the_output_is_no_place_for_it(change: tuple[str, str], why: str) -> None:
+    func = read(NORMALISED.replace(*change).replace("LAST", "l"))
+    before = print_func(func)
+    assert why in refused(lambda: compute_in(func, local(func, "t"), func.args[1]))
+    assert print_func(func) == before
+
+
+def test_rounds_that_run_twice_do_not_share_intermediates() -> None:
+    func = read(NORMALISED.replace("LAST", "l"))
+    split(func, find_loop(func, "i"), 3, "overlap")
+    assert "twice" in refused(lambda: compute_in(func, local(func, "t"), func.args[1]))
+
+
+def test_what_stands_between_two_loops_moves_before_them() -> None:
+    func = read(NORMALISED.replace("LAST", "l"))
+    fuse_siblings(func, find_loop(func, "j"), find_loop(func, "k"))
+    assert len(loops_in(func.body)) == 3
+    x = RNG.standard_normal((4, 6))
+    np.testing.assert_allclose(run(func, x), np.exp(x) / np.exp(x).sum(1, keepdims=True))
+
+
+def test_what_uses_the_first_loop_stays_after_it() -> None:
+    text = NORMALISED.replace("LAST", "l").replace("s[0] = 0", "s[0] = t[0, 0]")
+    func = read(text)
+    before = print_func(func)
+    why = refused(lambda: fuse_siblings(func, find_loop(func, "j"), find_loop(func, "k")))
+    assert "load at [0, 0] after it uses buffer 't'" in why
+    assert print_func(func) == before
+
+
+TURNED = """
+kernel @k(x: &f64[6, 10], y: &f64[10, 6]) dims() with {outputs=1} {
+  for i in 0..10 {
+    for j in 0..6 {
+      y[i, j] = x[j, i] * 2
+    }
+  }
+  return
+}
+"""
+
+
+def only_load(func: Func) -> Op:
+    (load,) = (op for op in func.body.walk() if op.name == "load")
+    return load
+
+
+def test_elements_are_read_ahead_in_the_order_asked_for() -> None:
+    func = read(TURNED)
+    i, j = find_loop(func, "i"), find_loop(func, "j")
+    made = preload(func, only_load(func), [j, i])
+    assert [extent_of(o).value for o in made.fill] == [6, 10]
+    assert func.body.ops[0] is made.buffer.op and func.body.ops[1] is made.fill[0]
+    x = RNG.standard_normal((6, 10))
+    np.testing.assert_allclose(run(func, x), x.T * 2)
+
+
+def test_conditions_around_a_load_that_needs_them_go_with_it() -> None:
+    text = (
+        TURNED.replace("in 0..10", "in 0..12")
+        .replace("y[i, j]", "if i < 10 { y[i, j]")
+        .replace("* 2", "* 2 }")
+    )
+    func = read(text)
+    preload(func, only_load(func), [find_loop(func, "j"), find_loop(func, "i")])
+    x = RNG.standard_normal((6, 10))
+    np.testing.assert_allclose(run(func, x), x.T * 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("x[j, i]", "y[j, i]"), "writes it"),
+        (("in 0..10", "in 0..n"), "constant extents"),
+        (("for j in 0..6 {", "for j in 0..6 vector {"), "copied inside"),
+    ],
+)
+def test_elements_that_may_change_are_not_read_ahead(change: tuple[str, str], why: str) -> None:
+    func = read(TURNED.replace("dims()", "dims(n)").replace(*change))
+    loops = [find_loop(func, "j"), find_loop(func, "i")]
+    assert why in refused(lambda: preload(func, only_load(func), loops))
+
+
+def test_two_axes_are_seen_as_one() -> None:
+    func = read(TURNED)
+    fuse_loops(func, find_loop(func, "i"), find_loop(func, "j"))
+    merge_axes(func, func.args[1], 0)
+    (store,) = (op for op in func.body.walk() if op.name == "store")
+    assert [str(i) for i in store.attrs["idx"]] == ["ij"]
+    x = RNG.standard_normal((6, 10))
+    np.testing.assert_allclose(run(func, x).reshape(10, 6), x.T * 2)
+    assert "no axes 0 and 1" in refused(lambda: merge_axes(func, func.args[1], 0))

@@ -1,0 +1,53 @@
+"""Row kernels: sums in several vectors, few passes over a row, no single elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Value
+from tilewright.ir.types import tensor
+from tilewright.loops.nest import body_of, extent_of, kind_of, loops_in
+from tilewright.ops import elementwise as ew
+from tilewright.ops import reduce
+
+RNG = np.random.default_rng(2)
+
+
+def softmax(x: Value) -> Value:
+    e = ew.exp(ew.sub(x, reduce.reduce_max(x, axes=(1,), keepdims=True)))
+    return ew.div(e, reduce.reduce_sum(e, axes=(1,), keepdims=True))
+
+
+def softmax_kernel(width: int, target: str = "x86-64-v3") -> Func:
+    x = RNG.standard_normal((5, width)).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, (5, width))], softmax, [x], target)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    return kernel
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-neon"])
+@pytest.mark.parametrize("width", [3, 16, 40, 63, 64, 65, 127, 197, 384, 387])
+def test_every_element_of_a_row_is_in_a_vector(width: int, target: str) -> None:
+    innermost = [
+        o
+        for o in loops_in(softmax_kernel(width, target).body)
+        if not any(c.name == "for" for c in body_of(o).ops)
+    ]
+    assert innermost and all(kind_of(o) == "vector" for o in innermost)
+
+
+def test_sums_run_in_several_vectors() -> None:
+    sums = [o for o in softmax_kernel(384).body.walk() if o.name == "lanes_reduce"]
+    assert [o.operands[0].type.size.value for o in sums] == [64, 64]  # type: ignore[union-attr]
+
+
+def test_a_softmax_passes_over_its_row_three_times_without_scratch_for_it() -> None:
+    kernel = softmax_kernel(384)
+    (row,) = (o for o in loops_in(kernel.body) if kind_of(o) == "parallel")
+    passes = [o for o in body_of(row).ops if o.name == "for" and kind_of(o) == "serial"]
+    assert [extent_of(o).value for o in passes] == [6, 6, 24]
+    sizes = [o.result.type.size.value for o in kernel.body.walk() if o.name == "alloc"]  # type: ignore[union-attr]
+    assert max(sizes) <= 64

@@ -1,0 +1,38 @@
+"""Seeing two axes of a buffer as one."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Func, Value
+from tilewright.ir.sym import ZERO
+from tilewright.ir.sym import simplify as simplify_sym
+from tilewright.ir.types import buffer as dense
+from tilewright.loops.bounds import relevant
+from tilewright.loops.deps import accesses
+from tilewright.loops.nest import buffer_type, ranges_at, refuse
+
+
+def merge_axes(func: Func, buffer: Value, axis: int) -> Value:
+    """Make one axis of `axis` and the next, which lie one behind the other in memory.
+
+        S(x[v // 56, v % 56])    ->    S(x[v])        for x: f32[56, 56] seen as f32[3136]
+
+    An argument's type changes; its caller passes the same memory. ScheduleError when the buffer is not dense, has no
+    such axes, or is expected in packed layout.
+    """
+    type = buffer_type(buffer)
+    if not type.is_dense or type.offset is not ZERO:
+        refuse("merge_axes", buffer, "it is not dense")
+    if not 0 <= axis < type.rank - 1:
+        refuse("merge_axes", buffer, f"it has no axes {axis} and {axis + 1}")
+    packed = func.attrs.get("packed", {})
+    if any(func.args[k] is buffer for k in packed):
+        refuse("merge_axes", buffer, "it is packed")
+    n = type.shape[axis + 1]
+    for a in accesses(func.body):
+        if a.buffer is buffer:
+            merged = a.idx[axis] * n + a.idx[axis + 1]
+            merged = simplify_sym(merged, relevant(ranges_at(a.op), merged))
+            a.op.attrs["idx"] = (*a.idx[:axis], merged, *a.idx[axis + 2 :])
+    shape = (*type.shape[:axis], type.shape[axis] * n, *type.shape[axis + 2 :])
+    buffer.type = dense(type.dtype, shape, type.space)
+    return buffer

@@ -1,0 +1,262 @@
+"""The default schedule of reductions in lanes: every operand moves with the lanes, and none is read for more than
+its window. Depthwise convolutions, pooling, and sums over outer axes have this form; all are bound by memory.
+
+    for outer parallel {
+      for column tile {                     the first and the last on their own, as only these touch the padding
+        acc: reg[columns, lanes] = 0
+        for k { if row exists { acc[c, :] += x[.., c + k, :] * w[k, :] } }
+        y[.., columns, :] = epilogue(acc)
+      }
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import COSTLY
+from tilewright.ir.sym import sym
+from tilewright.ir.types import product
+from tilewright.loops.bounds import holds
+from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var, ranges_at
+from tilewright.loops.vectorize import MAX_LANES
+from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
+from tilewright.schedule.packing import packing_for
+from tilewright.schedule.parallelize import parallelize_outer
+from tilewright.schedule.parts import is_deep, sum_in_parts
+from tilewright.schedule.roles import axes_read, one_nest
+from tilewright.schedule.trace import Schedule
+from tilewright.schedule.vectors import VECTOR_BYTES
+from tilewright.target.target import Target
+
+CHAINS = 8
+"""Independent sums that keep two units busy, each with a latency of four cycles."""
+MOST_COLUMNS = 16
+OPERANDS = 4
+"""Vectors of a step beside the sums: weights, and elements on their way."""
+TILE_COST = 1.5
+"""Steps that the start and the end of a tile cost."""
+WRITTEN_OUT = 128
+"""Updates of one tile that are written out, at most, so that their conditions are decided when compiling."""
+STRIDES = (1, 2, 3, 4)
+"""Elements between lanes that loads of whole vectors and shuffles serve."""
+MOST_PEELED = 2
+
+
+@dataclass(eq=False)
+class _Nest:
+    """Loops of one part of the kernel: those around its tile (sums among them), the tile's columns, its lanes."""
+
+    around: list[Op]
+    columns: list[Op]
+    lanes: Op
+
+    @property
+    def root(self) -> Op:
+        return [*self.around, *self.columns, self.lanes][0]
+
+
+def schedule_windows(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """Sum several vectors side by side, along the lanes' axis where it is long and else along the axis next to it.
+
+    ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
+    """
+    stage, loops, sums = one_nest(s, lowered)
+    if not stage.reduce or not loops:
+        raise ScheduleError("it sums over no axis, or gives a single element")
+    axis_of = axes_read(loops, sums)
+    lane = _lane_axis(s, stage, loops, axis_of)
+    result, tile_loop = _tiled(s, loops, axis_of, lane, sums, target)
+    s.reorder(*result.around, *result.columns, result.lanes)
+    costly = any(op.name in COSTLY for op in body_of(result.lanes).walk())
+    deep = is_deep(stage.reduce)
+    fused = s.fuse_at(sums, result.around[-1], space="scratch" if costly or deep else "reg", guard="loads")
+    clear, update = _parts(s, stage, fused.copies, axis_of, lane, result)
+    nests = [clear, update]
+    if costly and not deep:
+        drained = s.cache(fused.buffer, clear.root, update.root).drain
+        nests.append(_on_tile(s, drained, update))
+    _pack_constants(s, update)
+    for nest in nests:
+        _mark(s, nest)
+    _skip_padding(s, update)
+    _mark(s, result, unrolled=not costly)
+    _write_out_innermost(s, update)
+    s.simplify()
+    if deep:
+        for part in sum_in_parts(s, fused.buffer, [o for o in update.around if extent_of(o) != 1]):
+            _mark(s, _on_tile(s, part.clear, update))
+            _mark(s, _on_tile(s, part.add, update))
+        s.simplify()
+    if tile_loop is not None:
+        _peel_padding(s, tile_loop)
+        s.simplify()
+    parallelize_outer(s, target)
+
+
+def _lane_axis(s: Schedule, stage: Stage, loops: list[Op], axis_of: dict[Op, int]) -> Op:
+    """The axis in which the result is contiguous. ScheduleError when an operand does not move with it by few
+    elements, or when the other axes share what they read."""
+    store = stores_in(loops[0])[0]
+    lane = next((o for o in loops if extent_of(o) != 1 and stride_in(store, loop_var(o)) == 1), None)
+    if lane is None or lane not in axis_of or not extent_of(lane).is_const:
+        raise ScheduleError("the result is not contiguous in an axis of the sum of known extent")
+    loads = [op for op in loads_in(stage.axes[0]) if op.operands[0] is not stage.buffer]
+    v = loop_var(stage.axes[axis_of[lane]])
+    packed = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    served = [
+        v in variables(load.attrs["idx"]) if load.operands[0] in packed else stride_in(load, v) in STRIDES
+        for load in loads
+    ]
+    if not loads or not all(served):
+        raise ScheduleError("an operand does not move with the lanes")
+    live = {loop_var(o) for o in stage.axes if extent_of(o) != 1}
+    if not any(live <= variables(load.attrs["idx"]) for load in loads):
+        raise ScheduleError("every operand is read again for other elements of the result")
+    return lane
+
+
+def _tiled(
+    s: Schedule, loops: list[Op], axis_of: dict[Op, int], lane: Op, sums: Value, target: Target
+) -> tuple[_Nest, Op | None]:
+    """The result's nest with its tile split off, and the loop over the tiles of a row (None where it is one)."""
+    element = buffer_type(sums).dtype.bytes
+    lanes = VECTOR_BYTES // element
+    extent = extent_of(lane).value
+    others = [o for o in loops if o is not lane]
+    wide = extent > MAX_LANES
+    column = lane if wide else next((o for o in reversed(others) if o in axis_of and extent_of(o) != 1), None)
+    if column is None:
+        raise ScheduleError("every axis of the result is in one vector")
+    per_vector = (
+        max(1, VECTOR_BYTES * 8 // target.vector_bits)
+        if wide
+        else -(-extent * element * 8 // target.vector_bits)
+    )
+    count = extent // lanes if wide else extent_of(column).value if extent_of(column).is_const else None
+    columns = choose_columns(count, per_vector, target.vector_registers)
+    if columns == count and not [o for o in others if o is not column]:
+        columns = -(-columns // 2)  # a loop around the tile, for threads to share
+    size = columns * lanes if wide else columns
+    tile_loop: Op | None = None
+    inner = column
+    if extent_of(column) != size:
+        whole = extent_of(column).is_const and extent_of(column).value >= size
+        parts = s.split(column, size, tail="overlap" if whole else "guard")
+        tile_loop, inner = parts.outer, parts.inner
+    around = [o for o in others if o is not column]
+    if tile_loop is not None:
+        around.append(tile_loop)
+    if not around:
+        raise ScheduleError("every axis of the result is in its register tile")
+    if not wide:
+        return _Nest(around, [inner], lane), tile_loop
+    if columns == 1:
+        return _Nest(around, [], inner), tile_loop
+    within = s.split(inner, lanes)
+    return _Nest(around, [within.outer], within.inner), tile_loop
+
+
+def choose_columns(count: int | None, per_vector: int, registers: int) -> int:
+    """How many vectors to sum side by side, of `count` there are (None: many), each of `per_vector` registers."""
+    most = max(1, min(MOST_COLUMNS, (registers - OPERANDS * per_vector) // per_vector))
+    if count is None:
+        return most
+
+    def cost(columns: int) -> tuple[float, int]:
+        return -(-count // columns) * (max(columns * per_vector, CHAINS) + TILE_COST), -columns
+
+    return min(range(1, min(most, count) + 1), key=cost)
+
+
+def _parts(
+    s: Schedule, stage: Stage, copies: dict[Op, Op], axis_of: dict[Op, int], lane: Op, result: _Nest
+) -> tuple[_Nest, _Nest]:
+    """The nests that clear and that sum a tile, with the reduction loops outside of its columns."""
+    axes = [copies[o] for o in stage.axes]
+    reduce = [copies[o] for o in stage.reduce]
+    innermost = body_of(axes[-1]).ops
+    parts = s.fission(innermost[innermost.index(reduce[0]) - 1], len(axes))
+    made = []
+    for loops, summing in ((parts.before, []), (parts.after, reduce)):
+        vector = loops[axis_of[lane]]
+        rest = [o for o in loops if o is not vector]
+        columns = [o for o in rest if extent_of(o) != 1]
+        around = [*(o for o in rest if o not in columns), *summing]
+        if extent_of(vector) != extent_of(result.lanes):
+            within = s.split(vector, extent_of(result.lanes).value)
+            columns, vector = [*columns, within.outer], within.inner
+        s.reorder(*around, *columns, vector)
+        made.append(_Nest(around, columns, vector))
+    return made[0], made[1]
+
+
+def _on_tile(s: Schedule, loops: list[Op], update: _Nest) -> _Nest:
+    """Loops over a tile of sums, such as those that copy it, in the form of the nest that sums it."""
+    *columns, vector = loops
+    width = extent_of(update.lanes).value
+    if extent_of(vector) != width:
+        within = s.split(vector, width)
+        columns, vector = [*columns, within.outer], within.inner
+    return _Nest([], columns, vector)
+
+
+def _pack_constants(s: Schedule, update: _Nest) -> None:
+    """Lay constant operands out in the order in which the summing nest reads them."""
+    loops = [*update.around, *update.columns, update.lanes]
+    for index in s.func.attrs.get("constants", ()):
+        operand = s.func.args[index]
+        loads = [op for op in loads_in(update.root) if op.operands[0] is operand]
+        if len(loads) == 1 and all(u is loads[0] for u in operand.users):
+            packing = packing_for(loads[0], loops)
+            if packing is not None:
+                s.pack_argument(operand, packing)
+
+
+def _skip_padding(s: Schedule, update: _Nest) -> None:
+    """Conditions around the rounds instead of zeros within them."""
+    try:
+        s.skip_neutral(update.root)
+    except ScheduleError:
+        return
+
+
+def _mark(s: Schedule, nest: _Nest, *, unrolled: bool = True) -> None:
+    s.vectorize(nest.lanes)
+    for loop in nest.columns:
+        if unrolled:
+            s.unroll(loop)
+
+
+def _write_out_innermost(s: Schedule, update: _Nest) -> None:
+    """Write the inner reduction loop out where it is short: its conditions on columns are then known numbers."""
+    inner = [o for o in update.around if extent_of(o) != 1]
+    rounds = product(extent_of(o) for o in (*inner[-1:], *update.columns))
+    if inner and rounds.is_const and rounds.value <= WRITTEN_OUT:
+        s.unroll(inner[-1])
+
+
+def _peel_padding(s: Schedule, tiles: Op) -> None:
+    """Take the first and last tiles out as far as only these touch the padding."""
+    if tiles.parent is None or not extent_of(tiles).is_const:
+        return
+    count = extent_of(tiles).value
+    conditions = [
+        (c, ranges_at(op))
+        for op in tiles.walk()
+        for c in op.attrs.get("guard", ())
+        if op.name in ("load", "if") and loop_var(tiles) in c.vars
+    ]
+    if not conditions:
+        return
+    choices = [(a, b) for a in range(MOST_PEELED + 1) for b in range(MOST_PEELED + 1) if a + b < count]
+    for first, last in sorted(choices, key=sum):
+        within = {loop_var(tiles): (sym(first), sym(count - 1 - last))}
+        alone = first + last + 1 == count  # its position is a number, too
+        if alone or all(holds(c, ranges | within) for c, ranges in conditions):
+            if first + last:
+                s.peel(tiles, first, last)
+            return
