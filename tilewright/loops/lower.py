@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product as product_of
 from typing import Any
 
 from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
 from tilewright.ir.scalar import COSTLY, identity
-from tilewright.ir.sym import Sym, logical_and, var
+from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.ops.define import OPERATORS, Axis, Compute
 from tilewright.ops.trace import Array, Trace
@@ -33,6 +34,7 @@ class Stage:
     axes: list[Op] = field(default_factory=list)
     reduce: list[Op] = field(default_factory=list)
     init: Op | None = None  # store of the neutral element, inside of `axes`
+    tiles: tuple[int, ...] = ()  # of a stage that fills whole tiles: their length along each axis
 
 
 @dataclass(eq=False)
@@ -52,7 +54,7 @@ class Lowered:
         stages = [
             Stage(
                 st.name, st.kind, st.combine, values[st.buffer], [ops[o] for o in st.axes],
-                [ops[o] for o in st.reduce], ops[st.init] if st.init is not None else None,
+                [ops[o] for o in st.reduce], ops[st.init] if st.init is not None else None, st.tiles,
             )
             for st in self.stages
         ]  # fmt: skip
@@ -101,6 +103,7 @@ class _Lowering:
         self.buffers: dict[Value, Value] = dict(zip(self.body.args, block.args, strict=False))
         self.nodes: dict[Value, _Node] = {}
         self.rewired: set[Value] = set()  # reductions that are computed over the axes of their reader
+        self.tiled: dict[Value, tuple[int, ...]] = {}  # tile lengths of values whose buffers hold whole tiles
         self.stages: list[Stage] = []
         self.output_args = block.args[len(ins) :]
         self._vars = 0
@@ -124,7 +127,7 @@ class _Lowering:
 
     def _may_inline(self, node: _Node) -> bool:
         value = node.op.result
-        if node.compute.combine or value in self.yielded:
+        if node.compute.combine or node.compute.tiles or value in self.yielded:
             return False
         readers = {id(u) for u in value.users}
         if len(readers) == 1 and len(value.users) == 1:
@@ -176,7 +179,12 @@ class _Lowering:
                 return None
             reader = self.nodes[value.users[0].result]
             loads = reader.loads_of(value)
-            if reader.compute.combine or len(loads) != 1 or loads[0].attrs.get("guard"):
+            if (
+                reader.compute.combine
+                or reader.compute.tiles
+                or len(loads) != 1
+                or loads[0].attrs.get("guard")
+            ):
                 return None
             at = dict(zip((v for v, _ in node.compute.axes), loads[0].attrs["idx"], strict=True))
             position = tuple(i.subs(at) for i in position)
@@ -188,16 +196,21 @@ class _Lowering:
 
     def _stage(self, value: Value, node: _Node) -> None:
         compute = node.compute
-        target = self._target_buffer(value, compute)
+        target = self._tile_buffer(value, compute) if compute.tiles else self._target_buffer(value, compute)
         name = value.name or node.op.name
-        stage = Stage(name, "reduce" if compute.combine else "map", compute.combine, target)
-        axes, mapping = self._fresh_axes(compute.axes, "i")
+        stage = Stage(
+            name, "reduce" if compute.combine else "map", compute.combine, target, tiles=compute.tiles
+        )
+        axes, mapping = self._fresh_axes(compute.domain, "i")
         trace = Trace(self.builder)
         outer = self.builder.block
         self._open_loops(axes, stage.axes)
         position = tuple(v for v, _ in axes)
         if compute.combine:
             self._reduction(stage, node, mapping, position, trace)
+        elif compute.tiles:
+            elements = _BodyWriter(self).write_tile(node, dict(mapping))
+            self._store_tile(value, target, position, elements, compute.tiles)
         else:
             element = self._body(node, mapping)
             self._store(trace, target, position, element)
@@ -233,12 +246,56 @@ class _Lowering:
         op.result.name = value.name
         return op.result
 
-    def _repeated_outputs(self) -> list[tuple[Value, Value]]:
-        """Outputs whose value lives elsewhere: (output argument, source buffer)."""
-        pairs = zip(self.output_args, self.yielded, strict=True)
-        return [(arg, self.buffers[v]) for arg, v in pairs if self.buffers[v] is not arg]
+    def _tile_buffer(self, value: Value, compute: Compute) -> Value:
+        """The buffer of a value that is computed by tiles. It holds whole tiles, each axis that they cut apart as two:
+        then no tile needs conditions. Where each such axis is one tile for certain, this is the value's own shape.
+        """
+        cut = [
+            n > 1 and extent is not sym(n) for (_, extent), n in zip(compute.axes, compute.tiles, strict=True)
+        ]
+        if not any(cut):
+            return self._target_buffer(value, compute)
+        self.tiled[value] = tuple(n if apart else 1 for n, apart in zip(compute.tiles, cut, strict=True))
+        shape = [
+            d
+            for (_, count), (_, extent), n, apart in zip(
+                compute.domain, compute.axes, compute.tiles, cut, strict=True
+            )
+            for d in ((count, sym(n)) if apart else (extent,))
+        ]
+        op = self.builder.emit("alloc", [], [buffer(compute.acc, shape, "scratch")])
+        op.result.name = value.name
+        return op.result
 
-    def _copy_stage(self, source: Value, target: Value) -> None:
+    def _store_tile(
+        self,
+        value: Value,
+        target: Value,
+        position: tuple[Sym, ...],
+        elements: Sequence[Value],
+        tiles: tuple[int, ...],
+    ) -> None:
+        """One store for each element of a tile."""
+        apart = self.tiled.get(value, (1,) * len(tiles))
+        for element, within in zip(elements, product_of(*map(range, tiles)), strict=True):
+            idx: list[Sym] = []
+            for i, k, n, cut in zip(position, within, tiles, apart, strict=True):
+                idx += [i, sym(k)] if cut > 1 else [sym(k) if n > 1 else i]
+            self.builder.emit("store", [element, target], [], {"idx": tuple(idx)})
+
+    def in_buffer(self, value: Value, idx: tuple[Sym, ...]) -> tuple[Sym, ...]:
+        """Where element `idx` of a value lies in its buffer."""
+        tiles = self.tiled.get(value)
+        if tiles is None:
+            return idx
+        return tuple(e for i, n in zip(idx, tiles, strict=True) for e in ((i // n, i % n) if n > 1 else (i,)))
+
+    def _repeated_outputs(self) -> list[tuple[Value, Value]]:
+        """Outputs whose value lives elsewhere: (output argument, value)."""
+        pairs = zip(self.output_args, self.yielded, strict=True)
+        return [(arg, v) for arg, v in pairs if self.buffers[v] is not arg]
+
+    def _copy_stage(self, value: Value, target: Value) -> None:
         type = target.type
         assert isinstance(type, BufferType)
         stage = Stage(target.name, "map", "", target)
@@ -247,7 +304,7 @@ class _Lowering:
         outer = self.builder.block
         self._open_loops(axes, stage.axes)
         position = tuple(v for v, _ in axes)
-        element = Array(trace, source)[position].cast(type.dtype)
+        element = Array(trace, self.buffers[value])[self.in_buffer(value, position)].cast(type.dtype)
         Array(trace, target).store(position, element)
         self.builder.block = outer
         self.stages.append(stage)
@@ -295,13 +352,20 @@ class _BodyWriter:
         self.position = tuple(mapping[v] for v, _ in node.compute.axes)
         return self.write(node, mapping, ())
 
+    def write_tile(self, node: _Node, mapping: dict[Sym, Sym]) -> list[Value]:
+        """All elements of the tile at the position that `mapping` gives."""
+        return self._write(node, mapping, ())
+
     def write(self, node: _Node, mapping: dict[Sym, Sym], guard: tuple[Sym, ...]) -> Value:
+        return self._write(node, mapping, guard)[0]
+
+    def _write(self, node: _Node, mapping: dict[Sym, Sym], guard: tuple[Sym, ...]) -> list[Value]:
         values: dict[Value, Value] = {}
         body = node.compute.body
         operand_of = dict(zip(body.args, node.op.operands, strict=True))
         for op in body.ops:
             if op.name == "yield":
-                return values[op.operands[0]]
+                return [values[v] for v in op.operands]
             if op.name == "load":
                 values[op.result] = self._load(op, operand_of[op.operands[0]], mapping, guard)
             elif op.name == "bind":
@@ -336,6 +400,7 @@ class _BodyWriter:
         if operand in self.lowering.rewired:
             idx = self.position
         if producer is None or not producer.inline:
+            idx = self.lowering.in_buffer(operand, idx)
             element = self._load_buffer(self.lowering.buffers[operand], idx, guard, op.attrs.get("other", 0))
             return self._narrowed(element, op.result.type)
         key = (operand, idx, guard)

@@ -16,4 +16,5 @@ from tilewright.ops import scan as scan
 from tilewright.ops import sort as sort
 from tilewright.ops import source as source
 from tilewright.ops import view as view
+from tilewright.ops import winograd as winograd
 from tilewright.ops.define import OPERATORS as OPERATORS

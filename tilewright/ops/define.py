@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import Any, overload
 
 import numpy as np
@@ -18,7 +19,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Value, current_builder
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.sym import Sym, ceildiv, sym, var
 from tilewright.ir.types import TensorType
 from tilewright.ops.trace import Array, Scalar, Trace
 
@@ -32,6 +33,9 @@ class Compute:
 
     `body` has one argument for each operand (a TensorType) and ends in `yield value`; its `load` ops index
     operands by Syms over the axis variables. Sums are kept in `acc` and cast to `dtype` at the end.
+
+    With `tiles` (a length for each axis) the body computes a whole tile of the result at once: the variable of an
+    axis counts tiles along it, and the body yields the tile's elements row by row, those beyond an extent included.
     """
 
     axes: tuple[Axis, ...]
@@ -40,6 +44,14 @@ class Compute:
     dtype: DType
     acc: DType
     body: Block
+    tiles: tuple[int, ...] = ()
+
+    @property
+    def domain(self) -> tuple[Axis, ...]:
+        """The axes that the body runs over: those of the result, counted in tiles."""
+        if not self.tiles:
+            return self.axes
+        return tuple((v, ceildiv(extent, n)) for (v, extent), n in zip(self.axes, self.tiles, strict=True))
 
     @property
     def shape(self) -> tuple[Sym, ...]:
@@ -84,6 +96,23 @@ def compute(
         tuple(zip(i, map(sym, shape), strict=True)), tuple(zip(r, map(sym, reduce), strict=True)),
         combine, result, acc, block,
     )  # fmt: skip
+
+
+TileBody = Callable[[Trace, Sequence[Sym], Sequence[Sym]], Sequence[Scalar]]
+
+
+def compute_tiles(
+    operands: Sequence[Array], shape: Sequence[Sym | int], tiles: Sequence[int], body: TileBody
+) -> Compute:
+    """Build a Compute by tiles: `body(trace, i, ())` gives the elements of tile `i`, row by row."""
+    trace = operands[0].trace
+    i = tuple(var(f"d{k}") for k in range(len(shape)))
+    elements = body(trace, i, ())
+    assert len(elements) == prod(tiles), f"{len(elements)} elements for a tile of {tuple(tiles)}"
+    dtype = elements[0].dtype
+    trace.builder.emit("yield", [e.value for e in elements])
+    axes = tuple(zip(i, map(sym, shape), strict=True))
+    return Compute(axes, (), "", dtype, dtype, trace.builder.block, tuple(tiles))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,16 @@ def evaluate_compute(computation: Compute, arrays: Sequence[np.ndarray], env: En
     ExecutionError where a `check` fails, InternalError for a load out of bounds.
     """
     grid = _Grid(computation, arrays, env)
-    result = np.empty(grid.shape, computation.dtype.storage)
+    tiles = computation.tiles or (1,) * len(grid.shape)
+    result = np.empty(
+        [n for pair in zip(grid.shape, tiles, strict=True) for n in pair], computation.dtype.storage
+    )
     if result.size:
         for box in grid.outer_boxes():
-            piece = grid.evaluate(box)
-            result[tuple(slice(lo, hi) for lo, hi in box)] = piece.reshape([hi - lo for lo, hi in box])
-    return result
+            place = tuple(part for lo, hi in box for part in (slice(lo, hi), slice(None)))
+            result[place] = grid.evaluate(box).reshape(result[place].shape)
+    whole = result.reshape([n * tile for n, tile in zip(grid.shape, tiles, strict=True)])
+    return whole[tuple(map(slice, dims_of(computation.shape, env)))]
 
 
 class _Grid:
@@ -61,11 +65,11 @@ class _Grid:
         self.computation = computation
         self.arrays = dict(zip(computation.body.args, arrays, strict=True))
         self.env = env
-        self.shape = dims_of((extent for _, extent in computation.axes), env)
+        self.shape = dims_of((extent for _, extent in computation.domain), env)
         self.reduced = dims_of((extent for _, extent in computation.reduce), env)
         self.names = [v.name for v, _ in (*computation.axes, *computation.reduce)]
         self.factors = _factors(computation)
-        self.widest = self._widest_value()
+        self.widest = self._widest_value() * (len(computation.body.ops) if computation.tiles else 1)
 
     def _widest_value(self) -> int:
         """Positions of the largest value of the body that gets computed, over the whole space."""
@@ -99,7 +103,9 @@ class _Grid:
         yield from cartesian(*ranges)
 
     def evaluate(self, outer: Box) -> np.ndarray:
-        """The elements of the result in a box of it."""
+        """The elements of the result in a box of the domain, with the axes of a tile after each of its own."""
+        if self.computation.tiles:
+            return self._tiles(outer)
         if not self.computation.combine:
             return np.broadcast_to(self._body(outer, ()), [hi - lo for lo, hi in outer])
         acc = self.computation.acc
@@ -115,6 +121,14 @@ class _Grid:
             total = self._reduction(outer, inner)
         with np.errstate(all="ignore"):
             return np.asarray(total).astype(acc.storage).astype(self.computation.dtype.storage)
+
+    def _tiles(self, outer: Box) -> np.ndarray:
+        elements = self.computation.body.ops[-1].operands
+        lengths = [hi - lo for lo, hi in outer]
+        values = self._values(outer, (), until=elements)
+        stacked = np.stack([np.broadcast_to(values[v], lengths) for v in elements], axis=-1)
+        apart = stacked.reshape([*lengths, *self.computation.tiles])
+        return apart.transpose([k + n for k in range(len(lengths)) for n in (0, len(lengths))])
 
     def _reduction(self, outer: Box, inner: Box) -> np.ndarray:
         """Combine the body over `inner`, halving it while it is too large; float sums are kept in f64."""

@@ -105,6 +105,8 @@ class _SymbolicGrid:
     def __init__(self, computation: Compute, arrays: Sequence[np.ndarray]) -> None:
         self.computation = computation
         self.arrays = dict(zip(computation.body.args, arrays, strict=True))
+        if computation.tiles:
+            raise UnknownValueError("whole tiles are not followed")
         axes = (*computation.axes, *computation.reduce)
         self.lengths = [_fixed(extent) for _, extent in axes]
         if np.prod(self.lengths, dtype=object) > MAX_POSITIONS:
