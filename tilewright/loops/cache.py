@@ -9,15 +9,13 @@ from tilewright.ir.sym import sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.bounds import Region
-from tilewright.loops.deps import accesses, private_buffers
+from tilewright.loops.deps import accesses, private_buffers, written_buffers
 from tilewright.loops.nest import (
-    ancestor_in,
     block_of,
     buffer_type,
     describe,
     enclosing_loops,
     insert_after,
-    insert_at,
     insert_before,
     is_loop,
     kind_of,
@@ -90,9 +88,7 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
         )
     names = names_in(func)
     fill = (
-        []
-        if written_first(found, region)
-        else copy_nest(names, buffer, tile, region, around, into_tile=True)
+        [] if written_first(found, region) else copy_nest(names, buffer, tile, region, around, into_tile=True)
     )
     drain = copy_nest(names, tile, buffer, region, around, into_tile=False) if writes else []
     for a in found:
@@ -109,30 +105,35 @@ def _roots(nest: list[Op]) -> list[Op]:
 
 
 def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
-    """Compute an output argument in a buffer of its own, which a new last nest copies out.
+    """Compute an output argument, or a local buffer, in a buffer of its own, which a new nest copies out.
 
         for i in 0..n { C[i] = S }    ->    for i in 0..n { t[i] = S }; for j in 0..n { C[j] = t[j] }
 
-    The copy can then be tiled and `fuse_at` brings the computation into its tiles. ScheduleError when the
-    buffer is no output, or is not certainly written as a whole before it is read.
+    The copy can then be tiled and `fuse_at` brings the computation into its tiles. It stands after the last op that
+    writes the buffer; what only reads the buffer goes on to do so. ScheduleError when the buffer is neither output
+    nor local, or is not certainly written as a whole before it is read.
     """
-    if buffer not in func.args[len(func.args) - func.attrs.get("outputs", 1) :]:
+    home = func.body if buffer.op is None else block_of(buffer.op)
+    if buffer.op is None and buffer not in func.args[len(func.args) - func.attrs.get("outputs", 1) :]:
         refuse("cache_write", buffer, "it is not an output of the kernel")
-    users = [ancestor_in(op, func.body) for op in buffer.users]
-    if not users:
-        refuse("cache_write", buffer, "nothing uses it")
+    producers = [op for op in home.ops if buffer in written_buffers(accesses(op))]
+    if not producers:
+        refuse("cache_write", buffer, "nothing writes it")
+    for op in home.ops[home.ops.index(producers[0]) : home.ops.index(producers[-1])]:
+        if op not in producers and any(a.buffer is buffer for a in accesses(op)):
+            refuse("cache_write", buffer, f"{describe(op)} reads it before all of it is written")
     type = buffer_type(buffer)
     whole = Region(tuple(sym(0) for _ in type.shape), type.shape)
-    if not written_first([a for a in accesses(func.body) if a.buffer is buffer], whole):
+    if not written_first([a for a in accesses(home) if a.buffer is buffer], whole):
         refuse(
             "cache_write", buffer, "it is not certain that all of it is written, and before anything is read"
         )
-    order = [op for op in func.body.ops if op in users]
-    if any(is_loop(op) and kind_of(op) == "parallel" for op in order):
+    if any(is_loop(op) and kind_of(op) == "parallel" for op in producers):
         refuse("cache_write", buffer, "the kernel is parallel already; cache_write before that")
     tile = Op("alloc", [], [dense(type.dtype, type.shape, space)]).result
     tile.name = buffer.name
-    for op in list(dict.fromkeys(buffer.users)):
+    inside = {o for op in producers for o in op.walk()}
+    for op in [u for u in dict.fromkeys(buffer.users) if u in inside]:
         op.set_operands([*op.operands[:-1], tile])
     names = names_in(func)
     axes = tile_axes(names, type.shape)
@@ -141,6 +142,6 @@ def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
     store = Op("store", [load.result, buffer], [], {"idx": idx})
     drain = nest_of(axes, [load, store])
     assert tile.op is not None
-    insert_at(func.body, 0, [tile.op])
-    insert_after(order[-1], [drain[0]] if drain else [load, store])
+    insert_before(producers[0], [tile.op])
+    insert_after(producers[-1], [drain[0]] if drain else [load, store])
     return Cached(tile, [], drain)

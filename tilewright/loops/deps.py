@@ -79,14 +79,19 @@ def _any_lane(buffer: Value) -> Sym:
 
 
 def conflicts(first: Sequence[Access], second: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
-    """Pairs on the same buffer of which at least one writes."""
+    """Pairs on the same buffer of which at least one writes, but for those at different fixed places of an axis."""
     by_buffer: dict[Value, list[Access]] = {}
     for b in second:
         by_buffer.setdefault(b.buffer, []).append(b)
     for a in first:
         for b in by_buffer.get(a.buffer, ()):
-            if a.write or b.write:
+            if (a.write or b.write) and not _fixed_apart(a, b):
                 yield a, b
+
+
+def _fixed_apart(a: Access, b: Access) -> bool:
+    """Whether two accesses have different constants as index of one axis: they never touch the same element."""
+    return any(i is not j and i.is_const and j.is_const for i, j in zip(a.idx, b.idx, strict=True))
 
 
 def written_buffers(found: Iterable[Access]) -> set[Value]:
