@@ -14,13 +14,15 @@ from tilewright.ops.define import OPERATORS, Compute
 
 class OpClass(Enum):
     """MAP: each element on its own. ROW: reduces trailing axes. REDUCE: reduces others, or windows.
-    CONTRACTION: sums products of two operands. ATTENTION: a contraction, reductions of its rows, and a
-    contraction of these with more (of regions only). IRREGULAR: brings its own loops."""
+    CONTRACTION: sums products of two operands. TILED: a contraction, and whole tiles computed from it.
+    ATTENTION: a contraction, reductions of its rows, and a contraction of these with more (both of regions
+    only). IRREGULAR: brings its own loops."""
 
     MAP = "map"
     ROW = "row"
     REDUCE = "reduce"
     CONTRACTION = "contraction"
+    TILED = "tiled"
     ATTENTION = "attention"
     IRREGULAR = "irregular"
 
@@ -37,6 +39,7 @@ class OpInfo:
     branches: picks among operands by position (concat, pad).
     is_windowed: a reduction that reads elements several times.
     reads_through: a contraction that can read an operand through an index map.
+    is_tiled: computes whole tiles of its result at once.
     cost: scalar operations for each element.
     """
 
@@ -49,6 +52,7 @@ class OpInfo:
     branches: bool = False
     is_windowed: bool = False
     reads_through: bool = False
+    is_tiled: bool = False
     cost: int = 0
 
 
@@ -70,6 +74,8 @@ def _type(op: Op, k: int) -> TensorType:
 
 
 def _map(op: Op, compute: Compute) -> OpInfo:
+    if compute.tiles:
+        return OpInfo(OpClass.MAP, compute.shape, is_tiled=True, cost=len(compute.body.ops))
     loads = [o for o in compute.body.ops if o.name == "load"]
     others = [
         o for o in compute.body.ops if o.name not in ("load", "yield", "const", "index", "bind", "check")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.graph.attention import attention_parts
+from tilewright.graph.bands import tiles_by_bands
 from tilewright.graph.classify import OpClass, OpInfo, classify
 from tilewright.graph.region import Region
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
@@ -122,7 +123,11 @@ class _Fusion:
         return reason
 
     def _rule(self, producer: Region, consumer: Region, value: Value, op: Op) -> str:
-        if consumer.kind is OpClass.CONTRACTION:
+        if self.info[op].is_tiled:
+            return self._into_tiles(producer, value)
+        if producer.kind is OpClass.TILED:
+            return self._after_tiles(producer, consumer)
+        if consumer.kind in (OpClass.CONTRACTION, OpClass.TILED):
             return self._into_contraction(producer, value, op)
         if consumer.kind is OpClass.MAP:
             if producer.kind is OpClass.MAP:
@@ -138,7 +143,10 @@ class _Fusion:
         return f"a {consumer.kind.value} cannot start before the whole {producer.kind.value} is done"
 
     def _into_contraction(self, producer: Region, value: Value, op: Op) -> str:
-        """Only pure index maps are read through: anything else would be computed once for each tile."""
+        """Only pure index maps are read through: anything else would be computed once for each tile. What computes
+        whole tiles is stored, for a band of the image at a time."""
+        if self.info[op].kind is OpClass.CONTRACTION and all(self.info[o].is_tiled for o in producer.ops):
+            return tiles_by_bands(op, self.ctx.target.caches.l2)
         if producer.kind is not OpClass.MAP or not all(self.info[o].is_index_map for o in producer.ops):
             return "its elements would be computed again for every tile of the contraction"
         if not self.info[op].reads_through:
@@ -147,6 +155,19 @@ class _Fusion:
             u not in producer.ops and u is not op for o in producer.ops for v in o.results for u in v.users
         ):
             return "the reordered tensor is needed elsewhere too"
+        return ""
+
+    def _into_tiles(self, producer: Region, value: Value) -> str:
+        """Tiles are computed from a part of the sums of a contraction, as soon as these are complete."""
+        if producer.kind is not OpClass.CONTRACTION or any(self.info[o].is_index_map for o in producer.ops):
+            return "its elements would be computed again for every tile"
+        return "" if len(value.users) == 1 else "the sums are needed elsewhere too"
+
+    def _after_tiles(self, producer: Region, consumer: Region) -> str:
+        """Elementwise work on tiles while they are in the first-level cache."""
+        for op in consumer.ops:
+            if not self.info[op].is_pointwise or self.info[op].domain != producer.domain:
+                return f"{op.name} does not follow the tiles"
         return ""
 
     def _map_into_map(self, producer: Region, consumer: Region, value: Value, op: Op) -> str:
@@ -243,7 +264,10 @@ class _Fusion:
 
     def _merge(self, producer: Region, consumer: Region) -> None:
         main = producer if _rank(producer.kind) >= _rank(consumer.kind) else consumer
-        consumer.domain, consumer.kind = main.domain, main.kind
+        if main.kind is OpClass.CONTRACTION and any(self.info[o].is_tiled for o in consumer.ops):
+            consumer.kind = OpClass.TILED
+        else:
+            consumer.domain, consumer.kind = main.domain, main.kind
         consumer.ops = sorted((*producer.ops, *consumer.ops), key=lambda o: self.order[id(o)])
         producer.merged_into = consumer
         self.ctx.remark("fuse", str(consumer), "one kernel", applied=True)

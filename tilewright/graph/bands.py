@@ -1,0 +1,62 @@
+"""Whether the tiles that a contraction reads are made band by band in its kernel, or all of them before it.
+
+By bands they stay in the second-level cache, but every band reads the other operand again. Made before, they are
+written to memory and read for each panel of columns; then all threads share the work of one band.
+"""
+
+from __future__ import annotations
+
+from tilewright.graph.match import shape_of, type_of
+from tilewright.ir.core import Op, Value
+from tilewright.ir.sym import Sym, ceildiv, sym
+
+BAND_SHARE = 0.4
+"""Of the second-level cache that a band may fill."""
+
+PANEL_BLOCKS = 2
+"""Blocks of columns that a kernel computes from one reading of the tiles."""
+
+TILE_TRAFFIC = 2
+"""Time of a byte of tiles, which are written and read once in a while, in that of a byte that is only streamed."""
+
+
+def tiles_by_bands(product: Op, l2: int) -> str:
+    """Why the tiles v [n, blocks, points, tiles, block] of `product`(v, u) should be made before it; "" when they
+    should be made by bands."""
+    v, u = product.operands
+    if len(v.users) > 1:
+        return "the tiles are needed elsewhere too"
+    bands = _bands(product, l2)
+    if bands is None:
+        fits = _is_within(_bytes(u), l2 // 2)
+        return "" if fits else "the image's size is not known, and many bands would read all filters again"
+    panels = shape_of(product.result)[1].value / PANEL_BLOCKS
+    again, stored = (bands - 1) * _bytes(u).value, TILE_TRAFFIC * (2 + panels) * _bytes(v).value
+    if again > stored:
+        megabytes = _bytes(v).value / 1e6
+        return f"bands would read {again / 1e6:.1f} MB of filters again; the tiles have {megabytes:.1f} MB"
+    fits = _is_within(_bytes(v), 3 * l2 // 4)
+    return "they fit the second-level cache, and threads share them there" if fits else ""
+
+
+def _bands(product: Op, l2: int) -> int | None:
+    """How many bands of whole rows of tiles there will be; None where the image's size is not known."""
+    v, output = product.operands[0], product.result.users[0]
+    images, blocks, points, _, block = shape_of(v)
+    m, height, width = (sym(output.attrs[key]) for key in ("m", "height", "width"))
+    rows, across = ceildiv(height, m), ceildiv(width, m)
+    if not (images * rows * across).is_const:
+        return None
+    row_bytes = (blocks + PANEL_BLOCKS) * points * block * type_of(v).dtype.bytes * across
+    room = max(1, int(BAND_SHARE * l2) // row_bytes.value)
+    length = max(n for n in range(1, min(room, rows.value) + 1) if rows.value % n == 0)
+    return int(images.value * rows.value // length)
+
+
+def _bytes(value: Value) -> Sym:
+    type = type_of(value)
+    return type.size * type.dtype.bytes
+
+
+def _is_within(size: Sym, limit: int) -> bool:
+    return size.is_const and size.value <= limit
