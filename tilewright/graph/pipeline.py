@@ -14,10 +14,12 @@ from tilewright.graph.fold import Fold
 from tilewright.graph.fuse import Fuse
 from tilewright.graph.layout import BlockChannels
 from tilewright.graph.side_by_side import MergeProducts
+from tilewright.graph.winograd import Winograd
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
-    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, Expand, LiftFactors, MergeProducts, BlockChannels, Fuse,
+    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, Expand, LiftFactors, MergeProducts, BlockChannels,
+    Winograd, Fuse,
 )  # fmt: skip
 
 PASSES: dict[str, type] = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
@@ -37,6 +39,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         LiftFactors(),
         MergeProducts(),
         BlockChannels(),
+        Winograd(),
         Fold(),
         Canonicalize(),
         Fold(),

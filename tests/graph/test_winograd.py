@@ -1,0 +1,173 @@
+"""Winograd's algorithm as a choice: where it is taken, where it is not and why, and that numbers do not change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.graph.programs import conv, inputs, kernels, ops, program, relu
+from tilewright.graph.fuse import Fuse
+from tilewright.graph.layout import BlockChannels
+from tilewright.graph.winograd import ConvShape, Machine, Winograd, choose
+from tilewright.ir.core import Module
+from tilewright.ir.passes import PassContext, run_passes
+from tilewright.ir.sym import var
+from tilewright.ir.verify import verify_func
+from tilewright.ops import contract as ct
+from tilewright.ops import elementwise as ew
+from tilewright.ops import view as vw
+from tilewright.ops.define import constant
+from tilewright.ops.interp import evaluate_func
+from tilewright.ops.spec import graph_spec
+from tilewright.options import Options
+from tilewright.target.named import parse_target
+
+N, H, W = var("n", 1), var("h", 3), var("w", 3)
+STEPS = ["winograd_input", "winograd_product", "winograd_output"]
+
+
+def transformed(module: Module, dims: int = 2, numerics: str = "default") -> PassContext:
+    """Block channels and choose algorithms; the results must stay those of float64 to a few roundings."""
+    arrays = inputs(module, dims)
+    wanted = evaluate_func(module.main, module, [a.astype(np.float64).astype(a.dtype) for a in arrays])
+    ctx = PassContext(parse_target("zen3"), Options(numerics=numerics))
+    check = lambda m: verify_func(m.main, graph_spec(m))  # noqa: E731
+    run_passes(module, [BlockChannels(), Winograd()], ctx, verify=check)
+    for a, b in zip(wanted, evaluate_func(module.main, module, arrays), strict=True):
+        assert np.abs(a - b).max() <= 3e-6 * np.abs(a).max()
+    return ctx
+
+
+def reasons(ctx: PassContext) -> list[str]:
+    return [r.message for r in ctx.remarks if r.stage == "winograd"]
+
+
+def test_a_convolution_becomes_three_steps_without_a_copy_for_its_padding() -> None:
+    module = program(lambda x: relu(conv(x, 32, 3)), (1, 32, 16, 16))
+    ctx = transformed(module)
+    assert ops(module) == ["block_channels", *STEPS, "max", "unblock_channels"]
+    (remark,) = [r for r in ctx.remarks if r.stage == "winograd"]
+    assert remark.applied and "of the direct convolution's time" in remark.message
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "pads"),
+    [(20, 24, ((1, 1), (1, 1))), (32, 40, ((0, 2), (1, 0))), (17, 32, ((0, 0), (0, 0)))],
+)
+def test_channels_need_not_fill_blocks_and_padding_may_be_uneven(
+    channels: int, filters: int, pads: tuple[tuple[int, int], tuple[int, int]]
+) -> None:
+    w = np.random.default_rng(3).standard_normal((filters, channels, 3, 3)).astype(np.float32)
+    module = program(
+        lambda x: ct.conv(x, constant(w), pads_begin=pads[0], pads_end=pads[1]), (2, channels, 18, 23)
+    )
+    transformed(module)
+    assert "winograd_product" in ops(module)
+
+
+@pytest.mark.parametrize("shape", [(N, 32, 12, 12), (1, 32, H, W), (N, 32, H, 9)])
+def test_sizes_may_be_unknown(shape: tuple[object, ...]) -> None:
+    module = program(lambda x: relu(conv(x, 32, 3)), shape)
+    transformed(module, dims=7)
+    assert "winograd_product" in ops(module)
+
+
+def test_padding_that_others_read_stays() -> None:
+    def body(x):
+        padded = vw.pad(relu(x), before=(0, 0, 1, 1), after=(0, 0, 1, 1))
+        return conv(padded, 32, 3, pad=0), ew.exp(padded)
+
+    module = program(body, (1, 32, 16, 16))
+    transformed(module)
+    assert "winograd_product" in ops(module) and "pad" in ops(module)
+
+
+def test_padding_with_other_numbers_is_not_taken_for_zeros() -> None:
+    def body(x):
+        return conv(
+            vw.pad(relu(conv(x, 32, 1)), before=(0, 0, 1, 1), after=(0, 0, 1, 1), value=2.0), 32, 3, pad=0
+        )
+
+    module = program(body, (1, 32, 16, 16))
+    transformed(module)
+    assert "winograd_product" in ops(module) and "pad" in ops(module)
+
+
+def test_strict_numerics_keep_the_direct_sum() -> None:
+    module = program(lambda x: relu(conv(x, 32, 3)), (1, 32, 16, 16))
+    ctx = transformed(module, numerics="strict")
+    assert "conv_blocked" in ops(module) and not set(STEPS) & set(ops(module))
+    assert reasons(ctx) == ["its roundings differ from those of the direct sum"]
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        (lambda x: conv(x, 32, 3, stride=2), (1, 32, 16, 16)),
+        (lambda x: conv(x, 32, 5), (1, 32, 16, 16)),
+        (lambda x: conv(x, 32, 1), (1, 32, 16, 16)),
+        (lambda x: conv(x, 32, 3, groups=2), (1, 32, 16, 16)),
+        (lambda x: conv(x, 32, 3, groups=32), (1, 32, 16, 16)),
+        (lambda x: ct.conv(x, constant(np.ones((32, 32, 3, 3), np.float32)), dilations=(2, 2)), (1, 32, 16, 16)),
+        (lambda x: conv(x, 32, 3), (1, 3, 16, 16)),
+    ],
+    ids=["stride", "5x5", "1x1", "groups", "depthwise", "dilation", "image"],
+)  # fmt: skip
+def test_other_convolutions_are_left_alone(body, shape) -> None:
+    module = program(body, shape)
+    ctx = transformed(module)
+    assert not set(STEPS) & set(ops(module))
+    assert reasons(ctx) == []
+
+
+ZEN3 = Machine(lanes=8, l2=512 << 10, l3=32 << 20)
+RESNET = 100 << 20  # bytes of weights
+
+
+@pytest.mark.parametrize(
+    ("shape", "m"),
+    [
+        (ConvShape(1, 56, 56, 64, 64, 16), 4),
+        (ConvShape(1, 28, 28, 128, 128, 16), 4),
+        (ConvShape(1, 416, 416, 16, 32, 16), 4),
+        (ConvShape(1, 1, 1, 512, 512, 16), 0),
+        (ConvShape(1, 2, 2, 256, 256, 16), 0),
+        (ConvShape(1, 4, 1, 64, 64, 16), 0),
+    ],
+)
+def test_the_estimate_weighs_products_against_filters_and_partial_tiles(shape: ConvShape, m: int) -> None:
+    choice = choose(shape, ZEN3, RESNET)
+    assert choice.m == m, choice.reason
+
+
+def test_filters_from_memory_ask_for_smaller_tiles() -> None:
+    """Large tiles have four times the filters of the direct sum: a small image does not pay for reading them."""
+    shape = ConvShape(1, 14, 14, 256, 256, 16)
+    slow_memory = choose(shape, Machine(lanes=16, l2=1 << 20, l3=32 << 20), RESNET)
+    all_in_cache = choose(shape, Machine(lanes=16, l2=64 << 20, l3=512 << 20), 9 << 20)
+    assert slow_memory.m < all_in_cache.m == 4
+
+
+def fused(size: int, filters: int) -> tuple[list[list[str]], list[str]]:
+    module = program(lambda x: relu(conv(x, filters, 3)), (1, 32, size, size))
+    ctx = PassContext(parse_target("zen3"), Options())
+    run_passes(module, [BlockChannels(), Winograd(), Fuse()], ctx)
+    return kernels(module), [r.message for r in ctx.remarks if "winograd_input into" in r.subject]
+
+
+def test_a_large_image_is_one_kernel_by_bands() -> None:
+    found, _ = fused(128, 32)
+    assert [*STEPS, "max"] in found
+
+
+def test_a_small_image_is_transformed_before() -> None:
+    found, said = fused(16, 32)
+    assert ["winograd_input"] in found
+    assert [*STEPS[1:], "max"] in found
+    assert said == ["they fit the second-level cache, and threads share them there"]
+
+
+def test_many_filters_are_read_once() -> None:
+    found, said = fused(48, 1024)
+    assert ["winograd_input"] in found
+    assert "MB of filters again" in said[0]
