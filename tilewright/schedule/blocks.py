@@ -97,11 +97,13 @@ def cost(large: Large, blocks: Blocks) -> float:
 
 
 def cost_without(large: Large, l2: int) -> float:
-    """The same for register tiles alone."""
+    """The same for register tiles alone: rows are read for each column tile, once where all columns fit the cache."""
     per_cycle = FMA_PORTS * large.lanes
     width = large.tile.columns * large.tile.lanes
-    fits = large.rows * large.depth * large.steps * large.element <= l2 // 2
-    reading_rows = 0.0 if fits else large.element / L3_BYTES_PER_CYCLE * per_cycle / width
+    column = large.depth * large.steps * large.element
+    rows_fit, columns_fit = large.rows * column <= l2 // 2, large.columns * width * column <= l2 // 2
+    columns = large.columns * width if columns_fit else width
+    reading_rows = 0.0 if rows_fit else large.element / L3_BYTES_PER_CYCLE * per_cycle / columns
     return reading_rows + APART_SHARE * large.apart + CROWDED_SHARE * large.crowded
 
 
