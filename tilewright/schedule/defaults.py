@@ -13,13 +13,14 @@ from tilewright.schedule.own_loops import schedule_own_loops
 from tilewright.schedule.rows import schedule_rows
 from tilewright.schedule.tiled import schedule_tiled
 from tilewright.schedule.trace import Schedule
+from tilewright.schedule.windows import schedule_windows
 from tilewright.target.target import Target
 
 _BY_KIND = {
     "attention": (schedule_attention, schedule_maps),
-    "contraction": (schedule_contraction, schedule_maps),
+    "contraction": (schedule_windows, schedule_contraction, schedule_maps),
     "tiled": (schedule_tiled, schedule_maps),
-    "reduce": (schedule_contraction, schedule_maps),
+    "reduce": (schedule_windows, schedule_contraction, schedule_maps),
     "row": (schedule_rows, schedule_maps),
     "map": (schedule_maps,),
     "irregular": (schedule_own_loops,),
