@@ -171,3 +171,13 @@ def test_many_filters_are_read_once() -> None:
     found, said = fused(48, 1024)
     assert ["winograd_input"] in found
     assert "MB of filters again" in said[0]
+
+
+def test_the_transform_of_the_data_does_not_join_the_convolution_before_it() -> None:
+    module = program(lambda x: relu(conv(relu(conv(x, 32, 1)), 32, 3)), (1, 32, 16, 16))
+    ctx = PassContext(parse_target("zen3"), Options())
+    run_passes(module, [BlockChannels(), Winograd(), Fuse()], ctx)
+    assert ["winograd_input"] in kernels(module)
+    two = program(lambda x: relu(conv(relu(conv(x, 32, 3)), 32, 3)), (1, 32, H, W))
+    run_passes(two, [BlockChannels(), Winograd(), Fuse()], ctx)
+    assert kernels(two).count([*STEPS, "max"]) == 2

@@ -75,7 +75,7 @@ def _type(op: Op, k: int) -> TensorType:
 
 def _map(op: Op, compute: Compute) -> OpInfo:
     if compute.tiles:
-        return OpInfo(OpClass.MAP, compute.shape, is_tiled=True, cost=len(compute.body.ops))
+        return _tiles(compute)
     loads = [o for o in compute.body.ops if o.name == "load"]
     others = [
         o for o in compute.body.ops if o.name not in ("load", "yield", "const", "index", "bind", "check")
@@ -96,6 +96,21 @@ def _map(op: Op, compute: Compute) -> OpInfo:
         reads_once=plain and not branches and all(covers),
         branches=branches,
         cost=len(others) + 8 * sum(o.name in COSTLY for o in others),
+    )
+
+
+def _tiles(compute: Compute) -> OpInfo:
+    loads = [o for o in compute.body.ops if o.name == "load"]
+    read = product(count for _, count in compute.domain) * len(loads)
+    once = all(read == product(o.operands[0].type.shape) for o in loads)  # type: ignore[attr-defined]
+    guarded = any(o.attrs.get("guard") for o in loads)
+    return OpInfo(
+        OpClass.MAP,
+        compute.shape,
+        is_tiled=True,
+        reads_once=once and not guarded,
+        branches=guarded,
+        cost=len(compute.body.ops),
     )
 
 

@@ -124,7 +124,7 @@ class _Fusion:
 
     def _rule(self, producer: Region, consumer: Region, value: Value, op: Op) -> str:
         if self.info[op].is_tiled:
-            return self._into_tiles(producer, value)
+            return self._into_tiles(producer, value, op)
         if producer.kind is OpClass.TILED:
             return self._after_tiles(producer, consumer)
         if consumer.kind in (OpClass.CONTRACTION, OpClass.TILED):
@@ -157,9 +157,10 @@ class _Fusion:
             return "the reordered tensor is needed elsewhere too"
         return ""
 
-    def _into_tiles(self, producer: Region, value: Value) -> str:
+    def _into_tiles(self, producer: Region, value: Value, op: Op) -> str:
         """Tiles are computed from a part of the sums of a contraction, as soon as these are complete."""
-        if producer.kind is not OpClass.CONTRACTION or any(self.info[o].is_index_map for o in producer.ops):
+        bare = all(self.info[o].is_tiled or self.info[o].kind is OpClass.CONTRACTION for o in producer.ops)
+        if producer.kind is not OpClass.CONTRACTION or not bare or not self.info[op].reads_once:
             return "its elements would be computed again for every tile"
         return "" if len(value.users) == 1 else "the sums are needed elsewhere too"
 
