@@ -32,8 +32,8 @@ SMALL = Caches(l1d=32 << 10, l2=48 << 10, l3=1 << 20)
 """So small a second-level cache that small matrices are cut into blocks."""
 
 LARGE = Large(
-    rows=1024, columns=32, depth=1024, steps=1, element=4, tile=Tile(13, 2, 16), apart=True, crowded=True,
-    exact=False, around=1, lanes=16, cores=2,
+    rows=1024, unit=13, columns=32, depth=1024, steps=1, element=4, windows=1.0, tile=Tile(13, 2, 16),
+    apart=True, crowded=True, exact=False, around=1, lanes=16, cores=2,
 )  # fmt: skip
 
 
@@ -72,6 +72,15 @@ WEIGHTS = {shape: data(*shape) for shape in ((256, 96), (256, 100), (250, 64), (
 POINTWISE = data(64, 128, 1, 1)
 
 
+WINDOWS = data(64, 64, 3, 3)
+
+
+def strided_windows(x: np.ndarray) -> np.ndarray:
+    """The sums over windows of 3x3 with stride 2."""
+    seen = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))[:, :, ::2, ::2]
+    return np.einsum("nchwij,ocij->nohw", seen, WINDOWS.astype(np.float64))
+
+
 def layer(*shape: int) -> Body:
     return lambda x: ew.max_(ew.add(contract.matmul(x, constant(WEIGHTS[shape])), 0.5), 0.0)
 
@@ -102,6 +111,11 @@ CASES: dict[str, tuple[Body, Callable[..., np.ndarray], tuple[np.ndarray, ...]]]
     ),
     "both operands computed": (
         lambda x, y: contract.matmul(x, y), lambda x, y: x @ y, (data(80, 256), data(256, 96)),
+    ),
+    "windows of images": (
+        lambda x: contract.conv(x, constant(WINDOWS), pads_begin=(1, 1), pads_end=(1, 1), strides=(2, 2)),
+        lambda x: strided_windows(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))),
+        (data(1, 64, 14, 14),),
     ),
     "points of images": (
         lambda x: contract.conv(x, constant(POINTWISE)),

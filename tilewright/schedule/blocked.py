@@ -72,7 +72,8 @@ def blocking_for(
     if len(row_operands) != 1 or not columns.is_const:
         return "it is not one operand's rows with a known number of columns"
     (load,) = row_operands
-    rows, size = extent_of(roles.row).value, element_bytes(load.operands[0])
+    line = 1 if roles.line is None else extent_of(roles.line).value
+    rows, size = line * extent_of(roles.row).value, element_bytes(load.operands[0])
     depth = product(extent_of(o) for o in stage.reduce).value
     width = tile.columns if roles.block is not None else tile.columns * tile.lanes
     tiles = -(-columns.value // width)
@@ -82,17 +83,21 @@ def blocking_for(
     extent = extent_of(stage.reduce[axis]).value
     row = loop_var(stage.axes[axis_of[roles.row]])
     run = _run_of(load, row, loop_var(stage.reduce[-1]), extent_of(stage.reduce[-1]).value)
+    around = known(product(extent_of(o) for o in roles.outer if o is not roles.line)) or 1
+    read = product(buffer_type(load.operands[0]).shape)
     large = Large(
         rows=rows,
+        unit=tile.rows if roles.line is None else extent_of(roles.row).value,
         columns=tiles,
         depth=extent,
         steps=depth // extent,
         element=size,
+        windows=max(1.0, around * rows * depth / read.value) if read.is_const else 1.0,
         tile=tile,
         apart=run > 0,
         crowded=_is_crowded(load, row, tile.rows),
         exact=roles.block is not None,
-        around=known(product(extent_of(o) for o in roles.outer)) or 1,
+        around=around,
         lanes=max(1, target.vector_bits // 8 // size),
         cores=target.cores,
     )
@@ -142,14 +147,14 @@ def tile_in_blocks(
     s.reorder(*outer, *inner)
     fused = s.fuse_at(accumulator, outer[-1], space="scratch", guard="loads")
     clearing, summing = _separate(s, stage, fused.copies)
-    around, nests = _tile_sums(s, stage, roles, axis_of, summing, fused.copies, tile, blocking)
+    around, rows, nests = _tile_sums(s, stage, roles, axis_of, summing, fused.copies, tile, blocking)
     parts = [s.partial_sums(fused.buffer, nest.depth[0]) for nest in nests]
     if blocking.run:
         is_split = extent_of(stage.reduce[blocking.axis]) != blocking.blocks.depth
         _copy_rows(s, around[0] if is_split else outer[-1], nests[0], tile, blocking.run)
     loops = [[*nest.depth, *nest.tile] for nest in nests]
     pack_constants(s, loops)
-    pack_columns(s, loops, nests[0].depth, [*outer, *around[:-1]], around[-1:])
+    pack_columns(s, loops, nests[0].depth, [*outer, *around], rows)
     vector = clearing[axis_of[roles.vector]]
     s.reorder(*(o for o in clearing if o is not vector), vector)
     s.simplify()
@@ -165,8 +170,8 @@ def tile_in_blocks(
 
 def _block_loops(s: Schedule, roles: Roles, tile: Tile, blocks: Blocks) -> tuple[list[Op], list[Op]]:
     """Split rows and columns into blocks: the loops over blocks, and those within one, vector last."""
-    outer = list(roles.outer)
-    row, block, vector = roles.row, roles.block, roles.vector
+    outer = [o for o in roles.outer if o is not roles.line]
+    line, row, block, vector = roles.line, roles.row, roles.block, roles.vector
     assert row is not None
     if block is not None and extent_of(block) != tile.columns * blocks.columns:
         parts = s.split(block, tile.columns * blocks.columns)
@@ -176,11 +181,15 @@ def _block_loops(s: Schedule, roles: Roles, tile: Tile, blocks: Blocks) -> tuple
         parts = s.split(vector, tile.columns * tile.lanes * blocks.columns)
         outer.append(parts.outer)
         vector = parts.inner
-    if extent_of(row) != blocks.rows:
+    if line is None and extent_of(row) != blocks.rows:
         parts = s.split(row, blocks.rows, tail="overlap")
         outer.append(parts.outer)
         row = parts.inner
-    return outer, [row, *([] if block is None else [block]), vector]
+    elif line is not None and extent_of(line) * extent_of(row) != blocks.rows:
+        parts = s.split(line, blocks.rows // extent_of(row).value, tail="overlap")
+        outer.append(parts.outer)
+        line = parts.inner
+    return outer, [o for o in (line, row, block, vector) if o is not None]
 
 
 def _separate(s: Schedule, stage: Stage, copies: dict[Op, Op]) -> tuple[list[Op], list[Op]]:
@@ -200,13 +209,14 @@ def _tile_sums(
     copies: dict[Op, Op],
     tile: Tile,
     blocking: Blocking,
-) -> tuple[list[Op], list[_Nest]]:
-    """Pieces of the depth outside, then column tiles, row tiles and the register tile: the loops around, and the nests
-    of the whole tiles and of the rows that are left."""
+) -> tuple[list[Op], list[Op], list[_Nest]]:
+    """Pieces of the depth outside, then column tiles, row tiles and the register tile: the loops over pieces and column
+    tiles, those over row tiles, and the nests of the whole tiles and of the rows that are left."""
     assert roles.row is not None
     row, vector = summing[axis_of[roles.row]], summing[axis_of[roles.vector]]
     columns = [summing[axis_of[roles.block]]] if roles.block is not None else []
-    rest = [o for o in summing if o not in (row, vector, *columns)]
+    lines = [summing[axis_of[roles.line]]] if roles.line is not None else []
+    rest = [o for o in summing if o not in (row, vector, *columns, *lines)]
     around: list[Op] = []
     depth = [copies[o] for o in stage.reduce]
     if extent_of(depth[blocking.axis]) != blocking.blocks.depth:
@@ -228,7 +238,7 @@ def _tile_sums(
         if tile.columns > 1:
             lanes = s.split(vector, tile.lanes)
             columns, vector = [lanes.outer], lanes.inner
-    s.reorder(*rest, *around, row, *depth, *columns, vector)
+    s.reorder(*rest, *around, *lines, row, *depth, *columns, vector)
     parts = s.split(row, tile.rows, tail="peel")
     nests = [_Nest(depth, [parts.inner, *columns, vector])]
     if parts.tail is not None:
@@ -236,7 +246,7 @@ def _tile_sums(
         nests.append(_Nest(chain[1 : 1 + len(depth)], [chain[0], *chain[1 + len(depth) :]]))
     for nest in nests:
         s.reorder(*nest.depth, *nest.tile)
-    return [*around, parts.outer], nests
+    return around, [*lines, parts.outer], nests
 
 
 def _copy_rows(s: Schedule, loop: Op, nest: _Nest, tile: Tile, run: int) -> None:

@@ -41,17 +41,21 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A contraction to be cut: `rows`, `columns` (in tiles of `tile.columns` vectors), `depth` of the outermost
-    reduction axis, each step of which is `steps` steps in all; elements of `element` bytes. `apart` says that the rows
-    of a tile lie far from each other (in blocks they are copied), `crowded` that they share few sets of the first-level
-    cache, `exact` that the columns of a block must divide all. `around` counts the contractions of this size in the
-    kernel, `lanes` the elements of a register, `cores` those that share the work."""
+    """A contraction to be cut: `rows`, which only whole multiples of `unit` may be cut into; `columns`, in tiles of
+    `tile.columns` vectors; `depth` of the outermost reduction axis, each step of which is `steps` steps in all.
+
+    Elements have `element` bytes, and those of the rows' operand are used by `windows` steps and rows on average.
+    `apart` says that the rows of a tile lie far from each other (in blocks they are copied), `crowded` that they share
+    few sets of the first-level cache, `exact` that the columns of a block must divide all. `around` counts the
+    contractions of this size in the kernel, `lanes` the elements of a register, `cores` those that share the work."""
 
     rows: int
+    unit: int
     columns: int
     depth: int
     steps: int
     element: int
+    windows: float
     tile: Tile
     apart: bool
     crowded: bool
@@ -66,7 +70,7 @@ def choose_blocks(large: Large, l2: int) -> Blocks | None:
     """The cheapest blocks that fit `l2` bytes of second-level cache; None when none does."""
     candidates = [
         Blocks(rows, columns, depth)
-        for rows in _near_equal(large.rows, large.tile.rows)
+        for rows in _near_equal(large.rows, large.unit)
         for depth in _pieces(large)
         for columns in _columns(large)
     ]
@@ -78,7 +82,8 @@ def footprint(large: Large, blocks: Blocks) -> int:
     """Bytes of a block's rows and sums, and of two panels of columns."""
     width = large.tile.columns * large.tile.lanes
     depth = blocks.depth * large.steps
-    return large.element * (blocks.rows * (depth + blocks.columns * width) + 2 * depth * width)
+    rows, sums = int(blocks.rows * depth / large.windows), blocks.rows * blocks.columns * width
+    return large.element * (rows + sums + 2 * depth * width)
 
 
 def cost(large: Large, blocks: Blocks) -> float:
@@ -87,7 +92,7 @@ def cost(large: Large, blocks: Blocks) -> float:
     width = blocks.columns * large.tile.columns * large.tile.lanes
     depth = blocks.depth * large.steps
     near, far = large.element / L2_BYTES_PER_CYCLE, large.element / L3_BYTES_PER_CYCLE
-    reading_rows = (far + (near if large.apart else 0)) * per_cycle / width
+    reading_rows = (far + (near if large.apart else 0)) * per_cycle / width / large.windows
     adding_up = 2 * near * per_cycle / depth
     reading_panels = PANEL_SHARE * far * per_cycle / blocks.rows
     rounds = _count(large, blocks)
@@ -97,14 +102,18 @@ def cost(large: Large, blocks: Blocks) -> float:
 
 
 def cost_without(large: Large, l2: int) -> float:
-    """The same for register tiles alone: rows are read for each column tile, once where all columns fit the cache."""
+    """The same for register tiles alone: rows are read for each column tile, once where all columns fit the cache, and
+    a panel for each row tile."""
     per_cycle = FMA_PORTS * large.lanes
     width = large.tile.columns * large.tile.lanes
     column = large.depth * large.steps * large.element
-    rows_fit, columns_fit = large.rows * column <= l2 // 2, large.columns * width * column <= l2 // 2
-    columns = large.columns * width if columns_fit else width
-    reading_rows = 0.0 if rows_fit else large.element / L3_BYTES_PER_CYCLE * per_cycle / columns
-    return reading_rows + APART_SHARE * large.apart + CROWDED_SHARE * large.crowded
+    rows_fit = large.rows * column / large.windows <= l2 // 2
+    columns = large.columns * width if large.columns * width * column <= l2 // 2 else width
+    far = large.element / L3_BYTES_PER_CYCLE * per_cycle
+    reading_rows = 0.0 if rows_fit else far / columns / large.windows
+    panel_fits = width * column <= L2_SHARE / 2 * l2
+    reading_panels = 0.0 if panel_fits else PANEL_SHARE * far / large.tile.rows
+    return reading_rows + reading_panels + APART_SHARE * large.apart + CROWDED_SHARE * large.crowded
 
 
 def _count(large: Large, blocks: Blocks) -> int:
@@ -112,11 +121,11 @@ def _count(large: Large, blocks: Blocks) -> int:
     return large.around * -(-large.rows // blocks.rows) * -(-large.columns // blocks.columns)
 
 
-def _near_equal(rows: int, tile: int) -> Iterator[int]:
-    """Rows of a block where all rows make 1, 2, ... near-equal blocks of whole tiles."""
+def _near_equal(rows: int, unit: int) -> Iterator[int]:
+    """Rows of a block where all rows make 1, 2, ... near-equal blocks of whole units."""
     seen = set()
-    for blocks in range(1, rows // (2 * tile) + 1):
-        block = rows if blocks == 1 else min(rows, -(-rows // blocks // tile) * tile)
+    for blocks in range(1, max(1, rows // (2 * unit)) + 1):
+        block = rows if blocks == 1 else min(rows, -(-rows // blocks // unit) * unit)
         if block not in seen:
             seen.add(block)
             yield block

@@ -51,8 +51,9 @@ def tile_contraction(s: Schedule, stage: Stage, loops: list[Op], accumulator: Va
         return
     column_tile, row_tile, inner = _tile_loops(s, roles, tile)
     around = _outer_order(stage, roles, axis_of, column_tile, row_tile, target)
-    if not around:
-        raise ScheduleError("every axis of the contraction is in its register tile")
+    if not around:  # all of it is one tile; the sums still need a loop to be computed in
+        whole = s.split(inner[0], extent_of(inner[0]).value)
+        around, inner[0] = [whole.outer], whole.inner
     s.reorder(*around, *inner)
     costly = any(op.name in COSTLY for op in inner[-1].walk())
     deep = is_deep(stage.reduce)
@@ -93,8 +94,7 @@ def _outer_order(
     types = [buffer_type(load.operands[0]) for load in vector]
     sizes = [product(type.shape) * type.dtype.bytes for type in types]
     streams = any(not size.is_const or size.value > target.caches.l2 // 2 for size in sizes)
-    moving = {o: operands_moving(stage, axis_of.get(o)) for o in roles.outer}
-    batch = [o for o in roles.outer if moving[o] & vector]
+    batch = [o for o in roles.outer if operands_moving(stage, axis_of.get(o)) & vector]
     space = [o for o in roles.outer if o not in batch]
     return [*batch, *columns, *space, *rows] if streams else [*batch, *space, *columns, *rows]
 

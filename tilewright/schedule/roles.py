@@ -21,12 +21,14 @@ VECTOR_BYTES = 64
 
 @dataclass(eq=False)
 class Roles:
-    """Which loop of the last stage plays which part. `block` is a column axis that the layout itself has."""
+    """Which loop of the last stage plays which part. `block` is a column axis that the layout itself has; `line`, one
+    of the outer loops, moves the same operand as `row`: as the lines of an image do."""
 
     vector: Op
     row: Op | None
     block: Op | None
     outer: list[Op]
+    line: Op | None
 
 
 def one_nest(s: Schedule, lowered: Lowered) -> tuple[Stage, list[Op], Value]:
@@ -76,7 +78,11 @@ def assign_roles(stage: Stage, loops: list[Op], accumulator: Value, axis_of: dic
         if moved[o] - with_vector or (len(with_vector) > 1 and moved[o]):
             row = o
     outer = [o for o in loops if o not in (vector, row, block)]
-    return Roles(vector, row, block if block is not row else None, outer)
+    line = None
+    if row is not None and not moved[row] & with_vector:
+        lines = [o for o in outer if o in live and extent_of(o).is_const and moved[o] == moved[row]]
+        line = lines[-1] if lines else None
+    return Roles(vector, row, block if block is not row else None, outer, line)
 
 
 def element_bytes(buffer: Value) -> int:
