@@ -218,7 +218,7 @@ def test_each_lane_has_its_own_registers() -> None:
     np.testing.assert_allclose(y, np.maximum(x, 0).sum(0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("lanes", [4, 12, 16, 32])
+@pytest.mark.parametrize("lanes", [1, 3, 4, 12, 16, 32])
 @pytest.mark.parametrize("combine", ["add", "max"])
 def test_lanes_reduce(lanes: int, combine: str) -> None:
     from tilewright.ir.types import ScalarType

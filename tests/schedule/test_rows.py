@@ -44,6 +44,12 @@ def test_sums_run_in_several_vectors() -> None:
     assert [o.operands[0].type.size.value for o in sums] == [64, 64]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("width", [9, 17, 65, 513])
+def test_one_element_left_over_is_no_vector(width: int) -> None:
+    sums = [o for o in softmax_kernel(width).body.walk() if o.name == "lanes_reduce"]
+    assert sums and all(o.operands[0].type.size.value > 1 for o in sums)  # type: ignore[union-attr]
+
+
 def test_a_softmax_passes_over_its_row_three_times_without_scratch_for_it() -> None:
     kernel = softmax_kernel(384)
     (row,) = (o for o in loops_in(kernel.body) if kind_of(o) == "parallel")

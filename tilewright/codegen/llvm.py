@@ -12,7 +12,7 @@ from tilewright.codegen.checks import DIVISION_BY_ZERO, Check, KernelChecks, rep
 from tilewright.codegen.convert import convert
 from tilewright.codegen.indices import TRUE, Flag, Indices, Iota, Wide
 from tilewright.codegen.integers import is_zero, safe_divisor, zero_where
-from tilewright.codegen.lanes import Reg, literal, memory_type
+from tilewright.codegen.lanes import Reg, literal, memory_type, vector
 from tilewright.codegen.memory import Buffer, Guard, Memory, stored_as
 from tilewright.codegen.scalars import apply_scalar, horizontal
 from tilewright.codegen.text import Text
@@ -388,9 +388,8 @@ class _Kernel:
         buffer = self.buffers[op.operands[0]]
         count = product(buffer.type.shape).value * buffer.private
         element = buffer.type.dtype
-        name = self.text.emit(
-            f"load <{count} x {memory_type(element)}>, ptr {buffer.pointer}, align {element.bytes}"
-        )
+        stored = vector(memory_type(element), count)
+        name = self.text.emit(f"load {stored}, ptr {buffer.pointer}, align {element.bytes}")
         lanes = self.memory.from_memory(Reg(name, stored_as(element), count), element)
         self.values[op.result] = horizontal(self.text, op.attrs["combine"], lanes)
 

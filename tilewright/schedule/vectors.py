@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import ONE
 from tilewright.ir.types import ScalarType
 from tilewright.loops.nest import body_of, extent_of, is_loop, kind_of
 from tilewright.loops.vectorize import MAX_LANES
@@ -89,8 +90,7 @@ def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     while 2 * wide <= min(MAX_LANES, SUMS * lanes) and not (extent.is_const and extent.value < 2 * wide):
         wide *= 2
     rest = s.vectorize_reduction(loop, wide, loop, tail="peel").tail
-    while rest is not None:
-        left = extent_of(rest)
+    while rest is not None and (left := extent_of(rest)) is not ONE:
         if not left.is_const:
             if target.masked_memory:
                 s.vectorize_reduction(rest, lanes, rest, tail="guard")
