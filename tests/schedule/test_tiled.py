@@ -109,6 +109,7 @@ LAYERS = (
     Layer("any size", m=2, filters=16, free="hw", size=(5, 6), residual=True, bands=True),
     Layer("any size, no padding", m=2, filters=16, free="nhw", size=(6, 5), before=(0, 0), after=(0, 0), bands=True),
     Layer("any width", m=2, filters=16, free="w", size=(4, 5), bands=True),
+    Layer("any height", m=2, filters=16, free="h", size=(5, 4), bands=True),
     Layer("costly epilogue", m=2, size=(3, 4), epilogue="silu"),
 )  # fmt: skip
 IDS = [layer.name for layer in LAYERS]

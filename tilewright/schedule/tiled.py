@@ -147,7 +147,7 @@ def _band(counts: Sequence[Sym], tile_bytes: Sym, target: Target) -> list[int | 
     if not across.is_const:
         return [1, None]
     if room >= across.value:
-        return [_even(rows, room // across.value, target.cores), None]
+        return [_even(rows, room // across.value, target.cores) if rows.is_const else 1, None]
     lengths = [n for n in divisors(across) if n >= min(FEWEST_TILES, across.value)]
     return [1, max([n for n in lengths if n <= room], default=lengths[0])]
 
