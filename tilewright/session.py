@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,19 @@ from tilewright.target.named import parse_target
 
 CHUNK = 1 << 22
 DEFAULT_LIMIT = 4 << 30
+
+
+_PACKAGE = Path(tilewright.__file__).parent
+
+
+@lru_cache(maxsize=1)
+def compiler_stamp(package: Path) -> str:
+    """What identifies the compiler: versions, and for a checkout that is worked on the state of its files."""
+    digest = hashlib.blake2b(digest_size=20)
+    for path in sorted(package.rglob("*.py")):
+        stat = path.stat()
+        digest.update(f"{path.relative_to(package)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
+    return f"{tilewright.__version__};llvmlite {version('llvmlite')};{digest.hexdigest()}"
 
 
 def default_folder() -> Path:
@@ -45,7 +60,7 @@ class Session:
         digest = hashlib.blake2b(digest_size=20)
         target = parse_target(options.target)
         shapes = sorted(request.shapes.items())
-        stamp = f"{tilewright.__version__};{target!r};{options.fingerprint()};{shapes!r}"
+        stamp = f"{compiler_stamp(_PACKAGE)};{target!r};{options.fingerprint()};{shapes!r}"
         digest.update(stamp.encode())
         for name, array in sorted(request.constants.items()):
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
