@@ -142,6 +142,22 @@ def test_value_bounds_and_text_of_random_expressions(seed: int) -> None:
         assert parse_sym(str(e), VARIABLES.__getitem__) is e, str(e)
 
 
+@pytest.mark.parametrize("groups", [2, 3, 4, 8])
+@pytest.mark.parametrize("channels", [24, 48, 116])
+@pytest.mark.parametrize("q", [4, 6, 16, 24, 48, 96])
+def test_remainders_of_shuffled_channels(groups: int, channels: int, q: int) -> None:
+    """Digits of a number in other order: a sum that has both x // groups and x % groups."""
+    for size in (1, channels // groups, channels):
+        x = var("x", 0, channels * groups - 1)
+        for shift in (0, -size):
+            e = (x // groups + size * (x % groups) + shift) % q
+            values = range(channels * groups)
+            expected = [(v // groups + size * (v % groups) + shift) % q for v in values]
+            assert [e.evaluate({"x": v}) for v in values] == expected
+            assert parse_sym(str(e), {"x": x}.__getitem__) is e, str(e)
+            assert e % q is e
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_numpy_evaluation_is_elementwise_evaluation(seed: int) -> None:
     rng = random.Random(2000 + seed)
@@ -215,6 +231,8 @@ def test_affine_split_reproduces_the_expression(seed: int) -> None:
         ((N // 4) // 8, N // 32),
         ((N + 35) // 16, (N + 3) // 16 + 2),
         ((N % 16) % 4, N % 4),
+        ((I // 2 + 24 * (I % 2)) % 48, I // 2 + 24 * (I % 2)),
+        ((IO // 2 + 24 * (IO % 2)) % 16, (IO // 2 + 24 * IO) % 16),
         ((N * IO + N) // N, IO + 1),
         ((N + 1) * (IO + 2) // (N + 1), IO + 2),
         ((64 * N) // (8 * N), const(8)),

@@ -532,19 +532,10 @@ def _fixed_quotient(x: Sym, q: int) -> int | None:
 def _split_coarse(x: Sym, q: int) -> tuple[int, Sym, Sym] | None:
     """(g, coarse, fine) with x == g*coarse + fine, g > 1 a divisor of q, 0 <= fine < g; None where there is none."""
     for g in sorted({gcd(coef, q) for mono, coef in x.terms if mono is not ONE} - {1}, reverse=True):
-        coarse: Terms = {}
-        fine: Terms = {}
-        for mono, coef in x.terms:
-            if mono is ONE:
-                coarse[ONE], fine[ONE] = divmod(coef, g)
-            elif coef % g == 0:
-                coarse[mono] = coef // g
-            else:
-                fine[mono] = coef
-        remainder = sum_of(fine)
-        lo, hi = remainder.interval
+        coarse, fine = _split_const_multiples(x, g)
+        lo, hi = fine.interval
         if lo >= 0 and hi < g:
-            return g, sum_of(coarse), remainder
+            return g, coarse, fine
     return None
 
 
@@ -582,18 +573,24 @@ def _mod_const(x: Sym, q: int) -> Sym:
         raise ZeroDivisionError(f"'{x}' modulo zero")
     if q < 0:
         return -_mod_const(-x, -q)
-    _, x = _split_const_multiples(_without_inner_mods(x, q), q)
-    if (fixed := _fixed_quotient(x, q)) is not None:
-        return x - fixed * q
-    if (split := _split_coarse(x, q)) is not None:
-        g, coarse, fine = split
-        return g * _mod_const(coarse, q // g) + fine
+    for form in dict.fromkeys((x, _without_inner_mods(x, q))):  # the first has tighter bounds
+        _, x = _split_const_multiples(form, q)
+        if (fixed := _fixed_quotient(x, q)) is not None:
+            return x - fixed * q
+        if (split := _split_coarse(x, q)) is not None:
+            g, coarse, fine = split
+            return g * _mod_const(coarse, q // g) + fine
     return intern("mod", mod, (x, const(q)))
 
 
 def _without_inner_mods(x: Sym, q: int) -> Sym:
     """x, or an expression of the same remainder by q, in which c*(y % a) is c*y where q divides c*a."""
-    for mono, coef in x.terms:
-        if mono.kind == "mod" and mono.args[1].is_const and coef * mono.args[1].value % q == 0:
-            return _without_inner_mods(x + coef * (mono.args[0] - mono), q)
-    return x
+    terms = dict(x.terms)  # not made a sum between the steps: one that also has y//a would take y % a back
+    while inner := [mono for mono, coef in terms.items() if _drops_out(mono, coef, q)]:
+        _accumulate(terms, inner[0].args[0], ONE, terms.pop(inner[0]))
+    return x if terms == dict(x.terms) else sum_of(terms)
+
+
+def _drops_out(mono: Sym, coef: int, q: int) -> bool:
+    """Whether the monomial is y % a, where q divides coef*a."""
+    return mono.kind == "mod" and mono.args[1].is_const and coef * mono.args[1].value % q == 0
