@@ -175,3 +175,16 @@ def test_a_deep_layer_is_blocked_packed_prefetched_and_parallel() -> None:
 def test_a_layer_whose_rows_fit_is_not_blocked() -> None:
     roomy = replace(parse_target("x86-64-v4"), caches=Caches(), cores=2)
     assert not is_blocked(kernel_of("points of images", roomy))
+
+
+def prefetches(rows: int) -> bool:
+    """Whether a layer over so many rows asks for its weights, which exceed the cache, ahead of time."""
+    module = oracle.build([tensor(dt.f32, (rows, 256))], layer(256, 96))
+    ctx = PassContext(with_small_cache(parse_target("x86-64-v4")))
+    Fuse().run(module, ctx)
+    schedule_regions(module, ctx.target, ctx.remarks)
+    return any(op.name == "prefetch" for f in module.funcs.values() if f.level == "loops" for op in f.body.walk())
+
+
+def test_weights_are_asked_for_ahead_where_they_are_read_again() -> None:
+    assert prefetches(rows=64) and not prefetches(rows=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
-from tilewright.loops.nest import buffer_type, extent_of, loop_var
+from tilewright.loops.nest import buffer_type, enclosing_loops, extent_of, kind_of, loop_var
 from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, stride_in
 from tilewright.schedule.packing import packing_for
@@ -83,8 +83,9 @@ def _is_reused(rows: Sequence[Op]) -> bool:
 
 def prefetch_panels(s: Schedule, depth: Op, around: Sequence[Op], target: Target) -> None:
     """While one panel of a packed operand is used, bring the next one from far memory into the second-level cache:
-    a panel is read faster than that memory delivers, and then again for each tile of rows. `depth` is the innermost
-    reduction loop; it is split in steps long enough to ask for whole cache lines."""
+    a panel is read faster than that memory delivers, and then again for each tile of rows. A panel that is read once is
+    left to the hardware, which follows one stream well. `depth` is the innermost reduction loop; it is split in steps
+    long enough to ask for whole cache lines."""
     if depth.parent is None:  # of no rows nothing is left
         return
     packed = [s.func.args[index] for index in s.func.attrs.get("packed", {})]
@@ -92,7 +93,7 @@ def prefetch_panels(s: Schedule, depth: Op, around: Sequence[Op], target: Target
     far = [load for load in loads if _bytes_of(load.operands[0]) > target.caches.l2 // 2]
     for load in far:
         moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
-        if not moving:
+        if not moving or not _is_read_again(load, moving[-1]):
             continue
         steps = extent_of(depth).value if extent_of(depth).is_const else 1
         run = max(d for d in range(1, LONGEST_RUN + 1) if steps % d == 0)
@@ -102,6 +103,13 @@ def prefetch_panels(s: Schedule, depth: Op, around: Sequence[Op], target: Target
             s.prefetch(load, moving[-1])
         except ScheduleError:
             continue
+
+
+def _is_read_again(load: Op, loop: Op) -> bool:
+    """Whether one round of `loop` reads the same elements several times, for other rows."""
+    around = enclosing_loops(load)
+    within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == "serial" and extent_of(o) != 1]
+    return any(stride_in(load, loop_var(o)) == 0 for o in within)
 
 
 def _bytes_of(operand: Value) -> int:
