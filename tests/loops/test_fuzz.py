@@ -17,6 +17,7 @@ from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.verify import verify_func
 from tilewright.loops.cache import cache, cache_write
+from tilewright.loops.clamp import clamp
 from tilewright.loops.cost import iterations
 from tilewright.loops.fission import fission
 from tilewright.loops.fuse_at import fuse_at
@@ -126,11 +127,14 @@ STEP_KINDS: dict[str, Callable[[Func, random.Random], object]] = {
     ),
     "cache": do_cache,
     "cache_write": lambda f, r: cache_write(f, any_buffer(f, r)),
-    "partial_sums": lambda f, r: partial_sums(f, any_buffer(f, r), any_loop(f, r), r.choice(["reg", "scratch"])),
+    "partial_sums": lambda f, r: partial_sums(
+        f, any_buffer(f, r), any_loop(f, r), r.choice(["reg", "scratch"])
+    ),
     "pack": do_pack,
     "pack_argument": do_pack_argument,
     "vectorize": lambda f, r: vectorize(f, any_loop(f, r), r.choice([None, 2, 3, 4]), r.choice(TAILS)),
     "vectorize_reduction": do_reduction,
+    "clamp": lambda f, r: clamp(f, any_loop(f, r)),
     "unroll": lambda f, r: unroll(f, any_loop(f, r)),
     "parallel": lambda f, r: parallel(f, any_loop(f, r)),
     "simplify": lambda f, r: simplify(f),

@@ -68,8 +68,8 @@ BROKEN = {
     "needs 1 index expressions for global f64[8]": lambda t, x, y: t.builder.emit(
         "load", [x.value], [F64], {"idx": (sym(0), sym(0))}
     ),
-    "a guarded load has a number as 'other'": lambda t, x, y: t.builder.emit(
-        "load", [x.value], [F64], {"idx": (sym(0),), "guard": (ge0(var("n") - 2),)}
+    "the 'other' of a guarded load is a number": lambda t, x, y: t.builder.emit(
+        "load", [x.value], [F64], {"idx": (sym(0),), "guard": (ge0(var("n") - 2),), "other": "zero"}
     ),
     "gives f64, not f32": lambda t, x, y: t.builder.emit(
         "load", [x.value], [ScalarType(dt.f32)], {"idx": (sym(0),)}

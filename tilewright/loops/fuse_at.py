@@ -68,7 +68,8 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
     variables. They are copied; the originals go when nobody else reads the buffer, so a buffer with several
     consumers is fused into one after the other. Where the region may reach beyond what the producers
     compute, guard="if" puts a condition around their bodies and guard="loads" around their loads only (the
-    surplus elements are then computed from zeros and never read). ScheduleError when the buffer is an
+    surplus elements are then computed from any values and never read; where they are read for surplus elements of
+    another buffer, that load needs no condition any more). ScheduleError when the buffer is an
     argument, when a producer also writes something else or reads what is written in between, when the nest of
     `loop` writes the buffer as well, or when the region is not known.
     """
@@ -91,6 +92,8 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
     made = _Fusion(func, buffer, loop, region, space, guard).run(stages)
     for access in reads:
         redirect(access.op, made.buffer, region.start)
+        if guard == "loads":
+            _drop_spare_guard(access.op)
     _drop_if_unread(buffer, stages)
     return made
 
@@ -249,7 +252,13 @@ class _Fusion:
                 own = tuple(c for v, listed in conditions.items() if v in used for c in listed)
                 if own:
                     op.attrs["guard"] = (*own, *op.attrs.get("guard", ()))
-                    op.attrs.setdefault("other", 0)
+
+
+def _drop_spare_guard(load: Op) -> None:
+    """A load that may give any value where its condition does not hold gives what the tile holds there: it has that
+    element, and all of its elements are computed."""
+    if "other" not in load.attrs:
+        load.attrs.pop("guard", None)
 
 
 def _divides_integers(op: Op) -> bool:

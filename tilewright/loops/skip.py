@@ -40,7 +40,8 @@ def _skip(store: Op) -> bool:
         return False
     load.attrs["guard"] = tuple(c for c in guard if c not in shared)
     if not load.attrs["guard"]:
-        del load.attrs["guard"], load.attrs["other"]
+        del load.attrs["guard"]
+        load.attrs.pop("other", None)
     put_ops(block, [new_if(shared, list(block.ops))])
     return True
 
@@ -65,4 +66,9 @@ def _neutral_loads(found: Accumulation) -> list[Op]:
 
 def _is_guarded(value: Value, other: float | int) -> bool:
     op = value.op
-    return op is not None and op.name == "load" and bool(op.attrs.get("guard")) and op.attrs["other"] == other
+    return (
+        op is not None
+        and op.name == "load"
+        and bool(op.attrs.get("guard"))
+        and op.attrs.get("other", other) == other
+    )

@@ -130,8 +130,8 @@ def _load_rule(op: Op) -> str | None:
         return wrong
     type = op.operands[0].type
     assert isinstance(type, BufferType)
-    if op.attrs.get("guard") and not isinstance(op.attrs.get("other"), int | float):
-        return "a guarded load has a number as 'other'"
+    if not isinstance(op.attrs.get("other", 0), int | float):
+        return "the 'other' of a guarded load is a number, or absent where any value will do"
     return None if op.result.type == ScalarType(type.dtype) else f"gives {type.dtype}, not {op.result.type}"
 
 

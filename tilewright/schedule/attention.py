@@ -356,6 +356,7 @@ def _mark_tile(s: Schedule, nest: _Nest) -> None:
         s.vectorize(vector)
     for loop in others:
         if loop.parent is not None:
+            s.clamp(loop)
             s.unroll(loop)
 
 

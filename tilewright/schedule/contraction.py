@@ -179,4 +179,5 @@ def _mark_tile(s: Schedule, nest: Nest, *, unrolled: bool = True) -> None:
         s.vectorize(vector)
     for loop in others:
         if loop.parent is not None and unrolled:
+            s.clamp(loop)
             s.unroll(loop)

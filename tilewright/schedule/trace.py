@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.loops.cache import Cached, cache, cache_write
+from tilewright.loops.clamp import clamp
 from tilewright.loops.compute_in import compute_in
 from tilewright.loops.fission import Fission, fission
 from tilewright.loops.fuse_at import Fused, fuse_at
@@ -104,6 +105,9 @@ class Schedule:
 
     def prefetch(self, load: Op, loop: Op) -> list[Op]:
         return self._do(prefetch, load, loop)
+
+    def clamp(self, loop: Op) -> Op:
+        return self._do(clamp, loop)
 
     def unroll(self, loop: Op) -> Op:
         return self._do(unroll, loop)
