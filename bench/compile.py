@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tilewright
-from tilewright.compiler import compile as compile_model
+from tilewright.api import compile as compile_model
 from tilewright.frontends.onnx import load_onnx
 from tilewright.session import Session
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tilewright.compiler import compile as compile
+    from tilewright.api import compile as compile
     from tilewright.options import Options as Options
     from tilewright.runtime import Model as Model
     from tilewright.runtime import load as load
     from tilewright.runtime.errors import TilewrightError as TilewrightError
 
 _HOMES = {
-    "compile": "tilewright.compiler",
+    "compile": "tilewright.api",
     "Options": "tilewright.options",
     "Model": "tilewright.runtime",
     "load": "tilewright.runtime",

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from tilewright import link
 from tilewright.codegen.emit import ObjectMaker, Unit
@@ -25,53 +20,16 @@ from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.storage import assign_storage
 from tilewright.ops.spec import graph_spec
 from tilewright.options import Options, Request
-from tilewright.runtime import Artifact, Model
+from tilewright.runtime import Artifact
 from tilewright.schedule.kernels import schedule_regions
-from tilewright.session import Session
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
 
-def compile(
-    model: str | Path | bytes | Any,
-    *,
-    options: Options | None = None,
-    constants: Mapping[str, np.ndarray] | None = None,
-    shapes: Mapping[str, Sequence[int | str]] | None = None,
-    session: Session | None = None,
-    **fields: Any,
-) -> Model:
-    """Compile an ONNX model (a path, bytes or ModelProto) for this machine and return it ready to run.
-
-    `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
-    values, `shapes` fixes or names the dims of inputs. Raises ModelError, UnsupportedError, OptionError.
-    """
-    chosen = Options.of(options, **fields)
-    return Model(
-        compile_artifact(model, options=chosen, constants=constants, shapes=shapes, session=session),
-        chosen.threads,
-    )
-
-
-def compile_artifact(
-    model: str | Path | bytes | Any,
-    *,
-    options: Options,
-    constants: Mapping[str, np.ndarray] | None = None,
-    shapes: Mapping[str, Sequence[int | str]] | None = None,
-    session: Session | None = None,
-) -> Artifact:
-    """As `compile`, but only what a file holds: it may be for another machine than this one."""
-    request = Request.of(model, constants, shapes)
-    session = session or Session()
-    key = session.key(request, options) if options.cache else None
-    artifact = session.find(key) if key else None
-    if artifact is None:
-        module = load_onnx(request.model, constants=request.constants, shapes=request.shapes)
-        artifact = compile_module(module, options, parse_target(options.target))
-        if key:
-            session.keep(key, artifact)
-    return artifact
+def compile_request(request: Request, options: Options) -> Artifact:
+    """From the model's file on, without the cache. Raises ModelError, UnsupportedError, OptionError."""
+    module = load_onnx(request.model, constants=request.constants, shapes=request.shapes)
+    return compile_module(module, options, parse_target(options.target))
 
 
 def compile_module(module: Module, options: Options, target: Target) -> Artifact:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
@@ -108,14 +109,22 @@ class Session:
                 path.unlink(missing_ok=True)
 
 
+def _digest_of(path: Path, start: int) -> bytes:
+    """Of one piece of a file."""
+    with open(path, "rb") as f:
+        f.seek(start)
+        return hashlib.blake2b(f.read(CHUNK)).digest()
+
+
 def _add_model(digest: Any, model: Path | bytes | Any) -> None:
     """Hash the model's bytes; of a file with external data also sizes and times of the files beside it."""
     if isinstance(model, bytes):
         digest.update(model)
     elif isinstance(model, Path):
-        with open(model, "rb") as f:
-            while chunk := f.read(CHUNK):
-                digest.update(chunk)
+        size = model.stat().st_size
+        with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
+            for part in pool.map(lambda start: _digest_of(model, start), range(0, size, CHUNK)):
+                digest.update(part)
         for other in sorted(model.parent.iterdir()):
             if other.is_file() and other != model:
                 stat = other.stat()

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from tilewright.api import compile_artifact
 from tilewright.cli.models import (
     ARTEFACT_SUFFIX,
     compile_fields,
@@ -17,7 +18,6 @@ from tilewright.cli.models import (
     need_source,
 )
 from tilewright.cli.progress import working
-from tilewright.compiler import compile_artifact
 from tilewright.options import Options
 
 HELP = """Compile MODEL (ONNX) into one file that loads in milliseconds.

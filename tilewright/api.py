@@ -1,0 +1,56 @@
+"""What users call: a compiled model comes out of the cache, or from the compiler, which is imported only then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.options import Options, Request
+from tilewright.runtime import Artifact, Model
+from tilewright.session import Session
+
+
+def compile(
+    model: str | Path | bytes | Any,
+    *,
+    options: Options | None = None,
+    constants: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
+    **fields: Any,
+) -> Model:
+    """Compile an ONNX model (a path, bytes or ModelProto) for this machine and return it ready to run.
+
+    `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
+    values, `shapes` fixes or names the dims of inputs. Raises ModelError, UnsupportedError, OptionError.
+    """
+    chosen = Options.of(options, **fields)
+    return Model(
+        compile_artifact(model, options=chosen, constants=constants, shapes=shapes, session=session),
+        chosen.threads,
+    )
+
+
+def compile_artifact(
+    model: str | Path | bytes | Any,
+    *,
+    options: Options,
+    constants: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
+) -> Artifact:
+    """As `compile`, but only what a file holds: it may be for another machine than this one."""
+    request = Request.of(model, constants, shapes)
+    session = session or Session()
+    key = session.key(request, options) if options.cache else None
+    artifact = session.find(key) if key else None
+    if artifact is None:
+        from tilewright.compiler import compile_request
+
+        artifact = compile_request(request, options)
+        if key:
+            session.keep(key, artifact)
+    return artifact
