@@ -61,8 +61,14 @@ def _run_onnxruntime(model: str, given: Mapping[str, np.ndarray]) -> dict[str, A
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    numbers = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"}
+    feed = {
+        i.name: given.get(i.name, np.zeros(i.shape, numbers.get(i.type, i.type.removeprefix("tensor(")[:-1])))
+        for i in session.get_inputs()
+        if i.name in given or all(isinstance(d, int) for d in i.shape)
+    }
     for _ in range(CALLS):
-        session.run(None, dict(given))
+        session.run(None, feed)
     return {}
 
 
