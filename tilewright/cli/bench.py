@@ -41,8 +41,8 @@ Examples:
 """
 
 OURS = "tilewright"
-PAUSE_S = 0.01
-"""Thread pools of all engines spin for some milliseconds after a call before they sleep."""
+PAUSE_S = 0.1
+"""Thread pools spin after a call before they sleep, that of ONNX Runtime for up to 50 ms."""
 
 
 @dataclass
