@@ -188,3 +188,11 @@ def prefetches(rows: int) -> bool:
 
 def test_weights_are_asked_for_ahead_where_they_are_read_again() -> None:
     assert prefetches(rows=64) and not prefetches(rows=1)
+
+
+def test_a_layer_that_is_not_blocked_says_why() -> None:
+    module, _, _ = module_of("points of images")
+    ctx = PassContext(replace(parse_target("x86-64-v4"), caches=Caches(), cores=2))
+    Fuse().run(module, ctx)
+    schedule_regions(module, ctx.target, ctx.remarks)
+    assert any("not cut into blocks: " in str(remark) for remark in ctx.remarks)

@@ -27,6 +27,7 @@ from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind
 from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, stores_in, stride_in
 from tilewright.schedule.parallelize import parallelize_outer
+from tilewright.schedule.roles import separate_sums
 from tilewright.schedule.tiles import Contraction, Registers, Tile, choose_tile
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.vectors import lanes_for
@@ -331,10 +332,8 @@ def _sum_nests(
     s: Schedule, stage: Stage, copies: dict[Op, Op], axes: Sequence[int], tile: Tile
 ) -> tuple[_Nest, _Nest]:
     """Separate clearing from summing, and bring the reduction outside of the tile, which runs over `axes`."""
-    loops = [copies[o] for o in stage.axes]
     reduce = [copies[o] for o in stage.reduce]
-    innermost = body_of(loops[-1]).ops
-    parts = s.fission(innermost[innermost.index(reduce[0]) - 1], len(loops))
+    parts = separate_sums(s, stage, copies)
     nests = []
     for part, summing in ((parts.before, []), (parts.after, reduce)):
         *inner, column = (part[axis] for axis in axes)

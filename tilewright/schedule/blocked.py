@@ -26,12 +26,12 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.lower import Stage
-from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var
+from tilewright.loops.nest import buffer_type, extent_of, loop_var
 from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, perfect_nest, stride_in
 from tilewright.schedule.blocks import Blocks, Large, choose_blocks, cost, cost_without
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
-from tilewright.schedule.roles import Roles, element_bytes, known, operands_moving
+from tilewright.schedule.roles import Roles, element_bytes, known, operands_moving, separate_sums
 from tilewright.schedule.tiles import Tile
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -146,7 +146,7 @@ def tile_in_blocks(
     outer, inner = _block_loops(s, roles, tile, blocking.blocks)
     s.reorder(*outer, *inner)
     fused = s.fuse_at(accumulator, outer[-1], space="scratch", guard="loads")
-    clearing, summing = _separate(s, stage, fused.copies)
+    clearing, summing = separate_sums(s, stage, fused.copies)
     around, rows, nests = _tile_sums(s, stage, roles, axis_of, summing, fused.copies, tile, blocking)
     parts = [s.partial_sums(fused.buffer, nest.depth[0]) for nest in nests]
     if blocking.run:
@@ -190,14 +190,6 @@ def _block_loops(s: Schedule, roles: Roles, tile: Tile, blocks: Blocks) -> tuple
         outer.append(parts.outer)
         line = parts.inner
     return outer, [o for o in (line, row, block, vector) if o is not None]
-
-
-def _separate(s: Schedule, stage: Stage, copies: dict[Op, Op]) -> tuple[list[Op], list[Op]]:
-    """Clearing and summing as nests of their own: the loops over the sum's axes of each."""
-    axes = [copies[o] for o in stage.axes]
-    innermost = body_of(axes[-1]).ops
-    parts = s.fission(innermost[innermost.index(copies[stage.reduce[0]]) - 1], len(axes))
-    return parts.before, parts.after
 
 
 def _tile_sums(

@@ -18,12 +18,20 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
 from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.loops.nest import body_of, buffer_type, extent_of
+from tilewright.loops.nest import buffer_type, extent_of
 from tilewright.schedule.blocked import Blocking, blocking_for, tile_in_blocks
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.parts import is_deep, sum_in_parts
-from tilewright.schedule.roles import Roles, assign_roles, axes_read, one_nest, operands_moving, tile_for
+from tilewright.schedule.roles import (
+    Roles,
+    assign_roles,
+    axes_read,
+    one_nest,
+    operands_moving,
+    separate_sums,
+    tile_for,
+)
 from tilewright.schedule.tiles import Tile
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -49,6 +57,7 @@ def tile_contraction(s: Schedule, stage: Stage, loops: list[Op], accumulator: Va
     if isinstance(blocking, Blocking):
         tile_in_blocks(s, stage, roles, axis_of, accumulator, tile, blocking, target)
         return
+    s.declined.append(f"not cut into blocks: {blocking}")
     column_tile, row_tile, inner = _tile_loops(s, roles, tile)
     around = _outer_order(stage, roles, axis_of, column_tile, row_tile, target)
     if not around:  # all of it is one tile; the sums still need a loop to be computed in
@@ -134,12 +143,10 @@ def _tile_nests(
     s: Schedule, stage: Stage, roles: Roles, tile: Tile, axis_of: dict[Op, int], copies: dict[Op, Op]
 ) -> tuple[Nest, Nest]:
     """Separate clearing from summing, and bring the reduction loops outside of the tile's."""
-    axes = [copies[o] for o in stage.axes]
     reduce = [copies[o] for o in stage.reduce]
     if not reduce:
         raise ScheduleError("it sums over no axis")
-    innermost = body_of(axes[-1]).ops
-    parts = s.fission(innermost[innermost.index(reduce[0]) - 1], len(axes))
+    parts = separate_sums(s, stage, copies)
     nests = []
     for loops, summing in ((parts.before, []), (parts.after, reduce)):
         inner = [loops[axis_of[o]] for o in (roles.row, roles.block) if o is not None]

@@ -42,6 +42,7 @@ def schedule_kernel(lowered: Lowered, kind: str, target: Target, remarks: list[R
         except ScheduleError as e:
             remarks.append(Remark("schedule", f"{lowered.func.name}: {attempt.__name__}", str(e)))
             continue
+        remarks += [Remark("tiling", lowered.func.name, reason) for reason in s.declined]
         candidate.func.attrs |= {"schedule": tuple(map(str, s.steps)), "work": work}
         return candidate
     lowered.func.attrs |= {"schedule": (), "work": work}

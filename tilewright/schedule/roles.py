@@ -8,8 +8,9 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv
 from tilewright.ir.types import product
+from tilewright.loops.fission import Fission
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.loops.nest import buffer_type, extent_of, loop_var
+from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var
 from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.tiles import Contraction, Registers, Tile, choose_tile
 from tilewright.schedule.trace import Schedule
@@ -120,3 +121,10 @@ def tile_for(stage: Stage, roles: Roles, accumulator: Value, target: Target) -> 
 
 def known(extent: Sym) -> int | None:
     return extent.value if extent.is_const else None
+
+
+def separate_sums(s: Schedule, stage: Stage, copies: dict[Op, Op]) -> Fission:
+    """Give clearing and summing of a fused stage nests of their own: the loops over the sum's axes of each."""
+    axes = [copies[o] for o in stage.axes]
+    innermost = body_of(axes[-1]).ops
+    return s.fission(innermost[innermost.index(copies[stage.reduce[0]]) - 1], len(axes))

@@ -49,6 +49,7 @@ class Schedule:
 
     func: Func
     steps: list[Step] = field(default_factory=list)
+    declined: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
 
     def split(self, loop: Op, factor: int, tail: str = "guard") -> Split:
         return self._do(split, loop, factor=factor, tail=tail)

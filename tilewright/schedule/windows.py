@@ -27,7 +27,7 @@ from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.packing import packing_for
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.parts import is_deep, sum_in_parts
-from tilewright.schedule.roles import axes_read, one_nest
+from tilewright.schedule.roles import axes_read, one_nest, separate_sums
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.vectors import VECTOR_BYTES
 from tilewright.target.target import Target
@@ -176,10 +176,8 @@ def _parts(
     s: Schedule, stage: Stage, copies: dict[Op, Op], axis_of: dict[Op, int], lane: Op, result: _Nest
 ) -> tuple[_Nest, _Nest]:
     """The nests that clear and that sum a tile, with the reduction loops outside of its columns."""
-    axes = [copies[o] for o in stage.axes]
     reduce = [copies[o] for o in stage.reduce]
-    innermost = body_of(axes[-1]).ops
-    parts = s.fission(innermost[innermost.index(reduce[0]) - 1], len(axes))
+    parts = separate_sums(s, stage, copies)
     made = []
     for loops, summing in ((parts.before, []), (parts.after, reduce)):
         vector = loops[axis_of[lane]]
