@@ -54,7 +54,8 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
         clock.lap("schedule")
         storage = assign_storage(module.main, module.funcs)
         constants = link.lay_out_constants(module)
-        program = link.make_program(module, storage, constants, kernels, taken_for_granted)
+        flush = options.numerics != "strict"
+        program = link.make_program(module, storage, constants, kernels, taken_for_granted, flush)
         text = program_ir(program, target)
         clock.lap("emit")
         for unit in link.support_units(text, target):

@@ -81,6 +81,7 @@ def make_program(
     constants: Constants,
     kernels: dict[str, KernelText],
     assumed: Sequence[Assumption] = (),
+    flush_denormals: bool = False,
 ) -> Program:
     """The calls of the main function with the addresses of their buffers; what is assumed is checked before."""
     main = module.main
@@ -99,6 +100,7 @@ def make_program(
         conditions=tuple(
             Condition(a.holds, Check("InputError", f"{a.message} (in {a.loc})")) for a in assumed
         ),
+        flush_denormals=flush_denormals,
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.codegen.float_modes import arch_of, float_modes
+
 IDLE, OFFERED, TAKEN, ASLEEP, QUIT = range(5)
 """The values of a mailbox's state word."""
 
@@ -35,7 +37,7 @@ def platform_ir(triple: str) -> str:
     linux = system is _LINUX
     parts = [
         _relax(arch),
-        _float_environment(arch),
+        float_modes(triple),
         _clock(system),
         _signals(system),
         _sleep(arch) if linux else _SLEEP_DARWIN,
@@ -45,7 +47,7 @@ def platform_ir(triple: str) -> str:
 
 
 def _arch(triple: str) -> str:
-    name = {"arm64": "aarch64", "amd64": "x86_64"}.get(triple.split("-")[0], triple.split("-")[0])
+    name = arch_of(triple)
     if name not in _FUTEX_NUMBER:
         raise ValueError(
             f"no thread pool for the architecture of {triple}; known: {', '.join(_FUTEX_NUMBER)}"
@@ -77,53 +79,6 @@ define internal void @tw_relax() alwaysinline nounwind {{
   {body}
   ret void
 }}
-"""
-
-
-def _float_environment(arch: str) -> str:
-    """`tw_get_float`, `tw_set_float`: rounding and denormal modes of the calling thread, as an i64."""
-    if arch == "x86_64":
-        return """
-declare void @llvm.x86.sse.stmxcsr(ptr)
-declare void @llvm.x86.sse.ldmxcsr(ptr)
-define internal i64 @tw_get_float() alwaysinline nounwind {
-  %slot = alloca i32
-  call void @llvm.x86.sse.stmxcsr(ptr %slot)
-  %word = load i32, ptr %slot
-  ; without the sticky exception flags
-  %modes = and i32 %word, 65472
-  %wide = zext i32 %modes to i64
-  ret i64 %wide
-}
-define internal void @tw_set_float(i64 %modes) alwaysinline nounwind {
-  %slot = alloca i32
-  %word = trunc i64 %modes to i32
-  store i32 %word, ptr %slot
-  call void @llvm.x86.sse.ldmxcsr(ptr %slot)
-  ret void
-}
-"""
-    if arch == "aarch64":
-        return """
-declare i64 @llvm.aarch64.get.fpcr()
-declare void @llvm.aarch64.set.fpcr(i64)
-define internal i64 @tw_get_float() alwaysinline nounwind {
-  %modes = call i64 @llvm.aarch64.get.fpcr()
-  ret i64 %modes
-}
-define internal void @tw_set_float(i64 %modes) alwaysinline nounwind {
-  call void @llvm.aarch64.set.fpcr(i64 %modes)
-  ret void
-}
-"""
-    # RISC-V has no mode that flushes denormals, and nobody changes its rounding mode.
-    return """
-define internal i64 @tw_get_float() alwaysinline nounwind {
-  ret i64 0
-}
-define internal void @tw_set_float(i64 %modes) alwaysinline nounwind {
-  ret void
-}
 """
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 
 from tilewright.codegen.checks import Check
 from tilewright.codegen.convert import convert
+from tilewright.codegen.float_modes import FLUSH_DENORMALS, arch_of, float_modes
 from tilewright.codegen.indices import Indices, Wide
 from tilewright.codegen.lanes import memory_type
 from tilewright.codegen.llvm import KernelText
@@ -102,7 +103,8 @@ class Program:
     """A whole model after memory planning.
 
     `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. Steps run in
-    order.
+    order. With `flush_denormals` they take denormal numbers as zero, whatever the caller's modes are, and the
+    caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores.
     """
 
     ranks: tuple[int, ...]
@@ -111,6 +113,7 @@ class Program:
     arena: Sym
     dims: tuple[Dim, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    flush_denormals: bool = False
 
     @cached_property
     def scratch(self) -> Sym:
@@ -169,10 +172,11 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
     errors = ErrorTable()
     parts = [f'target triple = "{target.triple}"', "declare void @tw_parallel(ptr, ptr, ptr, i64)"]
     parts += _kernel_declarations(program)
+    flush = FLUSH_DENORMALS.get(arch_of(target.triple), 0) if program.flush_denormals else 0
+    if flush:
+        parts.append(float_modes(target.triple))
     parts.append(_Plan(program, errors).text())
-    parts.append(_Run(program, errors, profile=False).text())
-    if profile:
-        parts.append(_Run(program, errors, profile=True).text())
+    parts += [_Run(program, errors, flush, timed).text() for timed in ([False, True] if profile else [False])]
     parts.append("attributes #0 = { nounwind }")
     return ProgramText("\n".join(parts) + "\n", errors)
 
@@ -254,8 +258,9 @@ class _Plan(_Function):
 
 
 class _Run(_Function):
-    def __init__(self, program: Program, errors: ErrorTable, profile: bool) -> None:
+    def __init__(self, program: Program, errors: ErrorTable, flush: int, profile: bool) -> None:
         super().__init__(program, errors)
+        self.flush = flush  # bits to set among the floating-point modes
         self.profile = profile
         self.bases: dict[tuple[str, int], str] = {}
         steps = [step for step in program.steps if isinstance(step, Step)]
@@ -267,6 +272,7 @@ class _Run(_Function):
         self.code.line(f"store i64 0, ptr {self.state}, align 8")
         for k, dim in enumerate(self.program.dims):
             self.indices.bind(dim.var, Wide(self.read("i64", "%dims", k)))
+        modes = self._set_modes()
         self._tick(0)
         for k, step in enumerate(self.program.steps):
             if isinstance(step, Copy):
@@ -274,6 +280,8 @@ class _Run(_Function):
             else:
                 self._step(step)
             self._tick(k + 1)
+        if modes is not None:
+            self.code.line(f"call void @tw_set_float(i64 {modes})")
         result = self.code.emit(f"load i32, ptr {self.state}, align 8")
         self.code.line(f"ret i32 {result}")
         names = ["pool", "in_data", "out_data", "constants", "arena", "scratch", "dims"]
@@ -281,6 +289,14 @@ class _Run(_Function):
         return self.define(
             "tw_run_profiled" if self.profile else "tw_run", [f"ptr %{name}" for name in names]
         )
+
+    def _set_modes(self) -> str | None:
+        """Set the floating-point modes, which the pool hands on to its workers; gives those of the caller."""
+        if not self.flush:
+            return None
+        modes = self.code.emit("call i64 @tw_get_float()")
+        self.code.line(f"call void @tw_set_float(i64 {self.code.emit(f'or i64 {modes}, {self.flush}')})")
+        return modes
 
     def _tick(self, position: int) -> None:
         if self.profile:
