@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tilewright.asm.listing import annotated
 from tilewright.codegen.emit import assembly
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.compiler import lower_graph
@@ -62,4 +63,4 @@ def _kernel_text(func: Func, level: str, target: Target) -> str:
         steps = "".join(f"# {step}\n" for step in func.attrs.pop("schedule", ()))
         return steps + print_func(func)
     text = kernel_ir(func, target).text
-    return assembly(text, target) if level == "asm" else text
+    return annotated(assembly(text, target, comments=True), target) if level == "asm" else text

@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "schedule": {"ir", "ops", "loops", "target"},
     "memory": {"ir"},
     "codegen": {"ir", "loops", "target"},
+    "asm": {"ir", "target"},
     "runtime": set(),
     "options": {"runtime"},
     "session": {"options", "runtime", "target", "tilewright"},

@@ -118,7 +118,7 @@ def test_files_of_types_that_numpy_does_not_know_are_read(tmp_path: Path) -> Non
         ("graph", "fused("),
         ("loops", "vector {"),
         ("llvm", "define "),
-        ("asm", ".text"),
+        ("asm", "; at least"),
     ],
 )
 def test_show_prints_each_level(mlp: Path, level: str, text: str) -> None:

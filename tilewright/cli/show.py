@@ -18,7 +18,8 @@ HELP = """Print the program that MODEL (ONNX) becomes at a level.
   graph   after all passes: fused regions, each of which becomes a kernel
   loops   the scheduled loops of each kernel, and the steps that made them
   llvm    the LLVM IR of each kernel, before LLVM's own passes
-  asm     the machine code of each kernel, as assembler text
+  asm     the machine code of each kernel, as assembler text, with what its
+          loops do in one iteration: multiply-adds, loads, spills, cycles
 
 \b
 Examples:

@@ -98,11 +98,13 @@ def _support_object(text: str, target: Target) -> bytes:
     return compile_ir(text, target, Effort.SUPPORT)
 
 
-def assembly(text: str, target: Target) -> str:
-    """The assembler text of a module, as the object file would hold it."""
+def assembly(text: str, target: Target, *, comments: bool = False) -> str:
+    """The assembler text of a module, as the object file would hold it; with LLVM's comments, which name the
+    blocks that the machine code comes from."""
     with _parsed(text) as module:
         machine = _target_machine(target, Effort.KERNEL)
         _optimise(module, machine, Effort.KERNEL)
+        machine.set_asm_verbosity(comments)
         return str(machine.emit_assembly(module))
 
 

@@ -175,7 +175,8 @@ class _Kernel:
     def _loop(self, op: Op, first: str, end: str, *, at_least_once: bool) -> None:
         """A loop that tests at its end, after a test before its start where it may be empty."""
         text = self.text
-        body, done = text.label("loop"), text.label("done")
+        # LLVM's passes keep names of blocks, which tell of machine code what loop it is
+        body, done = text.label(f"loop.{op.attrs['var']}."), text.label("done")
         if at_least_once:
             text.jump(body)
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from llvmlite import binding
 
 from tilewright.target.features import FEATURES, V4_FEATURES
-from tilewright.target.target import Caches, Target
+from tilewright.target.target import WIDE_PIPES, Caches, Target
 
 _SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -43,6 +43,7 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
             masked_memory=True,
             fast_gather=True,
             embedded_broadcast=True,
+            pipes=WIDE_PIPES,
         )
     return replace(common, vector_bits=256, masked_memory=True) if "avx" in on else common
 

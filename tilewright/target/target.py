@@ -22,6 +22,25 @@ class Caches:
 
 
 @dataclass(frozen=True, slots=True)
+class Pipes:
+    """Instructions that a core begins in one cycle at most: of all kinds (`issue`), and of those on full
+    vectors the multiply-adds, all arithmetic, loads and stores. `latency` is the time in cycles from a
+    multiply-add to the next one that adds to its result.
+    """
+
+    issue: int = 4
+    multiply_adds: int = 2
+    arithmetic: int = 3
+    loads: int = 2
+    stores: int = 1
+    latency: int = 4
+
+
+WIDE_PIPES = Pipes(arithmetic=2)
+"""Of x86-64 cores whose units for 512 bits are those for 256 joined."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A machine to compile for.
 
@@ -45,6 +64,7 @@ class Target:
     caches: Caches = field(default_factory=Caches)
     cores: int = 1
     absent: tuple[str, ...] = ()
+    pipes: Pipes = field(default_factory=Pipes)
 
     @property
     def arch(self) -> str:
