@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 import tilewright
-from tilewright.session import Session, compiler_stamp
+import tilewright.session as session_module
+from tilewright.options import Options, Request
+from tilewright.runtime import Artifact
+from tilewright.session import Notes, Session, compiler_stamp
 
 
 def test_an_edited_compiler_does_not_find_what_it_compiled_before(tmp_path: Path) -> None:
@@ -45,3 +51,103 @@ assert not {{"onnx", "tilewright.compiler"}} & sys.modules.keys()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def small(path: Path, value: float) -> None:
+    """A model that adds `value`, all versions of the same size."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy")
+    constant = onnx.numpy_helper.from_array(np.full(3, value, np.float32), "c")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "c"], ["y"])], "g", [x], [y], [constant])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written while a test runs was written long ago."""
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 60 * 10**9)
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        self._function = getattr(owner, name)
+        self.calls: list[dict[str, object]] = []
+        monkeypatch.setattr(owner, name, self)
+
+    def __call__(self, *args: object, **named: object) -> object:
+        self.calls.append(named)
+        return self._function(*args, **named)
+
+
+def test_a_file_that_did_not_change_is_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: None
+) -> None:
+    path, session = tmp_path / "model.onnx", Session(tmp_path / "cache")
+    small(path, 1.0)
+    hashed = Counted(monkeypatch, session_module, "_digest_of_model")
+    keys = {session.key(Request.of(path, None, None), Options()) for _ in range(3)}
+    assert len(keys) == 1 and len(hashed.calls) == 1
+    small(path, 2.0)
+    assert session.key(Request.of(path, None, None), Options()) not in keys
+    assert len(hashed.calls) == 2
+
+
+def test_a_file_written_just_now_is_hashed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock may tick too slowly to tell the next change, even of a file whose times were set back."""
+    path, session = tmp_path / "model.onnx", Session(tmp_path / "cache")
+    hashed = Counted(monkeypatch, session_module, "_digest_of_model")
+    keys = set()
+    for value in (1.0, 2.0, 3.0):
+        small(path, value)
+        os.utime(path, ns=(10**9, 10**9))
+        keys.add(session.key(Request.of(path, None, None), Options()))
+    assert len(keys) == 3 and len(hashed.calls) == 3
+
+
+def test_only_a_model_with_data_outside_depends_on_the_files_beside_it(tmp_path: Path) -> None:
+    inside, outside, session = (
+        tmp_path / "inside.onnx",
+        tmp_path / "outside.onnx",
+        Session(tmp_path / "cache"),
+    )
+    small(inside, 1.0)
+    small(outside, 1.0)
+    model = onnx.load(outside)
+    onnx.save(model, outside, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    first = [session.key(Request.of(path, None, None), Options()) for path in (inside, outside)]
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(np.full(3, 2.0, np.float32).tobytes())
+    os.utime(weights, ns=(1, 1))
+    second = [session.key(Request.of(path, None, None), Options()) for path in (inside, outside)]
+    assert first[0] == second[0] and first[1] != second[1]
+
+
+def test_weights_of_an_entry_are_checked_until_they_were_found_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: None
+) -> None:
+    path, session = tmp_path / "model.onnx", Session(tmp_path / "cache")
+    small(path, 1.0)
+    tilewright.compile(path, session=session)
+    loads = Counted(monkeypatch, Artifact, "load")
+    for _ in range(3):
+        assert tilewright.compile(path, session=session)(np.zeros(3, np.float32))[0].tolist() == [1.0] * 3
+    assert [call["check_weights"] for call in loads.calls] == [True, False, False]
+    (entry,) = session.folder.glob("*.tw")
+    damaged = bytearray(entry.read_bytes())
+    damaged[damaged.index(np.full(3, 1.0, np.float32).tobytes()) + 2] ^= 64
+    entry.write_bytes(damaged)
+    assert tilewright.compile(path, session=session)(np.zeros(3, np.float32))[0].tolist() == [1.0] * 3
+
+
+def test_notes_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_NOTES", 3)
+    session = Session(tmp_path)
+    notes = Notes(tmp_path / "notes")
+    for k in range(9):
+        notes.write(f"model {k}", b"inside")
+    assert notes.read("model 0") == b"inside" and notes.read("model 9") is None
+    small(tmp_path / "model.onnx", 1.0)
+    tilewright.compile(tmp_path / "model.onnx", session=session)
+    assert len(list(notes.folder.iterdir())) == 3

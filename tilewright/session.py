@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
+import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,16 @@ import tilewright
 from tilewright.options import Options, Request
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import ArtifactError
+from tilewright.target.host import assembler_version
 from tilewright.target.named import parse_target
 
 CHUNK = 1 << 22
 DEFAULT_LIMIT = 4 << 30
-
+SETTLED_NS = 2 * 10**9
+"""A file's times tell whether it changes from now on, once they are as far back as the coarsest clock of a
+file system counts."""
+_NOTES = 1024
+"""Notes that are kept at most; each takes a block of the file system."""
 
 _PACKAGE = Path(tilewright.__file__).parent
 
@@ -33,7 +40,7 @@ def compiler_stamp(package: Path) -> str:
     for path in sorted(package.rglob("*.py")):
         stat = path.stat()
         digest.update(f"{path.relative_to(package)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
-    return f"{tilewright.__version__};llvmlite {version('llvmlite')};{digest.hexdigest()}"
+    return f"{tilewright.__version__};{assembler_version()};{digest.hexdigest()}"
 
 
 def default_folder() -> Path:
@@ -67,7 +74,7 @@ class Session:
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         try:
-            _add_model(digest, request.model)
+            self._add_model(digest, request.model)
         except (OSError, ValueError):  # a path that cannot be opened, or that is none
             return None
         return digest.hexdigest()
@@ -76,10 +83,15 @@ class Session:
         """The artefact kept under `key`; a damaged one is removed."""
         path = self._path(key)
         try:
-            if not path.exists():
-                return None
-            os.utime(path)
-            return Artifact.load(path)
+            stat = path.stat()
+            os.utime(path, ns=(time.time_ns(), stat.st_mtime_ns))
+            # all weights are read for their checksum once, not at each start
+            about = f"weights of {key}: {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+            is_sound = self._notes.read(about) is not None
+            artifact = Artifact.load(path, check_weights=not is_sound)
+            if not is_sound and _is_settled(stat.st_mtime_ns):
+                self._notes.write(about, b"sound")
+            return artifact
         except ArtifactError:
             path.unlink(missing_ok=True)
         except OSError:
@@ -95,18 +107,107 @@ class Session:
         except (OSError, ArtifactError):
             return
 
+    @property
+    def _notes(self) -> Notes:
+        return Notes(self.folder / "notes")
+
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.tw"
 
     def _trim(self) -> None:
-        found = sorted(
-            ((p.stat().st_mtime, p.stat().st_size, p) for p in self.folder.glob("*.tw")), reverse=True
-        )
         total = 0
-        for _, size, path in found:
+        for _, size, path in _by_use(self.folder.glob("*.tw")):
             total += size
             if total > self.limit:
                 path.unlink(missing_ok=True)
+        for _, _, path in _by_use(self._notes.folder.glob("*"))[_NOTES:]:
+            path.unlink(missing_ok=True)
+
+    def _add_model(self, digest: Any, model: Path | bytes | Any) -> None:
+        """Add the model's bytes; of a file with data outside also sizes and times of the files beside it."""
+        if isinstance(model, bytes):
+            digest.update(model)
+        elif isinstance(model, Path):
+            found = self._of_file(model)
+            digest.update(found)
+            if found.endswith(_OUTSIDE):
+                for other in sorted(model.parent.iterdir()):
+                    if other.is_file() and other != model:
+                        stat = other.stat()
+                        digest.update(f"{other.name}:{stat.st_size}:{stat.st_mtime_ns}".encode())
+        else:
+            digest.update(model.SerializeToString())
+
+    def _of_file(self, path: Path) -> bytes:
+        """The digest of a model's file, from a note if it is the file that the note was made of."""
+        stat = path.stat()
+        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        about = f"model {os.path.realpath(path)}: {identity}"
+        found = self._notes.read(about)
+        if found is None:
+            found = _digest_of_model(path)
+            if _is_settled(max(stat.st_mtime_ns, stat.st_ctime_ns)):
+                self._notes.write(about, found)
+        return found
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Small facts about files, found out once and kept in a folder: a file for each, whole or not at all."""
+
+    folder: Path
+
+    def read(self, about: str) -> bytes | None:
+        """The fact noted under `about`; None when there is none."""
+        try:
+            return self._path(about).read_bytes()
+        except OSError:
+            return None
+
+    def write(self, about: str, fact: bytes) -> None:
+        """Note a fact, if the folder can be written."""
+        path = self._path(about)
+        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(fact)
+            os.replace(temporary, path)
+        except OSError:
+            return
+
+    def _path(self, about: str) -> Path:
+        return self.folder / hashlib.blake2b(about.encode(), digest_size=20).hexdigest()
+
+
+def _is_settled(changed: int) -> bool:
+    """Whether a change of a file from now on must show in its times, of which `changed` (ns) is the last."""
+    return time.time_ns() - changed > SETTLED_NS
+
+
+def _by_use(paths: Iterable[Path]) -> list[tuple[float, int, Path]]:
+    """Time of last use, size in bytes and path of files, the last used first."""
+    stats = ((path.stat(), path) for path in paths)
+    return sorted(((s.st_atime, s.st_size, path) for s, path in stats), reverse=True)
+
+
+_INSIDE, _OUTSIDE = b"inside", b"outside"
+_LOCATION = b"location"
+"""What ONNX calls the name of a file that holds a tensor's data."""
+
+
+def _digest_of_model(path: Path) -> bytes:
+    """Of the file's bytes, and whether other files may belong to it."""
+    digest = hashlib.blake2b(digest_size=20)
+    size = path.stat().st_size
+    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
+        for part in pool.map(lambda start: _digest_of(path, start), range(0, size, CHUNK)):
+            digest.update(part)
+    return digest.digest() + (_OUTSIDE if _mentions(path, _LOCATION) else _INSIDE)
+
+
+def _mentions(path: Path, text: bytes) -> bool:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0
 
 
 def _digest_of(path: Path, start: int) -> bytes:
@@ -114,20 +215,3 @@ def _digest_of(path: Path, start: int) -> bytes:
     with open(path, "rb") as f:
         f.seek(start)
         return hashlib.blake2b(f.read(CHUNK)).digest()
-
-
-def _add_model(digest: Any, model: Path | bytes | Any) -> None:
-    """Hash the model's bytes; of a file with external data also sizes and times of the files beside it."""
-    if isinstance(model, bytes):
-        digest.update(model)
-    elif isinstance(model, Path):
-        size = model.stat().st_size
-        with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
-            for part in pool.map(lambda start: _digest_of(model, start), range(0, size, CHUNK)):
-                digest.update(part)
-        for other in sorted(model.parent.iterdir()):
-            if other.is_file() and other != model:
-                stat = other.stat()
-                digest.update(f"{other.name}:{stat.st_size}:{stat.st_mtime_ns}".encode())
-    else:
-        digest.update(model.SerializeToString())

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+import llvmlite
 from llvmlite import binding
 
 from tilewright.target.features import FEATURES, V4_FEATURES
@@ -46,6 +47,11 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
             pipes=WIDE_PIPES,
         )
     return replace(common, vector_bits=256, masked_memory=True) if "avx" in on else common
+
+
+def assembler_version() -> str:
+    """What makes machine code here, and its version."""
+    return f"llvmlite {llvmlite.__version__}"
 
 
 def usable_cores() -> int:
