@@ -34,6 +34,7 @@ def compile_request(request: Request, options: Options) -> Artifact:
 
 def compile_module(module: Module, options: Options, target: Target) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
+    link.check_profile(options, target)
     clock = _Clock()
     ctx = PassContext(target, options)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
@@ -56,13 +57,15 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
         constants = link.lay_out_constants(module)
         flush = options.numerics != "strict"
         program = link.make_program(module, storage, constants, kernels, taken_for_granted, flush)
-        text = program_ir(program, target)
+        text = program_ir(program, target, profile=options.profile)
         clock.lap("emit")
         for unit in link.support_units(text, target):
             maker.start(unit)
         objects = maker.objects()
     clock.lap("llvm")
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks)
+    if options.profile:
+        link.add_costs(report, module)
     return link.make_artifact(module, storage, constants, program, text, objects, target, report)
 
 

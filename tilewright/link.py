@@ -24,16 +24,19 @@ from tilewright.codegen.program import (
     kernel_step,
 )
 from tilewright.graph.assumptions import Assumption
-from tilewright.ir.core import Builder, Func, Module, Op, Value
+from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
+from tilewright.loops.cost import cost
 from tilewright.memory.storage import Place, Storage, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.binding import input_variables
 from tilewright.ops.view import copy
+from tilewright.options import Options
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.artifact import Artifact, ConstantInfo, Failure, StaticPlan, TargetInfo, TensorInfo
+from tilewright.runtime.errors import OptionError
 from tilewright.target.target import Target
 
 ALIGNMENT = 64
@@ -228,6 +231,31 @@ def _describe_call(op: Op, module: Module) -> dict[str, Any]:
         "results": [f"{v.type}" for v in op.results],
         "bytes": str(sum((bytes_of(v) for v in (*op.operands, *op.results)), sym(0))),
     }
+
+
+def check_profile(options: Options, target: Target) -> None:
+    """OptionError where user programs may not read the cycle counter."""
+    if options.profile and target.arch != "x86_64":
+        raise OptionError(
+            f"profile=True is not possible for {target.name} ({target.arch}): programs may not read its cycle counter",
+            hint="profile on an x86-64 machine",
+        )
+
+
+def add_costs(report: dict[str, Any], module: Module) -> None:
+    """Tell of each call what its loops count: operations on floats, and bytes of its arguments that are touched, those
+    of constants apart."""
+    calls = [op for op in module.main.body.ops if op.name == "call"]
+    costs = {name: cost(module.funcs[name]) for name in {op.attrs["kernel"] for op in calls}}
+    for op, told in zip(calls, report["calls"], strict=True):
+        kernel = module.funcs[op.attrs["kernel"]]
+        dims = dict(zip(kernel.attrs.get("dims", ()), op.attrs["dims"], strict=True))
+        found = costs[kernel.name]
+        constants = [kernel.args[k] for k in kernel.attrs.get("constants", ())]
+        fixed = sum((found.traffic[a].distinct for a in constants if a in found.traffic), sym(0))
+        told["flops"] = str(substitute(found.flops, dims))
+        told["touched bytes"] = str(substitute(found.argument_bytes, dims))
+        told["of constants"] = str(substitute(fixed, dims))
 
 
 def _tensor(value: Value) -> TensorType:

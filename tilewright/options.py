@@ -32,6 +32,8 @@ class Options:
         target but not on the threads.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM; None takes what the process may use.
+    profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each
+        call computes and moves.
     verify: check every program after every pass (slow; for tests and bug reports).
     """
 
@@ -40,6 +42,7 @@ class Options:
     numerics: str = "default"
     cache: bool = True
     compile_threads: int | None = None
+    profile: bool = False
     verify: bool = False
 
     def __post_init__(self) -> None:
@@ -51,7 +54,7 @@ class Options:
             raise OptionError(
                 f"target={self.target!r} is not allowed: give a name, such as 'zen3', or None for this machine"
             )
-        for name in ("cache", "verify"):
+        for name in ("cache", "profile", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
 
@@ -68,7 +71,8 @@ class Options:
 
     def fingerprint(self) -> str:
         """Text of everything that changes the artefact (threads do not: they are chosen when it is loaded)."""
-        return f"numerics={self.numerics};target={self.target or 'host'}"
+        profile = ";profile" if self.profile else ""
+        return f"numerics={self.numerics};target={self.target or 'host'}{profile}"
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,24 @@ def test_bench_prints_ours_and_the_peer(mlp: Path) -> None:
     assert float(rows[1][-1]) < 1e-5  # the outputs agree
 
 
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the cycle counter")
+def test_bench_times_each_kernel(mlp: Path) -> None:
+    said = succeed("bench", mlp, "--kernels", "--dim", "batch=3", "--rounds", 2, "--threads", 1)
+    rows = [line.split() for line in said.splitlines()]
+    assert sorted(row[1] for row in rows if row and row[0].startswith("k")) == [
+        "dense",
+        "node",
+        "probabilities",
+    ]
+
+
+def test_bench_of_kernels_is_for_x86_and_for_ours_alone(mlp: Path) -> None:
+    result = call("bench", mlp, "--kernels", "--target", "neoverse-n1", "--no-cache")
+    assert result.exit_code == 2 and "cycle counter" in result.output
+    result = call("bench", mlp, "--kernels", "--vs", "onnxruntime")
+    assert result.exit_code == 2 and "leave out --vs" in result.output
+
+
 def test_bench_says_what_is_missing(mlp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     result = call("bench", mlp, "--vs", "openvino", "--rounds", 1)

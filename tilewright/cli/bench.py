@@ -26,6 +26,8 @@ from tilewright.cli.models import (
 from tilewright.cli.peers import PEERS, Arrays, Run, load_peer
 from tilewright.cli.progress import counting, working
 from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_dims
+from tilewright.runtime import Model
+from tilewright.runtime.profile import KernelTime
 
 HELP = """Measure the latency of MODEL (ONNX, or compiled), beside other engines.
 
@@ -38,6 +40,7 @@ Examples:
   tilewright bench model.onnx --vs onnxruntime,openvino --threads 1
   tilewright bench model.onnx --input ids=ids.npy --dim batch=8
   tilewright bench model.tw
+  tilewright bench model.onnx --kernels --threads 1
 """
 
 OURS = "tilewright"
@@ -77,28 +80,36 @@ class Contender:
 @click.option(
     "--turn", type=click.FloatRange(min=0), default=0.1, show_default=True, help="Seconds of a turn."
 )
+@click.option("--kernels", is_flag=True, help="Time each kernel of ours instead (x86-64).")
 @input_option
 @dim_option
 @threads_option
 @compile_options
 def command(
-    model: Path, vs: str, rounds: int, turn: float, specs: Sequence[str], dims: Sequence[str],
+    model: Path, vs: str, rounds: int, turn: float, kernels: bool, specs: Sequence[str], dims: Sequence[str],
     threads: int | None, **options: Any,
 ) -> None:  # fmt: skip
     names = _engines(vs)
     if names:
         need_source(model, "--vs")
+    if kernels:
+        need_source(model, "--kernels")
+        if names:
+            raise click.UsageError("--kernels times the kernels of ours alone: leave out --vs")
     sizes = read_dims(dims)
     start = time.perf_counter()
-    compiled = open_model(model, threads, **compile_fields(**options))
+    compiled = open_model(model, threads, profile=kernels, **compile_fields(**options))
     loaded_s = time.perf_counter() - start
     inputs = make_inputs(compiled.inputs, specs or ["random"], sizes)
+    console = Console(highlight=False, soft_wrap=True)
+    if kernels:
+        console.print(kernel_table(compiled, compiled.profile(inputs, rounds)))
+        return
     contenders = [Contender(OURS, lambda: compiled.run(inputs), loaded_s)]
     for name in names:
         contenders.append(_load(name, partial(load_peer, name, model, inputs, compiled.threads)))
     measure(contenders, rounds, turn)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
-    console = Console(highlight=False, soft_wrap=True)
     console.print(f"{model}: {shapes}; {compiled.threads} threads, {rounds} rounds", markup=False)
     console.print(table(contenders))
 
@@ -148,6 +159,27 @@ def table(contenders: Sequence[Contender]) -> Table:
             "" if contender is ours else f"{difference(ours.result, contender.result):.1e}",
         )  # fmt: skip
     return made
+
+
+def kernel_table(model: Model, times: Sequence[KernelTime]) -> Table:
+    """Calls of kernels by the time they take, with the work that the report tells of them (where dims are fixed)."""
+    made = Table(box=None, header_style="bold")
+    for column in ("kernel", "node"):
+        made.add_column(column)
+    for column in ("ms", "share", "GFLOP/s", "GB/s"):
+        made.add_column(column, justify="right", no_wrap=True)
+    total = sum(time.seconds for time in times)
+    calls = model.report().data["calls"]
+    for found, call in sorted(zip(times, calls, strict=True), key=lambda pair: -pair[0].seconds):
+        rates = (_rate(call[key], found.seconds) for key in ("flops", "touched bytes"))
+        share = f"{100 * found.seconds / total:.1f} %"
+        made.add_row(found.kernel, found.node, f"{1000 * found.seconds:.3f}", share, *rates)
+    return made
+
+
+def _rate(amount: str, seconds: float) -> str:
+    """Billions a second; nothing for an amount that depends on symbolic dims."""
+    return f"{int(amount) / max(seconds, 1e-9) / 1e9:.1f}" if amount.isdecimal() else ""
 
 
 def difference(ours: Arrays, theirs: Arrays) -> float:

@@ -15,6 +15,8 @@ Native interface. The objects of an artefact define these C functions (`plan` on
   i64 *dims)`: compute. Inputs and outputs are C-contiguous and aligned to their element; constants, arena and
   scratch are aligned to 64 bytes; scratch holds sizes[1] bytes for each worker. 4-bit integers take a byte
   each in inputs and outputs.
+- `i32 tw_run_profiled(... as tw_run, u64 *counts)`, if the model was compiled with profile=True: also stores the
+  cycle counter before the first kernel and after each, in the order of the report's calls.
 - the thread pool's `tw_pool_create`, `tw_pool_destroy`; without them the model runs on one thread.
 """
 
@@ -102,6 +104,7 @@ class Artifact:
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
     run_symbol: str = "tw_run"
+    run_profiled_symbol: str = "tw_run_profiled"
     producer: str = ""
     report: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT

@@ -16,6 +16,7 @@ _POINTER = ctypes.c_void_p
 # Function prototypes of this kind release the GIL during the call.
 _PLAN = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 5)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 7)
+_RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 8)
 _POOL_CREATE = ctypes.CFUNCTYPE(_POINTER, ctypes.c_int32, _POINTER, ctypes.c_int64)
 _POOL_DESTROY = ctypes.CFUNCTYPE(None, _POINTER)
 
@@ -23,7 +24,8 @@ _POOL_DESTROY = ctypes.CFUNCTYPE(None, _POINTER)
 class NativeCode:
     """The linked functions of an artefact; their memory lives as long as this object.
 
-    `plan` and `run` are C functions as `artifact` describes them; `plan` is None for a static model.
+    `plan` and `run` are C functions as `artifact` describes them; `plan` is None for a static model,
+    `run_profiled` for one that was compiled without it.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -32,6 +34,8 @@ class NativeCode:
         self._engine = _link(llvm, artifact.objects)
         self.run = _RUN(self._required(artifact.run_symbol))
         self.plan = None if artifact.static_plan else _PLAN(self._required(artifact.plan_symbol))
+        profiled = self._engine.get_function_address(artifact.run_profiled_symbol)
+        self.run_profiled = _RUN_PROFILED(profiled) if profiled else None
         create = self._engine.get_function_address("tw_pool_create")
         self._create = _POOL_CREATE(create) if create else None
         self._destroy = _POOL_DESTROY(self._required("tw_pool_destroy")) if create else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import math
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 
 from tilewright.runtime.arena import Arena, address_of, aligned_constants
 from tilewright.runtime.artifact import Artifact, TensorInfo
-from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, error_class
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError, error_class
 from tilewright.runtime.inputs import Shape, as_array, check_shapes, numpy_dtype, place_named
 from tilewright.runtime.loader import NativeCode
+from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
 from tilewright.runtime.threads import ThreadPool, check_threads
 
@@ -67,7 +69,7 @@ class Model:
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
         self._code = NativeCode(artifact)
-        self._run = self._code.run
+        self._run: Callable[..., int] = self._code.run
         self._constants = aligned_constants(artifact.constants)
         self._constants_address = address_of(self._constants)
         self._pool = ThreadPool(self._code, self.threads)
@@ -104,6 +106,26 @@ class Model:
     ) -> tuple[np.ndarray, ...]:
         """As a call with names, for names that are no Python identifiers (or `out`)."""
         return self(*place_named(self.inputs, (), inputs), out=out)
+
+    def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> tuple[KernelTime, ...]:
+        """Run at least `runs` times on `inputs` and time each kernel, in the order of the report's calls.
+
+        OptionError for a model that was not compiled with `profile=True`.
+        """
+        profiled = self._code.run_profiled
+        if profiled is None:
+            raise OptionError(
+                "this model's code does not time its kernels", hint="compile the model with profile=True"
+            )
+        args, calls = place_named(self.inputs, (), inputs), self.artifact.report["calls"]
+        timed = copy.copy(self)
+
+        def run(counts: int) -> None:
+            timed._run = lambda *arguments: profiled(*arguments, counts)
+            timed(*args)
+
+        seconds = median_seconds(run, len(calls), runs)
+        return tuple(KernelTime(c["kernel"], c["node"], s) for c, s in zip(calls, seconds, strict=True))
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file that `load` reads; whole or not at all."""

@@ -1,0 +1,69 @@
+"""Times of single kernels: what they are counted from, and of which models."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright
+from tests import models
+from tilewright.runtime.profile import median_seconds
+
+X86 = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="the cycle counter is x86-64's"
+)
+
+
+def test_seconds_come_from_counts_and_the_clock() -> None:
+    rate = 1e9  # counts in a second
+    spans = [(100_000, 300_000), (100_000, 500_000), (100_000, 310_000)]
+    calls = 0
+
+    def run(address: int) -> None:
+        nonlocal calls
+        counts = (ctypes.c_uint64 * 3).from_address(address)
+        first, second = spans[calls % 3]
+        calls += 1
+        begin = int(time.perf_counter() * rate)
+        counts[:] = [begin, begin + first, begin + first + second]
+        time.sleep(0.001)
+
+    found = median_seconds(run, 2, 9)
+    assert calls > 9
+    np.testing.assert_allclose(found, [100e-6, 310e-6], rtol=0.02)
+
+
+@X86
+def test_a_profiled_model_names_each_call_and_what_it_computes(tmp_path: Path) -> None:
+    path = models.written(models.mlp(), tmp_path, "mlp")
+    model = tilewright.compile(path, threads=1, cache=False, profile=True)
+    x = np.ones((4, models.FEATURES), np.float32)
+    times = model.profile({"x": x}, runs=3)
+    calls = model.report().data["calls"]
+    assert [t.node for t in times] == [c["node"] for c in calls] == ["dense", "probabilities"]
+    assert all(0 < t.seconds < 1 for t in times)
+    weights = models.FEATURES * models.CLASSES * 4 + models.CLASSES * 4
+    assert calls[0]["of constants"] == str(weights)
+    np.testing.assert_allclose(model(x)[0], models.mlp_expected(x), rtol=1e-5)
+
+
+@X86
+def test_flops_of_a_matrix_product(tmp_path: Path) -> None:
+    path = models.written(models.mlp(), tmp_path, "mlp")
+    shapes = {"x": [6, models.FEATURES]}
+    model = tilewright.compile(path, threads=1, cache=False, profile=True, shapes=shapes)
+    calls = model.report().data["calls"]
+    elements = 6 * models.CLASSES
+    # a product and a sum for each step, then the bias and the activation
+    assert elements * 2 * models.FEATURES <= int(calls[0]["flops"]) <= elements * (2 * models.FEATURES + 3)
+
+
+def test_other_models_say_how_to_get_times(tmp_path: Path) -> None:
+    model = tilewright.compile(models.written(models.mlp(), tmp_path, "mlp"), threads=1, cache=False)
+    with pytest.raises(tilewright.TilewrightError, match="profile=True"):
+        model.profile({"x": np.ones((1, models.FEATURES), np.float32)})
