@@ -65,7 +65,7 @@ class _Kernel:
         self.target = target
         self.text = Text()
         self.indices = Indices(self.text)
-        self.memory = Memory(self.text, self.indices)
+        self.memory = Memory(self.text, self.indices, target)
         self.checks = KernelChecks()
         self.values: dict[Value, Reg] = {}
         self.buffers: dict[Value, Buffer] = {}

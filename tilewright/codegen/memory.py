@@ -16,6 +16,7 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
+from tilewright.target.target import Target
 
 _SHUFFLED_STRIDES = (2, 3, 4)
 """Strides for which whole vectors are loaded and the wanted lanes picked."""
@@ -43,9 +44,10 @@ class Guard:
 class Memory:
     """Emits accesses through an address that is an expression in elements."""
 
-    def __init__(self, text: Text, indices: Indices) -> None:
+    def __init__(self, text: Text, indices: Indices, target: Target) -> None:
         self.text = text
         self.indices = indices
+        self.register_bytes = target.vector_bits // 8
 
     def address(self, buffer: Buffer, e: Sym) -> Affine:
         """The address `e` as it moves over the lanes."""
@@ -236,7 +238,9 @@ class Memory:
         pointer = self._pointer(buffer, start, where.uniform)
         value = value if forward else self._reversed(value)
         if guard.lanes is None:
-            self.text.line(f"store {value.typed}, ptr {pointer}, align {dtype.bytes}")
+            for first, part in self._register_parts(buffer, value):
+                at = self._offset(pointer, dtype, first)
+                self.text.line(f"store {part.typed}, ptr {at}, align {dtype.bytes}")
             return
         mask = guard.lanes if forward else self._reversed(guard.lanes)
         self.text.line(
@@ -245,6 +249,20 @@ class Memory:
         )
 
     # Pieces
+
+    def _register_parts(self, buffer: Buffer, value: Reg) -> list[tuple[int, Reg]]:
+        """The lanes in pieces of one register, from the lowest address up, each with its first lane.
+
+        LLVM stores the upper half of what it splits itself first. Where vectors cross cache lines, stores that come
+        down through memory take up to twice the time of those that go up.
+        """
+        count = self.register_bytes // buffer.type.dtype.bytes
+        if buffer.type.space == "reg" or value.lanes <= count or value.lanes % count:
+            return [(0, value)]
+        return [
+            (first, self._shuffled(value, value, list(range(first, first + count))))
+            for first in range(0, value.lanes, count)
+        ]
 
     def _plain_load(self, pointer: str, dtype: DType, lanes: int) -> Reg:
         return self.text.reg(

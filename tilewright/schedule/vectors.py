@@ -21,6 +21,12 @@ VECTOR_BYTES = 64
 SUMS = 4
 """Vectors that a sum runs in: as many as hide the latency of an addition on every core of the last ten years."""
 
+POLYNOMIALS = 4
+"""Registers in which polynomials are evaluated side by side: they share the loads of the coefficients, and have what
+to do while one another's multiplications are under way."""
+
+_POLYNOMIAL = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus", "pow"})
+
 
 def innermost_loops(s: Schedule) -> list[Op]:
     """The loops that hold no other loop, in program order."""
@@ -35,6 +41,18 @@ def lanes_for(loop: Op, target: Target) -> int:
     while extent.is_const and lanes > 1 and lanes > extent.value:
         lanes //= 2
     return lanes
+
+
+def _polynomial_lanes(loop: Op, lanes: int, target: Target) -> int:
+    """Lanes of a loop that takes longer to compute than to load: several registers of single precision."""
+    wide = min(MAX_LANES, POLYNOMIALS * target.f32_lanes)
+    has_polynomial = any(op.name in _POLYNOMIAL for op in loop.walk())
+    if wide <= lanes or not has_polynomial or _widest(loop) != 4:
+        return lanes
+    extent = extent_of(loop)
+    while extent.is_const and wide > lanes and wide > extent.value:
+        wide //= 2
+    return wide
 
 
 def _widest(loop: Op) -> int:
@@ -60,8 +78,16 @@ def vectorize_inner(s: Schedule, loop: Op, target: Target) -> None:
 
 
 def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
-    """Vectors of `lanes` elements, and what is left over in one vector more. ScheduleError where lanes may meet."""
-    rest = s.vectorize(loop, lanes, tail="peel").tail
+    """Vectors of `lanes` elements (of more where polynomials are computed), and what is left over in one vector more.
+    ScheduleError where lanes may meet."""
+    wide = _polynomial_lanes(loop, lanes, target)
+    if wide > lanes:
+        left = s.vectorize(loop, wide, tail="peel").tail
+        if left is None:
+            return
+        loop = left
+    short = extent_of(loop).is_const and extent_of(loop).value < lanes
+    rest = loop if short else s.vectorize(loop, lanes, tail="peel").tail
     if rest is None:
         return
     try:
