@@ -76,16 +76,13 @@ done:
   ret void
 }
 
-; Chunk 0 waits for all others to have begun, so that workers (and not the caller) must run them.
-; Record 0 holds the number of others in entry 4; entry 5 counts those that have begun.
+; Each piece waits for all to have begun, so that every thread must run one. Record 0 holds the number of pieces in
+; entry 4; entry 5 counts those that have begun.
 define void @meet(ptr %args, i64 %begin, i64 %end, i64 %worker) {
 entry:
-  %others.at = getelementptr i64, ptr %args, i64 4
+  %pieces.at = getelementptr i64, ptr %args, i64 4
   %begun.at = getelementptr i64, ptr %args, i64 5
-  %others = load i64, ptr %others.at
-  %first = icmp eq i64 %worker, 0
-  br i1 %first, label %wait, label %tell
-tell:
+  %pieces = load i64, ptr %pieces.at
   %r = call ptr @record(ptr %args, i64 %worker)
   %tiny.at = getelementptr i64, ptr %r, i64 6
   %cpu.at = getelementptr i64, ptr %r, i64 7
@@ -97,14 +94,47 @@ tell:
   store i64 %cpu, ptr %cpu.at
   call void @note(ptr %args, i64 %begin, i64 %end, i64 %worker)
   %ignored = atomicrmw add ptr %begun.at, i64 1 seq_cst
-  ret void
+  br label %wait
 wait:
   %begun = load atomic i64, ptr %begun.at seq_cst, align 8
-  %all = icmp uge i64 %begun, %others
+  %all = icmp uge i64 %begun, %pieces
   %yielded = call i32 @sched_yield()
   br i1 %all, label %done, label %wait
 done:
-  call void @note(ptr %args, i64 %begin, i64 %end, i64 %worker)
+  ret void
+}
+
+; args: how many pieces there were, then begin, end and worker of each.
+define void @list(ptr %args, i64 %begin, i64 %end, i64 %worker) {
+  %k = atomicrmw add ptr %args, i64 1 seq_cst
+  %skip = mul i64 %k, 3
+  %first = getelementptr i64, ptr %args, i64 1
+  %at = getelementptr i64, ptr %first, i64 %skip
+  %at1 = getelementptr i64, ptr %at, i64 1
+  %at2 = getelementptr i64, ptr %at, i64 2
+  store i64 %begin, ptr %at
+  store i64 %end, ptr %at1
+  store i64 %worker, ptr %at2
+  ret void
+}
+
+; As @list, but worker 0 gets no further than its first piece until all others are done: args begins with their number.
+define void @stuck(ptr %args, i64 %begin, i64 %end, i64 %worker) {
+entry:
+  %listed = getelementptr i64, ptr %args, i64 2
+  %done.at = getelementptr i64, ptr %args, i64 1
+  call void @list(ptr %listed, i64 %begin, i64 %end, i64 %worker)
+  %size = sub i64 %end, %begin
+  %before = atomicrmw add ptr %done.at, i64 %size seq_cst
+  %first = icmp eq i64 %worker, 0
+  br i1 %first, label %wait, label %done
+wait:
+  %sum = load atomic i64, ptr %done.at seq_cst, align 8
+  %n = load i64, ptr %args
+  %all = icmp uge i64 %sum, %n
+  %yielded = call i32 @sched_yield()
+  br i1 %all, label %done, label %wait
+done:
   ret void
 }
 
@@ -113,7 +143,7 @@ define void @nest(ptr %args, i64 %begin, i64 %end, i64 %worker) {
   %table.at = getelementptr ptr, ptr %args, i64 1
   %pool = load ptr, ptr %args
   %table = load ptr, ptr %table.at
-  %mine = getelementptr [64 x i64], ptr %table, i64 %worker
+  %mine = getelementptr [64 x i64], ptr %table, i64 %begin
   call void @tw_parallel(ptr %pool, ptr @count, ptr %mine, i64 64)
   ret void
 }
@@ -184,17 +214,32 @@ def table() -> np.ndarray:
     return np.zeros((64, 8), np.int64)
 
 
+def pieces_of(listed: np.ndarray) -> list[list[int]]:
+    """Begin, end and worker of each piece that `list` has noted, in the order of the range."""
+    return sorted(listed[1:].reshape(-1, 3)[: listed[0]].tolist())
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 7, 16])
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 15, 16, 17, 1000, 2**62 + 3])
-def test_partition(native: Native, make_pool, threads: int, n: int) -> None:
-    records = table()
-    native.parallel(make_pool(threads), native.address("note"), records.ctypes.data, n)
-    chunks = min(threads, n)
-    assert records[:, 0].tolist() == [1] * chunks + [0] * (64 - chunks)
-    begins, ends = records[:chunks, 1].tolist(), records[:chunks, 2].tolist()
-    assert begins[0] == 0 and ends[-1] == n and begins[1:] == ends[:-1]
-    sizes = [end - begin for begin, end in zip(begins, ends, strict=True)]
-    assert max(sizes) - min(sizes) <= 1
+def test_pieces_cover_the_range_once(native: Native, make_pool, threads: int, n: int) -> None:
+    listed = np.zeros(3001, np.int64)
+    native.parallel(make_pool(threads), native.address("list"), listed.ctypes.data, n)
+    pieces = pieces_of(listed)
+    assert pieces[0][0] == 0 and pieces[-1][1] == n
+    assert [end for _, end, _ in pieces[:-1]] == [begin for begin, _, _ in pieces[1:]]
+    assert {worker for _, _, worker in pieces} <= set(range(min(threads, n)))
+    assert len(pieces) <= 40 * threads
+
+
+def test_others_do_what_a_stuck_thread_leaves(native: Native, make_pool) -> None:
+    for threads in (2, 3):
+        listed = np.zeros(3003, np.int64)
+        listed[0] = 1000
+        native.parallel(make_pool(threads), native.address("stuck"), listed.ctypes.data, 1000)
+        pieces = pieces_of(listed[2:])
+        (own,) = [(begin, end) for begin, end, worker in pieces if worker == 0]
+        assert sum(end - begin for begin, end, _ in pieces) == 1000
+        assert own[1] - own[0] <= -(-1000 // threads // 2) + 1
 
 
 @pytest.mark.parametrize("n", [0, -1, -(2**63)])
@@ -231,7 +276,7 @@ def test_sleepers_come_back(native: Native, make_pool) -> None:
 
 def test_workers_really_work(native: Native, make_pool) -> None:
     records = table()
-    records[0, 4] = 3
+    records[0, 4] = 4
     for spin_ns in (0, 1_000_000):
         records[0, 5] = 0
         pool = make_pool(4, spin_ns)
@@ -283,7 +328,7 @@ def test_workers_use_the_callers_float_modes(native: Native, make_pool) -> None:
     halves = []
     for modes in (0x1F80, 0x9FC0, 0x1F80):  # default, flush to zero and denormals are zero, default
         records = table()
-        records[0, 4] = 1
+        records[0, 4] = 2
         records[:, 6] = 2  # the double 2 * 2^-1074, whose half is the smallest denormal
         meet(modes, native.address("tw_parallel"), pool, native.address("meet"), records.ctypes.data, 2)
         halves.append(int(records[1, 6]))
@@ -308,7 +353,7 @@ define void @with_modes(i32 %modes, ptr %parallel, ptr %pool, ptr %fn, ptr %args
 def test_workers_stay_on_their_cpus(native: Native, make_pool) -> None:
     for cpu in sorted(os.sched_getaffinity(0))[:2]:
         records = table()
-        records[0, 4] = 1
+        records[0, 4] = 2
         pool = make_pool(2, 1_000_000, [-1, cpu])
         native.parallel(pool, native.address("meet"), records.ctypes.data, 2)
         assert records[1, 7] == cpu

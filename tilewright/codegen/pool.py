@@ -9,23 +9,28 @@ Functions for the runtime and for generated code:
 - `i32 tw_pool_threads(ptr pool)`: the number of threads the pool really has.
 - `void tw_pool_destroy(ptr pool)`: ends and joins the workers; no job may be running.
 - `void tw_parallel(ptr pool, ptr fn, ptr args, i64 n)`: runs `void fn(ptr args, i64 begin, i64 end,
-  i64 worker)` over 0..n and returns when all of it is done. The range is cut into `min(threads, n)`
-  contiguous chunks whose sizes differ by at most one; chunk i has `worker == i` and runs exactly once, so
-  scratch memory that is indexed by `worker` is never shared. Which thread runs it is left open. A null pool
-  means one thread. `fn` must not call `tw_parallel` while it uses scratch memory.
+  i64 worker)` over pieces that together are 0..n, and returns when all of it is done. Any number of pieces may
+  have the same `worker`, below the number of threads, but never two at once: scratch memory that is indexed by
+  `worker` is not shared. Where the pieces begin and end differs from call to call. A null pool means one thread
+  and one piece. `fn` must not call `tw_parallel` while it uses scratch memory.
 
 How it works. Each worker has a mailbox on its own cache lines with one word of state:
 
     idle --offer--> offered --claim--> taken --finish--> idle
-    idle --timeout--> asleep --offer--> offered
+    idle --timeout--> asleep --offer--> offered --withdraw--> idle
 
-The forker offers, runs chunk 0, and then claims itself whatever chunks nobody has claimed yet: a worker that
-is asleep or was preempted by another process can make a job late by the length of a chunk, but never by the
-time it takes to wake (about 0.05 to 0.6 ms on a virtual machine). A claim is one compare-and-swap, and the
-job is only read after a successful claim, so a late worker never sees the fields of a job that is being
-replaced. Sleep is a state of the same word: the offer itself tells the forker whom it has to wake.
+The range is cut into equal shares, one for each thread, which a counter in the thread's mailbox gives out in
+pieces: half of what is left, down to a small part of a share. A thread runs the pieces of its own share (the same
+part of the same range each time, so that what it has in its caches is of use), and then those of the shares of
+others. A thread that comes late, or whose core another process takes, so leaves all but one piece of its share to the
+others (guided self-scheduling: Polychronopoulos and Kuck, 1987; taking from others: Blumofe and Leiserson, 1999).
 
-Two callers at once: the second finds the pool busy and runs all its chunks itself, one after the other.
+The forker withdraws what it has offered to workers that have not begun when no piece is left. So a worker that sleeps
+never makes a job late by the time it takes to wake (about 0.05 to 0.6 ms on a virtual machine). A claim is one
+compare-and-swap, and the job is only read after a successful claim, so a late worker never sees the fields of a job
+that is being replaced. Sleep is a state of the same word: the offer itself tells the forker whom it has to wake.
+
+Two callers at once: the second finds the pool busy and runs all of its range itself.
 Workers take over the floating-point environment of the caller, so that a host that flushes denormals gets the
 same bits from every thread. Signals stay with the host's own threads, apart from those of faults.
 """
@@ -42,7 +47,7 @@ def pool_ir(triple: str) -> str:
         _TYPES,
         _LIBC,
         platform_ir(triple),
-        _CHUNK,
+        _PIECES,
         _WORKER,
         _FORK,
         _JOIN,
@@ -56,12 +61,12 @@ def pool_ir(triple: str) -> str:
 # What different threads write lies 128 bytes apart: a line of Apple's cores, and the pair of 64-byte lines
 # that Intel's and AMD's prefetchers fetch together.
 _TYPES = """
-; fn, args, size of a small chunk, number of chunks with one more, floating-point modes of the caller
+; fn, args, number of shares, least size of a piece, floating-point modes of the caller
 %tw_job = type { ptr, ptr, i64, i64, i64 }
 ; threads, (padding), spin_ns | busy | job
 %tw_pool = type { i32, i32, i64, [112 x i8], i32, [124 x i8], %tw_job, [88 x i8] }
-; state, index, pool, pthread_t, cpu
-%tw_mailbox = type { i32, i32, ptr, i64, i32, [100 x i8] }
+; state, index, pool, pthread_t, cpu | share: first element that is not given out, end
+%tw_mailbox = type { i32, i32, ptr, i64, i32, i32, i64, i64, [80 x i8] }
 """
 
 _LIBC = """
@@ -76,6 +81,7 @@ declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_yield()
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.umax.i64(i64, i64)
 
 define internal ptr @tw_mailbox_of(ptr %pool, i64 %index) alwaysinline nounwind {
   %first = getelementptr %tw_pool, ptr %pool, i64 1
@@ -84,24 +90,65 @@ define internal ptr @tw_mailbox_of(ptr %pool, i64 %index) alwaysinline nounwind 
 }
 """
 
-_CHUNK = """
-; Runs chunk %index of a job.
-define internal void @tw_chunk(ptr %job, i64 %index) nounwind {
+PIECES = 32
+"""A piece is at least this part of a share: a call costs some tens of nanoseconds."""
+
+_PIECES = """
+; Runs pieces of share %index until none is left.
+define internal void @tw_share(ptr %pool, i64 %index, i64 %worker) nounwind {
+entry:
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
   %args.at = getelementptr %tw_job, ptr %job, i64 0, i32 1
-  %size.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
-  %larger.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
+  %least.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
+  %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
+  %next.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 6
+  %end.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 7
   %fn = load ptr, ptr %job
   %args = load ptr, ptr %args.at
-  %size = load i64, ptr %size.at
-  %larger = load i64, ptr %larger.at
-  %even = mul i64 %index, %size
-  %extra = call i64 @llvm.umin.i64(i64 %index, i64 %larger)
-  %begin = add i64 %even, %extra
-  %is.larger = icmp ult i64 %index, %larger
-  %one = zext i1 %is.larger to i64
-  %count = add i64 %size, %one
-  %end = add i64 %begin, %count
-  call void %fn(ptr %args, i64 %begin, i64 %end, i64 %index)
+  %least = load i64, ptr %least.at
+  %end = load i64, ptr %end.at
+  br label %look
+look:
+  %next = load atomic i64, ptr %next.at monotonic, align 8
+  br label %take
+take:
+  %begin = phi i64 [ %next, %look ], [ %seen, %try ]
+  %left = sub i64 %end, %begin
+  %some = icmp sgt i64 %left, 0
+  br i1 %some, label %try, label %done
+try:
+  %less = lshr i64 %left, 1
+  %half = sub i64 %left, %less
+  %enough = call i64 @llvm.umax.i64(i64 %half, i64 %least)
+  %size = call i64 @llvm.umin.i64(i64 %enough, i64 %left)
+  %upto = add i64 %begin, %size
+  %taken = cmpxchg ptr %next.at, i64 %begin, i64 %upto monotonic monotonic
+  %seen = extractvalue { i64, i1 } %taken, 0
+  %mine = extractvalue { i64, i1 } %taken, 1
+  br i1 %mine, label %run, label %take
+run:
+  call void %fn(ptr %args, i64 %begin, i64 %upto, i64 %worker)
+  br label %look
+done:
+  ret void
+}
+
+; Runs pieces of all shares until none is left: first of the worker's own, then of those after it.
+define internal void @tw_work(ptr %pool, i64 %worker) nounwind {
+entry:
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
+  %shares.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
+  %shares = load i64, ptr %shares.at
+  br label %share
+share:
+  %index = phi i64 [ %worker, %entry ], [ %next, %share ]
+  call void @tw_share(ptr %pool, i64 %index, i64 %worker)
+  %after = add i64 %index, 1
+  %last = icmp eq i64 %after, %shares
+  %next = select i1 %last, i64 0, i64 %after
+  %more = icmp ne i64 %next, %worker
+  br i1 %more, label %share, label %done
+done:
   ret void
 }
 """
@@ -141,7 +188,7 @@ claim:
 run:
   %float = load i64, ptr %float.at
   call void @tw_set_float(i64 %float)
-  call void @tw_chunk(ptr %job, i64 %index)
+  call void @tw_work(ptr %pool, i64 %index)
   store atomic i32 {IDLE}, ptr %mailbox release, align 4
   br label %burst
 wait:
@@ -175,8 +222,8 @@ quit:
 """
 
 _FORK = f"""
-; Offers chunks 1..%chunks to their workers.
-define internal void @tw_fork(ptr %pool, i64 %chunks) nounwind {{
+; Offers the job to the workers of shares 1..%shares.
+define internal void @tw_fork(ptr %pool, i64 %shares) nounwind {{
 entry:
   br label %offer
 offer:
@@ -190,7 +237,7 @@ wake:
   br label %offered
 offered:
   %next = add i64 %index, 1
-  %more = icmp ult i64 %next, %chunks
+  %more = icmp ult i64 %next, %shares
   br i1 %more, label %offer, label %done
 done:
   ret void
@@ -200,41 +247,16 @@ done:
 # After a burst the joiner gives its core away: with more runnable threads than cores the one it waits for may
 # need that core.
 _JOIN = f"""
-; Runs the chunks that no worker has claimed.
-define internal void @tw_help(ptr %pool, i64 %chunks) nounwind {{
-entry:
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
-  br label %look
-look:
-  %index = phi i64 [ 1, %entry ], [ %next, %handled ]
-  %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
-  %state = load atomic i32, ptr %mailbox monotonic, align 4
-  %open = icmp eq i32 %state, {OFFERED}
-  br i1 %open, label %claim, label %handled
-claim:
-  %claimed = cmpxchg ptr %mailbox, i32 {OFFERED}, i32 {TAKEN} monotonic monotonic
-  %mine = extractvalue {{ i32, i1 }} %claimed, 1
-  br i1 %mine, label %run, label %handled
-run:
-  call void @tw_chunk(ptr %job, i64 %index)
-  store atomic i32 {IDLE}, ptr %mailbox release, align 4
-  br label %handled
-handled:
-  %next = add i64 %index, 1
-  %more = icmp ult i64 %next, %chunks
-  br i1 %more, label %look, label %done
-done:
-  ret void
-}}
-
-; Waits until no chunk is taken any more.
-define internal void @tw_join(ptr %pool, i64 %chunks) nounwind {{
+; Withdraws the job from workers that have not begun, and waits for those that have.
+define internal void @tw_join(ptr %pool, i64 %shares) nounwind {{
 entry:
   br label %worker
 worker:
   %index = phi i64 [ 1, %entry ], [ %next, %finished ]
   %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
-  br label %burst
+  %withdrawn = cmpxchg ptr %mailbox, i32 {OFFERED}, i32 {IDLE} acquire acquire
+  %late = extractvalue {{ i32, i1 }} %withdrawn, 1
+  br i1 %late, label %finished, label %burst
 burst:
   br label %poll
 poll:
@@ -252,46 +274,52 @@ yield:
   br label %burst
 finished:
   %next = add i64 %index, 1
-  %more = icmp ult i64 %next, %chunks
+  %more = icmp ult i64 %next, %shares
   br i1 %more, label %worker, label %done
 done:
   ret void
 }}
 """
 
-_PARALLEL = """
-define internal void @tw_fill_job(ptr %job, ptr %fn, ptr %args, i64 %n, i64 %chunks) alwaysinline nounwind {
+_PARALLEL = f"""
+define internal void @tw_fill_job(ptr %pool, ptr %fn, ptr %args, i64 %n, i64 %shares) nounwind {{
+entry:
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
   %args.at = getelementptr %tw_job, ptr %job, i64 0, i32 1
-  %size.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
-  %larger.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
+  %shares.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
+  %least.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
   %float.at = getelementptr %tw_job, ptr %job, i64 0, i32 4
-  %size = udiv i64 %n, %chunks
-  %larger = urem i64 %n, %chunks
+  %size = udiv i64 %n, %shares
+  %larger = urem i64 %n, %shares
+  %part = udiv i64 %size, {PIECES}
+  %least = add i64 %part, 1
   %float = call i64 @tw_get_float()
   store ptr %fn, ptr %job
   store ptr %args, ptr %args.at
-  store i64 %size, ptr %size.at
-  store i64 %larger, ptr %larger.at
+  store i64 %shares, ptr %shares.at
+  store i64 %least, ptr %least.at
   store i64 %float, ptr %float.at
-  ret void
-}
-
-define internal void @tw_serial(ptr %fn, ptr %args, i64 %n, i64 %chunks) noinline nounwind {
-entry:
-  %job = alloca %tw_job
-  call void @tw_fill_job(ptr %job, ptr %fn, ptr %args, i64 %n, i64 %chunks)
-  br label %chunk
-chunk:
-  %index = phi i64 [ 0, %entry ], [ %next, %chunk ]
-  call void @tw_chunk(ptr %job, i64 %index)
-  %next = add i64 %index, 1
-  %more = icmp ult i64 %next, %chunks
-  br i1 %more, label %chunk, label %done
+  br label %share
+share:
+  %index = phi i64 [ 0, %entry ], [ %index.next, %share ]
+  %begin = phi i64 [ 0, %entry ], [ %end, %share ]
+  %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
+  %next.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 6
+  %end.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 7
+  %is.larger = icmp ult i64 %index, %larger
+  %one = zext i1 %is.larger to i64
+  %count = add i64 %size, %one
+  %end = add i64 %begin, %count
+  store i64 %begin, ptr %next.at
+  store i64 %end, ptr %end.at
+  %index.next = add i64 %index, 1
+  %more = icmp ult i64 %index.next, %shares
+  br i1 %more, label %share, label %done
 done:
   ret void
-}
+}}
 
-define void @tw_parallel(ptr %pool, ptr %fn, ptr %args, i64 %n) nounwind {
+define void @tw_parallel(ptr %pool, ptr %fn, ptr %args, i64 %n) nounwind {{
 entry:
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %sized, label %done
@@ -299,36 +327,31 @@ sized:
   %several = icmp sgt i64 %n, 1
   %pooled = icmp ne ptr %pool, null
   %maybe = and i1 %several, %pooled
-  br i1 %maybe, label %counted, label %direct
+  br i1 %maybe, label %counted, label %alone
 counted:
   %threads32 = load i32, ptr %pool
   %threads = zext i32 %threads32 to i64
-  %chunks = call i64 @llvm.umin.i64(i64 %threads, i64 %n)
-  %split = icmp ugt i64 %chunks, 1
-  br i1 %split, label %lock, label %direct
-direct:
+  %shares = call i64 @llvm.umin.i64(i64 %threads, i64 %n)
+  %split = icmp ugt i64 %shares, 1
+  br i1 %split, label %lock, label %alone
+alone:
   call void %fn(ptr %args, i64 0, i64 %n, i64 0)
   br label %done
 lock:
   %busy = getelementptr %tw_pool, ptr %pool, i64 0, i32 4
   %locked = cmpxchg ptr %busy, i32 0, i32 1 acquire monotonic
-  %free = extractvalue { i32, i1 } %locked, 1
-  br i1 %free, label %fork, label %serial
-serial:
-  call void @tw_serial(ptr %fn, ptr %args, i64 %n, i64 %chunks)
-  br label %done
+  %free = extractvalue {{ i32, i1 }} %locked, 1
+  br i1 %free, label %fork, label %alone
 fork:
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
-  call void @tw_fill_job(ptr %job, ptr %fn, ptr %args, i64 %n, i64 %chunks)
-  call void @tw_fork(ptr %pool, i64 %chunks)
-  call void @tw_chunk(ptr %job, i64 0)
-  call void @tw_help(ptr %pool, i64 %chunks)
-  call void @tw_join(ptr %pool, i64 %chunks)
+  call void @tw_fill_job(ptr %pool, ptr %fn, ptr %args, i64 %n, i64 %shares)
+  call void @tw_fork(ptr %pool, i64 %shares)
+  call void @tw_work(ptr %pool, i64 0)
+  call void @tw_join(ptr %pool, i64 %shares)
   store atomic i32 0, ptr %busy release, align 4
   br label %done
 done:
   ret void
-}
+}}
 """
 
 _CREATE = """
