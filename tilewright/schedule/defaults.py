@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.ir.diag import Remark, ScheduleError
 from tilewright.ir.sym import Sym, sym
+from tilewright.loops.cost import iterations
 from tilewright.loops.lower import Lowered
 from tilewright.loops.nest import extent_of
 from tilewright.schedule.attention import schedule_attention
@@ -50,10 +53,13 @@ def schedule_kernel(lowered: Lowered, kind: str, target: Target, remarks: list[R
 
 
 def total_work(lowered: Lowered) -> Sym:
-    """Elements computed by all stages, reduction steps counted singly."""
+    """Elements computed by all stages, reduction steps counted singly; for operators with loops of their own, what
+    these execute."""
+    if not lowered.stages:
+        return iterations(lowered.func)
     total = sym(0)
     for stage in lowered.stages:
-        count = sym(1)
+        count: Sym = sym(prod(stage.tiles))  # elements of one round
         for loop in (*stage.axes, *stage.reduce):
             count = count * extent_of(loop)
         total = total + count

@@ -11,9 +11,13 @@ from tilewright.target.target import Target
 ROUNDS_PER_THREAD = 16
 """Rounds that keep the threads' shares equal to a few percent."""
 
+UNEVEN = 1.05
+"""Of the mean share of the threads, the greatest that one may have before it is worth a remark."""
+
 
 def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = False) -> None:
-    """Make the kernel's only outer loop parallel; nothing is done where that is not legal.
+    """Make the kernel's only outer loop parallel; nothing is done where that is not legal. What threads cannot share
+    evenly, or not at all, is noted as declined.
 
     With `keep_innermost` the innermost loop of a perfect nest stays apart, to become vectors.
     """
@@ -31,8 +35,16 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
             outer = s.fuse_loops(
                 outer, _as_much_as_needed(s, outer, inner, wanted) if keep_innermost else inner
             )
-    except ScheduleError:
-        return
+    except ScheduleError as e:
+        s.declined.append(f"not shared by more threads: {e}")
+    rounds = extent_of(outer)
+    if rounds.is_const and kind_of(outer) == "parallel" and unevenness(rounds.value, target.cores) > UNEVEN:
+        s.declined.append(f"{target.cores} threads do not get equal shares of {rounds.value} rounds")
+
+
+def unevenness(rounds: int, threads: int) -> float:
+    """The greatest number of rounds that a thread runs, in parts of the mean."""
+    return -(-rounds // threads) * threads / max(1, rounds)
 
 
 def _only_loop(loop: Op) -> Op | None:

@@ -1,0 +1,106 @@
+"""The work of a kernel, from which follows whether threads share it, and how evenly they can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.codegen.llvm import parallel_extent
+from tilewright.codegen.program import PARALLEL_WORK
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Value
+from tilewright.ir.types import TensorType, tensor
+from tilewright.ops import contract, recurrent, reduce
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
+from tilewright.ops.winograd import winograd_input
+
+BIG = 10_000_000
+"""Multiplications of a kernel from which on it takes tenths of a millisecond."""
+
+
+def f32(*shape: int) -> TensorType:
+    return tensor(dt.f32, shape)
+
+
+def kernels(types: list[TensorType], body: Callable[..., Value], target: str) -> list[Func]:
+    module = oracle.build(types, body)
+    oracle.scheduled(module, target)
+    return [func for name, func in module.funcs.items() if name != "main"]
+
+
+def test_a_transform_of_tiles_counts_all_that_it_computes() -> None:
+    (kernel,) = kernels(
+        [f32(1, 8, 28, 28, 16)],
+        lambda x: winograd_input(x, m=4, pads_begin=(1, 1), pads_end=(1, 1)),
+        "zen3",
+    )
+    assert kernel.attrs["work"] == 8 * 36 * 49 * 16 > PARALLEL_WORK
+
+
+def test_loops_of_an_operator_count_what_they_execute() -> None:
+    def body(gates: Value, r: Value, h: Value, lengths: Value) -> Value:
+        return recurrent.rnn(gates, r, h, lengths)[0]
+
+    types = [f32(10, 8, 64), f32(64, 64), f32(8, 64), tensor(dt.i64, (8,))]
+    (kernel,) = kernels(types, body, "zen3")
+    assert kernel.attrs["work"].value >= 10 * 8 * 64 * 64
+
+
+def product(m: int, k: int, n: int) -> tuple[list[TensorType], Callable[..., Value]]:
+    w = np.zeros((k, n), np.float32)
+    return [f32(m, k)], lambda x: ew.max_(contract.matmul(x, constant(w)), 0.0)
+
+
+SHAPES = {
+    f"{m}x{k}x{n}": (m, k, n)
+    for m, k, n in [
+        (128, 768, 768),
+        (128, 768, 2304),
+        (128, 768, 3072),
+        (128, 3072, 768),
+        (197, 768, 3072),
+        (384, 1024, 1024),
+        (1024, 1024, 1024),
+        (3136, 64, 256),
+        (784, 512, 128),
+        (196, 1024, 256),
+        (49, 2048, 512),
+        (49, 512, 2048),
+        (100, 1000, 1000),
+    ]
+}
+
+
+COARSE = {(8, "196x1024x256"), (16, "196x1024x256"), (16, "784x512x128"), (16, "100x1000x1000")}
+"""Cores and shapes for which finer blocks would cost more than the threads that wait."""
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("cores", [2, 4, 8, 16])
+@pytest.mark.parametrize("machine", ["zen3", "cascadelake"])
+def test_threads_have_equal_shares_of_big_kernels(machine: str, cores: int, name: str) -> None:
+    """No thread has over 5 % more rounds of a big product than all have on average. Where whole register tiles do not
+    come out even it is at most 15 %, and a remark says so."""
+    module = oracle.build(*product(*SHAPES[name]))
+    remarks = oracle.scheduled(module, f"{machine},cores={cores}").remarks
+    (kernel,) = [func for other, func in module.funcs.items() if other != "main"]
+    assert kernel.attrs["work"].value >= BIG
+    extent = parallel_extent(kernel)
+    assert extent is not None and extent.is_const
+    rounds = extent.value
+    limit = 1.15 if (cores, name) in COARSE else 1.05
+    assert -(-rounds // cores) * cores <= limit * rounds
+    said = any(f"equal shares of {rounds} rounds" in str(remark) for remark in remarks)
+    assert said == (-(-rounds // cores) * cores > 1.05 * rounds)
+
+
+def test_what_threads_cannot_share_is_said() -> None:
+    def rows(x: Value) -> Value:
+        return ew.mul(x, reduce.reduce_sum(x, axes=(1,), keepdims=True))
+
+    remarks = oracle.scheduled(oracle.build([f32(20, 64)], rows), "zen3,cores=16").remarks
+    assert any("16 threads do not get equal shares of 20 rounds" in str(remark) for remark in remarks)
