@@ -22,25 +22,19 @@ from dataclasses import dataclass
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import buffer_type, extent_of
 from tilewright.schedule.contraction import tile_contraction
 from tilewright.schedule.parallelize import parallelize_outer
+from tilewright.schedule.tile_bands import Core, Tiles, choose_band, divisors
+from tilewright.schedule.tiles import Registers
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
-L2_SHARE = 0.4
-"""Of the second-level cache, for the data of a band; the rest is for the other operand of the contraction."""
-
 PANEL = 2
-"""Blocks of columns that share the reading of the rows."""
-
-UNEVEN = 1.06
-"""Of the mean share of the cores in the bands, the greatest that one of them may have."""
-
-FEWEST_TILES = 8
-"""Tiles of a band that keep the registers of the contraction busy."""
+"""Blocks of columns that share the reading of the rows of an image whose size is not known."""
 
 
 @dataclass(eq=False)
@@ -115,9 +109,9 @@ def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
     tiles = stages.tiles.tiles
     *batch, columns, vector = [o for o, n in zip(stages.loops, tiles, strict=True) if n == 1]
     cut = [s.split(o, n) for o, n in zip(stages.loops, tiles, strict=True) if n > 1]
-    lengths = _band([extent_of(p.outer) for p in cut], _tile_bytes(stages), target)
-    bands = [s.split(p.outer, n) if n else None for p, n in zip(cut, lengths, strict=True)]
-    panels = s.split(columns, max(n for n in divisors(extent_of(columns)) if n <= PANEL))
+    band = _band(stages, [extent_of(p.outer) for p in cut], extent_of(columns), target)
+    bands = [s.split(p.outer, n) if n else None for p, n in zip(cut, (band.rows, band.across), strict=True)]
+    panels = s.split(columns, band.panel)
     return _Nest(
         batch,
         [b.outer for b in bands if b is not None],
@@ -127,47 +121,43 @@ def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
     )
 
 
-def _tile_bytes(stages: _Stages) -> Sym:
-    """Bytes of a band for each of its tiles: sums of a panel, and all rows where the kernel makes these."""
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Tiles of a band along both axes (None for all of them), and blocks of columns of a panel."""
+
+    rows: int | None
+    across: int | None
+    panel: int
+
+
+def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) -> _Band:
+    """The best band of an image of `counts` tiles; single rows where their number is not known."""
     sums = buffer_type(stages.sums.buffer)
-    _, _, points, _, lanes = sums.shape
-    blocks: Sym = sym(PANEL)
-    if stages.rows is not None:
-        blocks = blocks + buffer_type(stages.rows.buffer).shape[1]
-    return blocks * points * lanes * sums.dtype.bytes
-
-
-def _band(counts: Sequence[Sym], tile_bytes: Sym, target: Target) -> list[int | None]:
-    """Tiles of a band along each axis; None for all of them. They divide the tiles, so that no band needs conditions.
-
-    Only bands of one row are cut across: tiles follow each other in memory row by row.
-    """
-    room = int(L2_SHARE * target.caches.l2) // tile_bytes.value if tile_bytes.is_const else 1
-    rows, across = counts
-    if not across.is_const:
-        return [1, None]
-    if room >= across.value:
-        return [_even(rows, room // across.value, target.cores) if rows.is_const else 1, None]
-    lengths = [n for n in divisors(across) if n >= min(FEWEST_TILES, across.value)]
-    return [1, max([n for n in lengths if n <= room], default=lengths[0])]
-
-
-def _even(rows: Sym, most: int, cores: int) -> int:
-    """Rows of a band, at most `most`: as many as leave every core the same number of bands, or nearly so."""
-    lengths = [n for n in divisors(rows) if n <= most]
-    shares = {n: rows.value // n / cores for n in lengths}
-    even = [n for n, share in shares.items() if -(-share // 1) <= UNEVEN * share]
-    return max(even, default=max(lengths))
+    images, _, points, _, lanes = sums.shape
+    depth = product(extent_of(o) for o in stages.sums.reduce)
+    if not all(n.is_const for n in (*counts, columns, points, lanes, depth)):
+        panel = max(n for n in divisors(columns.value if columns.is_const else 1) if n <= PANEL)
+        return _Band(1, None, panel)
+    tiles = Tiles(
+        images=images.value if images.is_const else 1,
+        rows=counts[0].value,
+        across=counts[1].value,
+        points=points.value,
+        depth=depth.value,
+        columns=columns.value,
+        lanes=lanes.value,
+        element=sums.dtype.bytes,
+        made_here=stages.rows is not None,
+    )
+    registers = Registers(
+        target.vector_registers, target.vector_bits // 8 // sums.dtype.bytes, target.embedded_broadcast
+    )
+    band = choose_band(tiles, Core(registers, target.caches.l2, target.cores))
+    whole = band.across == tiles.across
+    return _Band(band.rows, None if whole else band.across, band.panel)
 
 
 def _transform_rows(s: Schedule, rows: Stage, nest: _Nest) -> Op:
     """Make the rows of a band at its start; the loop for vectors."""
     made = s.fuse_at(rows.buffer, nest.bands[-1])
     return made.copies[rows.axes[-1]]
-
-
-def divisors(extent: Sym) -> list[int]:
-    """In ascending order; only 1 for an extent that is not known."""
-    if not extent.is_const:
-        return [1]
-    return [n for n in range(1, extent.value + 1) if extent.value % n == 0]
