@@ -27,6 +27,7 @@ from tilewright.ops.define import constant
 from tilewright.runtime import Model
 from tilewright.schedule.kernels import schedule_regions
 from tilewright.target.host import host_target
+from tilewright.target.target import Target
 
 N = var("n", 1)
 RNG = np.random.default_rng(7)
@@ -131,8 +132,8 @@ def test_native_code_agrees_with_the_graph(case: Case, threads: int) -> None:
         np.testing.assert_allclose(a, b, rtol=3e-5, atol=3e-5)
 
 
-def native(module: Module, threads: int) -> Model:
-    target = host_target()
+def native(module: Module, threads: int, target: Target | None = None) -> Model:
+    target = target or host_target()
     Fuse().run(module, PassContext(target))
     schedule_regions(module, target, [])
     storage = assign_storage(module.main)

@@ -1,7 +1,11 @@
-"""Whether the tiles that a contraction reads are made band by band in its kernel, or all of them before it.
+"""What is computed by bands of an image, so that what lies between two steps stays in the second-level cache.
 
-By bands they stay in the second-level cache, but every band reads the other operand again. Made before, they are
-written to memory and read for each panel of columns; then all threads share the work of one band.
+The tiles that a contraction reads are made band by band in its kernel, or all of them before it. By bands every band
+reads the other operand again. Made before, they are written to memory and read for each panel of columns; then all
+threads share the work of one band.
+
+Windows (of a depthwise convolution, of pooling) are summed over bands of a convolution's result, or over all of it in
+a kernel of their own. By bands the lines that two bands share are computed twice.
 """
 
 from __future__ import annotations
@@ -15,6 +19,12 @@ BAND_SHARE = 0.4
 
 PANEL_BLOCKS = 2
 """Blocks of columns that a kernel computes from one reading of the tiles."""
+
+LINES_SHARE = 0.5
+"""Of the second-level cache that a band of lines of a few blocks of channels may fill."""
+
+FLOPS_PER_BYTE = 6
+"""Operations of a contraction that take as long as a byte to or from the memory behind the second-level cache."""
 
 TILE_TRAFFIC = 2
 """Time of a byte of tiles, which are written and read once in a while, in that of a byte that is only streamed."""
@@ -37,6 +47,41 @@ def tiles_by_bands(product: Op, l2: int) -> str:
         return f"bands would read {again / 1e6:.1f} MB of filters again; the tiles have {megabytes:.1f} MB"
     fits = _is_within(_bytes(v), 3 * l2 // 4)
     return "they fit the second-level cache, and threads share them there" if fits else ""
+
+
+def windows_by_bands(sums: Op, windows: Op, l2: int) -> str:
+    """Why the windows that `windows` reduces should be read from a stored tensor, not from bands of the result of the
+    contraction `sums`; "" when they should be computed by bands.
+
+    Both results are blocked images, [n, blocks, h, w, block], that of `sums` possibly with h and w as one axis.
+    """
+    read, made = shape_of(windows.operands[0]), shape_of(windows.result)
+    if len(read) != 5 or len(made) != 5 or not all(d.is_const for d in (*read, *made)):
+        return "it is not an image of known size"
+    stored = _bytes(sums.result).value
+    if stored <= l2 // 2:
+        return "its result fits the second-level cache"
+    kernel, step = _lines_read(windows), (tuple(windows.attrs["strides"]) or (1,))[0]
+    _, blocks, height, width, block = (d.value for d in read)
+    line = PANEL_BLOCKS * width * block * type_of(sums.result).dtype.bytes
+    lines = min(int(LINES_SHARE * l2) // line, height)
+    if lines < 2 * kernel:
+        return f"{kernel} of its lines leave no room in the second-level cache"
+    results = made[2].value
+    bands = -(-results // ((lines - kernel) // step + 1))
+    again = (bands - 1) * max(0, kernel - step)
+    depth = type_of(sums.operands[1]).size.value // (blocks * block)
+    flops = 2 * read[0].value * again * width * blocks * block * depth
+    if flops > FLOPS_PER_BYTE * 2 * stored:
+        return f"bands would compute {again} of {height} lines again; its result has {stored / 1e6:.1f} MB"
+    return ""
+
+
+def _lines_read(windows: Op) -> int:
+    """Lines of its operand from the first to the last that one line of a windowed reduction reads."""
+    kernel = windows.attrs.get("kernel") or shape_of(windows.operands[1])[2:]
+    dilation = (tuple(windows.attrs["dilations"]) or (1,))[0]
+    return (int(sym(kernel[0]).value) - 1) * dilation + 1
 
 
 def _bands(product: Op, l2: int) -> int | None:

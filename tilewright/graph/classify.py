@@ -14,15 +14,16 @@ from tilewright.ops.define import OPERATORS, Compute
 
 class OpClass(Enum):
     """MAP: each element on its own. ROW: reduces trailing axes. REDUCE: reduces others, or windows.
-    CONTRACTION: sums products of two operands. TILED: a contraction, and whole tiles computed from it.
-    ATTENTION: a contraction, reductions of its rows, and a contraction of these with more (both of regions
-    only). IRREGULAR: brings its own loops."""
+    CONTRACTION: sums products of two operands. IRREGULAR: brings its own loops. Of regions only:
+    TILED: a contraction, and whole tiles computed from it. BANDED: a contraction, and a reduction of windows
+    of its result. ATTENTION: a contraction, reductions of its rows, and a contraction of these with more."""
 
     MAP = "map"
     ROW = "row"
     REDUCE = "reduce"
     CONTRACTION = "contraction"
     TILED = "tiled"
+    BANDED = "banded"
     ATTENTION = "attention"
     IRREGULAR = "irregular"
 
@@ -38,6 +39,7 @@ class OpInfo:
     reads_once: every operand element is read at most once.
     branches: picks among operands by position (concat, pad).
     is_windowed: a reduction that reads elements several times.
+    slides: a reduction whose windows lie along the axes of an operand, one for each element of the result.
     reads_through: a contraction that can read an operand through an index map.
     is_tiled: computes whole tiles of its result at once.
     cost: scalar operations for each element.
@@ -51,6 +53,7 @@ class OpInfo:
     reads_once: bool = False
     branches: bool = False
     is_windowed: bool = False
+    slides: bool = False
     reads_through: bool = False
     is_tiled: bool = False
     cost: int = 0
@@ -138,12 +141,25 @@ def _reduction(op: Op, compute: Compute) -> OpInfo:
     sources = {o.operands[0] for o in loads}
     if compute.combine == "add" and len(products) == 1 and len(sources) == 2 and len(loads) == 2:
         guarded = any(o.attrs.get("guard") for o in loads)
-        return OpInfo(OpClass.CONTRACTION, compute.shape, reads_through=not guarded)
+        return OpInfo(
+            OpClass.CONTRACTION, compute.shape, reads_through=not guarded, slides=_slides(loads, compute)
+        )
     reduced = product(e for _, e in compute.reduce)
     windowed = any(product(o.operands[0].type.shape) != product(compute.shape) * reduced for o in loads)  # type: ignore[attr-defined]
     if len(loads) == 1 and not windowed and _reduces_suffix(loads[0], compute):
         return OpInfo(OpClass.ROW, compute.shape)
-    return OpInfo(OpClass.REDUCE, compute.shape, is_windowed=windowed)
+    return OpInfo(OpClass.REDUCE, compute.shape, is_windowed=windowed, slides=_slides(loads, compute))
+
+
+def _slides(loads: list[Op], compute: Compute) -> bool:
+    """Whether an operand is read with all axes of the result, and along some of them with a reduced one as well."""
+    live = {v for v, extent in compute.axes if extent != 1}
+    reduced = {v for v, _ in compute.reduce}
+    return any(
+        live <= frozenset[Sym]().union(*(i.vars for i in o.attrs["idx"]))
+        and any(i.vars & live and i.vars & reduced for i in o.attrs["idx"])
+        for o in loads
+    )
 
 
 def _reduces_suffix(load: Op, compute: Compute) -> bool:

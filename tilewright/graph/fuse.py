@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.graph.attention import attention_parts
-from tilewright.graph.bands import tiles_by_bands
+from tilewright.graph.bands import tiles_by_bands, windows_by_bands
 from tilewright.graph.classify import OpClass, OpInfo, classify
 from tilewright.graph.region import Region
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
@@ -127,6 +127,8 @@ class _Fusion:
             return self._into_tiles(producer, value, op)
         if producer.kind is OpClass.TILED:
             return self._after_tiles(producer, consumer)
+        if self.info[op].slides and producer.kind is OpClass.CONTRACTION:
+            return self._into_windows(producer, op)
         if consumer.kind in (OpClass.CONTRACTION, OpClass.TILED):
             return self._into_contraction(producer, value, op)
         if consumer.kind is OpClass.MAP:
@@ -163,6 +165,15 @@ class _Fusion:
         if producer.kind is not OpClass.CONTRACTION or not bare or not self.info[op].reads_once:
             return "its elements would be computed again for every tile"
         return "" if len(value.users) == 1 else "the sums are needed elsewhere too"
+
+    def _into_windows(self, producer: Region, op: Op) -> str:
+        """Windows are summed over a band of lines of a contraction's result as soon as these are complete."""
+        if self._is_read_beside(producer, op):
+            return "the tensor is needed elsewhere too"
+        (sums,) = [o for o in producer.ops if self.info[o].kind is OpClass.CONTRACTION]
+        if self.info[sums].slides:
+            return "it sums windows itself, and is as much bound by memory"
+        return windows_by_bands(sums, op, self.ctx.target.caches.l2)
 
     def _after_tiles(self, producer: Region, consumer: Region) -> str:
         """Elementwise work on tiles while they are in the first-level cache."""
@@ -267,6 +278,8 @@ class _Fusion:
         main = producer if _rank(producer.kind) >= _rank(consumer.kind) else consumer
         if main.kind is OpClass.CONTRACTION and any(self.info[o].is_tiled for o in consumer.ops):
             consumer.kind = OpClass.TILED
+        elif producer.kind is OpClass.CONTRACTION and any(self.info[o].slides for o in consumer.ops):
+            consumer.kind = OpClass.BANDED
         else:
             consumer.domain, consumer.kind = main.domain, main.kind
         consumer.ops = sorted((*producer.ops, *consumer.ops), key=lambda o: self.order[id(o)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import Sym, ge0
+from tilewright.ir.sym import Sym, ge0, maximum, minimum
 from tilewright.ir.types import ScalarType
 from tilewright.loops.bounds import Ranges, Region, holds
 from tilewright.loops.deps import Access, accesses, written_buffers
@@ -16,6 +16,7 @@ from tilewright.loops.nest import (
     base_name,
     block_of,
     body_of,
+    buffer_type,
     describe,
     enclosing_loops,
     extent_of,
@@ -69,9 +70,10 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
     consumers is fused into one after the other. Where the region may reach beyond what the producers
     compute, guard="if" puts a condition around their bodies and guard="loads" around their loads only (the
     surplus elements are then computed from any values and never read; where they are read for surplus elements of
-    another buffer, that load needs no condition any more). ScheduleError when the buffer is an
-    argument, when a producer also writes something else or reads what is written in between, when the nest of
-    `loop` writes the buffer as well, or when the region is not known.
+    another buffer, that load needs no condition any more). With guard="shift" there are no conditions: a region
+    that reaches beyond the buffer is moved into it, as what lies outside of it is never read. ScheduleError when
+    the buffer is an argument, when a producer also writes something else or reads what is written in between, when
+    the nest of `loop` writes the buffer as well, or when the region is not known.
     """
     refuse_in_vector(STEP, buffer, [*enclosing_loops(loop), loop])
     alloc = buffer.op
@@ -88,7 +90,10 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
     if buffer in written_buffers(accesses(anchor)):
         refuse(STEP, buffer, f"{describe(anchor)}, which holds the loop, writes it as well")
     _check_between(buffer, stages, home.ops[home.ops.index(stages[0]) : home.ops.index(anchor) + 1])
-    region = region_of(STEP, buffer, reads, ranges_of([*enclosing_loops(loop), loop]))
+    around = ranges_of([*enclosing_loops(loop), loop])
+    region = region_of(STEP, buffer, reads, around)
+    if guard == "shift":
+        region = _shifted(region, buffer_type(buffer).shape, around)
     made = _Fusion(func, buffer, loop, region, space, guard).run(stages)
     for access in reads:
         redirect(access.op, made.buffer, region.start)
@@ -96,6 +101,17 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
             _drop_spare_guard(access.op)
     _drop_if_unread(buffer, stages)
     return made
+
+
+def _shifted(region: Region, shape: Sequence[Sym], around: Ranges) -> Region:
+    """The region moved to where it lies within a buffer of this shape, and cut to its size."""
+    starts: list[Sym] = []
+    sizes: list[Sym] = []
+    for start, size, n in zip(region.start, region.sizes, shape, strict=True):
+        sizes.append(minimum(size, n))
+        inside = holds(ge0(start), around) and holds(ge0(n - start - sizes[-1]), around)
+        starts.append(start if inside else maximum(0, minimum(start, n - sizes[-1])))
+    return Region(tuple(starts), tuple(sizes))
 
 
 def _producers(buffer: Value, before: Sequence[Op]) -> list[Op]:
@@ -143,8 +159,8 @@ class _Fusion:
     """State of one fusion: where the copies go and what is restricted."""
 
     def __init__(self, func: Func, buffer: Value, loop: Op, region: Region, space: str, guard: str) -> None:
-        if guard not in ("if", "loads"):
-            refuse(STEP, buffer, f"guard '{guard}' is neither 'if' nor 'loads'")
+        if guard not in ("if", "loads", "shift"):
+            refuse(STEP, buffer, f"guard '{guard}' is neither 'if' nor 'loads' nor 'shift'")
         self.old = buffer
         self.loop = loop
         self.region = region

@@ -129,12 +129,26 @@ class _Lowering:
         value = node.op.result
         if node.compute.combine or node.compute.tiles or value in self.yielded:
             return False
+        if self._ends_a_sum(node) and self._is_read_in_windows(value):
+            return False
         readers = {id(u) for u in value.users}
         if len(readers) == 1 and len(value.users) == 1:
             return self._reads_once(value)
         if any(self.nodes[u.result].compute.combine for u in value.users) and self._ends_a_sum(node):
             return False
         return not any(o.name in COSTLY for o in node.compute.body.ops) and len(node.compute.body.ops) <= 8
+
+    def _is_read_in_windows(self, value: Value) -> bool:
+        """Whether a reduction reads its elements several times, be it through other index maps."""
+        size = product(extent for _, extent in self.nodes[value].compute.axes)
+        for reader in (self.nodes[u.result] for u in value.users if u.name != "yield"):
+            if reader.compute.combine:
+                rounds = product(e for _, e in (*reader.compute.axes, *reader.compute.reduce))
+                if rounds != size:
+                    return True
+            elif _is_view(reader.compute) and self._is_read_in_windows(reader.op.result):
+                return True
+        return False
 
     def _ends_a_sum(self, node: _Node) -> bool:
         """Whether it is elementwise work on a sum of its own shape, best done once while the sum is in registers."""
@@ -432,6 +446,12 @@ class _BodyWriter:
 
 
 # Views that a reduction takes over
+
+
+def _is_view(compute: Compute) -> bool:
+    """Whether it only moves the elements of one operand."""
+    names = [o.name for o in compute.body.ops if o.name not in ("index", "yield")]
+    return not compute.combine and names == ["load"]
 
 
 def _at_positions(reduction: Compute, reader: Compute, position: tuple[Sym, ...]) -> Compute | None:

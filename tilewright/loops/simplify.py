@@ -11,6 +11,7 @@ from tilewright.ir.sym import simplify as simplify_sym
 from tilewright.loops.bounds import Ranges, holds, relevant
 from tilewright.loops.nest import (
     body_of,
+    enclosing_loops,
     extent_of,
     is_loop,
     kind_of,
@@ -18,6 +19,7 @@ from tilewright.loops.nest import (
     loop_var,
     new_if,
     put_ops,
+    ranges_of,
     substitute_in,
     take_ops,
 )
@@ -25,8 +27,9 @@ from tilewright.loops.nest import (
 PURE = frozenset(SCALAR_OPS) | {"load", "const", "cast", "index", "lanes_reduce"}
 
 
-def simplify(func: Func) -> Func:
-    """Remove what has no effect, in place; the program computes the same.
+def simplify(func: Func, within: Op | None = None) -> Func:
+    """Remove what has no effect, in place, from all of the program or from the body of the loop `within`; the program
+    computes the same.
 
     - conditions that hold for certain (or hold already around) go, and so does what never runs;
     - loops of one iteration become their body, loops of none vanish;
@@ -34,7 +37,13 @@ def simplify(func: Func) -> Func:
     - index expressions lose divisions, remainders, minima and maxima that the ranges decide;
     - scalars, registers and scratch that nobody reads go.
     """
-    put_ops(func.body, _block(func.body, {}, frozenset()))
+    if within is None:
+        put_ops(func.body, _block(func.body, {}, frozenset()))
+    else:
+        put_ops(
+            body_of(within),
+            _block(body_of(within), ranges_of([*enclosing_loops(within), within]), frozenset()),
+        )
     _erase_unread(func)
     return func
 
@@ -64,6 +73,7 @@ def _loop(loop: Op, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
         loop.drop()
         return []
     if extent is ONE and kind_of(loop) != "parallel":
+        loop.parent = None
         substitute_in(body_of(loop), {loop_var(loop): sym(0)})
         return _block(body_of(loop), ranges, assumed)
     put_ops(body_of(loop), _block(body_of(loop), ranges | {loop_var(loop): loop_range(loop)}, assumed))

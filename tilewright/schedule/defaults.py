@@ -10,10 +10,11 @@ from tilewright.loops.cost import iterations
 from tilewright.loops.lower import Lowered
 from tilewright.loops.nest import extent_of
 from tilewright.schedule.attention import schedule_attention
+from tilewright.schedule.banded import schedule_banded
 from tilewright.schedule.contraction import schedule_contraction
 from tilewright.schedule.maps import schedule_maps
 from tilewright.schedule.own_loops import schedule_own_loops
-from tilewright.schedule.rows import schedule_rows
+from tilewright.schedule.rows import schedule_rows, schedule_sums
 from tilewright.schedule.tiled import schedule_tiled
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.windows import schedule_windows
@@ -23,7 +24,8 @@ _BY_KIND = {
     "attention": (schedule_attention, schedule_maps),
     "contraction": (schedule_windows, schedule_contraction, schedule_maps),
     "tiled": (schedule_tiled, schedule_maps),
-    "reduce": (schedule_windows, schedule_contraction, schedule_maps),
+    "banded": (schedule_banded, schedule_maps),
+    "reduce": (schedule_windows, schedule_sums, schedule_contraction, schedule_maps),
     "row": (schedule_rows, schedule_maps),
     "map": (schedule_maps,),
     "irregular": (schedule_own_loops,),

@@ -122,9 +122,9 @@ class Schedule:
     def parallel(self, loop: Op) -> Op:
         return self._do(parallel, loop)
 
-    def simplify(self) -> None:
-        self._note("simplify", (), {})
-        simplify(self.func)
+    def simplify(self, within: Op | None = None) -> None:
+        self._note("simplify", () if within is None else (within,), {})
+        simplify(self.func, within)
 
     def _do(self, primitive: Callable[..., Any], *subjects: Op | Value, **decisions: Any) -> Any:
         result = primitive(self.func, *subjects, **decisions)

@@ -65,6 +65,16 @@ def schedule_windows(s: Schedule, lowered: Lowered, target: Target) -> None:
     ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
     """
     stage, loops, sums = one_nest(s, lowered)
+    sum_windows(s, stage, loops, sums, target)
+    parallelize_outer(s, target)
+
+
+def sum_windows(
+    s: Schedule, stage: Stage, loops: list[Op], sums: Value, target: Target, within: Op | None = None
+) -> None:
+    """Compute the sums of `stage`, which `sums` holds, by tiles in registers within the nest `loops` that reads them;
+    this keeps the order of the other loops. Only what is in the loop `within`, if any, is simplified. ScheduleError
+    when it has not this form."""
     if not stage.reduce or not loops:
         raise ScheduleError("it sums over no axis, or gives a single element")
     axis_of = axes_read(loops, sums)
@@ -85,16 +95,15 @@ def schedule_windows(s: Schedule, lowered: Lowered, target: Target) -> None:
     _skip_padding(s, update)
     _mark(s, result, unrolled=not costly)
     _write_out_innermost(s, update)
-    s.simplify()
+    s.simplify(within)
     if deep:
         for part in sum_in_parts(s, fused.buffer, [o for o in update.around if extent_of(o) != 1]):
             _mark(s, _on_tile(s, part.clear, update))
             _mark(s, _on_tile(s, part.add, update))
-        s.simplify()
+        s.simplify(within)
     if tile_loop is not None:
         _peel_padding(s, tile_loop)
-        s.simplify()
-    parallelize_outer(s, target)
+        s.simplify(within)
 
 
 def _lane_axis(s: Schedule, stage: Stage, loops: list[Op], axis_of: dict[Op, int]) -> Op:
