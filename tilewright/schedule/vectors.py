@@ -27,6 +27,9 @@ to do while one another's multiplications are under way."""
 
 _POLYNOMIAL = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus", "pow"})
 
+POLYNOMIAL_REGISTERS = 4
+"""Vector registers that a polynomial needs while it is evaluated: more of them side by side would be spilled."""
+
 
 def innermost_loops(s: Schedule) -> list[Op]:
     """The loops that hold no other loop, in program order."""
@@ -113,7 +116,11 @@ def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     """Sums in several vectors; what is left over in vectors of its own. ScheduleError when it is no sum."""
     wide = lanes
     extent = extent_of(loop)
-    while 2 * wide <= min(MAX_LANES, SUMS * lanes) and not (extent.is_const and extent.value < 2 * wide):
+    most = min(MAX_LANES, SUMS * lanes)
+    if any(op.name in _POLYNOMIAL for op in loop.walk()):
+        registers = target.vector_registers // POLYNOMIAL_REGISTERS
+        most = min(most, registers * (lanes * target.vector_bits // (8 * VECTOR_BYTES)))
+    while 2 * wide <= most and not (extent.is_const and extent.value < 2 * wide):
         wide *= 2
     rest = s.vectorize_reduction(loop, wide, loop, tail="peel").tail
     while rest is not None and (left := extent_of(rest)) is not ONE:
