@@ -55,6 +55,16 @@ def test_rows_and_columns_of_opposite_points_are_neighbours(m: int) -> None:
             assert row[k] == row[k + 1] * (-1) ** i
 
 
+@pytest.mark.parametrize(("m", "most"), [(2, 1.7), (4, 4.9)])
+def test_points_keep_the_growth_of_rounding_errors_low(m: int, most: float) -> None:
+    """An error in proportion to each sum of products, in that of the direct sum's: root mean square over a tile, for
+    data and filters without structure. The classical points 0, 1, 2 of m = 4 have 10.8."""
+    rule = interpolation(m)
+    b, g, a = (np.array(matrix, float) for matrix in (rule.inputs, rule.filters, rule.outputs))
+    variance = (a**2) @ ((b**2).sum(axis=1) * (g**2).sum(axis=1)) / TAPS
+    assert variance.mean() <= most
+
+
 def convolution(x: np.ndarray, w: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
     """Cross-correlation with 3x3 filters in float64, tap by tap."""
     x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (before[0], after[0]), (before[1], after[1])))

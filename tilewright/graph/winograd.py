@@ -22,9 +22,9 @@ from tilewright.ops.define import constant
 from tilewright.ops.winograd import transformed_filters, winograd_input, winograd_output, winograd_product
 
 TILES = (2, 4)
-"""Results of a tile along an axis. In float32 the rounding errors of 2 are those of the direct sum, of 4 twice and of
-6 eight times as large (root mean square over random filters); through a network of 50 layers 6 exceeds 3e-5 of the
-results' scale."""
+"""Results of a tile along an axis. In float32 the rounding errors of 2 are nearly those of the direct sum, those of 4 a
+few times as large (`ops/cook_toom.py`). Tiles of 6 are no faster: their filters and transforms take what their products
+save (docs/decisions/0012-winograd.md)."""
 
 GAIN = 0.9
 """Of the direct convolution's time: a smaller gain is not worth other roundings and a longer compilation."""
