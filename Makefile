@@ -28,7 +28,7 @@ lint:
 # The pages made from the code; a test fails when they are out of date.
 docs: .venv/installed
 	@.venv/bin/python docs/operators.py
-	@.venv/bin/python bench/table.py
+	@.venv/bin/python -m bench table
 
 clean:
 	@rm -rf .venv .venv-test .venv-lint build *.egg-info

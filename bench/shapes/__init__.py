@@ -1,0 +1,1 @@
+"""Models of random shapes, made with onnx alone, beside what they must compute in float64."""
