@@ -154,7 +154,8 @@ done:
 """
 
 # The clock is read once per burst of polls, and not before the first burst has passed: a worker that has just
-# finished looks for the next job at once.
+# finished looks for the next job at once. Between bursts the core is given to whoever wants it: with fewer free cores
+# than threads that may be the forker, and time that polling has used up is missing in the next job.
 _WORKER = f"""
 define internal ptr @tw_worker(ptr %mailbox) nounwind {{
 entry:
@@ -198,6 +199,7 @@ wait:
   br i1 %burst.over, label %clock, label %poll
 
 clock:
+  %yielded = call i32 @sched_yield()
   %now = call i64 @tw_now()
   %fresh = icmp eq i64 %deadline, 0
   %new = add i64 %now, %spin
