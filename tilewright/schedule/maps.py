@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
 from tilewright.loops.lower import Lowered
-from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind_of, loop_var
-from tilewright.schedule.access import conditional_nest, loads_in, perfect_nest, stores_in, stride_in
+from tilewright.loops.nest import body_of, extent_of, is_loop, kind_of, loop_var
+from tilewright.schedule.access import conditional_nest, perfect_nest, stores_in, stride_in
+from tilewright.schedule.flatten import flatten, merge_flat_axes
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.transposes import schedule_squares, side_of, transposing
@@ -27,8 +27,8 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
     for nest in [op for op in s.func.body.ops if is_loop(op)]:
         _split_where_divided(s, nest)
-    flat = [_flatten(s, conditional_nest(op)) for op in s.func.body.ops if is_loop(op)]
-    _merge_axes(s)
+    flat = [flatten(s, conditional_nest(op)) for op in s.func.body.ops if is_loop(op)]
+    merge_flat_axes(s)
     for loops in flat:
         _through_registers(s, loops, target)
     s.simplify()
@@ -102,48 +102,6 @@ def _divisors(attr: object, v: Sym) -> set[int]:
         else set()
     )
     return own.union(*(_divisors(a, v) for a in attr.args))
-
-
-def _flatten(s: Schedule, loops: list[Op]) -> list[Op]:
-    """Make one loop of neighbouring loops where memory is contiguous across them; the loops that are left."""
-    k = len(loops) - 1
-    while k > 0:
-        if _contiguous(loops[k - 1], loops[k], loops[-1]):
-            with suppress(ScheduleError):
-                loops = [*loops[: k - 1], s.fuse_loops(loops[k - 1], loops[k]), *loops[k + 1 :]]
-        k -= 1
-    return loops
-
-
-def _merge_axes(s: Schedule) -> None:
-    """See axes as one where flat loops run over them, so that no index is taken apart and put together again."""
-    local = [op.result for op in s.func.body.walk() if op.name == "alloc"]
-    for buffer in (*s.func.args, *local):
-        axis = buffer_type(buffer).rank - 2
-        while axis >= 0:
-            pairs = [op.attrs["idx"][axis : axis + 2] for op in buffer.users if op.name in ("load", "store")]
-            if all(any(i.kind in ("floordiv", "mod") for i in pair) for pair in pairs):
-                with suppress(ScheduleError):
-                    s.merge_axes(buffer, axis)
-            axis -= 1
-
-
-def _contiguous(outer: Op, inner: Op, innermost: Op) -> bool:
-    """Whether every access moves by the same step from the end of one inner round to the start of the next."""
-    a, b = loop_var(outer), loop_var(inner)
-    for access in (*loads_in(innermost), *stores_in(innermost)):
-        over, within = stride_in(access, a), stride_in(access, b)
-        if over is None or within is None or over != within * extent_of(inner):
-            return False
-    # What is not an address is computed from the variables themselves, for which divisions would be needed.
-    others = [op for op in inner.walk() if op.name in ("index", "if", "bind") or op.attrs.get("guard")]
-    return not any(v in (a, b) for op in others for attr in op.attrs.values() for v in _vars(attr))
-
-
-def _vars(attr: object) -> frozenset[Sym]:
-    if isinstance(attr, tuple):
-        return frozenset().union(*map(_vars, attr)) if attr else frozenset()
-    return attr.vars if isinstance(attr, Sym) else frozenset()
 
 
 def _chunk_single_loop(s: Schedule) -> None:

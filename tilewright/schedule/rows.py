@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop
-from tilewright.schedule.access import loads_in, perfect_nest, stores_in
+from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, loop_var
+from tilewright.loops.vectorize import MAX_LANES
+from tilewright.schedule.access import loads_in, perfect_nest, stores_in, stride_in
+from tilewright.schedule.flatten import flatten, merge_flat_axes
 from tilewright.schedule.parallelize import parallelize_outer
+from tilewright.schedule.parts import LONGEST_PART
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.vectors import innermost_loops, vectorize_inner
 from tilewright.target.target import Target
@@ -37,10 +41,26 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     for holder in [op for op in s.func.body.walk() if is_loop(op)]:
         _share_rounds(s, holder)
     _compute_in_outputs(s)
+    _flatten_sums(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     for loop in innermost_loops(s):
         vectorize_inner(s, loop, target)
     s.simplify()
+
+
+def schedule_sums(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """Sums over what is contiguous in memory, and other axes besides, as rows: lanes run along the sum. ScheduleError
+    where the elements of the result lie side by side instead, or operands are multiplied."""
+    for stage in lowered.stages:
+        if stage.kind != "reduce":
+            continue
+        v = loop_var(stage.reduce[-1])
+        moving = [op for op in loads_in(stage.reduce[-1]) if stride_in(op, v) != 0]
+        if not moving or any(stride_in(op, v) != 1 for op in moving):
+            raise ScheduleError("the sum does not run along contiguous memory")
+        if len({op.operands[0] for op in loads_in(stage.reduce[-1])} - {stage.buffer}) > 1:
+            raise ScheduleError("the sum is of more than one operand")
+    schedule_rows(s, lowered, target)
 
 
 def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:
@@ -92,6 +112,28 @@ def _loops_down(loop: Op, depth: int) -> list[Op]:
             break
         loops.append(inner[0])
     return loops
+
+
+def _flatten_sums(s: Schedule) -> None:
+    """One loop for sums over several axes that lie one after the other: the rounds of the inner ones may be short.
+
+    Longer sums stay in two loops, as a sum of sums is more exact."""
+    for row in [op for op in s.func.body.ops if is_loop(op)]:
+        for nest in map(perfect_nest, _innermost_rows(row)):
+            terms = product(extent_of(o) for o in nest)
+            if len(nest) > 1 and terms.is_const and terms.value <= LONGEST_PART * MAX_LANES:
+                flatten(s, nest)
+    merge_flat_axes(s)
+    s.simplify()
+
+
+def _innermost_rows(row: Op) -> list[Op]:
+    """The loops inside of the last loop that all stages share."""
+    inner = [op for op in body_of(row).ops if is_loop(op)]
+    while len(inner) == 1 and len(body_of(row).ops) == 1:
+        row = inner[0]
+        inner = [op for op in body_of(row).ops if is_loop(op)]
+    return inner
 
 
 def _compute_in_outputs(s: Schedule) -> None:

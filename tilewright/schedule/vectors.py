@@ -12,8 +12,10 @@ from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import ONE
 from tilewright.ir.types import ScalarType
-from tilewright.loops.nest import body_of, extent_of, is_loop, kind_of
+from tilewright.loops.nest import body_of, enclosing_loops, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.vectorize import MAX_LANES
+from tilewright.schedule.access import stores_in, stride_in
+from tilewright.schedule.parts import LONGEST_PART
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -26,9 +28,6 @@ POLYNOMIALS = 4
 to do while one another's multiplications are under way."""
 
 _POLYNOMIAL = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus", "pow"})
-
-POLYNOMIAL_REGISTERS = 4
-"""Vector registers that a polynomial needs while it is evaluated: more of them side by side would be spilled."""
 
 
 def innermost_loops(s: Schedule) -> list[Op]:
@@ -49,13 +48,16 @@ def lanes_for(loop: Op, target: Target) -> int:
 def _polynomial_lanes(loop: Op, lanes: int, target: Target) -> int:
     """Lanes of a loop that takes longer to compute than to load: several registers of single precision."""
     wide = min(MAX_LANES, POLYNOMIALS * target.f32_lanes)
-    has_polynomial = any(op.name in _POLYNOMIAL for op in loop.walk())
-    if wide <= lanes or not has_polynomial or _widest(loop) != 4:
+    if wide <= lanes or not _has_polynomial(loop) or _widest(loop) != 4:
         return lanes
     extent = extent_of(loop)
     while extent.is_const and wide > lanes and wide > extent.value:
         wide //= 2
     return wide
+
+
+def _has_polynomial(loop: Op) -> bool:
+    return any(op.name in _POLYNOMIAL for op in loop.walk())
 
 
 def _widest(loop: Op) -> int:
@@ -112,17 +114,33 @@ def _vectorize_rest(s: Schedule, rest: Op, lanes: int, target: Target) -> None:
         s.vectorize(rest)
 
 
+def _whole_sum(loop: Op, lanes: int) -> Op:
+    """The outermost loop around `loop` that only goes on with the same sums: their lanes are added up after it, unless
+    that makes the sum of a lane deep."""
+    sums = stores_in(loop)
+    terms = extent_of(loop)
+    for around in reversed(enclosing_loops(loop)):
+        v = loop_var(around)
+        terms = terms * extent_of(around)
+        is_deep = not terms.is_const or terms.value > LONGEST_PART * lanes
+        others = len(body_of(around).ops) > 1
+        if is_deep or others or kind_of(around) != "serial" or any(stride_in(o, v) != 0 for o in sums):
+            break
+        loop = around
+    return loop
+
+
 def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     """Sums in several vectors; what is left over in vectors of its own. ScheduleError when it is no sum."""
     wide = lanes
     extent = extent_of(loop)
-    most = min(MAX_LANES, SUMS * lanes)
-    if any(op.name in _POLYNOMIAL for op in loop.walk()):
-        registers = target.vector_registers // POLYNOMIAL_REGISTERS
-        most = min(most, registers * (lanes * target.vector_bits // (8 * VECTOR_BYTES)))
-    while 2 * wide <= most and not (extent.is_const and extent.value < 2 * wide):
+    computes = _has_polynomial(loop)
+    most = _polynomial_lanes(loop, lanes, target) if computes else min(MAX_LANES, SUMS * lanes)
+    rounds = 1 if computes else 2  # to add up the lanes takes as long as several vectors
+    while 2 * wide <= most and not (extent.is_const and extent.value < 2 * rounds * wide):
         wide *= 2
-    rest = s.vectorize_reduction(loop, wide, loop, tail="peel").tail
+    exact = extent.is_const and extent.value % wide == 0
+    rest = s.vectorize_reduction(loop, wide, _whole_sum(loop, wide) if exact else loop, tail="peel").tail
     while rest is not None and (left := extent_of(rest)) is not ONE:
         if not left.is_const:
             if target.masked_memory:
