@@ -50,8 +50,17 @@ def _trouble(rows: Sequence[Row]) -> list[str]:
         if record.failure
     ]
     wrong = [
-        f"  {row.model}: relative error {ours.relative_error}"
+        f"  {row.model}: {ours.relative_error}, peers {_errors(row)}"
         for row in rows
         if (ours := row.records.get(OURS)) is not None and not ours.failure and not ratios.counts(ours)
     ]
-    return [*(["failed:", *failed] if failed else []), *(["ours is WRONG:", *wrong] if wrong else [])]
+    return [
+        *(["failed:", *failed] if failed else []),
+        *(["relative error of ours above 0.001:", *wrong] if wrong else []),
+    ]
+
+
+def _errors(row: Row) -> str:
+    """Those of the peers: stored references may be wrong themselves."""
+    errors = [str(r.relative_error) for name, r in row.records.items() if name != OURS and not r.failure]
+    return ", ".join(errors) or "failed"

@@ -58,11 +58,15 @@ def test_means_and_quantiles() -> None:
 
 
 def test_what_is_said_at_the_end_names_losses_failures_and_wrong_results() -> None:
-    said = told_of_ratios(ratios.rows([*FOUND, record("tilewright", 1.0, error=0.5, model="broken")]))
+    said = told_of_ratios(
+        ratios.rows(
+            [*FOUND, record("tilewright", 1.0, error=0.5, model="broken"), record("mnn", 1.0, 0.25, "broken")]
+        )
+    )
     assert "1 threads, 1 models" in said and "geometric mean 0.667" in said
     assert "1.50  n: 150.4 ms, onnxruntime 100 ms" in said
     assert "jax on m: has no operator | Foo" in said
-    assert "ours is WRONG:\n  broken: relative error 0.5" in said
+    assert "relative error of ours above 0.001:\n  broken: 0.5, peers 0.25" in said
 
 
 def test_the_short_table_shows_losses_gaps_and_what_does_not_count() -> None:
