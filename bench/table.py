@@ -129,7 +129,7 @@ def _origin(found: Sequence[Record], rows: Sequence[Row]) -> str:
     dates = sorted({record.date for record in mine if record.date})
     when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)
     told = [
-        f"Milliseconds of one inference with {threads} threads (float32, batch 1",
+        f"Milliseconds of one inference with {threads} threads, float32, batch 1",
         *machines,
         listed,
         when,
