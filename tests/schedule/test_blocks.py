@@ -174,7 +174,7 @@ def test_a_deep_layer_is_blocked_packed_prefetched_and_parallel() -> None:
 
 def test_a_layer_whose_rows_fit_is_not_blocked() -> None:
     roomy = replace(parse_target("x86-64-v4"), caches=Caches(), cores=2)
-    assert not is_blocked(kernel_of("points of images", roomy))
+    assert not is_blocked(kernel_of("whole tiles", roomy))
 
 
 def prefetches(rows: int) -> bool:

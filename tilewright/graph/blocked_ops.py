@@ -10,6 +10,8 @@ import numpy as np
 from tilewright.graph.forms import Forms
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of
 from tilewright.graph.phases import phases_of
+from tilewright.graph.thin import compute_by_positions, is_thin
+from tilewright.graph.window import Window
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
@@ -70,13 +72,17 @@ def _is_depthwise(op: Op) -> bool:
 
 
 def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
+    if is_thin(op, forms.block):
+        compute_by_positions(op, forms)
+        ctx.remark(STAGE, f"conv {op.loc}", "positions take the place of its one channel", applied=True)
+        return True
     narrow = op.name == "conv" and _is_narrow(op) and forms.has_blocked(op.operands[0])
     if not is_blockable_conv(op, forms.block) and not narrow:
         ctx.remark(
             STAGE, f"conv {op.loc}", "its weights, groups or dtype do not allow whole blocks of channels"
         )
         return False
-    window = _Window(op)
+    window = Window(op)
     plain = window.is_pointwise and op.attrs["groups"] == 1 and not forms.has_blocked(op.operands[0])
     if _is_depthwise(op):
         _depthwise(op, window, forms)
@@ -100,38 +106,6 @@ def _leaves(op: Op) -> bool:
     return all(u.name == "return" or (u.name in ELEMENTWISE and _leaves(u)) for u in users)
 
 
-class _Window:
-    """The attributes of a convolution with every default written out."""
-
-    def __init__(self, op: Op) -> None:
-        space = type_of(op.operands[0]).rank - 2
-        self.strides = tuple(op.attrs["strides"]) or (1,) * space
-        self.dilations = tuple(op.attrs["dilations"]) or (1,) * space
-        self.before = tuple(map(sym, op.attrs["pads_begin"])) or (sym(0),) * space
-        self.after = tuple(map(sym, op.attrs["pads_end"])) or (sym(0),) * space
-        self.kernel = shape_of(op.operands[1])[2:]
-
-    @property
-    def is_padded(self) -> bool:
-        return any(p != 0 for p in (*self.before, *self.after))
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether each result position reads its own position only."""
-        return all(k == 1 for k in self.kernel) and all(s == 1 for s in self.strides) and not self.is_padded
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        return {"strides": self.strides, "dilations": self.dilations}
-
-    def padded(self, x: Value, trailing: int) -> Value:
-        """x with its padding around it, so that the kernel's inner loops need no conditions."""
-        if not self.is_padded:
-            return x
-        nothing, behind = (sym(0),) * 2, (sym(0),) * trailing
-        return pad(x, before=(*nothing, *self.before, *behind), after=(*nothing, *self.after, *behind))
-
-
 def _filled_weights(op: Op, forms: Forms, fill_inputs: bool, spatial: int) -> Value:
     """The filters with zeros up to whole blocks of channels, and `spatial` kernel axes."""
     value = op.operands[1]
@@ -147,7 +121,7 @@ def _filled_weights(op: Op, forms: Forms, fill_inputs: bool, spatial: int) -> Va
     return forms.weights(np.ascontiguousarray(grown), value)
 
 
-def _dense(op: Op, window: _Window, forms: Forms) -> None:
+def _dense(op: Op, window: Window, forms: Forms) -> None:
     x = op.operands[0]
     groups = op.attrs["groups"]
     flat = window.is_pointwise and len(window.kernel) > 1
@@ -166,7 +140,7 @@ def _dense(op: Op, window: _Window, forms: Forms) -> None:
     forms.set_blocked(op.result, conv_blocked(data, w, **attrs, **window.attrs))
 
 
-def _first(op: Op, window: _Window, forms: Forms) -> None:
+def _first(op: Op, window: Window, forms: Forms) -> None:
     """A convolution of few channels reads them plain: images have three."""
     x = window.padded(forms.plain(op.operands[0]), 0)
     flat = window.is_pointwise and len(window.kernel) > 1
@@ -189,7 +163,7 @@ def _product(op: Op, forms: Forms) -> None:
     forms.set_plain(op.result, reshape(y, shape=shape_of(op.result)))
 
 
-def _depthwise(op: Op, window: _Window, forms: Forms) -> None:
+def _depthwise(op: Op, window: Window, forms: Forms) -> None:
     """Conditions cost little here: each load serves one product, and padding apart would be another pass."""
     w = _filled_weights(op, forms, False, len(window.kernel))
     pads = {"pads_begin": window.before, "pads_end": window.after}

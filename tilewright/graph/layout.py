@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from tilewright.graph.blocked_ops import blocked_form, is_blockable_conv
 from tilewright.graph.forms import Forms
+from tilewright.graph.thin import is_thin
 from tilewright.ir.core import Module, Op, replace_in_block
 from tilewright.ir.passes import PassContext
 from tilewright.ops.define import OPERATORS
@@ -27,7 +28,7 @@ class BlockChannels:
 
     def run(self, module: Module, ctx: PassContext) -> None:
         body = module.main.body
-        if not any(op.name == "conv_transpose" or is_blockable_conv(op, self.block) for op in body.ops):
+        if not any(_starts_blocks(op, self.block) for op in body.ops):
             return
         forms = Forms(module, self.block)
         replaced: list[Op] = []
@@ -41,3 +42,7 @@ class BlockChannels:
         replace_in_block(body, forms.ops)
         for op in reversed(replaced):
             op.drop()
+
+
+def _starts_blocks(op: Op, block: int) -> bool:
+    return op.name == "conv_transpose" or is_thin(op, block) or is_blockable_conv(op, block)

@@ -252,7 +252,8 @@ class _Prover:
             rest = e - scale * factor
             grows = scale.interval[0] >= 0
             if factor.kind == "floordiv":
-                yield q * rest + scale * (x - q + 1 if grows else x)
+                whole = not grows or scale is ONE  # a whole number is reached where x / q reaches it
+                yield q * rest + scale * (x if whole else x - q + 1)
             elif grows:
                 yield rest
             else:

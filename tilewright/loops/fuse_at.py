@@ -34,7 +34,7 @@ from tilewright.loops.nest import (
     substitute_in,
     take_ops,
 )
-from tilewright.loops.region import new_tile, redirect, refuse_in_vector, region_of
+from tilewright.loops.region import in_bounds, new_tile, redirect, refuse_in_vector, region_of
 
 STEP = "fuse_at"
 
@@ -260,13 +260,14 @@ class _Fusion:
         if self.guard == "if":
             put_ops(body_of(innermost), [new_if(needed, take_ops(body_of(innermost)))])
             return
+        ranges = self.around | {loop_var(op): loop_range(op) for op in copy.walk() if is_loop(op)}
         for op in copy.walk():
             if op.name in ("check", "bind") or _divides_integers(op):
                 refuse(STEP, self.old, f"guard='loads' is not possible, as its producer has a '{op.name}'")
             if op.name == "load" and op.operands[0] is not self.new:
                 used = frozenset[Sym]().union(*(i.vars for i in op.attrs["idx"]))
                 own = tuple(c for v, listed in conditions.items() if v in used for c in listed)
-                if own:
+                if own and not _stays_in_bounds(op, ranges):
                     op.attrs["guard"] = (*own, *op.attrs.get("guard", ()))
 
 
@@ -275,6 +276,14 @@ def _drop_spare_guard(load: Op) -> None:
     element, and all of its elements are computed."""
     if "other" not in load.attrs:
         load.attrs.pop("guard", None)
+
+
+def _stays_in_bounds(load: Op, ranges: Ranges) -> bool:
+    """Whether a load has conditions of its own that keep it inside of the buffer, as those of padding do."""
+    guard = load.attrs.get("guard", ())
+    if "other" not in load.attrs:
+        return False
+    return set(in_bounds(load.attrs["idx"], buffer_type(load.operands[0]).shape, ranges)) <= set(guard)
 
 
 def _divides_integers(op: Op) -> bool:

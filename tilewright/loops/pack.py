@@ -74,12 +74,15 @@ def pack(
         refuse("pack", buffer, f"the packing is for rank {packing.rank}")
     around = ranges_of([*enclosing_loops(loop), loop])
     region = region_of("pack", buffer, found, around)
-    tile = new_tile("pack", buffer, packing.shape(region.sizes), space)
+    tile_shape = packing.shape(region.sizes)
+    tile = new_tile("pack", buffer, tile_shape, space)
     for a in found:
         _drop_bounds(a.op, type.shape, type.shape, {})
         idx = tuple(i - s for i, s in zip(a.idx, region.start, strict=True))
         a.op.set_operands([tile])
         a.op.attrs["idx"] = packing.index(idx)
+        if "other" not in a.op.attrs and not in_bounds(a.op.attrs["idx"], tile_shape, ranges_at(a.op)):
+            a.op.attrs.pop("guard", None)  # any value will do where its conditions do not hold
     axes = tile_axes(names_in(func), buffer_type(tile).shape)
     inner = tuple(v for v, _ in axes)
     source = tuple(s + p for s, p in zip(region.start, packing.position(inner), strict=True))
@@ -142,6 +145,9 @@ def _drop_bounds(
     """
     guard: tuple[Sym, ...] = load.attrs.get("guard", ())
     if not guard or load.attrs.get("other", 0) != 0:
+        return
+    if padded is not shape and "other" not in load.attrs and not in_bounds(load.attrs["idx"], padded, ranges):
+        load.attrs.pop("guard")  # any value will do where its conditions do not hold
         return
     droppable: set[Sym] = set()
     for i, n, reach in zip(load.attrs["idx"], shape, padded, strict=True):

@@ -52,11 +52,12 @@ def tile_contraction(s: Schedule, stage: Stage, loops: list[Op], accumulator: Va
     reads them. ScheduleError when it has not this form."""
     axis_of = axes_read(loops, accumulator)
     roles = assign_roles(stage, loops, accumulator, axis_of)
-    tile = tile_for(stage, roles, accumulator, target)
-    blocking = blocking_for(stage, roles, axis_of, tile, target)
+    exact = tile_for(stage, roles, accumulator, target, exact_columns=True)
+    blocking = blocking_for(stage, roles, axis_of, exact, target)
     if isinstance(blocking, Blocking):
-        tile_in_blocks(s, stage, roles, axis_of, accumulator, tile, blocking, target)
+        tile_in_blocks(s, stage, roles, axis_of, accumulator, exact, blocking, target)
         return
+    tile = tile_for(stage, roles, accumulator, target)
     s.declined.append(f"not cut into blocks: {blocking}")
     column_tile, row_tile, inner = _tile_loops(s, roles, tile)
     around = _outer_order(stage, roles, axis_of, column_tile, row_tile, target)

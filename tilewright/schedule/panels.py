@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.nest import buffer_type, enclosing_loops, extent_of, kind_of, loop_var
-from tilewright.loops.packing import Packing
-from tilewright.schedule.access import loads_in, stride_in
+from tilewright.loops.packing import Packing, identity_packing
+from tilewright.schedule.access import loads_in, stride_in, variables
 from tilewright.schedule.packing import packing_for
 from tilewright.schedule.roles import element_bytes
 from tilewright.schedule.trace import Schedule
@@ -17,6 +18,7 @@ from tilewright.target.target import Target
 
 FAR_BYTES = 1024
 REUSES = 4
+LONGEST_STRIDE = 16
 LONGEST_RUN = 16  # steps of the depth between requests for memory
 
 
@@ -47,6 +49,7 @@ def pack_columns(
     (more than a few cache lines) share few sets of the first-level cache and push one another out.
     """
     v = loop_var(nests[0][-1])
+    lanes = extent_of(nests[0][-1]).value
     for loads in zip(*(loads_in(nest[0]) for nest in nests), strict=True):
         load = loads[0]
         operand = load.operands[0]
@@ -54,16 +57,53 @@ def pack_columns(
         moving = [axis for axis, i in enumerate(load.attrs["idx"]) if v in i.vars]
         if buffer_type(operand).space != "global" or len(moving) != 1 or not around:
             continue
-        if stride == 1 and not (_is_far(load, reduction) and _is_reused(rows)):
+        if (
+            stride == 1
+            and not (_is_far(load, reduction) and _is_reused(rows))
+            and not _is_masked(load, nests[0])
+        ):
             continue
-        order = [axis for axis in range(len(load.attrs["idx"])) if axis != moving[0]]
-        packing = Packing(((),) * len(load.attrs["idx"]), (*order, moving[0]))
+        panel = _panel(load, moving[0], stride)
         try:
-            fill = s.pack(operand, around[-1], packing, only=loads).fill
-            if stride == 1:
-                s.vectorize(fill[-1], extent_of(nests[0][-1]).value)
+            fill = s.pack(operand, around[-1], panel, only=loads).fill
         except ScheduleError:
             continue
+        if panel.factors[moving[0]]:
+            _copy_runs(s, operand, fill, lanes)
+        s.vectorize(fill[-1], lanes, tail="peel")
+
+
+def _copy_runs(s: Schedule, operand: Value, fill: Sequence[Op], lanes: int) -> None:
+    """Copy what a run of a panel is picked from first, so that the picking needs no conditions."""
+    (load,) = (o for o in loads_in(fill[-1]) if o.operands[0] is operand)
+    if len(fill) > 2 and "guard" in load.attrs:
+        run = s.pack(operand, fill[-3], identity_packing(len(load.attrs["idx"])), only=[load]).fill
+        s.vectorize(run[-1], lanes, tail="peel")
+
+
+def _panel(load: Op, moving: int, stride: Sym | None) -> Packing:
+    """Columns innermost; every `stride`-th of them together, so that a vector of them is one load."""
+    apart = (
+        stride.value if stride is not None and stride.is_const and 1 < stride.value <= LONGEST_STRIDE else 1
+    )
+    rank = len(load.attrs["idx"])
+    factors = tuple((apart,) if axis == moving and apart > 1 else () for axis in range(rank))
+    pieces = [axis if axis <= moving or apart == 1 else axis + 1 for axis in range(rank)]
+    others = [piece for axis, piece in enumerate(pieces) if axis != moving]
+    return Packing(factors, (*others, *([moving + 1] if apart > 1 else []), moving))
+
+
+def _is_masked(load: Op, nest: Sequence[Op]) -> bool:
+    """Whether lanes of a load that is repeated in other steps and rows have conditions, as they have next to padding
+    and where nobody knows how many there are; a panel has zeros there instead."""
+    v = loop_var(nest[-1])
+    if not any(v in c.vars for c in load.attrs.get("guard", ())):
+        return False
+    (along,) = [i for i in load.attrs["idx"] if v in i.vars]
+    others = variables(i for i in load.attrs["idx"] if i is not along)
+    again = [o for o in nest[:-1] if loop_var(o) not in others and extent_of(o).is_const]
+    columns = extent_of(nest[-1])
+    return product(extent_of(o) for o in again if stride_in(load, loop_var(o)) != columns).value >= REUSES
 
 
 def _is_far(load: Op, reduction: Sequence[Op]) -> bool:

@@ -43,6 +43,7 @@ def one_nest(s: Schedule, lowered: Lowered) -> tuple[Stage, list[Op], Value]:
         if rest:
             raise ScheduleError("the sum itself is an output beside others")
         made = s.cache_write(stage.buffer)
+        stage.buffer = made.buffer
         return stage, made.drain, made.buffer
     first = rest[0].axes
     for other in rest[1:]:
@@ -99,7 +100,10 @@ def operands_moving(stage: Stage, axis: int | None) -> set[Op]:
     return {op for op in loads if v in variables(op.attrs["idx"])}
 
 
-def tile_for(stage: Stage, roles: Roles, accumulator: Value, target: Target) -> Tile:
+def tile_for(
+    stage: Stage, roles: Roles, accumulator: Value, target: Target, *, exact_columns: bool = False
+) -> Tile:
+    """The register tile for these roles; with `exact_columns` its columns divide those of a block axis."""
     lanes = max(1, VECTOR_BYTES // element_bytes(accumulator))
     in_register = max(1, target.vector_bits // 8 // element_bytes(accumulator))
     registers = Registers(target.vector_registers, in_register, target.embedded_broadcast)
@@ -114,7 +118,7 @@ def tile_for(stage: Stage, roles: Roles, accumulator: Value, target: Target) -> 
         depth=known(product(extent_of(o) for o in stage.reduce)),
         lanes=lanes,
         element=element_bytes(accumulator),
-        exact_columns=roles.block is not None,
+        exact_columns=exact_columns and roles.block is not None,
     )
     return choose_tile(shape, registers, target.caches.l2)
 

@@ -1,0 +1,105 @@
+"""Panels of strided, padded or unknown columns: inner loops that load whole vectors and decide nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.compiler import compile_module
+from tilewright.graph.fuse import Fuse
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Module
+from tilewright.ir.passes import PassContext
+from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.types import tensor
+from tilewright.loops.nest import enclosing_loops, kind_of, loop_var
+from tilewright.ops import contract as ct
+from tilewright.ops.blocked import conv_blocked
+from tilewright.ops.define import constant
+from tilewright.options import Options
+from tilewright.runtime.module import Model
+from tilewright.schedule.access import stride_in
+from tilewright.schedule.kernels import schedule_regions
+from tilewright.target.named import parse_target
+
+RNG = np.random.default_rng(5)
+FILTERS = RNG.standard_normal((3, 2, 5)).astype(np.float32)
+CASES = {
+    "padded": (1, 2, 1),
+    "strided": (2, 0, 1),
+    "strided and padded": (3, 2, 1),
+    "strided and dilated": (2, 4, 3),
+}
+
+
+def module_of(length: Sym, stride: int, pad: int, dilation: int) -> Module:
+    return oracle.build(
+        [tensor(dt.f32, (1, 2, length))],
+        lambda x: ct.conv(
+            x, constant(FILTERS), strides=(stride,), pads_begin=(pad,), pads_end=(pad,), dilations=(dilation,)
+        ),
+    )
+
+
+def expected(x: np.ndarray, stride: int, pad: int, dilation: int) -> np.ndarray:
+    """In float64, tap by tap."""
+    wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad, pad)))
+    taps = FILTERS.shape[-1]
+    count = (wide.shape[-1] - dilation * (taps - 1) - 1) // stride + 1
+    positions = stride * np.arange(count)[:, None] + dilation * np.arange(taps)
+    return np.einsum("ncpt,oct->nop", wide[..., positions], FILTERS.astype(np.float64))
+
+
+def kernel_of(module: Module) -> Func:
+    target = parse_target("x86-64-v4")
+    ctx = PassContext(target)
+    Fuse().run(module, ctx)
+    schedule_regions(module, target, ctx.remarks)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    return kernel
+
+
+@pytest.mark.parametrize("length", [sym(700), var("t", 40)], ids=["known", "unknown"])
+@pytest.mark.parametrize("name", CASES)
+def test_sums_read_whole_vectors_without_conditions(name: str, length: Sym) -> None:
+    kernel = kernel_of(module_of(length, *CASES[name]))
+    weights = kernel.args[1]
+    (step,) = {o.parent for o in kernel.body.walk() if o.name == "load" and o.operands[0] is weights}
+    assert step is not None
+    (data,) = (o for o in step.ops if o.name == "load" and stride_in(o, loop_var(enclosing_loops(o)[-1])) != 0
+               and o.operands[0] is not weights and "reg" not in str(o.operands[0].type))  # fmt: skip
+    lanes = enclosing_loops(data)[-1]
+    assert kind_of(lanes) == "vector" and stride_in(data, loop_var(lanes)) == 1
+    assert "guard" not in data.attrs
+
+
+@pytest.mark.parametrize("length", [40, 299, 700])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_panels_hold_the_right_elements(name: str, known: bool, length: int) -> None:
+    x = RNG.standard_normal((1, 2, length)).astype(np.float32)
+    module = module_of(sym(length) if known else var("t", 40), *CASES[name])
+    (y,) = Model(compile_module(module, Options(), parse_target("host")), 1)(x)
+    np.testing.assert_allclose(y, expected(x, *CASES[name]), rtol=1e-5, atol=1e-5)
+
+
+def test_tiles_need_not_divide_the_blocks_of_channels() -> None:
+    w = RNG.standard_normal((13 * 16, 16, 3)).astype(np.float32)
+    x = RNG.standard_normal((1, 1, 90, 16)).astype(np.float32)
+    module = oracle.build(
+        [tensor(dt.f32, (1, 1, var("t", 3), 16))],
+        lambda x: conv_blocked(x, constant(w), channels_in=16, channels_out=13 * 16),
+    )
+    (y,) = Model(compile_module(module, Options(), parse_target("host")), 1)(x)
+    windows = np.lib.stride_tricks.sliding_window_view(x[:, 0].astype(np.float64), 3, axis=1)
+    wanted = np.einsum("npck,ock->npo", windows, w.astype(np.float64))
+    np.testing.assert_allclose(y.transpose(0, 2, 1, 3).reshape(1, 88, 208), wanted, rtol=1e-4, atol=1e-4)
+    kernel = kernel_of(
+        oracle.build(
+            [tensor(dt.f32, (1, 1, var("t", 3), 16))],
+            lambda x: conv_blocked(x, constant(w), channels_in=16, channels_out=13 * 16),
+        )
+    )
+    (packed,) = kernel.attrs["packed"].values()
+    assert packed.factors[0] == (2, 16)  # two of the 13 blocks side by side in a tile
