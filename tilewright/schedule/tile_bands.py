@@ -36,6 +36,9 @@ SPILL_PASSES = 3
 TASKS_PER_CORE = 2
 """Bands and panels for each core, so that none of them waits for long."""
 
+FEWEST_CORES = 2
+"""Cores to share the work even where a target names one: a model compiled for a kind of machine runs on any of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
@@ -78,7 +81,7 @@ def choose_band(tiles: Tiles, core: Core) -> Band:
     """The cheapest band that keeps all cores busy. Its extents divide those of the tiles: no band needs conditions."""
     candidates = list(_candidates(tiles))
     most = max(_tasks(tiles, b) for b in candidates)
-    enough = min(most, TASKS_PER_CORE * core.cores)
+    enough = min(most, TASKS_PER_CORE * max(core.cores, FEWEST_CORES))
     return min((b for b in candidates if _tasks(tiles, b) >= enough), key=lambda b: cost(tiles, b, core))
 
 
