@@ -23,7 +23,7 @@ from tilewright.loops.nest import buffer_type, extent_of, loop_var, ranges_of
 from tilewright.schedule.contraction import tile_contraction
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.roles import one_nest
-from tilewright.schedule.tiled import divisors
+from tilewright.schedule.tile_bands import divisors
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.windows import sum_windows
 from tilewright.target.target import Target
@@ -93,7 +93,7 @@ def _panel(blocks: Sym) -> int:
     """Blocks of channels that are computed together: as many as share the contraction's other operand well."""
     if not blocks.is_const:
         return 1
-    most = max(n for n in divisors(blocks) if n <= MOST_BLOCKS)
+    most = max(n for n in divisors(blocks.value) if n <= MOST_BLOCKS)
     return blocks.value if most == 1 and blocks.value <= 2 * MOST_BLOCKS else most
 
 

@@ -22,6 +22,7 @@ from tilewright.ir.types import product
 from tilewright.loops.bounds import holds
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var, ranges_at
+from tilewright.loops.split import Split
 from tilewright.loops.vectorize import MAX_LANES
 from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.packing import packing_for
@@ -153,8 +154,7 @@ def _tiled(
     tile_loop: Op | None = None
     inner = column
     if extent_of(column) != size:
-        whole = extent_of(column).is_const and extent_of(column).value >= size
-        parts = s.split(column, size, tail="overlap" if whole else "guard")
+        parts = _in_whole_tiles(s, column, size)
         tile_loop, inner = parts.outer, parts.inner
     around = [o for o in others if o is not column]
     if tile_loop is not None:
@@ -167,6 +167,16 @@ def _tiled(
         return _Nest(around, [], inner), tile_loop
     within = s.split(inner, lanes)
     return _Nest(around, [within.outer], within.inner), tile_loop
+
+
+def _in_whole_tiles(s: Schedule, column: Op, size: int) -> Split:
+    """Split in tiles, the last of which may overlap the one before it, unless a later step reads what it writes."""
+    if extent_of(column).is_const and extent_of(column).value >= size:
+        try:
+            return s.split(column, size, tail="overlap")
+        except ScheduleError as e:
+            s.declined.append(str(e))
+    return s.split(column, size)
 
 
 def choose_columns(count: int | None, per_vector: int, registers: int) -> int:
