@@ -164,3 +164,18 @@ def test_doubles_stay_plain():
     )
     run(module, BlockChannels())
     assert ops(module) == ["conv"]
+
+
+@pytest.mark.parametrize(("channels", "summed"), [(20, 20), (24, 24), (17, 20), (30, 32), (32, 32)])
+def test_few_empty_channels_are_summed(channels, summed):
+    module = program(lambda x: conv(conv(x, channels, 3), 16, 5), (1, 3, 12, 12))
+    run(module, BlockChannels(), Fold(), Canonicalize(), tolerance=1e-4)
+    last = [op for op in module.main.body.ops if op.name == "conv_blocked"][-1]
+    assert last.operands[1].type.shape[1] == summed
+
+
+def test_transforms_of_tiles_find_whole_blocks():
+    module = program(lambda x: conv(conv(x, 20, 3), 16, 3), (1, 3, 12, 12))
+    run(module, BlockChannels(), Fold(), Canonicalize(), tolerance=1e-4)
+    last = [op for op in module.main.body.ops if op.name == "conv_blocked"][-1]
+    assert last.operands[1].type.shape[1] == 32

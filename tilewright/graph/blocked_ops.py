@@ -26,6 +26,8 @@ from tilewright.ops.view import concat, expand, pad, reshape, slice_, transpose
 LEAST_FILTERS = 8
 """Fewer filters than these would leave most lanes of a block empty."""
 
+WINOGRAD_TAPS = 3
+
 STAGE = "block-channels"
 
 FINITE_AT_FILL = ELEMENTWISE - {
@@ -107,18 +109,29 @@ def _leaves(op: Op) -> bool:
 
 
 def _filled_weights(op: Op, forms: Forms, fill_inputs: bool, spatial: int) -> Value:
-    """The filters with zeros up to whole blocks of channels, and `spatial` kernel axes."""
+    """The filters with zeros up to whole blocks, with `fill_inputs` up to the input channels that are summed, and
+    with `spatial` kernel axes."""
     value = op.operands[1]
     array = forms.array(value)
     assert array is not None
     o, i, *kernel = array.shape
     grow_o = forms.filled(o) - o
-    grow_i = forms.filled(i) - i if fill_inputs else 0
+    grow_i = _summed_channels(op, i, forms.block) - i if fill_inputs else 0
     if not grow_o and not grow_i and len(kernel) == spatial:
         return forms.plain(value)
     shape = (o, i, *kernel) if len(kernel) == spatial else (o, i, 1)
     grown = np.pad(array.reshape(shape), ((0, grow_o), (0, grow_i), *((0, 0) for _ in shape[2:])))
     return forms.weights(np.ascontiguousarray(grown), value)
+
+
+def _summed_channels(op: Op, count: int, block: int) -> int:
+    """Input channels with those beyond the last that are summed with them: as few as leave runs of a fair length, but
+    whole blocks where Winograd's algorithm, which transforms whole ones, may take over."""
+    window = Window(op)
+    unit = all(n == 1 for n in (*window.strides, *window.dilations))
+    may_transform = unit and window.kernel == (sym(WINOGRAD_TAPS),) * 2
+    runs = (block,) if may_transform else (block, block // 2, block // 4)
+    return min(-(-count // run) * run for run in runs)
 
 
 def _dense(op: Op, window: Window, forms: Forms) -> None:

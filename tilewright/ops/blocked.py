@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
 from tilewright.ir import sym as s
 from tilewright.ir.sym import Sym, ceildiv, sym
@@ -86,6 +87,9 @@ def conv_blocked(
         )
     space = x.shape[2:-1] if x_blocked else x.shape[2:]
     window = Window(space, w.shape[2:], strides, pads_begin, pads_end, dilations)
+    run = gcd(
+        w.shape[1].value, block
+    )  # channels of a block that follow each other, so that the last may be shorter
 
     def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, ob, *out, lane = i
@@ -93,11 +97,11 @@ def conv_blocked(
         group = group_of(o, per_group, groups)
         guard = _exists(o, sym(channels_out), block)
         if x_blocked:
-            cb, *k, ci = r
+            first, *k, ci = r
             at = window.positions(out, k)
-            c = cb * block + ci
-            data = x.load((n, group * (w.shape[1] // block) + cb, *at, ci), window.guard(at))
-            guard += _exists(c, w.shape[1], block)
+            c = first * run + ci
+            blocks = group * (w.shape[1] // block) + first * run // block
+            data = x.load((n, blocks, *at, first * run % block + ci), window.guard(at))
         else:
             c, *k = r
             at = window.positions(out, k)
@@ -105,11 +109,7 @@ def conv_blocked(
         return widened_product(data, w.load((o, c, *k), guard))
 
     shape = [x.shape[0], ceildiv(sym(channels_out), block), *window.counts, sym(block)]
-    inner = (
-        [ceildiv(w.shape[1], block), *window.kernel, sym(block)]
-        if x_blocked
-        else [w.shape[1], *window.kernel]
-    )
+    inner = [w.shape[1] // run, *window.kernel, sym(run)] if x_blocked else [w.shape[1], *window.kernel]
     return compute([x, w], shape, body, reduce=inner, combine="add", dtype=x.dtype)
 
 
