@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.schedule.tiles import (
-    FMA_PORTS,
     L2_BYTES_PER_CYCLE,
     L3_BYTES_PER_CYCLE,
     Contraction,
     Registers,
     choose_tile,
+    cycles_per_step,
 )
 
 L2_SHARE = 0.75
@@ -32,9 +32,6 @@ TILE_SHARE = 0.3
 
 SPILL_PASSES = 3
 """Times that what does not fit the cache passes its border: allocated, written, read."""
-
-TASKS_PER_CORE = 2
-"""Bands and panels for each core, so that none of them waits for long."""
 
 FEWEST_CORES = 2
 """Cores to share the work even where a target names one: a model compiled for a kind of machine runs on any of it."""
@@ -81,7 +78,7 @@ def choose_band(tiles: Tiles, core: Core) -> Band:
     """The cheapest band that keeps all cores busy. Its extents divide those of the tiles: no band needs conditions."""
     candidates = list(_candidates(tiles))
     most = max(_tasks(tiles, b) for b in candidates)
-    enough = min(most, TASKS_PER_CORE * max(core.cores, FEWEST_CORES))
+    enough = min(most, max(core.cores, FEWEST_CORES))
     return min((b for b in candidates if _tasks(tiles, b) >= enough), key=lambda b: cost(tiles, b, core))
 
 
@@ -92,9 +89,11 @@ def cost(tiles: Tiles, band: Band, core: Core) -> float:
     panels = tiles.columns // band.panel
     width = tiles.columns * tiles.lanes
     shape = Contraction(length, band.panel, tiles.depth, tiles.lanes, tiles.element, exact_columns=True)
-    rows = choose_tile(shape, core.registers, core.l2).rows
-    products = bands * -(-length // rows) * rows * tiles.points * tiles.depth * width
-    multiplying = products / (FMA_PORTS * core.registers.lanes)
+    tile = choose_tile(shape, core.registers, core.l2)
+    vectors = max(1, tiles.lanes // core.registers.lanes)
+    step = cycles_per_step(tile.rows, tile.columns, vectors, 0.0, L2_BYTES_PER_CYCLE)
+    register_tiles = bands * panels * -(-length // tile.rows) * -(-band.panel // tile.columns)
+    multiplying = register_tiles * tiles.points * tiles.depth * step
     filters = tiles.points * tiles.depth * width * tiles.element
     data = bands * length * tiles.points * tiles.depth * tiles.element
     sums = bands * length * tiles.points * width * tiles.element
