@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
+from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Op
+from tilewright.ir.core import Block, Func, Module, Op, Value
+from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.loops.nest import enclosing_loops, extent_of
+from tilewright.loops.spec import versions_of
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -21,6 +25,7 @@ from tilewright.ops.norm import softmax
 from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.target.host import host_target
+from tilewright.target.named import parse_target
 
 N, K = var("n", 0), var("k", 1)
 RNG = np.random.default_rng(3)
@@ -92,3 +97,79 @@ def test_no_condition_is_left_in_the_reduction_of_a_layer() -> None:
         extent_of(o) == 96 for op in kernel.body.walk() if op.name == "load" for o in enclosing_loops(op)
     )
     assert not guarded_in_reductions(kernel)
+
+
+# Kernels for large dims: the same steps as for constant ones, and no condition in the innermost loops
+
+H, W = var("h", 0), var("w", 0)
+FILTERS, KERNELS = data(24, 16, 3, 3), data(32, 1, 3, 3)
+
+
+def convolved(x: Value) -> Value:
+    return contract.conv(x, constant(FILTERS), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1))
+
+
+def depthwise(x: Value) -> Value:
+    return contract.conv(x, constant(KERNELS), groups=32, pads_begin=(1, 1), pads_end=(1, 1))
+
+
+OPERATORS = {
+    "layer": (lambda rows, _: (rows, 96), lambda x: contract.matmul(x, constant(WEIGHTS))),
+    "strided convolution": (lambda h, w: (2, 16, h, w), convolved),
+    "depthwise convolution": (lambda h, w: (2, 32, h, w), depthwise),
+    "transpose": (lambda h, w: (h, w), lambda x: view.transpose(x, perm=(1, 0))),
+}
+
+
+def program(name: str, *extents: Any) -> Module:
+    shape, body = OPERATORS[name]
+    return oracle.build([tensor(dt.f32, shape(*extents))], body)
+
+
+@lru_cache
+def of_any_size(name: str) -> Model:
+    return Model(compile_module(program(name, H, W), Options(), host_target()), 1)
+
+
+@pytest.mark.parametrize("size", [(1, 2), (1, 1), (3, 2), (4, 9), (9, 17), (16, 5), (15, 33), (37, 40)])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_size_is_computed_right(name: str, size: tuple[int, int]) -> None:
+    x = data(*OPERATORS[name][0](*size))
+    module = program(name, *size)
+    (wanted,) = oracle.expected(module, [x])
+    (found,) = of_any_size(name)(x)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def kernels(name: str, target: str, *extents: Any) -> list[Func]:
+    module = program(name, *extents)
+    ctx = PassContext(parse_target(target), Options())
+    run_passes(module, default_passes(ctx.target, ctx.options), ctx)
+    oracle.scheduled(module, target)
+    return [f for f in module.funcs.values() if f.level == "loops"]
+
+
+def conditions(body: Block) -> int:
+    """How many conditions there are on vectors and on the rows of tiles."""
+    inner = [op for op in body.walk() if op.attrs.get("guard") and enclosing_loops(op)]
+    return sum(
+        len(op.attrs["guard"])
+        for op in inner
+        if enclosing_loops(op)[-1].attrs["kind"] in ("vector", "unroll")
+    )
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_large_dims_need_no_more_conditions_than_constant_ones(name: str, target: str) -> None:
+    of_constant, of_any = kernels(name, target, 101, 75), kernels(name, target, H, W)
+    assert len(of_constant) == len(of_any)
+    assert any(len(versions_of(f.body)) > 1 for f in of_any)
+    for constant_kernel, kernel in zip(of_constant, of_any, strict=True):
+        assert conditions(versions_of(kernel.body)[0]) <= conditions(constant_kernel.body)
+
+
+def test_what_supposes_nothing_has_one_version() -> None:
+    module = oracle.build([tensor(dt.f32, (N, 96))], lambda x: ew.add(x, 1.0))
+    oracle.scheduled(module)
+    assert [len(versions_of(f.body)) for f in module.funcs.values() if f.level == "loops"] == [1]

@@ -12,11 +12,12 @@ from tests.schedule import scheduling as oracle
 from tests.schedule.test_defaults import native
 from tilewright.graph.fuse import Fuse
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Module, Value
+from tilewright.ir.core import Block, Func, Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import BufferType, tensor
 from tilewright.loops.nest import kind_of, loops_in
+from tilewright.loops.spec import versions_of
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.winograd import transformed_filters, winograd_input, winograd_output, winograd_product
@@ -148,8 +149,8 @@ def test_native_code_computes_the_convolution_with_the_same_bits_for_any_threads
     assert np.array_equal(one, two)
 
 
-def allocs(kernel: Func, space: str) -> list[BufferType]:
-    types = [op.result.type for op in kernel.body.walk() if op.name == "alloc"]
+def allocs(version: Block, space: str) -> list[BufferType]:
+    types = [op.result.type for op in version.walk() if op.name == "alloc"]
     return [t for t in types if isinstance(t, BufferType) and t.space == space]
 
 
@@ -158,13 +159,15 @@ def test_sums_stay_in_registers_and_bands_in_the_second_level_cache(layer: Layer
     _, kernels, _ = scheduled(layer, "x86-64-v4")
     kernel = kernels[-1]
     if layer.bands:
-        assert [kind_of(loop) for loop in loops_in(kernel.body)].count("parallel") == 1
-    assert len(allocs(kernel, "reg")) == 1, "the accumulators"
+        for version in versions_of(kernel.body):
+            assert [kind_of(loop) for loop in loops_in(version)].count("parallel") == 1
     assert len(kernel.attrs["packed"]) == 1, "the filters lie as they are read"
-    scratch = allocs(kernel, "scratch")
-    assert len(scratch) == (3 if layer.bands else 2)
-    if layer.bands and not layer.free:
-        assert sum(t.size.value * 4 for t in scratch) <= SMALL_CACHES.l2
+    for version in versions_of(kernel.body):
+        assert len(allocs(version, "reg")) == 1, "the accumulators"
+        scratch = allocs(version, "scratch")
+        assert len(scratch) == (3 if layer.bands else 2)
+        if layer.bands and not layer.free:
+            assert sum(t.size.value * 4 for t in scratch) <= SMALL_CACHES.l2
 
 
 def test_products_alone_do_not_wait_for_tiles() -> None:

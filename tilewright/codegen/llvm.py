@@ -21,8 +21,9 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, logical_and, select, sym
 from tilewright.ir.types import BufferType, ScalarType, product
+from tilewright.loops.spec import versions_of
 from tilewright.target.target import Target
 
 SCRATCH_ALIGNMENT = 64
@@ -51,9 +52,20 @@ def kernel_ir(func: Func, target: Target) -> KernelText:
 
 
 def parallel_extent(func: Func) -> Sym | None:
-    """The extent of the kernel's parallel loop; None for a kernel that runs on one thread."""
-    loops = [op for op in func.body.ops if op.name == "for" and op.attrs["kind"] == "parallel"]
-    return loops[0].attrs["extent"] if loops else None
+    """The extent of the kernel's parallel loop, or of the one whose condition holds; None for a kernel that runs on one
+    thread."""
+    return _parallel_extent(func.body)
+
+
+def _parallel_extent(body: Block) -> Sym | None:
+    loops = [op for op in body.ops if op.name == "for" and op.attrs["kind"] == "parallel"]
+    if loops or len(versions_of(body)) == 1:
+        return loops[0].attrs["extent"] if loops else None
+    first, second = (op for op in body.ops if op.name == "if")
+    extents = [_parallel_extent(op.blocks[0]) for op in (first, second)]
+    if extents[0] is None or extents[1] is None:
+        return None
+    return select(logical_and(*first.attrs["guard"]), extents[0], extents[1])
 
 
 class _Kernel:
@@ -76,6 +88,7 @@ class _Kernel:
         self.scratch = sym(0)
         self.scratch_starts: dict[Op, Sym] = {}
         self.parallel = parallel_extent(func)
+        self.versions = versions_of(func.body)
 
     def run(self) -> KernelText:
         parameters = self._parameters()
@@ -145,7 +158,7 @@ class _Kernel:
 
     def _for(self, op: Op) -> None:
         kind, extent = op.attrs["kind"], op.attrs["extent"]
-        if kind == "parallel" and self.parallel is not None and op in self.func.body.ops:
+        if kind == "parallel" and self.parallel is not None and op.parent in self.versions:
             self._loop(op, "%begin", "%end", at_least_once=False)
         elif kind == "unroll" and extent.is_const:
             for k in range(extent.value):

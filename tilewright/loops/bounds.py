@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.sym import Sym, affine_in, maximum, minimum, prove, sym
+from tilewright.ir.sym import Sym, affine_in, maximum, minimum, prove, prove_ge0, sym
 
 Interval = tuple[Sym, Sym]
 Ranges = dict[Sym, Interval]
@@ -49,7 +49,8 @@ def _extreme(e: Sym, ranges: Ranges, sign: int) -> Sym | None:
         if current is None:
             return None
         if v in current.vars:
-            current = _eliminate(current, v, ranges[v], sign)
+            bound = _eliminate(current, v, ranges[v], sign)
+            current = _by_known_slope(current, v, ranges, sign) if bound is None else bound
     if current is None or any(
         v in ranges for v in current.vars
     ):  # listed out of order: a range brought one back
@@ -70,6 +71,18 @@ def _eliminate(e: Sym, v: Sym, interval: Interval, sign: int) -> Sym | None:
         return coef * interval[sign > 0] + rest
     if hi is not None and hi <= 0:
         return coef * interval[sign < 0] + rest
+    return None
+
+
+def _by_known_slope(e: Sym, v: Sym, ranges: Ranges, sign: int) -> Sym | None:
+    """As `_eliminate`, where the sign of the coefficient of `v` follows from the ranges, none of which is empty."""
+    affine = affine_in(e, v)
+    if affine is None:
+        return None
+    coef, rest = affine
+    for slope in (1, -1):
+        if prove_ge0(slope * coef, ranges):
+            return coef * ranges[v][slope == sign] + rest
     return None
 
 

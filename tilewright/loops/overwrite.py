@@ -6,13 +6,14 @@ element must lie in the same iteration of every loop around both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.bounds import Ranges, upper
 from tilewright.loops.deps import Access, accesses, disjoint, separated
 from tilewright.loops.nest import address_of, extent_of, loop_range, loop_var
+from tilewright.loops.spec import versions_of
 
 Pair = tuple[int, int]
 """Positions of an input and of an output among a kernel's arguments."""
@@ -23,11 +24,15 @@ def overwritable(func: Func) -> tuple[Pair, ...]:
 
     Inputs that the attribute `constants` lists are left out.
     """
+    found = [set(_pairs(func, body)) for body in versions_of(func.body)]
+    return tuple(sorted(set.intersection(*found)))
+
+
+def _pairs(func: Func, body: Block) -> Iterator[Pair]:
     first = len(func.args) - int(func.attrs["outputs"])
     touched: dict[Value, list[_Numbered]] = {}
-    for n, access in enumerate(accesses(func.body)):
+    for n, access in enumerate(accesses(body)):
         touched.setdefault(access.buffer, []).append((n, access))
-    pairs = []
     for o, target in enumerate(func.args[first:], first):
         stores = [(n, a) for n, a in touched.get(target, ()) if a.write]
         for i, source in enumerate(func.args[:first]):
@@ -36,8 +41,7 @@ def overwritable(func: Func) -> tuple[Pair, ...]:
                 source.type == target.type and bool(loads) and i not in func.attrs.get("constants", ())
             )
             if is_candidate and all(_reads_first(load, store) for store in stores for load in loads):
-                pairs.append((i, o))
-    return tuple(pairs)
+                yield i, o
 
 
 _Numbered = tuple[int, Access]

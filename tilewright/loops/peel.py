@@ -26,19 +26,19 @@ def peel(func: Func, loop: Op, first: int = 0, last: int = 0) -> Op:
 
         for i in 0..n { S(i) }    ->    S(0); for i in 0..n - 2 { S(i + 1) }; S(n - 1)        (first=1, last=1)
 
-    The loop keeps its identity. ScheduleError when it is not serial, or has not a constant number of iterations
-    above `first + last`.
+    The loop keeps its identity. ScheduleError when it is not serial, or may have no more than `first + last`
+    iterations; of a number that is not constant, so many are enough.
     """
     n = extent_of(loop)
     if kind_of(loop) != "serial":
         refuse("peel", loop, f"it is a {kind_of(loop)} loop")
     if first < 0 or last < 0:
         refuse("peel", loop, f"{first} first and {last} last iterations are asked for")
-    if not n.is_const or n.value <= first + last:
-        refuse("peel", loop, f"it must have a constant number of iterations above {first + last}")
+    if (n.bounds[0] or 0) < first + last + n.is_const:
+        refuse("peel", loop, f"its number of iterations must be above {first + last} for certain")
     names = names_in(func)
     before = [op for k in range(first) for op in _iteration(loop, sym(k), names)]
-    after = [op for k in range(n.value - last, n.value) for op in _iteration(loop, sym(k), names)]
+    after = [op for k in range(last, 0, -1) for op in _iteration(loop, n - k, names)]
     left = n - first - last
     v = fresh_var(names, loop_var(loop).name, left)
     substitute_in(body_of(loop), {loop_var(loop): v + first})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, logical_and, logical_not
 from tilewright.ir.types import BufferType, ScalarType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
 from tilewright.loops.nest import body_of, enclosing_loops, is_loop, kind_of
@@ -74,10 +74,13 @@ def _vector_rule(op: Op, lanes: int) -> str | None:
 
 
 def _parallel_rule(op: Op) -> str | None:
-    holder = op.parent.parent if op.parent else None
-    if not isinstance(holder, Func):
+    block = op.parent
+    outermost = block.parent if block else None
+    while isinstance(outermost, Op) and outermost.parent and block in versions_of(outermost.parent):
+        outermost = outermost.parent.parent
+    if block is None or not isinstance(outermost, Func):
         return "a parallel loop is an outermost one"
-    others = [o.name for o in holder.body.ops if o is not op and o.name != "return"]
+    others = [o.name for o in block.ops if o is not op and o.name != "return"]
     return f"a parallel loop is alone in its kernel; there is also {', '.join(others)}" if others else None
 
 
@@ -236,6 +239,18 @@ _RULES: dict[str, OpRule] = {
     "bind": _bind_rule,
     "check": _check_rule,
 }
+
+
+def versions_of(body: Block) -> list[Block]:
+    """The bodies of a kernel that is made for some dims in one way and for all others in another; one of them runs."""
+    branches = [o for o in body.ops if o.name != "return"]
+    if len(branches) != 2 or any(o.name != "if" or o.operands for o in branches):
+        return [body]
+    first, second = (logical_and(*o.attrs["guard"]) for o in branches)
+    if second != logical_not(first):
+        return [body]
+    return [b for op in branches for b in versions_of(op.blocks[0])]
+
 
 LOOPS_SPEC = Spec(
     "loops", {**_RULES, **dict.fromkeys(SCALAR_OPS, scalar_op_rule)}, _kernel_rule, declared_dims=True

@@ -62,7 +62,7 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard") -> Split:
           if 4*vo + 3 >= n { for vt in 0..n % 4 { S } }
         }
 
-    and with "overlap" (for a constant extent that is not below the factor) the last round starts early enough to be
+    and with "overlap" (for an extent that is never below the factor) the last round starts early enough to be
     a whole one, and computes some elements a second time
 
         for vo in 0..ceildiv(n, 4) { for vi in 0..4 { S at min(4*vo, n - 4) + vi } }
@@ -109,9 +109,9 @@ def _check(loop: Op, factor: int, tail: str) -> None:
     if kind_of(loop) in ("vector", "unroll"):
         refuse("split", loop, f"it is a {kind_of(loop)} loop already; split it before that")
     if tail == "overlap":
-        n = extent_of(loop)
-        if not n.is_const or n.value < factor:
-            refuse("split", loop, f"tail 'overlap' needs a constant extent of at least {factor}")
+        least = extent_of(loop).bounds[0]
+        if least is None or least < factor:
+            refuse("split", loop, f"tail 'overlap' needs an extent that is never below {factor}")
         check_independent("split", loop)
         _check_repeatable(loop)
     if tail == "peel" and kind_of(loop) == "parallel":

@@ -118,8 +118,7 @@ def _tile_loops(s: Schedule, roles: Roles, tile: Tile) -> tuple[list[Op], list[O
         if extent_of(roles.row) == tile.rows:
             inner.append(roles.row)
         else:
-            rows = extent_of(roles.row)
-            whole = rows.is_const and rows.value >= tile.rows
+            whole = tile.rows > 1 and s.at_least(extent_of(roles.row), tile.rows, of_few=True)
             parts = s.split(roles.row, tile.rows, tail="overlap" if whole else "guard")
             row_tile.append(parts.outer)
             inner.append(parts.inner)

@@ -9,6 +9,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.loops.cost import iterations
 from tilewright.loops.lower import Lowered
 from tilewright.loops.nest import extent_of
+from tilewright.loops.suppose import for_other_dims, suppose_less
 from tilewright.schedule.attention import schedule_attention
 from tilewright.schedule.banded import schedule_banded
 from tilewright.schedule.contraction import schedule_contraction
@@ -31,27 +32,60 @@ _BY_KIND = {
     "irregular": (schedule_own_loops,),
 }
 
+_IN_STEPS = ("contraction", "reduce")
+"""Kinds of kernels whose tiles for small dims are chosen in steps; the others have one kernel for all of these."""
+
 
 def schedule_kernel(lowered: Lowered, kind: str, target: Target, remarks: list[Remark]) -> Lowered:
     """Schedule a freshly lowered kernel; the first schedule for its kind that applies is taken.
 
-    Returns the kernel to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in
-    `func.attrs["schedule"]`.
+    A schedule may suppose that dims are large; its kernel is then joined with one for smaller dims. Returns the kernel
+    to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in `func.attrs["schedule"]`.
     """
     work = total_work(lowered)
+    found = _for_all_dims(lowered, kind, target, remarks)
+    found.func.attrs["work"] = work
+    return found
+
+
+def _for_all_dims(lowered: Lowered, kind: str, target: Target, remarks: list[Remark]) -> Lowered:
+    """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together."""
+    large = _scheduled(lowered, kind, target, remarks, supposing=True)
+    supposed: dict[str, int] = large.func.attrs.get("supposed", {})
+    if not supposed:
+        return large
+    others = lowered.clone()
+    if suppose_less(others.func, supposed) and kind in _IN_STEPS:
+        small = _for_all_dims(others, kind, target, [])
+    else:
+        small = _scheduled(others, kind, target, [], supposing=False)
+    steps = (*large.func.attrs["schedule"], "otherwise()", *small.func.attrs["schedule"])
+    try:
+        for_other_dims(large.func, small.func, lowered.func.attrs["dims"])
+    except ScheduleError as e:
+        remarks.append(Remark("schedule", f"{lowered.func.name}: a kernel for large dims", str(e)))
+        return _scheduled(lowered, kind, target, [], supposing=False)
+    large.func.attrs["schedule"] = steps
+    return large
+
+
+def _scheduled(
+    lowered: Lowered, kind: str, target: Target, remarks: list[Remark], *, supposing: bool
+) -> Lowered:
     for attempt in _BY_KIND.get(kind, ()):
         candidate = lowered.clone()
-        s = Schedule(candidate.func)
+        s = Schedule(candidate.func, supposing)
         try:
             attempt(s, candidate, target)
         except ScheduleError as e:
             remarks.append(Remark("schedule", f"{lowered.func.name}: {attempt.__name__}", str(e)))
             continue
         remarks += [Remark("tiling", lowered.func.name, reason) for reason in s.declined]
-        candidate.func.attrs |= {"schedule": tuple(map(str, s.steps)), "work": work}
+        candidate.func.attrs["schedule"] = tuple(map(str, s.steps))
         return candidate
-    lowered.func.attrs |= {"schedule": (), "work": work}
-    return lowered
+    unscheduled = lowered.clone()
+    unscheduled.func.attrs["schedule"] = ()
+    return unscheduled
 
 
 def total_work(lowered: Lowered) -> Sym:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
@@ -18,6 +18,10 @@ from tilewright.target.target import Target
 
 VECTOR_BYTES = 64
 """Bytes of one vector of a tile: one AVX-512 register, two of AVX2, four of NEON; LLVM splits it as needed."""
+
+
+FEW_TILES = 2
+"""Tiles that the most rows make where their number is not known but small: each row too many costs time."""
 
 
 @dataclass(eq=False)
@@ -120,7 +124,9 @@ def tile_for(
         element=element_bytes(accumulator),
         exact_columns=exact_columns and roles.block is not None,
     )
-    return choose_tile(shape, registers, target.caches.l2)
+    tile = choose_tile(shape, registers, target.caches.l2)
+    most = None if rows is None or rows.is_const else rows.bounds[1]
+    return tile if most is None else replace(tile, rows=min(tile.rows, -(-most // FEW_TILES)))
 
 
 def known(extent: Sym) -> int | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym
 from tilewright.loops.cache import Cached, cache, cache_write
 from tilewright.loops.clamp import clamp
 from tilewright.loops.compute_in import compute_in
@@ -26,6 +28,7 @@ from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
 from tilewright.loops.skip import skip_neutral
 from tilewright.loops.split import Split, split
+from tilewright.loops.suppose import suppose
 from tilewright.loops.unroll import unroll
 from tilewright.loops.vectorize import Lanes, vectorize, vectorize_reduction
 
@@ -45,11 +48,29 @@ class Step:
 
 @dataclass
 class Schedule:
-    """The steps taken on `func` so far; each method is the primitive of its name."""
+    """The steps taken on `func` so far; each method is the primitive of its name.
+
+    With `supposing` the kernel may be made for large dims only; another one then serves the others."""
 
     func: Func
+    supposing: bool = False
     steps: list[Step] = field(default_factory=list)
     declined: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
+
+    def at_least(self, extent: Sym, least: int, *, of_few: bool = False) -> bool:
+        """Whether an extent has no value below `least`. Where dims decide that it is supposed of them, if it may be; of
+        an extent that is known to be small only with `of_few`."""
+        low, high = extent.bounds
+        if low is not None and low >= least:
+            return True
+        if not self.supposing or (high is not None and not of_few):
+            return False
+        try:
+            suppose(self.func, extent, least)
+        except ScheduleError:
+            return False
+        self._note("suppose", (), {"extent": extent, "least": least})
+        return True
 
     def split(self, loop: Op, factor: int, tail: str = "guard") -> Split:
         return self._do(split, loop, factor=factor, tail=tail)

@@ -12,6 +12,7 @@ Every load and store is of a whole vector; the columns of the tile are shuffles 
 from __future__ import annotations
 
 from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import ScalarType
 from tilewright.loops.nest import extent_of, loop_var
 from tilewright.schedule.access import loads_in, stores_in, stride_in
@@ -48,17 +49,18 @@ def side_of(a: Op, b: Op, target: Target) -> int:
     types = [v.type for op in b.walk() for v in op.results] + [v.type for op in a.walk() for v in op.results]
     widest = max((t.dtype.bytes for t in types if isinstance(t, ScalarType)), default=4)
     side = min(LARGEST, target.vector_bits // 8 // widest)
-    extents = [extent_of(o) for o in (a, b)]
-    if not all(e.is_const for e in extents):
-        return 0
-    while side >= SMALLEST and any(e.value < side for e in extents):
+    known = [extent_of(o).value for o in (a, b) if extent_of(o).is_const]
+    while side >= SMALLEST and any(n < side for n in known):
         side //= 2
     return side if side >= SMALLEST else 0
 
 
 def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int) -> None:
     """Tile a perfect nest by squares that pass through registers. ScheduleError where overlapping squares or copies
-    are not legal."""
+    are not legal, or where an axis may be shorter than a square."""
+    for loop in (a, b):
+        if not s.at_least(extent_of(loop), side):
+            raise ScheduleError(f"axis {loop_var(loop)} may be shorter than a square of {side} rows")
     outer = [o for o in loops if o not in (a, b)]
     s.reorder(*outer, a, b)
     lane_tiles, lane = _split(s, b, side)

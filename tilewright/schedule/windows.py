@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
-from tilewright.loops.bounds import holds
+from tilewright.loops.bounds import Ranges, holds
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var, ranges_at
 from tilewright.loops.split import Split
@@ -148,6 +148,8 @@ def _tiled(
     )
     count = extent // lanes if wide else extent_of(column).value if extent_of(column).is_const else None
     columns = choose_columns(count, per_vector, target.vector_registers)
+    if count is None and (most := extent_of(column).bounds[1]) is not None:
+        columns = max(1, min(columns, -(-most // 2)))
     if columns == count and not [o for o in others if o is not column]:
         columns = -(-columns // 2)  # a loop around the tile, for threads to share
     size = columns * lanes if wide else columns
@@ -171,7 +173,7 @@ def _tiled(
 
 def _in_whole_tiles(s: Schedule, column: Op, size: int) -> Split:
     """Split in tiles, the last of which may overlap the one before it, unless a later step reads what it writes."""
-    if extent_of(column).is_const and extent_of(column).value >= size:
+    if s.at_least(extent_of(column), size):
         try:
             return s.split(column, size, tail="overlap")
         except ScheduleError as e:
@@ -182,8 +184,8 @@ def _in_whole_tiles(s: Schedule, column: Op, size: int) -> Split:
 def choose_columns(count: int | None, per_vector: int, registers: int) -> int:
     """How many vectors to sum side by side, of `count` there are (None: many), each of `per_vector` registers."""
     most = max(1, min(MOST_COLUMNS, (registers - OPERANDS * per_vector) // per_vector))
-    if count is None:
-        return most
+    if count is None:  # of few columns in a tile, few are too many in a row
+        return min(most, max(1, CHAINS // per_vector))
 
     def cost(columns: int) -> tuple[float, int]:
         return -(-count // columns) * (max(columns * per_vector, CHAINS) + TILE_COST), -columns
@@ -258,22 +260,27 @@ def _write_out_innermost(s: Schedule, update: _Nest) -> None:
 
 def _peel_padding(s: Schedule, tiles: Op) -> None:
     """Take the first and last tiles out as far as only these touch the padding."""
-    if tiles.parent is None or not extent_of(tiles).is_const:
+    if tiles.parent is None or not _conditions_on(tiles):
         return
-    count = extent_of(tiles).value
-    conditions = [
+    if not extent_of(tiles).is_const and not s.at_least(extent_of(tiles), 2):
+        return
+    count, conditions = extent_of(tiles), _conditions_on(tiles)
+    some = range(MOST_PEELED + 1)
+    choices = [(a, b) for a in some for b in some if not count.is_const or a + b < count.value]
+    for first, last in sorted(choices, key=sum):
+        within = {loop_var(tiles): (sym(first), count - 1 - last)}
+        alone = first + last + 1 == count  # its position is a number, too
+        if alone or all(holds(c, ranges | within) for c, ranges in conditions):
+            if first + last and s.at_least(count, first + last):
+                s.peel(tiles, first, last)
+            return
+
+
+def _conditions_on(tiles: Op) -> list[tuple[Sym, Ranges]]:
+    """The conditions inside that depend on the position of the tile, with the ranges of the loops around."""
+    return [
         (c, ranges_at(op))
         for op in tiles.walk()
         for c in op.attrs.get("guard", ())
         if op.name in ("load", "if") and loop_var(tiles) in c.vars
     ]
-    if not conditions:
-        return
-    choices = [(a, b) for a in range(MOST_PEELED + 1) for b in range(MOST_PEELED + 1) if a + b < count]
-    for first, last in sorted(choices, key=sum):
-        within = {loop_var(tiles): (sym(first), sym(count - 1 - last))}
-        alone = first + last + 1 == count  # its position is a number, too
-        if alone or all(holds(c, ranges | within) for c, ranges in conditions):
-            if first + last:
-                s.peel(tiles, first, last)
-            return
