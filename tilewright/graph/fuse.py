@@ -173,6 +173,8 @@ class _Fusion:
         (sums,) = [o for o in producer.ops if self.info[o].kind is OpClass.CONTRACTION]
         if self.info[sums].slides:
             return "it sums windows itself, and is as much bound by memory"
+        if self.ctx.target is None:
+            return "the caches are not known"
         return windows_by_bands(sums, op, self.ctx.target.caches.l2)
 
     def _after_tiles(self, producer: Region, consumer: Region) -> str:
