@@ -25,7 +25,7 @@ def kinds(module):
 @pytest.mark.parametrize("hidden", [16, 21])
 def test_products_of_a_recurrent_network_are_summed_in_lanes(hidden):
     steps, batch = 4, 2
-    weights = (RNG.standard_normal((4 * hidden, hidden)) * 0.2).astype(np.float32)
+    weights = (RNG.standard_normal((4, hidden, hidden)) * 0.2).astype(np.float32)
     peepholes = RNG.standard_normal(3 * hidden).astype(np.float32)
     types = [tensor(dt.f32, (N, batch, 4 * hidden)), *[tensor(dt.f32, (batch, hidden))] * 2]
     arrays = [

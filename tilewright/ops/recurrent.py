@@ -1,7 +1,8 @@
-"""Recurrent networks: the steps over time as one loop for each batch entry.
+"""Recurrent networks: the steps over time as one loop for a few batch entries at once.
 
 What does not depend on the state, the product of the inputs with their weights, is computed before for all
-steps at once and comes as `gates`. Steps beyond an entry's length leave its state as it is and give zeros.
+steps at once and comes as `gates`. A weight of the recurrent product that was read serves all entries of a group.
+Steps beyond an entry's length leave its state as it is and give zeros; without lengths all entries last for all steps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, ceildiv, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.shape import require_equal_dim
@@ -19,84 +20,151 @@ from tilewright.ops.trace import Array, Scalar, Trace
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 
+GROUPS = (6, 4, 3, 2, 1)
+"""Numbers of batch entries that may go through time together."""
+
+WEIGHTS_COST = 2
+"""Entries that one more group costs, as it reads all weights again."""
+
 
 def activated(t: Trace, name: str, x: Scalar) -> Scalar:
     return t.apply("max", x, 0.0) if name == "relu" else t.apply(name, x)
 
 
 def _checked(
-    gates: TensorType, r: TensorType, lengths: TensorType, count: int, activations: Sequence[str]
+    gates: TensorType, r: TensorType, lengths: TensorType | None, count: int, activations: Sequence[str]
 ) -> tuple[TensorType, TensorType]:
     """The types of all outputs over time and of the last state."""
-    if gates.rank != 3 or r.rank != 2 or lengths.rank != 1:
-        raise ValueError("gates must be [time, batch, gates], weights a matrix and lengths a vector")
+    if gates.rank != 3 or r.rank != 3:
+        raise ValueError("gates must be [time, batch, gates * hidden] and weights [gates, hidden, hidden]")
     steps, batch, width = gates.shape
-    hidden = r.shape[1]
+    hidden = r.shape[2]
     require_equal_dim(width, hidden * count, "the gates and the hidden size times their number")
-    require_equal_dim(r.shape[0], hidden * count, "the rows of the recurrent weights and the gates")
-    require_equal_dim(lengths.shape[0], batch, "the number of lengths and the batch")
+    require_equal_dim(
+        r.shape[0] * r.shape[1], hidden * count, "the rows of the recurrent weights and the gates"
+    )
+    if lengths is not None:
+        if lengths.rank != 1:
+            raise ValueError("lengths must be a vector")
+        require_equal_dim(lengths.shape[0], batch, "the number of lengths and the batch")
     if any(name not in ACTIVATIONS for name in activations):
         raise ValueError(f"activations {tuple(activations)} are not all of {', '.join(ACTIVATIONS)}")
     return TensorType(gates.dtype, (steps, batch, hidden)), TensorType(gates.dtype, (batch, hidden))
 
 
+def _group_size(batch: Sym) -> int:
+    """How many entries go through time together; 1 for a batch that is not known."""
+    if not batch.is_const:
+        return 1
+    fitting = [n for n in GROUPS if n <= max(1, batch.value)]
+    return min(fitting, key=lambda n: -(-batch.value // n) * (n + WEIGHTS_COST))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Batch entries `start`, `start + 1`, ... that go through time together, and their states in scratch memory."""
+
+    size: int
+    hidden: Sym
+    start: Sym
+    states: tuple[Array, ...]
+
+    def scratch(self, t: Trace, *shape: Sym | int) -> Array:
+        """Memory for `shape` elements of each entry."""
+        return t.alloc(dt.f32, (self.size, *shape))
+
+    @contextmanager
+    def units(self, t: Trace) -> Iterator[tuple[Sym, Sym]]:
+        """A loop over the entries of the group and one over the hidden units."""
+        with t.loop(self.size, "e") as e, t.loop(self.hidden, "j") as j:
+            yield e, j
+
+
+@contextmanager
+def _groups(t: Trace, first: Sequence[Array], last: Sequence[Array]) -> Iterator[_Group]:
+    """A loop over groups of entries with their states, from `first` and to `last`. The last group overlaps the one
+    before where the batch is no multiple: both give the same."""
+    batch, hidden = first[0].shape
+    size = _group_size(batch)
+    with t.loop(ceildiv(batch, size), "b", "parallel") as b:
+        start = b * size if batch % size == 0 else minimum(b * size, batch - size)
+        group = _Group(size, hidden, start, tuple(t.alloc(dt.f32, (size, hidden)) for _ in first))
+        with group.units(t) as (e, j):
+            for state, begin in zip(group.states, first, strict=True):
+                state.store((e, j), begin[start + e, j].cast(dt.f32))
+        yield group
+        with group.units(t) as (e, j):
+            for state, end in zip(group.states, last, strict=True):
+                end.store((start + e, j), state[e, j].cast(end.dtype))
+
+
 @dataclass(frozen=True)
 class _Step:
-    """One step of one batch entry: its position in time, and whether the entry lasts so long."""
+    """One step: its number among `count`, and the lengths of all entries where they are given."""
 
-    batch: Sym
-    place: Sym
-    active: Scalar
+    number: Sym
+    count: Sym
+    lengths: Array | None
+    reverse: bool
 
-
-@contextmanager
-def _entry(t: Trace, first: Sequence[Array], last: Sequence[Array]) -> Iterator[tuple[Sym, list[Array]]]:
-    """A loop over batch entries with their states in scratch memory, from `first` and to `last`."""
-    batch, hidden = first[0].shape
-    with t.loop(batch, "b", "parallel") as b:
-        states = [t.alloc(dt.f32, (hidden,)) for _ in first]
-        with t.loop(hidden, "j") as j:
-            for state, start in zip(states, first, strict=True):
-                state.store((j,), start[b, j].cast(dt.f32))
-        yield b, states
-        with t.loop(hidden, "j") as j:
-            for state, end in zip(states, last, strict=True):
-                end.store((b, j), state[j].cast(end.dtype))
-
-
-@contextmanager
-def _steps(t: Trace, count: Sym, b: Sym, lengths: Array, reverse: bool) -> Iterator[_Step]:
-    """A loop over time; `reverse` begins at each entry's own end."""
-    with t.loop(count, "t") as step:
-        now = t.index(step)
-        length = t.apply("min", lengths[b].cast(dt.i64), t.index(count))
+    def at(self, t: Trace, entry: Sym) -> _Moment:
+        """The step of one entry; `reverse` begins at the entry's own end."""
+        if self.lengths is None:
+            return _Moment(self.count - 1 - self.number if self.reverse else self.number, None)
+        now = t.index(self.number)
+        length = t.apply("min", self.lengths[entry].cast(dt.i64), t.index(self.count))
         active = now < length
-        place = t.select(active, length - 1 - now, now) if reverse else now
-        yield _Step(b, t.bind(place, "place"), active)
+        if not self.reverse:
+            return _Moment(self.number, active)
+        return _Moment(t.bind(t.select(active, length - 1 - now, now), "place"), active)
 
 
-def _product(t: Trace, start: Scalar, r: Array, row: Sym, state: Array) -> Scalar:
-    """start + r[row] . state"""
-    total = t.alloc(dt.f32, (1,))
-    total.store((0,), start)
-    with t.loop(state.shape[0], "k") as k:
-        total.store((0,), total[0] + r[row, k].cast(dt.f32) * state[k])
-    return total[0]
+@dataclass(frozen=True)
+class _Moment:
+    """The position in time of one entry's step, and whether the entry lasts so long (None: for certain)."""
+
+    place: Sym
+    active: Scalar | None
+
+    def kept(self, t: Trace, new: Scalar, old: Scalar | float) -> Scalar:
+        return new if self.active is None else t.select(self.active, new, old)
 
 
-def _keep(t: Trace, step: _Step, state: Array, j: Sym, value: Scalar) -> None:
-    state.store((j,), t.select(step.active, value, state[j]))
+@contextmanager
+def _steps(t: Trace, gates: Array, lengths: Sequence[Array], reverse: bool) -> Iterator[_Step]:
+    """A loop over time; `lengths` holds one vector or nothing."""
+    with t.loop(gates.shape[0], "t") as number:
+        yield _Step(number, gates.shape[0], lengths[0] if lengths else None, reverse)
 
 
-def _emit(t: Trace, step: _Step, y: Array, j: Sym, value: Scalar) -> None:
-    y.store((step.place, step.batch, j), t.select(step.active, value, 0.0).cast(y.dtype))
+def _products(t: Trace, group: _Group, r: Array, gates: range, state: Array) -> Array:
+    """r[gates] . state for each entry: [entries, gates, hidden]."""
+    sums = group.scratch(t, len(gates), group.hidden)
+    with t.loop(group.size, "e") as e, t.loop(len(gates), "g") as g, t.loop(group.hidden, "j") as j:
+        sums.store((e, g, j), 0.0)
+    size, hidden = group.size, group.hidden
+    with (
+        t.loop(size, "e") as e,
+        t.loop(len(gates), "g") as g,
+        t.loop(hidden, "j") as j,
+        t.loop(hidden, "k") as k,
+    ):
+        weight = r[gates.start + g, j, k].cast(dt.f32)
+        sums.store((e, g, j), sums[e, g, j] + weight * state[e, k])
+    return sums
+
+
+def _advance(t: Trace, group: _Group, state: Array, new: Array) -> None:
+    """The new state becomes the state, once all of the old one has been read."""
+    with group.units(t) as (e, j):
+        state.store((e, j), new[e, j])
 
 
 def _rnn_types(
     gates: TensorType,
     r: TensorType,
     h: TensorType,
-    lengths: TensorType,
+    lengths: TensorType | None = None,
     *,
     activations: Sequence[str] = ("tanh",),
     reverse: bool = False,
@@ -114,15 +182,18 @@ def rnn(
     reverse: bool = False,
 ) -> None:
     """h = f(gates + R h): outputs of all steps [time, batch, hidden] and the last h [batch, hidden]."""
-    (gates, r, h0, lengths), (y, hn) = inputs, outputs
-    with _entry(t, [h0], [hn]) as (b, (h,)), _steps(t, gates.shape[0], b, lengths, reverse) as step:
-        new = t.alloc(dt.f32, h.shape)
-        with t.loop(h.shape[0], "j") as j:
-            total = _product(t, gates[step.place, b, j].cast(dt.f32), r, j, h)
-            new.store((j,), activated(t, activations[0], total))
-        with t.loop(h.shape[0], "j") as j:
-            _keep(t, step, h, j, new[j])
-            _emit(t, step, y, j, new[j])
+    (gates, r, h0, *lengths), (y, hn) = inputs, outputs
+    with _groups(t, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
+        (h,) = group.states
+        new = group.scratch(t, group.hidden)
+        sums = _products(t, group, r, range(1), h)
+        with group.units(t) as (e, j):
+            b = group.start + e
+            now = step.at(t, b)
+            value = activated(t, activations[0], gates[now.place, b, j].cast(dt.f32) + sums[e, 0, j])
+            y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
+            new.store((e, j), now.kept(t, value, h[e, j]))
+        _advance(t, group, h, new)
 
 
 def _gru_types(
@@ -130,7 +201,7 @@ def _gru_types(
     r: TensorType,
     bias: TensorType,
     h: TensorType,
-    lengths: TensorType,
+    lengths: TensorType | None = None,
     *,
     activations: Sequence[str] = ("sigmoid", "tanh"),
     reverse: bool = False,
@@ -154,30 +225,39 @@ def gru(
     h = (1 - z) * g(gates_h + R_h (r * h) + bias) + z * h; with `linear_before_reset` r * (R_h h + bias) is
     what is added to gates_h.
     """
-    (gates, r, bias, h0, lengths), (y, hn) = inputs, outputs
+    (gates, r, bias, h0, *lengths), (y, hn) = inputs, outputs
     f, g = activations
-    with _entry(t, [h0], [hn]) as (b, (h,)), _steps(t, gates.shape[0], b, lengths, reverse) as step:
-        size = h.shape[0]
-        z, reset, hidden = (t.alloc(dt.f32, h.shape) for _ in range(3))
-        with t.loop(size, "j") as j:
-            for gate, row in ((z, j), (reset, size + j)):
-                total = _product(t, gates[step.place, b, row].cast(dt.f32), r, row, h)
-                gate.store((j,), activated(t, f, total))
-        source = h
-        if not linear_before_reset:
-            source = t.alloc(dt.f32, h.shape)
-            with t.loop(size, "j") as j:
-                source.store((j,), reset[j] * h[j])
-        with t.loop(size, "j") as j:
-            row = 2 * size + j
-            recurrent = _product(t, bias[j].cast(dt.f32), r, row, source)
+    with _groups(t, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
+        (h,) = group.states
+        size = group.hidden
+        new, update, reset = (group.scratch(t, size) for _ in range(3))
+        sums = _products(t, group, r, range(3 if linear_before_reset else 2), h)
+
+        def gate(now: _Moment, k: int, e: Sym, j: Sym) -> Scalar:
+            return gates[now.place, group.start + e, k * size + j].cast(dt.f32)
+
+        def finish(now: _Moment, z: Scalar, candidate: Scalar, e: Sym, j: Sym) -> None:
+            old = h[e, j]
+            value = (1 - z) * candidate + z * old
+            y.store((now.place, group.start + e, j), now.kept(t, value, 0.0).cast(y.dtype))
+            new.store((e, j), now.kept(t, value, old))
+
+        with group.units(t) as (e, j):
+            now = step.at(t, group.start + e)
+            z, keep = (activated(t, f, gate(now, k, e, j) + sums[e, k, j]) for k in range(2))
             if linear_before_reset:
-                recurrent = reset[j] * recurrent
-            hidden.store((j,), activated(t, g, gates[step.place, b, row].cast(dt.f32) + recurrent))
-        with t.loop(size, "j") as j:
-            new = (1 - z[j]) * hidden[j] + z[j] * h[j]
-            _emit(t, step, y, j, new)
-            _keep(t, step, h, j, new)
+                recurrent = keep * (sums[e, 2, j] + bias[j].cast(dt.f32))
+                finish(now, z, activated(t, g, gate(now, 2, e, j) + recurrent), e, j)
+            else:
+                update.store((e, j), z)
+                reset.store((e, j), keep * h[e, j])
+        if not linear_before_reset:
+            rest = _products(t, group, r, range(2, 3), reset)
+            with group.units(t) as (e, j):
+                now = step.at(t, group.start + e)
+                total = gate(now, 2, e, j) + (rest[e, 0, j] + bias[j].cast(dt.f32))
+                finish(now, update[e, j], activated(t, g, total), e, j)
+        _advance(t, group, h, new)
 
 
 def _lstm_types(
@@ -186,7 +266,7 @@ def _lstm_types(
     peepholes: TensorType,
     h: TensorType,
     c: TensorType,
-    lengths: TensorType,
+    lengths: TensorType | None = None,
     *,
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
@@ -211,23 +291,29 @@ def lstm(
     `peepholes` [3 * hidden] (i, o, f) let gates see the cell; with `couple` f is 1 - i. Gives the outputs of
     all steps, the last h and the last c.
     """
-    (gates, r, peepholes, h0, c0, lengths), (y, hn, cn) = inputs, outputs
+    (gates, r, peepholes, h0, c0, *lengths), (y, hn, cn) = inputs, outputs
     f, g, out = activations
-    with _entry(t, [h0, c0], [hn, cn]) as (b, (h, c)), _steps(t, gates.shape[0], b, lengths, reverse) as step:
-        size = h.shape[0]
-        sums = t.alloc(dt.f32, gates.shape[2:])
-        with t.loop(gates.shape[2], "row") as row:
-            sums.store((row,), _product(t, gates[step.place, b, row].cast(dt.f32), r, row, h))
-        with t.loop(size, "j") as j:
+    with _groups(t, [h0, c0], [hn, cn]) as group, _steps(t, gates, lengths, reverse) as step:
+        h, c = group.states
+        size = group.hidden
+        new = group.scratch(t, size)
+        sums = _products(t, group, r, range(4), h)
+        with group.units(t) as (e, j):
+            b = group.start + e
+            now = step.at(t, b)
+            i, o, forget, entry = (
+                gates[now.place, b, k * size + j].cast(dt.f32) + sums[e, k, j] for k in range(4)
+            )
 
             def peep(k: int, cell: Scalar, at: Sym = j) -> Scalar:
-                return sums[k * size + at] + peepholes[k * size + at].cast(dt.f32) * cell
+                return peepholes[k * size + at].cast(dt.f32) * cell
 
-            old = c[j]
-            entering = activated(t, f, peep(0, old))
-            kept = 1 - entering if couple else activated(t, f, peep(2, old))
-            cell = kept * old + entering * activated(t, g, sums[3 * size + j])
-            new = activated(t, f, peep(1, cell)) * activated(t, out, cell)
-            _emit(t, step, y, j, new)
-            _keep(t, step, c, j, cell)
-            _keep(t, step, h, j, new)
+            old = c[e, j]
+            entering = activated(t, f, i + peep(0, old))
+            kept = 1 - entering if couple else activated(t, f, forget + peep(2, old))
+            cell = kept * old + entering * activated(t, g, entry)
+            value = activated(t, f, o + peep(1, cell)) * activated(t, out, cell)
+            y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
+            c.store((e, j), now.kept(t, cell, old))
+            new.store((e, j), now.kept(t, value, h[e, j]))
+        _advance(t, group, h, new)

@@ -15,6 +15,7 @@ from tilewright.schedule.banded import schedule_banded
 from tilewright.schedule.contraction import schedule_contraction
 from tilewright.schedule.maps import schedule_maps
 from tilewright.schedule.own_loops import schedule_own_loops
+from tilewright.schedule.recurrence import schedule_recurrence
 from tilewright.schedule.rows import schedule_rows, schedule_sums
 from tilewright.schedule.tiled import schedule_tiled
 from tilewright.schedule.trace import Schedule
@@ -29,7 +30,7 @@ _BY_KIND = {
     "reduce": (schedule_windows, schedule_sums, schedule_contraction, schedule_maps),
     "row": (schedule_rows, schedule_maps),
     "map": (schedule_maps,),
-    "irregular": (schedule_own_loops,),
+    "irregular": (schedule_recurrence, schedule_own_loops),
 }
 
 _IN_STEPS = ("contraction", "reduce")

@@ -16,8 +16,8 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import recurrent
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
-from tilewright.ops.source import full, sym_tensor
-from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose
+from tilewright.ops.source import full
+from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -56,7 +56,10 @@ def _checked_sizes(node: Node, directions: int) -> int:
         raise ModelError(f"{node.op} needs the attribute 'hidden_size'")
     hidden = own.value if hidden is None else hidden
     rows = _GATES[node.op] * hidden
-    wanted: dict[int, tuple[Any, ...]] = {1: (directions, rows, node.shape(0)[2]), 2: (directions, rows, hidden)}
+    wanted: dict[int, tuple[Any, ...]] = {
+        1: (directions, rows, node.shape(0)[2]),
+        2: (directions, rows, hidden),
+    }
     wanted |= {3: (directions, 2 * rows)} if node.optional(3) is not None else {}
     for k, shape in wanted.items():
         if len(node.shape(k)) != len(shape) or any(
@@ -83,19 +86,20 @@ def _direction(node: Node, x: Value, k: int, reverse: bool, hidden: int) -> tupl
         )
         gates = ew.add(gates, _shared_bias(node, input_bias, recurrent_bias, hidden))
     attrs = {"activations": _activations(node, k), "reverse": reverse}
-    h, lengths = _state(node, 5, k, batch, hidden), _lengths(node, steps, batch)
+    r = reshape(r, shape=(_GATES[node.op], hidden, hidden))
+    h, lengths = _state(node, 5, k, batch, hidden), _lengths(node, steps)
     if node.op == "RNN":
-        return recurrent.rnn(gates, r, h, lengths, **attrs)
+        return recurrent.rnn(gates, r, h, *lengths, **attrs)
     if node.op == "GRU":
         last = slice_(recurrent_bias, starts=(sym(2 * hidden),), sizes=(sym(hidden),), steps=(1,))
         linear = bool(node.attr("linear_before_reset", 0))
-        return recurrent.gru(gates, r, last, h, lengths, linear_before_reset=linear, **attrs)
+        return recurrent.gru(gates, r, last, h, *lengths, linear_before_reset=linear, **attrs)
     c = _state(node, 6, k, batch, hidden)
     peepholes = full(value=0.0, dtype=node.dtype(0), shape=(3 * hidden,))
     if node.optional(7) is not None:
         peepholes = _part(node.input(7), k)
     couple = bool(node.attr("input_forget", 0))
-    return recurrent.lstm(gates, r, peepholes, h, c, lengths, couple=couple, **attrs)
+    return recurrent.lstm(gates, r, peepholes, h, c, *lengths, couple=couple, **attrs)
 
 
 def _shared_bias(node: Node, input_bias: Value, recurrent_bias: Value, hidden: int) -> Value:
@@ -127,9 +131,10 @@ def _state(node: Node, k: int, direction: int, batch: Sym, hidden: int) -> Value
     return _part(given, direction)
 
 
-def _lengths(node: Node, steps: Sym, batch: Sym) -> Value:
+def _lengths(node: Node, steps: Sym) -> tuple[Value, ...]:
+    """The number of steps of each entry; nothing where all entries last for all steps."""
     if node.optional(4) is None:
-        return expand(reshape(sym_tensor(values=(steps,), scalar=True), shape=(1,)), shape=(batch,))
+        return ()
     known = node.constant_or_none(4)
     if (
         known is not None
@@ -138,7 +143,7 @@ def _lengths(node: Node, steps: Sym, batch: Sym) -> Value:
         and not 0 <= known.min() <= known.max() <= steps.value
     ):
         raise ModelError(f"{node.op}: lengths up to {known.max()} for {steps} steps")
-    return ew.cast(node.input(4), dtype=dt.i64)
+    return (ew.cast(node.input(4), dtype=dt.i64),)
 
 
 def _activations(node: Node, direction: int) -> tuple[str, ...]:

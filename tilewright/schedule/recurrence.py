@@ -1,0 +1,130 @@
+"""Steps over time whose state is multiplied with constant weights: register tiles of the products, computed where
+they are read.
+
+    for e { for g { for j { for k { sums[e, g, j] += r[g, j, k] * h[e, k] } } } }
+    for e { for j { new[e, j] = f(sums[e, 0, j], ..., sums[e, G, j]) } }
+
+becomes a loop over tiles of units `j`. All sums of a tile (entries x gates x vectors of units) stay in registers while
+`k` runs; the weights lie in the order in which they are read, those of all gates of a tile's units together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.loops.deps import accumulation_of
+from tilewright.loops.lower import Lowered
+from tilewright.loops.nest import block_of, body_of, buffer_type, extent_of, is_loop
+from tilewright.loops.packing import Packing
+from tilewright.loops.vectorize import MAX_LANES
+from tilewright.schedule.tiles import FMA_LATENCY, FMA_PORTS
+from tilewright.schedule.trace import Schedule
+from tilewright.schedule.vectors import innermost_loops, vectorize_inner
+from tilewright.target.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """The sums [entries, gates, units], the loops that add to them (over these axes and the terms) and those that
+    read them (entries, units), and the weights [gates, units, terms], an argument."""
+
+    sums: Value
+    update: list[Op]
+    readers: list[Op]
+    weights: Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Entries and units whose sums are in registers at once."""
+
+    entries: int
+    units: int
+
+
+def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """Tile all products of states with constant weights. ScheduleError when the kernel has none."""
+    products = list(_products(s))
+    if not products:
+        raise ScheduleError(
+            "it has no product with constant weights whose sums are read by a nest over their units"
+        )
+    packings: dict[Value, Packing] = {}
+    for product in products:
+        tile = _tile_for(product, target)
+        packings.setdefault(product.weights, Packing(((), (tile.units,), ()), (1, 3, 0, 2)))
+        _tile(s, product, tile)
+    for weights, packing in packings.items():
+        s.pack_argument(weights, packing)
+    s.simplify()
+    for loop in innermost_loops(s):
+        vectorize_inner(s, loop, target)
+    s.simplify()
+
+
+def _products(s: Schedule) -> Iterator[_Product]:
+    """The products with constants: three nests of one block clear, add to and read the sums."""
+    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    for op in [o for o in s.func.body.walk() if o.name == "alloc" and buffer_type(o.result).rank == 3]:
+        users = set(op.result.users)
+        nests = [o for o in block_of(op).ops if is_loop(o) and not users.isdisjoint(o.walk())]
+        if len(nests) != 3:
+            continue
+        update, readers = _perfect_nest(nests[1]), _perfect_nest(nests[2])
+        weights = _weights(update[-1], constants)
+        if len(update) == 4 and len(readers) == 2 and weights is not None:
+            yield _Product(op.result, update, readers, weights)
+
+
+def _perfect_nest(loop: Op) -> list[Op]:
+    """The loop and those that are, one after the other, all of the body of the one before."""
+    loops = [loop]
+    while len(body_of(loops[-1]).ops) == 1 and is_loop(body_of(loops[-1]).ops[0]):
+        loops.append(body_of(loops[-1]).ops[0])
+    return loops
+
+
+def _weights(loop: Op, constants: list[Value]) -> Value | None:
+    """The only constant that an accumulating loop reads, when it has three axes."""
+    ops = body_of(loop).ops
+    if not any(op.name == "store" and accumulation_of(op) is not None for op in ops):
+        return None
+    read = [op.operands[0] for op in ops if op.name == "load" and op.operands[0] in constants]
+    return read[0] if len(read) == 1 and buffer_type(read[0]).rank == 3 else None
+
+
+def _tile_for(product: _Product, target: Target) -> _Tile:
+    """As many entries as there are registers for (with one for the weights and one for each entry's state); several
+    vectors of units where an addition would wait for the one before."""
+    entries, gates = (extent_of(o).value for o in product.update[:2])
+    units = extent_of(product.update[2])
+    whole = [n for n in range(1, entries + 1) if entries % n == 0]
+    rows = max(n for n in whole if n == 1 or n * gates + n + 1 <= target.vector_registers)
+    lanes = target.f32_lanes
+    chains = FMA_LATENCY * FMA_PORTS
+    while (
+        (lanes // target.f32_lanes) * rows * gates < chains and 2 * lanes <= MAX_LANES and lanes < units.value
+    ):
+        lanes *= 2
+    return _Tile(rows, lanes)
+
+
+def _tile(s: Schedule, product: _Product, tile: _Tile) -> None:
+    """Compute the sums of a tile where they are read."""
+    entry, unit = product.readers
+    units = s.split(unit, tile.units)
+    entries = s.split(entry, tile.entries)
+    s.reorder(units.outer, entries.outer, entries.inner, units.inner)
+    fused = s.fuse_at(product.sums, entries.outer, space="scratch", guard="loads")
+    clear, update = fused.nests
+    drain = s.cache(fused.buffer, clear, update).drain
+    entry, gate, unit, term = (fused.copies[o] for o in product.update)
+    s.reorder(term, gate, entry, unit)
+    for nest in (_perfect_nest(clear), [gate, entry, unit], drain):
+        s.vectorize(nest[-1])
+        for loop in nest[:-1]:
+            s.unroll(loop)
+    s.vectorize(units.inner)
