@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import kernel, run_kernel
+from tilewright.codegen.emit import assembly
+from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.types import buffer
 from tilewright.ops.trace import Array, Trace
+from tilewright.target.named import NAMED
 
 N = 128  # two vectors of the widest loop
 INTEGERS = (dt.i8, dt.u8, dt.i16, dt.u16, dt.i32, dt.u32, dt.i64, dt.u64)
@@ -229,13 +233,29 @@ def test_negative_integer_powers_go_towards_zero() -> None:
     np.testing.assert_array_equal(_native("pow", [base, exponent], "vector"), expected)
 
 
-def test_extrema_with_literals_keep_nan() -> None:
-    x = np.resize(np.array([math.nan, -1, 0.5, 9, -math.inf, math.inf], np.float32), 16)
+def _clip(lanes: int) -> Func:
+    """out[j] = min(max(x[j], 0), 6)."""
 
     def body(t: Trace, args: list[Array]) -> None:
-        with t.loop(16, "j", "vector") as j:
+        with t.loop(lanes, "j", "vector") as j:
             args[1].store((j,), t.apply("min", t.apply("max", args[0][j], 0.0), 6.0))
 
+    return kernel([buffer(dt.f32, [lanes])] * 2, body)
+
+
+@pytest.mark.parametrize("lanes", [4, 16, 32])
+def test_extrema_with_literals_keep_nan(lanes: int) -> None:
+    x = np.resize(np.array([math.nan, -1, 0.5, 9, -math.inf, math.inf], np.float32), lanes)
     out = np.zeros_like(x)
-    run_kernel(kernel([buffer(dt.f32, [16])] * 2, body), [x, out])
+    run_kernel(_clip(lanes), [x, out])
     np.testing.assert_array_equal(out, np.minimum(np.maximum(x, 0), 6))
+
+
+@pytest.mark.parametrize(
+    ("target", "lanes"), [("zen3", 8), ("zen3", 16), ("cascadelake", 16), ("cascadelake", 64)]
+)
+def test_an_extremum_with_a_literal_is_one_instruction_a_register(target: str, lanes: int) -> None:
+    code = assembly(kernel_ir(_clip(lanes), NAMED[target]).text, NAMED[target])
+    registers = lanes // NAMED[target].f32_lanes
+    assert (code.count("vmaxps"), code.count("vminps")) == (registers, registers)
+    assert "vcmp" not in code and "vand" not in code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -190,6 +191,13 @@ def test_frequent_functions_have_no_branch_and_no_call(name: str) -> None:
     text = vmath_function(name, "f32", 16)
     assert " br " not in text
     assert all("@llvm." in line for line in text.splitlines() if " call " in line)
+
+
+@pytest.mark.parametrize(("name", "most"), [("exp", 15), ("sigmoid", 18)])
+def test_the_most_frequent_functions_take_few_instructions(name: str, most: int) -> None:
+    """A comparison and its selection are one instruction, and bits need none."""
+    lines = vmath_function(name, "f32", 16).splitlines()
+    assert sum(" = " in line and not re.search("fcmp|bitcast", line) for line in lines) <= most
 
 
 @pytest.mark.parametrize(

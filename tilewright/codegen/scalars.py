@@ -84,20 +84,24 @@ def _same(text: Text, x: Reg) -> Reg:
 # Floats
 
 
-def _float_extremum(relation: str) -> Callable[[Text, Reg, Reg], Reg]:
-    """min or max that is nan if either operand is.
+def _float_extremum(name: str, relation: str) -> Callable[[Text, Reg, Reg], Reg]:
+    """min or max that is nan if either operand is; of zeros either one.
 
-    `select (a < b), a, b` is one x86 instruction that yields its second operand when one is nan; so a
-    literal, which never is nan, goes first, and else a nan `a` is put back.
+    With a literal, which never is nan, `llvm.minimum` and `llvm.maximum` are one x86 instruction that yields its
+    second operand when one is nan. (Comparing with zero and selecting becomes a comparison and an `and` where
+    the vector takes several registers.) Else a nan `a` is put back.
     """
 
     def emit(text: Text, a: Reg, b: Reg) -> Reg:
         if b.is_literal:
             a, b = b, a
+        if a.is_literal:
+            suffix = a.dtype.name if a.lanes == 1 else f"v{a.lanes}{a.dtype.name}"
+            return text.reg(
+                a.dtype, a.lanes, f"call nsz {a.type} @llvm.{name}.{suffix}({a.typed}, {b.typed})"
+            )
         flag = text.reg(dt.bool_, a.lanes, f"fcmp {relation} {a.typed}, {b.name}")
         chosen = select(text, flag, a, b)
-        if a.is_literal:
-            return chosen
         is_nan = text.reg(dt.bool_, a.lanes, f"fcmp uno {a.typed}, {a.name}")
         return select(text, is_nan, a, chosen)
 
@@ -242,8 +246,8 @@ _FLOAT: dict[str, Callable[..., Reg]] = {
     "div": _instruction("fdiv"),
     "rem": _instruction("frem"),
     "mod": _float_modulo,
-    "min": _float_extremum("olt"),
-    "max": _float_extremum("ogt"),
+    "min": _float_extremum("minimum", "olt"),
+    "max": _float_extremum("maximum", "ogt"),
     "atan2": _library("atan2f", "atan2"),
     "eq": _comparison("fcmp oeq"),
     "ne": _comparison("fcmp une"),

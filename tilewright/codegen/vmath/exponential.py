@@ -23,13 +23,19 @@ ROUND = 1.5 * 2.0**23
 TWICE_BIAS = 254
 ROUND_BIASED = ROUND + TWICE_BIAS
 
-# (exp(r) - 1) / r on |r| <= 0.3467, error of exp 9.2e-8.
+# The root of e^x as 2^m e^r, with 2^m made of 2^SPREAD and 2^(m - SPREAD): this is 0 for m = -75, the least
+# exponent.
+SPREAD = 52
+BIAS = 127
+
+# (exp(r) - 1) / r on |r| <= 0.3467, error of exp 3.1e-9.
 EXPM1_OVER_R = (
-    0.9999997019767761,
-    0.4999914765357971,
-    0.16667652130126953,
-    0.041898176074028015,
-    0.00828936044126749,
+    1.0,
+    0.4999999403953552,
+    0.1666652113199234,
+    0.04166825860738754,
+    0.008368666283786297,
+    0.0013821196043863893,
 )
 # (exp(r) - 1 - r) / r^2 on |r| <= 0.3467, error of exp(r) - 1 1.4e-8.
 EXPM1_TAIL = (
@@ -62,27 +68,37 @@ def _half_powers(shifted: Value) -> tuple[Value, Value]:
     return (half << 23).as_float, ((shifted.bits - half) << 23).as_float
 
 
-def _uneven_powers(shifted: Value) -> tuple[Value, Value]:
-    """2^(floor(n/2) + 52) and 2^(ceil(n/2) - 52), for n from -150 on; the second is 0 for n = -150.
-
-    A product that underflows takes some hundred cycles on many cores, also where it comes to 0. Masked scores
-    of attention are such arguments: for them this is a product with 0.
-    """
-    half = (shifted.bits >> 1) + 52
-    return (half << 23).as_float, ((shifted.bits - half) << 23).as_float
-
-
 def _inverse_high(shifted: Value) -> Value:
     """2^-ceil(n/2)."""
     return (((shifted.bits >> 1) - shifted.bits + TWICE_BIAS) << 23).as_float
 
 
+def _reduce_root(body: Body, x: Value, scale: float, bias: int) -> tuple[Value, Value]:
+    """scale x as 2 (m ln 2 + r) with |r| <= ln(2)/2 and scale 1 or -1: ROUND + bias + m, and 2 r / scale.
+
+    The square of 2^m e^r is e^x where 2^(2m) alone leaves the exponent's range, and underflows gradually.
+    """
+    shifted = body.fma(x, scale * LOG2_E / 2, ROUND + bias)
+    m = shifted - (ROUND + bias)
+    return shifted, body.fma(m, -2 * scale * LN2_LOW, body.fma(m, -2 * scale * LN2_HIGH, x))
+
+
+def _exp_of_half(body: Body, twice: Value, argument_scale: float, factor: float) -> Value:
+    """factor e^(argument_scale twice / 2), for a power of two as `factor`: the coefficients take both."""
+    powers = tuple(factor * (argument_scale / 2) ** (i + 1) * c for i, c in enumerate(EXPM1_OVER_R))
+    return body.polynomial(twice, (factor, *powers))
+
+
 def exp(body: Body, x: Value) -> Value:
-    """e^x; underflow is gradual."""
+    """e^x; underflow is gradual, and arguments that are clearly below it yield 0 without an underflow.
+
+    That one takes some hundred cycles on many cores, also where it comes to 0, and masked scores of attention
+    are such arguments: for them this is a product with 0.
+    """
     # Outside of these bounds the result is 0 or inf.
-    shifted, r = _reduce(body, body.clamp(x, -104.0, 89.0))
-    low, high = _uneven_powers(shifted)
-    return body.fma(body.polynomial(r, EXPM1_OVER_R) * r, low, low) * high
+    shifted, twice = _reduce_root(body, body.clamp(x, -104.0, 89.0), 1.0, BIAS - SPREAD)
+    root = _exp_of_half(body, twice, 1.0, 2.0**SPREAD) * (shifted.bits << 23).as_float
+    return root * root
 
 
 def exp2(body: Body, x: Value) -> Value:
@@ -106,11 +122,12 @@ def expm1(body: Body, x: Value) -> Value:
 
 
 def sigmoid(body: Body, x: Value) -> Value:
-    """1 / (1 + e^-x), computed as h / (h + l e^r) where e^-x = e^r l / h: neither side overflows."""
-    shifted, r = _reduce(body, body.clamp(-x, -104.0, 104.0))
-    low, _ = _half_powers(shifted)
-    inverse_high = _inverse_high(shifted)
-    return inverse_high / (body.fma(body.polynomial(r, EXPM1_OVER_R) * r, low, low) + inverse_high)
+    """1 / (1 + e^-x), computed as 2^-m / (2^-m + 2^m e^2r) where -x = 2 (m ln 2 + r): nothing overflows."""
+    shifted, twice = _reduce_root(body, body.clamp(x, -104.0, 104.0), -1.0, BIAS)
+    power = shifted.bits << 23
+    inverse = ((2 * BIAS << 23) - power).as_float
+    root = _exp_of_half(body, twice, -1.0, 1.0)
+    return inverse / body.fma(root * power.as_float, root, inverse)
 
 
 def softplus(body: Body, x: Value) -> Value:

@@ -56,7 +56,7 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
         "cos": _circular(trigonometric.cos, trigonometric.far_cos, 2.0),
         "cosh": Function(exponential.cosh, 1.0),
         "erf": Function(rational.erf, 3.5),
-        "exp": Function(exponential.exp, 2.5),
+        "exp": Function(exponential.exp, 3.0),
         "exp2": Function(exponential.exp2, 2.5),
         "expm1": Function(exponential.expm1, 2.0),
         "log": Function(logarithm.log, 1.5),
@@ -66,7 +66,7 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
         "sigmoid": Function(exponential.sigmoid, 4.0),
         "sin": _circular(trigonometric.sin, trigonometric.far_sin, 2.0),
         "sinh": Function(exponential.sinh, 1.0),
-        "softplus": Function(exponential.softplus, 3.0),
+        "softplus": Function(exponential.softplus, 4.0),
         "tan": _circular(trigonometric.tan, trigonometric.far_tan, 4.0),
         "tanh": Function(rational.tanh, 3.5),
     }
