@@ -11,7 +11,7 @@ from tests.schedule import scheduling as oracle
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind_of
+from tilewright.loops.nest import body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of, loop_var
 from tilewright.ops import recurrent
 from tilewright.ops.define import constant
 from tilewright.target.named import parse_target
@@ -81,3 +81,25 @@ def test_weights_that_are_computed_are_not_packed() -> None:
     (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
     assert "packed" not in kernel.attrs
     assert any("no product with constant weights" in str(r) for r in ctx.remarks)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_both_products_of_a_gated_unit_read_whole_vectors_of_weights(batch: int, target: str) -> None:
+    hidden = 40
+    weights = (RNG.standard_normal((3, hidden, hidden)) * 0.2).astype(np.float32)
+    bias = RNG.standard_normal(hidden).astype(np.float32)
+    shapes = [(STEPS, batch, 3 * hidden), (batch, hidden)]
+    module, _ = oracle.agree(
+        [tensor(dt.f32, s) for s in shapes],
+        lambda gates, h: recurrent.gru(gates, constant(weights), constant(bias), h)[0],
+        [RNG.standard_normal(s).astype(np.float32) for s in shapes],
+        target,
+    )
+    (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
+    loads = [o for o in kernel.body.walk() if o.name == "load" and o.operands[0] is kernel.args[1]]
+    assert len(loads) == 2
+    for load in loads:
+        (vector,) = [o for o in enclosing_loops(load) if kind_of(o) == "vector"]
+        assert load.attrs["idx"][-1] == loop_var(vector)
+        assert extent_of(vector) == buffer_type(kernel.args[1]).shape[-1]

@@ -52,13 +52,13 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
         raise ScheduleError(
             "it has no product with constant weights whose sums are read by a nest over their units"
         )
-    packings: dict[Value, Packing] = {}
+    widths: dict[Value, int] = {}  # units of a tile: one number for all products that read the same weights
     for product in products:
         tile = _tile_for(product, target)
-        packings.setdefault(product.weights, Packing(((), (tile.units,), ()), (1, 3, 0, 2)))
-        _tile(s, product, tile)
-    for weights, packing in packings.items():
-        s.pack_argument(weights, packing)
+        units = widths.setdefault(product.weights, tile.units)
+        _tile(s, product, _Tile(tile.entries, units))
+    for weights, units in widths.items():
+        s.pack_argument(weights, Packing(((), (units,), ()), (1, 3, 0, 2)))
     s.simplify()
     for loop in innermost_loops(s):
         vectorize_inner(s, loop, target)
