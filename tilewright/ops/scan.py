@@ -1,63 +1,134 @@
-"""Running totals along an axis."""
+"""Running totals along an axis.
+
+Whatever axis it is, the tensor is seen as [before, axis, after]. One total follows from the one before, so what runs
+side by side are the totals of the other axes:
+
+    after > 1, columns:  for strip of columns parallel { for j { for l { totals[l] += x[before, j, l] } } }
+    after = 1, rows:     for group of rows parallel { for j { for r unroll { totals[r] += x[r, j] } } }
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym, ceildiv, le, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
-from tilewright.ops.define import irregular
+from tilewright.ops.define import irregular, op
 from tilewright.ops.shape import checked_axis
-from tilewright.ops.sort import unflattened, with_axis
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.view import reshape, shape_of
+
+STRIP = 1024
+"""Columns that are summed together: their totals stay in the first-level cache, and threads share the strips."""
+
+GROUP = 8
+"""Rows that are summed together: their additions hide one another's latency."""
 
 
-def _scan_types(
-    x: TensorType, *, axis: int, exclusive: bool = False, reverse: bool = False
-) -> tuple[TensorType, ...]:
-    checked_axis(axis, x.rank)
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """One scan of x[before, axis, after] into out: how a total goes on, and which one belongs to a position."""
+
+    trace: Trace
+    x: Array
+    out: Array
+    combine: str
+    exclusive: bool
+    reverse: bool
+
+    def totals(self, count: Sym, space: str) -> Array:
+        """Memory for `count` totals."""
+        dtype = self.x.dtype.accumulator if self.x.dtype.is_float else self.x.dtype
+        return self.trace.alloc(dtype, (count,), space)
+
+    def start(self, totals: Array, k: Sym | int) -> None:
+        totals.store((k,), 0 if self.combine == "add" else 1)
+
+    def step(self, totals: Array, k: Sym | int, row: Sym, j: Sym, column: Sym) -> None:
+        """Take the j-th element from the start into total k."""
+        place = (row, self.x.shape[1] - 1 - j if self.reverse else j, column)
+        before = totals[k]
+        after: Scalar = self.trace.apply(self.combine, before, self.x[place].cast(totals.dtype))
+        totals.store((k,), after)
+        self.out.store(place, (before if self.exclusive else after).cast(self.out.dtype))
+
+
+def _scan_columns(scan: _Running) -> None:
+    t, (before, size, after) = scan.trace, scan.x.shape
+    strip = minimum(sym(STRIP), after)
+    strips = maximum(ceildiv(after, STRIP), 1)
+    with t.loop(before * strips, "strip", "parallel") as k:
+        row, first = (k, sym(0)) if strips == 1 else (k // strips, k % strips * STRIP)
+        width = strip if strips == 1 else minimum(strip, after - first)
+        totals = scan.totals(strip, "scratch")
+        with t.loop(width, "l") as column:
+            scan.start(totals, column)
+        with t.loop(size, "j") as j, t.loop(width, "l") as column:
+            scan.step(totals, column, row, j, first + column)
+
+
+def _scan_rows(scan: _Running) -> None:
+    t, (rows, size, _) = scan.trace, scan.x.shape
+    with t.loop(ceildiv(rows, GROUP), "group", "parallel") as group:
+        first = group * GROUP
+        with t.when(le(first + GROUP, rows)):
+            totals = scan.totals(sym(GROUP), "reg")
+            with t.loop(GROUP, "r", "unroll") as r:
+                scan.start(totals, r)
+            with t.loop(size, "j") as j, t.loop(GROUP, "r", "unroll") as r:
+                scan.step(totals, r, first + r, j, sym(0))
+        with t.when(lt(rows, first + GROUP)), t.loop(rows - first, "r") as r:
+            total = scan.totals(sym(1), "reg")
+            scan.start(total, 0)
+            with t.loop(size, "j") as j:
+                scan.step(total, 0, first + r, j, sym(0))
+
+
+def _running_types(x: TensorType, *, combine: str, exclusive: bool, reverse: bool) -> tuple[TensorType, ...]:
+    if combine not in ("add", "mul"):
+        raise ValueError(f"running totals are sums or products, not {combine!r}")
+    if x.rank != 3:
+        raise ValueError(f"running totals go along the middle one of three axes, not of {x.rank}")
     if x.dtype.kind == "bool":
         raise ValueError("running totals are of numbers, not of bool")
     return (x,)
 
 
-def _scan(t: Trace, x: Array, out: Array, combine: str, axis: int, exclusive: bool, reverse: bool) -> None:
-    """out[i] = combine of x[0..i]; `exclusive` leaves out x[i], `reverse` starts at the other end."""
-    a = checked_axis(axis, x.rank)
-    others = [d for n, d in enumerate(x.shape) if n != a]
-    dtype = x.dtype.accumulator if x.dtype.is_float else x.dtype
-    with t.loop(product(others), "row", "parallel") as row:
-        outer = unflattened(row, others)
-        total = t.alloc(dtype, (1,))
-        total.store((0,), t.const(0 if combine == "add" else 1, dtype))
-        with t.loop(x.shape[a], "j") as j:
-            place = with_axis(outer, a, x.shape[a] - 1 - j if reverse else j)
-            before = total[0]
-            after = t.apply(combine, before, x[place].cast(dtype))
-            total.store((0,), after)
-            out.store(place, (before if exclusive else after).cast(x.dtype))
-
-
-@irregular(_scan_types)
-def cumsum(
+@irregular(_running_types)
+def running(
     t: Trace,
     inputs: list[Array],
     outputs: list[Array],
     *,
-    axis: int,
+    combine: str,
     exclusive: bool = False,
     reverse: bool = False,
 ) -> None:
+    """y[b, i, a] = combine ("add" or "mul") of x[b, 0..i, a]; `exclusive` leaves out x[b, i, a], `reverse` starts at
+    the other end. 16-bit floats are combined in f32."""
+    scan = _Running(t, inputs[0], outputs[0], combine, exclusive, reverse)
+    if scan.x.shape[2] == 1:
+        _scan_rows(scan)
+    else:
+        _scan_columns(scan)
+
+
+def _along(x: Value, axis: int, combine: str, exclusive: bool, reverse: bool) -> Value:
+    shape = shape_of(x)
+    a = checked_axis(axis, len(shape))
+    three = (product(shape[:a]), shape[a], product(shape[a + 1 :]))
+    totals: Value = running(reshape(x, shape=three), combine=combine, exclusive=exclusive, reverse=reverse)
+    return reshape(totals, shape=shape)
+
+
+@op
+def cumsum(x: Value, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Value:
     """The sum of all elements up to each position along `axis`; 16-bit floats are added in f32."""
-    _scan(t, inputs[0], outputs[0], "add", axis, exclusive, reverse)
+    return _along(x, axis, "add", exclusive, reverse)
 
 
-@irregular(_scan_types)
-def cumprod(
-    t: Trace,
-    inputs: list[Array],
-    outputs: list[Array],
-    *,
-    axis: int,
-    exclusive: bool = False,
-    reverse: bool = False,
-) -> None:
+@op
+def cumprod(x: Value, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Value:
     """The product of all elements up to each position along `axis`."""
-    _scan(t, inputs[0], outputs[0], "mul", axis, exclusive, reverse)
+    return _along(x, axis, "mul", exclusive, reverse)
