@@ -13,10 +13,11 @@ from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import enclosing_loops, kind_of, loop_var
+from tilewright.loops.nest import buffer_type, enclosing_loops, kind_of, loop_var
 from tilewright.ops import contract as ct
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.define import constant
+from tilewright.ops.reduce import argmax
 from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.schedule.access import stride_in
@@ -103,3 +104,12 @@ def test_tiles_need_not_divide_the_blocks_of_channels() -> None:
     )
     (packed,) = kernel.attrs["packed"].values()
     assert packed.factors[0] == (2, 16)  # two of the 13 blocks side by side in a tile
+
+
+def test_an_operand_that_is_read_once_is_not_copied():
+    module = oracle.build([tensor(dt.f32, (1, 21, 513, 513))], lambda v: argmax(v, axis=1))
+    compile_module(module, Options(), parse_target("x86-64-v4"))
+    kernels = [f for f in module.funcs.values() if f.level == "loops"]
+    copies = [op.result for f in kernels for op in f.body.walk() if op.name == "alloc"]
+    scratch = [buffer_type(v) for v in copies if buffer_type(v).space == "scratch"]
+    assert not any(21 in type.shape for type in scratch)

@@ -59,7 +59,7 @@ def pack_columns(
             continue
         if (
             stride == 1
-            and not (_is_far(load, reduction) and _is_reused(rows))
+            and not (_is_far(load, reduction) and _is_reused(rows) and _is_read_often(load))
             and not _is_masked(load, nests[0])
         ):
             continue
@@ -119,6 +119,14 @@ def _is_far(load: Op, reduction: Sequence[Op]) -> bool:
 def _is_reused(rows: Sequence[Op]) -> bool:
     """Whether a panel serves enough row tiles to pay for copying it."""
     return any(not extent_of(o).is_const or extent_of(o).value >= REUSES for o in rows)
+
+
+def _is_read_often(load: Op) -> bool:
+    """Whether the rounds of all loops around it read each element of the operand several times; a copy of what is
+    read once only adds to the traffic. What is not known is taken to be read often."""
+    rounds = product(extent_of(o) for o in enclosing_loops(load))
+    elements = product(buffer_type(load.operands[0]).shape)
+    return not (rounds.is_const and elements.is_const) or rounds.value >= REUSES * elements.value
 
 
 def prefetch_panels(s: Schedule, depth: Op, around: Sequence[Op], target: Target) -> None:
