@@ -21,50 +21,68 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
 from tilewright.runtime.module import Model
-from tilewright.schedule.blocks import Blocks, Large, choose_blocks, cost, cost_without, footprint
+from tilewright.schedule import contraction
+from tilewright.schedule.blocks import Blocks, candidate_blocks, footprint
 from tilewright.schedule.kernels import schedule_regions
-from tilewright.schedule.tiles import Tile
+from tilewright.schedule.model import Choice, candidates, choose, cycles
+from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 from tilewright.target.target import Caches, Target
 
-SMALL = Caches(l1d=32 << 10, l2=48 << 10, l3=1 << 20)
+SMALL = Caches(l1d=32 << 10, l2=96 << 10, l3=1 << 20)
 """So small a second-level cache that small matrices are cut into blocks."""
 
-LARGE = Large(
-    rows=1024, unit=13, columns=32, depth=1024, steps=1, element=4, windows=1.0, tile=Tile(13, 2, 16),
-    apart=True, crowded=True, exact=False, around=1, lanes=16, cores=2,
-)  # fmt: skip
+LARGE = Contraction(
+    rows=1024, columns=64, depth=1024, lanes=16, stride=4096, run=16, outer_depth=1024, packed=True
+)
+TILE = Tile(13, 2, 16)
 
 
 def data(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-def test_blocks_fit_the_cache_and_give_every_core_work() -> None:
+@pytest.fixture
+def blocks_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the cheapest decision with blocks where there is one: small cases are not worth it otherwise."""
+
+    def choose_blocks(shape: Contraction, target: Target) -> Choice:
+        cut = [d for d in candidates(shape, target) if d.blocks is not None]
+        if not cut:
+            return choose(shape, target)
+        return Choice(min(cut, key=lambda d: cycles(shape, d, target)), 0.0, len(cut), ())
+
+    monkeypatch.setattr(contraction, "choose", choose_blocks)
+
+
+def machine(l2: int, cores: int = 2) -> Target:
+    return replace(parse_target("x86-64-v4"), caches=Caches(32 << 10, l2, 32 << 20), cores=cores)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 6, 16])
+def test_candidates_fit_the_cache_and_the_first_give_every_core_the_same_work(cores: int) -> None:
     for l2 in (256 << 10, 512 << 10, 1 << 20, 2 << 20):
-        blocks = choose_blocks(LARGE, l2)
-        assert blocks is not None and footprint(LARGE, blocks) <= l2
-        count = -(-LARGE.rows // blocks.rows) * -(-LARGE.columns // blocks.columns)
-        assert count % LARGE.cores == 0 or count >= 8 * LARGE.cores
-        assert LARGE.depth % blocks.depth == 0
-        assert cost(LARGE, blocks) < cost_without(LARGE, l2)
-
-
-def test_larger_caches_never_cost_more() -> None:
-    costs = [
-        cost(LARGE, blocks) for l2 in (1 << 18, 1 << 19, 1 << 20) if (blocks := choose_blocks(LARGE, l2))
-    ]
-    assert costs == sorted(costs, reverse=True) and len(costs) == 3
+        found = candidate_blocks(LARGE, TILE, machine(l2, cores), 2)
+        assert found and all(footprint(LARGE, TILE, b) <= l2 and LARGE.depth % b.depth == 0 for b in found)
+        rounds = -(-LARGE.rows // found[0].rows) * -(-32 // found[0].columns)
+        assert -(-rounds // cores) * cores <= 1.2 * rounds
 
 
 def test_footprint_counts_rows_sums_and_two_panels() -> None:
     # 26 rows of 64 and of 2*32 sums, panels of 64*32
-    assert footprint(LARGE, Blocks(rows=26, columns=2, depth=64)) == 4 * (26 * 64 + 26 * 64 + 2 * 64 * 32)
+    blocks = Blocks(rows=26, columns=2, depth=64)
+    assert footprint(LARGE, TILE, blocks) == 4 * (26 * 64 + 26 * 64 + 2 * 64 * 32)
+
+
+def test_rows_are_copied_in_runs_that_divide_a_piece() -> None:
+    shape = replace(LARGE, depth=1376, outer_depth=1376)  # 344 is the longest piece, and no multiple of 16
+    pieces = {b.depth for b in candidate_blocks(shape, TILE, machine(1 << 20), 2)}
+    assert pieces and all(1376 % piece == 0 and piece % 16 == 0 for piece in pieces)
 
 
 def test_no_blocks_where_none_fits() -> None:
-    assert choose_blocks(LARGE, 4 << 10) is None
+    assert candidate_blocks(LARGE, TILE, machine(4 << 10), 2) == []
 
 
 Body = Callable[..., Value]
@@ -145,6 +163,7 @@ def is_blocked(kernel: Func) -> bool:
 @pytest.mark.parametrize("narrow", [False, True], ids=["all registers", "half of them"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("blocks_wanted")
 def test_blocks_compute_the_same(name: str, threads: int, narrow: bool) -> None:
     module, arrays, exact = module_of(name)
     target = with_small_cache(host_target())
@@ -164,6 +183,7 @@ def kernel_of(name: str, target: Target) -> Func:
     return kernel
 
 
+@pytest.mark.usefixtures("blocks_wanted")
 def test_a_deep_layer_is_blocked_packed_prefetched_and_parallel() -> None:
     kernel = kernel_of("rows that are left", with_small_cache(parse_target("x86-64-v4")))
     assert is_blocked(kernel)
@@ -183,7 +203,9 @@ def prefetches(rows: int) -> bool:
     ctx = PassContext(with_small_cache(parse_target("x86-64-v4")))
     Fuse().run(module, ctx)
     schedule_regions(module, ctx.target, ctx.remarks)
-    return any(op.name == "prefetch" for f in module.funcs.values() if f.level == "loops" for op in f.body.walk())
+    return any(
+        op.name == "prefetch" for f in module.funcs.values() if f.level == "loops" for op in f.body.walk()
+    )
 
 
 def test_weights_are_asked_for_ahead_where_they_are_read_again() -> None:

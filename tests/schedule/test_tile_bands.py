@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.schedule.tile_bands import Band, Core, Tiles, choose_band, cost
-from tilewright.schedule.tiles import Registers
+from tilewright.schedule.tile_bands import Band, Tiles, choose_band, cost
+from tilewright.target.named import parse_target
+from tilewright.target.target import Target
 
-AVX2 = Core(Registers(16, 8, False), 512 << 10, 1)
-AVX512 = Core(Registers(32, 16, True), 1 << 20, 2)
+AVX2 = parse_target("zen3,cores=1")
+AVX512 = parse_target("x86-64-v4,cores=2")
 IMAGE = Tiles(
     images=1, rows=7, across=7, points=36, depth=512, columns=32, lanes=16, element=4, made_here=False
 )
@@ -20,7 +21,7 @@ IMAGE = Tiles(
 @pytest.mark.parametrize("core", [AVX2, AVX512], ids=["avx2", "avx512"])
 @pytest.mark.parametrize("side", [3, 4, 7, 13])
 @pytest.mark.parametrize(("depth", "columns"), [(512, 32), (1024, 64), (256, 32)])
-def test_many_filters_are_read_once(core: Core, side: int, depth: int, columns: int) -> None:
+def test_many_filters_are_read_once(core: Target, side: int, depth: int, columns: int) -> None:
     tiles = replace(IMAGE, rows=side, across=side, depth=depth, columns=columns)
     band = choose_band(tiles, core)
     assert (band.rows, band.across) == (side, side)
@@ -34,11 +35,11 @@ def held(tiles: Tiles, band: Band) -> int:
 @pytest.mark.parametrize("core", [AVX2, AVX512], ids=["avx2", "avx512"])
 @pytest.mark.parametrize(("side", "depth", "columns"), [(56, 64, 4), (28, 128, 8), (14, 64, 4), (26, 64, 8)])
 def test_tiles_made_here_stay_in_the_second_level_cache(
-    core: Core, side: int, depth: int, columns: int
+    core: Target, side: int, depth: int, columns: int
 ) -> None:
     tiles = replace(IMAGE, rows=side, across=side, depth=depth, columns=columns, made_here=True)
     band = choose_band(tiles, core)
-    assert held(tiles, band) < core.l2
+    assert held(tiles, band) < core.caches.l2
     assert band.rows * band.across >= 8, "enough rows for the registers"
 
 

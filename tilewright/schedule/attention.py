@@ -26,9 +26,10 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, stores_in, stride_in
+from tilewright.schedule.model import choose_tile
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.roles import separate_sums
-from tilewright.schedule.tiles import Contraction, Registers, Tile, choose_tile
+from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.vectors import lanes_for
 from tilewright.target.target import Target
@@ -273,15 +274,13 @@ def _constant(extent: Sym) -> int:
 
 def _tile_for(rows: int, columns: Sym, depth: Sym, target: Target) -> Tile:
     lanes = VECTOR_BYTES // 4
-    in_register = max(1, target.vector_bits // 32)
-    registers = Registers(target.vector_registers, in_register, target.embedded_broadcast)
     shape = Contraction(
         rows=rows,
         columns=ceildiv(columns, lanes).value if columns.is_const else None,
         depth=depth.value if depth.is_const else None,
         lanes=lanes,
     )
-    return choose_tile(shape, registers, target.caches.l2)
+    return choose_tile(shape, target)
 
 
 # Tiles

@@ -23,23 +23,16 @@ from dataclasses import dataclass
 from math import gcd
 
 from tilewright.ir.core import Op, Value
-from tilewright.ir.sym import Sym
-from tilewright.ir.types import product
 from tilewright.loops.lower import Stage
 from tilewright.loops.nest import buffer_type, extent_of, loop_var
 from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, perfect_nest, stride_in
-from tilewright.schedule.blocks import Blocks, Large, choose_blocks, cost, cost_without
+from tilewright.schedule.blocks import Blocks
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
-from tilewright.schedule.roles import Roles, element_bytes, known, operands_moving, separate_sums
-from tilewright.schedule.tiles import Tile
+from tilewright.schedule.roles import Roles, separate_sums
+from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-LINE_BYTES = 64
-L1_SETS = 64
-LEAST_GAIN = 0.03  # of the time, for which blocks are worth their code
-CROWDED = 4  # rows of a tile that one set of the first-level cache may hold, beside the columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,76 +53,11 @@ class _Nest:
     tile: list[Op]
 
 
-def blocking_for(
-    stage: Stage, roles: Roles, axis_of: dict[Op, int], tile: Tile, target: Target
-) -> Blocking | str:
-    """How to cut a contraction into blocks, or why that would not pay."""
-    if roles.row is None or not all(extent_of(o).is_const for o in (roles.row, *stage.reduce)):
-        return "the number of rows or the depth is not known"
-    moved = operands_moving(stage, axis_of[roles.vector])
-    row_operands = operands_moving(stage, axis_of[roles.row]) - moved
-    columns = extent_of(roles.vector if roles.block is None else roles.block)
-    if len(row_operands) != 1 or not columns.is_const:
-        return "it is not one operand's rows with a known number of columns"
-    (load,) = row_operands
-    line = 1 if roles.line is None else extent_of(roles.line).value
-    rows, size = line * extent_of(roles.row).value, element_bytes(load.operands[0])
-    depth = product(extent_of(o) for o in stage.reduce).value
-    width = tile.columns if roles.block is not None else tile.columns * tile.lanes
-    tiles = -(-columns.value // width)
-    if rows < 2 * tile.rows or tiles < 2:
-        return "there are too few tiles"
-    axis = next(k for k, o in enumerate(stage.reduce) if extent_of(o) != 1)
-    extent = extent_of(stage.reduce[axis]).value
-    row = loop_var(stage.axes[axis_of[roles.row]])
-    run = _run_of(load, row, loop_var(stage.reduce[-1]), extent_of(stage.reduce[-1]).value)
-    around = known(product(extent_of(o) for o in roles.outer if o is not roles.line)) or 1
-    read = product(buffer_type(load.operands[0]).shape)
-    large = Large(
-        rows=rows,
-        unit=tile.rows if roles.line is None else extent_of(roles.row).value,
-        columns=tiles,
-        depth=extent,
-        steps=depth // extent,
-        element=size,
-        windows=max(1.0, around * rows * depth / read.value) if read.is_const else 1.0,
-        tile=tile,
-        apart=run > 0,
-        crowded=_is_crowded(load, row, tile.rows),
-        exact=roles.block is not None,
-        around=around,
-        lanes=max(1, target.vector_bits // 8 // size),
-        cores=target.cores,
-    )
-    blocks = choose_blocks(large, target.caches.l2)
-    if blocks is None:
-        return "no block fits the second-level cache"
-    within, without = cost(large, blocks), cost_without(large, target.caches.l2)
-    if without <= within + LEAST_GAIN:
-        return f"blocks would not be faster: {within:.2f} of overhead, {without:.2f} without them"
-    return Blocking(blocks, axis, run)
-
-
-def _run_of(load: Op, row: Sym, depth: Sym, extent: int) -> int:
-    """Elements that lie together in a row, up to a cache line, where rows lie further apart than that; 0 where they do
-    not, or where too few lie together."""
-    line = LINE_BYTES // element_bytes(load.operands[0])
-    step, within = stride_in(load, row), stride_in(load, depth)
-    if step is None or not step.is_const or abs(step.value) <= line or within != 1:
-        return 0
-    if any(row in i.vars and depth in i.vars for i in load.attrs["idx"]):
-        return 0
-    run = gcd(line, extent)
-    return run if 4 * run >= line else 0
-
-
-def _is_crowded(load: Op, row: Sym, rows: int) -> bool:
-    """Whether the rows of a tile fall into few sets of the first-level cache, and push one another out."""
-    step = stride_in(load, row)
-    if step is None or not step.is_const:
-        return False
-    lines, rest = divmod(abs(step.value) * element_bytes(load.operands[0]), LINE_BYTES)
-    return not rest and lines > 0 and rows * gcd(lines, L1_SETS) > CROWDED * L1_SETS
+def blocking_of(stage: Stage, shape: Contraction, blocks: Blocks) -> Blocking:
+    """Where blocks cut the reduction, and in which runs rows are copied: such as divide a piece of the depth."""
+    axis = next((k for k, o in enumerate(stage.reduce) if extent_of(o) != 1), 0)
+    is_last = axis == len(stage.reduce) - 1
+    return Blocking(blocks, axis, gcd(shape.run, blocks.depth) if shape.run and is_last else shape.run)
 
 
 def tile_in_blocks(

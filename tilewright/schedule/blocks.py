@@ -1,33 +1,25 @@
-"""Blocks of large contractions: which rows, columns and piece of the depth stay in the second-level cache.
-
-Like the choice of register tiles, this counts cycles from the target's facts. All costs are in parts of the time that
-the multiplications take.
-"""
+"""Blocks of large contractions: which rows, columns and piece of the depth may stay in the second-level cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from math import isqrt
 
-from tilewright.schedule.tiles import FMA_PORTS, L2_BYTES_PER_CYCLE, L3_BYTES_PER_CYCLE, Tile
+from tilewright.schedule.tiles import Contraction, Tile
+from tilewright.target.target import Target
 
-L2_SHARE = 0.6
+L2_SHARE = 0.7
 """Of the second-level cache that a block may fill: pages lie anywhere in memory, so that some of its sets are taken
 before others."""
 
-PANEL_SHARE = 0.25
-"""Of the time that panels take from far memory which prefetching does not hide."""
+LONGEST_SUMS = (512, 256, 128)
+"""Terms of a piece of the depth: a longer running sum loses digits, a shorter one costs more passes over the sums."""
 
-APART_SHARE = 0.12
-CROWDED_SHARE = 0.25
-"""Of the time of multiplications that first-level misses take where rows lie far apart, or crowd few sets; measured."""
+PARTS = (1, 2, 4, 8)
+"""Numbers of blocks that rows and columns are cut into; twice the largest for each doubling of the cores beyond."""
 
-LONGEST_SUM = 512
-"""Terms of a piece: a longer running sum loses digits."""
-
-MOST_CANDIDATES = 12
-"""Extents that are tried for each of rows, columns and depth."""
+EVEN = 1.1
+"""Of the mean share of the cores, the greatest that one of them may have in the blocks that are preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,110 +31,72 @@ class Blocks:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Large:
-    """A contraction to be cut: `rows`, which only whole multiples of `unit` may be cut into; `columns`, in tiles of
-    `tile.columns` vectors; `depth` of the outermost reduction axis, each step of which is `steps` steps in all.
-
-    Elements have `element` bytes, and those of the rows' operand are used by `windows` steps and rows on average.
-    `apart` says that the rows of a tile lie far from each other (in blocks they are copied), `crowded` that they share
-    few sets of the first-level cache, `exact` that the columns of a block must divide all. `around` counts the
-    contractions of this size in the kernel, `lanes` the elements of a register, `cores` those that share the work."""
-
-    rows: int
-    unit: int
-    columns: int
-    depth: int
-    steps: int
-    element: int
-    windows: float
-    tile: Tile
-    apart: bool
-    crowded: bool
-    exact: bool
-    around: int
-    lanes: int
-    cores: int
-
-
-@lru_cache(maxsize=4096)
-def choose_blocks(large: Large, l2: int) -> Blocks | None:
-    """The cheapest blocks that fit `l2` bytes of second-level cache; None when none does."""
-    candidates = [
-        Blocks(rows, columns, depth)
-        for rows in _near_equal(large.rows, large.unit)
-        for depth in _pieces(large)
-        for columns in _columns(large)
-    ]
-    fitting = [b for b in candidates if footprint(large, b) <= L2_SHARE * l2 and _count(large, b) > 1]
-    return min(fitting, key=lambda b: cost(large, b), default=None)
+def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) -> list[Blocks]:
+    """Up to `most` blocks for each length of the depth, that fit the second-level cache: those that give every core
+    the same first, then the largest."""
+    if not may_be_cut(shape, tile):
+        return []
+    assert shape.rows is not None and shape.columns is not None
+    rows, columns = shape.rows * shape.lines, -(-shape.columns // tile.columns)
+    unit = shape.rows if shape.lines > 1 else tile.rows
+    parts = [*PARTS, *(n for n in (16, 32, 64) if n <= 2 * target.cores)]
+    heights = {rows, *(min(rows, -(-rows // n // unit) * unit) for n in parts)}
+    widths = {-(-columns // n) for n in parts}
+    if shape.exact_columns:
+        widths = {n for n in widths if columns % n == 0}
+    found: list[Blocks] = []
+    for depth in _pieces(shape):
+        made = [Blocks(r, n, depth) for r in heights for n in widths]
+        fitting = [
+            b
+            for b in made
+            if footprint(shape, tile, b) <= L2_SHARE * target.caches.l2 and count(shape, tile, b) > 1
+        ]
+        fitting.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
+        found += fitting[:most]
+    return found
 
 
-def footprint(large: Large, blocks: Blocks) -> int:
+def may_be_cut(shape: Contraction, tile: Tile) -> bool:
+    """Whether the extents are known and there are tiles enough for blocks of them."""
+    if shape.uncut or shape.rows is None or shape.columns is None or shape.depth is None:
+        return False
+    return shape.rows * shape.lines >= 2 * tile.rows and shape.columns >= 2 * tile.columns
+
+
+def footprint(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
     """Bytes of a block's rows and sums, and of two panels of columns."""
-    width = large.tile.columns * large.tile.lanes
-    depth = blocks.depth * large.steps
-    rows, sums = int(blocks.rows * depth / large.windows), blocks.rows * blocks.columns * width
-    return large.element * (rows + sums + 2 * depth * width)
+    assert shape.depth is not None
+    width = tile.columns * tile.lanes
+    depth = blocks.depth * (shape.depth // shape.outer_depth)
+    rows, sums = int(blocks.rows * depth / shape.windows), blocks.rows * blocks.columns * width
+    return shape.element * (rows + sums + 2 * depth * width)
 
 
-def cost(large: Large, blocks: Blocks) -> float:
-    """Cycles beside those of the multiplications, for each of the latter."""
-    per_cycle = FMA_PORTS * large.lanes
-    width = blocks.columns * large.tile.columns * large.tile.lanes
-    depth = blocks.depth * large.steps
-    near, far = large.element / L2_BYTES_PER_CYCLE, large.element / L3_BYTES_PER_CYCLE
-    reading_rows = (far + (near if large.apart else 0)) * per_cycle / width / large.windows
-    adding_up = 2 * near * per_cycle / depth
-    reading_panels = PANEL_SHARE * far * per_cycle / blocks.rows
-    rounds = _count(large, blocks)
-    surplus = rounds * blocks.rows * blocks.columns / (large.around * large.rows * large.columns) - 1
-    imbalance = -(-rounds // large.cores) * large.cores / rounds - 1
-    return reading_rows + adding_up + reading_panels + surplus + imbalance
-
-
-def cost_without(large: Large, l2: int) -> float:
-    """The same for register tiles alone: rows are read for each column tile, once where all columns fit the cache, and
-    a panel for each row tile."""
-    per_cycle = FMA_PORTS * large.lanes
-    width = large.tile.columns * large.tile.lanes
-    column = large.depth * large.steps * large.element
-    rows_fit = large.rows * column / large.windows <= l2 // 2
-    columns = large.columns * width if large.columns * width * column <= l2 // 2 else width
-    far = large.element / L3_BYTES_PER_CYCLE * per_cycle
-    reading_rows = 0.0 if rows_fit else far / columns / large.windows
-    panel_fits = width * column <= L2_SHARE / 2 * l2
-    reading_panels = 0.0 if panel_fits else PANEL_SHARE * far / large.tile.rows
-    return reading_rows + reading_panels + APART_SHARE * large.apart + CROWDED_SHARE * large.crowded
-
-
-def _count(large: Large, blocks: Blocks) -> int:
+def count(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
     """Blocks in all, which threads share."""
-    return large.around * -(-large.rows // blocks.rows) * -(-large.columns // blocks.columns)
+    assert shape.rows is not None and shape.columns is not None
+    columns = -(-shape.columns // tile.columns)
+    return shape.around * -(-shape.rows * shape.lines // blocks.rows) * -(-columns // blocks.columns)
 
 
-def _near_equal(rows: int, unit: int) -> Iterator[int]:
-    """Rows of a block where all rows make 1, 2, ... near-equal blocks of whole units."""
-    seen = set()
-    for blocks in range(1, max(1, rows // (2 * unit)) + 1):
-        block = rows if blocks == 1 else min(rows, -(-rows // blocks // unit) * unit)
-        if block not in seen:
-            seen.add(block)
-            yield block
-        if len(seen) == MOST_CANDIDATES:
-            return
+def unevenness(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -> float:
+    """The greatest share of the blocks that a core gets, in that of the mean."""
+    rounds = count(shape, tile, blocks)
+    return -(-rounds // target.cores) * target.cores / rounds
 
 
-def _pieces(large: Large) -> list[int]:
-    """The largest divisors of the depth that make exact sums, or the smallest one."""
-    pieces = [d for d in range(large.depth, 0, -1) if large.depth % d == 0]
-    return [d for d in pieces if d * large.steps <= LONGEST_SUM][:MOST_CANDIDATES] or pieces[-1:]
+def _pieces(shape: Contraction) -> list[int]:
+    """For each length of sums the largest divisor of the depth; whole runs where rows are copied in such."""
+    assert shape.depth is not None
+    steps = shape.depth // shape.outer_depth
+    run = shape.run if steps == 1 and shape.run else 1
+    divisors = _divisors(shape.outer_depth)
+    whole = [d for d in divisors if d % run == 0] or divisors
+    return sorted({max((d for d in whole if d * steps <= most), default=whole[0]) for most in LONGEST_SUMS})
 
 
-def _columns(large: Large) -> list[int]:
-    """Columns of a block where all columns make 1, 2, ... blocks."""
-    n = large.columns
-    counts = [-(-n // blocks) for blocks in range(1, min(n, 4 * MOST_CANDIDATES) + 1)]
-    if large.exact:
-        counts = [c for c in counts if n % c == 0]
-    return list(dict.fromkeys(counts))[:MOST_CANDIDATES]
+def _divisors(n: int) -> list[int]:
+    """In ascending order."""
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})

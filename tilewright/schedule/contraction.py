@@ -6,7 +6,8 @@
       y[row, column] = epilogue(acc[..])
     }
 
-The tile comes from `tiles.choose_tile`; constant operands are packed in the order in which this nest reads them.
+Tiles come from the cost model (`schedule.model`); constant operands are packed in the order in which this nest reads
+them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
-from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.loops.nest import buffer_type, extent_of
-from tilewright.schedule.blocked import Blocking, blocking_for, tile_in_blocks
+from tilewright.loops.nest import extent_of
+from tilewright.schedule.blocked import blocking_of, tile_in_blocks
+from tilewright.schedule.describe import describe
+from tilewright.schedule.model import Decision, choose, why_not_cut
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.parts import is_deep, sum_in_parts
@@ -27,40 +29,56 @@ from tilewright.schedule.roles import (
     Roles,
     assign_roles,
     axes_read,
+    for_its_rows,
     one_nest,
     operands_moving,
     separate_sums,
-    tile_for,
 )
 from tilewright.schedule.tiles import Tile
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 
-def schedule_contraction(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """Tile the reduction stage and compute the stages after it on each tile in registers.
+def schedule_contraction(
+    s: Schedule, lowered: Lowered, target: Target, decision: Decision | None = None
+) -> None:
+    """Tile the reduction stage and compute the stages after it on each tile in registers: as the cost model chooses, or
+    as `decision` says.
 
     ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
     """
     stage, loops, accumulator = one_nest(s, lowered)
-    tile_contraction(s, stage, loops, accumulator, target)
+    tile_contraction(s, stage, loops, accumulator, target, decision)
     parallelize_outer(s, target)
 
 
-def tile_contraction(s: Schedule, stage: Stage, loops: list[Op], accumulator: Value, target: Target) -> None:
+def tile_contraction(
+    s: Schedule,
+    stage: Stage,
+    loops: list[Op],
+    accumulator: Value,
+    target: Target,
+    decision: Decision | None = None,
+) -> None:
     """Compute the sums of `stage`, which `accumulator` holds, by tiles in registers within the nest `loops` that
     reads them. ScheduleError when it has not this form."""
     axis_of = axes_read(loops, accumulator)
     roles = assign_roles(stage, loops, accumulator, axis_of)
-    exact = tile_for(stage, roles, accumulator, target, exact_columns=True)
-    blocking = blocking_for(stage, roles, axis_of, exact, target)
-    if isinstance(blocking, Blocking):
-        tile_in_blocks(s, stage, roles, axis_of, accumulator, exact, blocking, target)
+    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    shape = describe(stage, roles, axis_of, constants)
+    if decision is None:
+        choice = choose(shape, target)
+        decision = choice.decision
+        s.declined += choice.declined
+        if decision.blocks is None:
+            s.declined.append(f"not cut into blocks: {why_not_cut(shape, choice)}")
+    if decision.blocks is not None:
+        blocking = blocking_of(stage, shape, decision.blocks)
+        tile_in_blocks(s, stage, roles, axis_of, accumulator, decision.tile, blocking, target)
         return
-    tile = tile_for(stage, roles, accumulator, target)
-    s.declined.append(f"not cut into blocks: {blocking}")
+    tile = for_its_rows(decision.tile, roles)
     column_tile, row_tile, inner = _tile_loops(s, roles, tile)
-    around = _outer_order(stage, roles, axis_of, column_tile, row_tile, target)
+    around = _outer_order(stage, roles, axis_of, column_tile, row_tile, decision.columns_outside)
     if not around:  # all of it is one tile; the sums still need a loop to be computed in
         whole = s.split(inner[0], extent_of(inner[0]).value)
         around, inner[0] = [whole.outer], whole.inner
@@ -96,17 +114,19 @@ class Nest:
 
 
 def _outer_order(
-    stage: Stage, roles: Roles, axis_of: dict[Op, int], columns: list[Op], rows: list[Op], target: Target
+    stage: Stage,
+    roles: Roles,
+    axis_of: dict[Op, int],
+    columns: list[Op],
+    rows: list[Op],
+    columns_outside: bool,
 ) -> list[Op]:
-    """Loops around the tile. What only moves the rows' operand goes inside of the column tiles when the columns'
-    operand does not fit the second-level cache, so that it is read once; else outside, so that rows are read once."""
+    """Loops around the tile. What only moves the rows' operand goes inside of the column tiles when these are to be
+    read once; else outside, so that rows are read once."""
     vector = operands_moving(stage, axis_of[roles.vector])
-    types = [buffer_type(load.operands[0]) for load in vector]
-    sizes = [product(type.shape) * type.dtype.bytes for type in types]
-    streams = any(not size.is_const or size.value > target.caches.l2 // 2 for size in sizes)
     batch = [o for o in roles.outer if operands_moving(stage, axis_of.get(o)) & vector]
     space = [o for o in roles.outer if o not in batch]
-    return [*batch, *columns, *space, *rows] if streams else [*batch, *space, *columns, *rows]
+    return [*batch, *columns, *space, *rows] if columns_outside else [*batch, *space, *columns, *rows]
 
 
 def _tile_loops(s: Schedule, roles: Roles, tile: Tile) -> tuple[list[Op], list[Op], list[Op]]:

@@ -20,7 +20,6 @@ from tilewright.loops.lower import Lowered
 from tilewright.loops.nest import block_of, body_of, buffer_type, extent_of, is_loop
 from tilewright.loops.packing import Packing
 from tilewright.loops.vectorize import MAX_LANES
-from tilewright.schedule.tiles import FMA_LATENCY, FMA_PORTS
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.vectors import innermost_loops, vectorize_inner
 from tilewright.target.target import Target
@@ -104,7 +103,7 @@ def _tile_for(product: _Product, target: Target) -> _Tile:
     whole = [n for n in range(1, entries + 1) if entries % n == 0]
     rows = max(n for n in whole if n == 1 or n * gates + n + 1 <= target.vector_registers)
     lanes = target.f32_lanes
-    chains = FMA_LATENCY * FMA_PORTS
+    chains = target.pipes.latency * target.pipes.multiply_adds
     while (
         (lanes // target.f32_lanes) * rows * gates < chains and 2 * lanes <= MAX_LANES and lanes < units.value
     ):

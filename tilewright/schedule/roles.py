@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import Sym, ceildiv
-from tilewright.ir.types import product
+from tilewright.ir.sym import Sym
 from tilewright.loops.fission import Fission
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var
 from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
-from tilewright.schedule.tiles import Contraction, Registers, Tile, choose_tile
+from tilewright.schedule.tiles import Tile
 from tilewright.schedule.trace import Schedule
-from tilewright.target.target import Target
 
 VECTOR_BYTES = 64
 """Bytes of one vector of a tile: one AVX-512 register, two of AVX2, four of NEON; LLVM splits it as needed."""
@@ -104,27 +102,9 @@ def operands_moving(stage: Stage, axis: int | None) -> set[Op]:
     return {op for op in loads if v in variables(op.attrs["idx"])}
 
 
-def tile_for(
-    stage: Stage, roles: Roles, accumulator: Value, target: Target, *, exact_columns: bool = False
-) -> Tile:
-    """The register tile for these roles; with `exact_columns` its columns divide those of a block axis."""
-    lanes = max(1, VECTOR_BYTES // element_bytes(accumulator))
-    in_register = max(1, target.vector_bits // 8 // element_bytes(accumulator))
-    registers = Registers(target.vector_registers, in_register, target.embedded_broadcast)
-    width = extent_of(roles.vector)
-    while width.is_const and lanes > 1 and lanes // 2 >= width.value:
-        lanes //= 2
-    columns = extent_of(roles.block) if roles.block is not None else ceildiv(width, lanes)
-    rows = extent_of(roles.row) if roles.row is not None else None
-    shape = Contraction(
-        rows=1 if rows is None else known(rows),
-        columns=known(columns),
-        depth=known(product(extent_of(o) for o in stage.reduce)),
-        lanes=lanes,
-        element=element_bytes(accumulator),
-        exact_columns=exact_columns and roles.block is not None,
-    )
-    tile = choose_tile(shape, registers, target.caches.l2)
+def for_its_rows(tile: Tile, roles: Roles) -> Tile:
+    """The tile with fewer rows where there may be so few that they would be a tile or two."""
+    rows = None if roles.row is None else extent_of(roles.row)
     most = None if rows is None or rows.is_const else rows.bounds[1]
     return tile if most is None else replace(tile, rows=min(tile.rows, -(-most // FEW_TILES)))
 

@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.schedule.tiles import (
-    L2_BYTES_PER_CYCLE,
-    L3_BYTES_PER_CYCLE,
-    Contraction,
-    Registers,
-    choose_tile,
-    cycles_per_step,
-)
+from tilewright.schedule.tiles import Contraction, candidate_tiles, cost_of_step, registers_per_vector
+from tilewright.target.target import Target
+
+L2_BYTES_PER_CYCLE = 24
+L3_BYTES_PER_CYCLE = 7
+"""What the shares below were measured with."""
 
 L2_SHARE = 0.75
 """Of the second-level cache, for sums, tiles and a panel of filters."""
@@ -55,15 +53,6 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
-    """What the choice needs to know of the machine: registers, bytes of a core's second-level cache, cores."""
-
-    registers: Registers
-    l2: int
-    cores: int
-
-
-@dataclass(frozen=True, slots=True)
 class Band:
     """`rows` x `across` tiles, whose sums are computed for `panel` blocks of columns at a time. Only bands of one row
     are cut across: tiles follow each other in memory row by row."""
@@ -74,38 +63,41 @@ class Band:
 
 
 @lru_cache(maxsize=4096)
-def choose_band(tiles: Tiles, core: Core) -> Band:
+def choose_band(tiles: Tiles, target: Target) -> Band:
     """The cheapest band that keeps all cores busy. Its extents divide those of the tiles: no band needs conditions."""
     candidates = list(_candidates(tiles))
     most = max(_tasks(tiles, b) for b in candidates)
-    enough = min(most, max(core.cores, FEWEST_CORES))
-    return min((b for b in candidates if _tasks(tiles, b) >= enough), key=lambda b: cost(tiles, b, core))
+    enough = min(most, max(target.cores, FEWEST_CORES))
+    return min((b for b in candidates if _tasks(tiles, b) >= enough), key=lambda b: cost(tiles, b, target))
 
 
-def cost(tiles: Tiles, band: Band, core: Core) -> float:
+def cost(tiles: Tiles, band: Band, target: Target) -> float:
     """Cycles of one core for all bands, as far as they depend on the band."""
     length = band.rows * band.across
     bands = tiles.images * tiles.rows * tiles.across // length
     panels = tiles.columns // band.panel
     width = tiles.columns * tiles.lanes
     shape = Contraction(length, band.panel, tiles.depth, tiles.lanes, tiles.element, exact_columns=True)
-    tile = choose_tile(shape, core.registers, core.l2)
-    vectors = max(1, tiles.lanes // core.registers.lanes)
-    step = cycles_per_step(tile.rows, tile.columns, vectors, 0.0, L2_BYTES_PER_CYCLE)
+    tile = candidate_tiles(shape, target)[0]
+    step = cost_of_step(
+        tile.rows, tile.columns * registers_per_vector(tiles.lanes, tiles.element, target), target
+    )
     register_tiles = bands * panels * -(-length // tile.rows) * -(-band.panel // tile.columns)
     multiplying = register_tiles * tiles.points * tiles.depth * step
     filters = tiles.points * tiles.depth * width * tiles.element
     data = bands * length * tiles.points * tiles.depth * tiles.element
     sums = bands * length * tiles.points * width * tiles.element
-    fits = _held(tiles, band) <= L2_SHARE * core.l2
-    reading_filters = 0.0 if filters <= core.l2 // 2 else bands * filters * FILTER_SHARE / L3_BYTES_PER_CYCLE
+    fits = _held(tiles, band) <= L2_SHARE * target.caches.l2
+    reading_filters = (
+        0.0 if filters <= target.caches.l2 // 2 else bands * filters * FILTER_SHARE / L3_BYTES_PER_CYCLE
+    )
     near = panels * data * TILE_SHARE if tiles.made_here and fits else 0.0
     if not tiles.made_here:
         far = panels * data * TILE_SHARE + (0 if fits else SPILL_PASSES * sums)
     else:
         far = 0 if fits else panels * data + SPILL_PASSES * (sums + data)
     tasks = _tasks(tiles, band)
-    busy = -(-tasks // core.cores) * core.cores / tasks
+    busy = -(-tasks // target.cores) * target.cores / tasks
     return busy * (multiplying + reading_filters + near / L2_BYTES_PER_CYCLE + far / L3_BYTES_PER_CYCLE)
 
 

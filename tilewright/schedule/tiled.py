@@ -28,8 +28,7 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import buffer_type, extent_of
 from tilewright.schedule.contraction import tile_contraction
 from tilewright.schedule.parallelize import parallelize_outer
-from tilewright.schedule.tile_bands import Core, Tiles, choose_band, divisors
-from tilewright.schedule.tiles import Registers
+from tilewright.schedule.tile_bands import Tiles, choose_band, divisors
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -149,10 +148,7 @@ def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) 
         element=sums.dtype.bytes,
         made_here=stages.rows is not None,
     )
-    registers = Registers(
-        target.vector_registers, target.vector_bits // 8 // sums.dtype.bytes, target.embedded_broadcast
-    )
-    band = choose_band(tiles, Core(registers, target.caches.l2, target.cores))
+    band = choose_band(tiles, target)
     whole = band.across == tiles.across
     return _Band(band.rows, None if whole else band.across, band.panel)
 

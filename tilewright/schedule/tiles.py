@@ -1,24 +1,20 @@
-"""Register tiles of contractions: how many rows and column vectors one core keeps in registers.
+"""Register tiles of contractions: what decides about them, and which ones are worth a look.
 
 The inner loop of a contraction multiplies `rows` broadcast elements with `columns` vectors; its accumulators stay in
-registers. The choice minimises a count of cycles that follows from the target's registers, FMA units and load ports,
-so it needs no tuning and is the same on every machine of a kind.
+registers. What a tile costs is for `schedule.model` to say.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
-FMA_LATENCY = 4  # cycles, on every core of the last ten years (Zen, Skylake and later, Neoverse)
-FMA_PORTS = 2
-LOAD_PORTS = 2
-L2_BYTES_PER_CYCLE = 24
-L3_BYTES_PER_CYCLE = 7
-L2_SHARE = 0.6  # of the second-level cache that a panel of columns may fill, beside the rows
-LARGE = 512  # stands for an extent that is not known
-STREAM_SHARE = 0.15  # of the time that streaming takes, which the FMAs do not hide
-LOAD_SHARE = 0.25  # of a cycle that a load costs beside the FMAs it hides behind
+from tilewright.target.target import Target
+
+MOST_TILES = 9
+"""Tiles that are looked at closely."""
+
+MOST_ROWS = 28
+MOST_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,81 +25,100 @@ class Tile:
     columns: int
     lanes: int
 
-
-@dataclass(frozen=True, slots=True)
-class Registers:
-    """What a tile may use: `count` vector registers of `lanes` float32 each; `embedded_broadcast` says that an FMA
-    can read a broadcast element from memory (AVX-512), so that it needs no register."""
-
-    count: int
-    lanes: int
-    embedded_broadcast: bool
-
-
-def registers_used(tile: Tile, registers: Registers) -> int:
-    """Accumulators, one row of column vectors, and a broadcast element where it needs a register."""
-    per_vector = max(1, tile.lanes // registers.lanes)
-    columns = tile.columns * per_vector
-    return tile.rows * columns + columns + (0 if registers.embedded_broadcast and tile.columns == 1 else 1)
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns * self.lanes}"
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """Extents that decide a tile: `rows`, `columns` (vectors of `lanes` elements of `element` bytes), `depth` of the
-    reduction; None where only known at run time. With `exact_columns` the tile's columns must divide them."""
+    """What decides the schedule of a contraction: extents of `rows`, `columns` (vectors of `lanes` elements of
+    `element` bytes) and `depth` (all steps of the reduction); None where only known at run time.
+
+    There are `lines` of so many rows, as in an image, and all of it is done `around` times, `repeats` of which have
+    columns of their own. An element of the rows' operand is used by `windows` steps and rows on average; there, rows
+    lie `stride` bytes apart (0: not evenly), and `run` elements of one row together (0: the rows themselves do).
+    `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns` a tile's
+    columns must divide them; with `packed` they are constants. `uncut` says why no blocks can be made, if so.
+    """
 
     rows: int | None
     columns: int | None
     depth: int | None
     lanes: int
     element: int = 4
+    lines: int = 1
+    around: int = 1
+    repeats: int = 1
+    windows: float = 1.0
+    stride: int = 0
+    run: int = 0
+    outer_depth: int = 1
     exact_columns: bool = False
+    packed: bool = False
+    uncut: str = ""
 
 
-def cycles_per_step(rows: int, columns: int, per_vector: int, column_bytes: float, bandwidth: float) -> float:
-    """Cycles that one reduction step of a tile takes: bound by FMAs, by loads, by the latency of its chains, or by
-    the cache that the column vectors stream from (`bandwidth` in bytes per cycle)."""
-    fmas = rows * columns * per_vector
-    loads = rows + columns * per_vector
-    stream = column_bytes / bandwidth
-    bound = max(fmas / FMA_PORTS, loads / LOAD_PORTS, FMA_LATENCY, stream)
-    return bound + LOAD_SHARE * loads + STREAM_SHARE * stream
+def registers_per_vector(lanes: int, element: int, target: Target) -> int:
+    """Registers that a vector of so many elements takes."""
+    return max(1, 8 * lanes * element // target.vector_bits)
 
 
-@lru_cache(maxsize=4096)
-def choose_tile(shape: Contraction, registers: Registers, l2: int) -> Tile:
-    """The cheapest tile for a contraction, on a core with `l2` bytes of second-level cache.
-
-    Ties go to more columns: these are read in longer runs.
-    """
-    best: tuple[float, int, Tile] | None = None
-    for columns in range(1, 17):
-        if shape.columns is not None and columns > shape.columns:
-            break
-        if shape.exact_columns and shape.columns is not None and shape.columns % columns:
-            continue
-        for rows in range(1, 29):
-            tile = Tile(rows, columns, shape.lanes)
-            if (shape.rows is not None and rows > shape.rows) or registers_used(
-                tile, registers
-            ) > registers.count:
-                break
-            cost = _cost(shape, tile, registers, l2)
-            if best is None or (cost, -columns) < best[:2]:
-                best = (cost, -columns, tile)
-    return Tile(1, 1, shape.lanes) if best is None else best[2]
+def registers_used(tile: Tile, element: int, target: Target) -> int:
+    """Accumulators, one row of column vectors, and a broadcast element where it needs a register: with AVX-512 an FMA
+    reads it from memory, unless several columns share it."""
+    columns = tile.columns * registers_per_vector(tile.lanes, element, target)
+    return tile.rows * columns + columns + (0 if target.embedded_broadcast and tile.columns == 1 else 1)
 
 
-def _cost(shape: Contraction, tile: Tile, registers: Registers, l2: int) -> float:
-    """Cycles of one reduction step over the whole matrix; for unknown extents, over a large one."""
-    row_tiles = LARGE / tile.rows if shape.rows is None else -(-shape.rows // tile.rows)
-    column_tiles = LARGE / tile.columns if shape.columns is None else -(-shape.columns // tile.columns)
-    column_bytes = tile.columns * tile.lanes * shape.element
-    panel = column_bytes * (shape.depth or LARGE)
-    bandwidth = L2_BYTES_PER_CYCLE if panel <= L2_SHARE * l2 or row_tiles == 1 else L3_BYTES_PER_CYCLE
-    per_vector = max(1, tile.lanes // registers.lanes)
-    return (
-        row_tiles
-        * column_tiles
-        * cycles_per_step(tile.rows, tile.columns, per_vector, column_bytes, bandwidth)
+def cycles_per_step(rows: int, columns: int, target: Target) -> float:
+    """Cycles that a step of the reduction takes at least for a tile of `columns` registers: bound by FMAs, by loads,
+    by the latency of its chains of sums, or by the number of instructions."""
+    pipes = target.pipes
+    folded = target.embedded_broadcast and columns == 1
+    instructions = rows * columns + columns + (0 if folded else rows) + LOOP_INSTRUCTIONS
+    return max(
+        rows * columns / pipes.multiply_adds,
+        (rows + columns) / pipes.loads,
+        CHAIN_SLACK * pipes.latency,
+        instructions / pipes.issue,
     )
+
+
+LOOP_INSTRUCTIONS = 3
+CHAIN_SLACK = 1.15
+"""Of the latency of a chain: with just as many chains as hide it, units now and then wait for one another."""
+
+LOAD_SHARE = 0.25
+"""Of a cycle, what a load costs in the first look at tiles."""
+
+
+def cost_of_step(rows: int, columns: int, target: Target) -> float:
+    """Cycles of a step if all data were near, with what its loads cost beside the FMAs they hide behind."""
+    return cycles_per_step(rows, columns, target) + LOAD_SHARE * (rows + columns)
+
+
+def candidate_tiles(shape: Contraction, target: Target) -> list[Tile]:
+    """The tiles with the least count of cycles if all data were near, the best first; extents must be known."""
+    assert shape.rows is not None and shape.columns is not None
+    per_vector = registers_per_vector(shape.lanes, shape.element, target)
+    found: dict[Tile, float] = {}
+    for columns in range(1, min(MOST_COLUMNS, shape.columns) + 1):
+        if shape.exact_columns and shape.columns % columns:
+            continue
+        for rows in _rows_of_tiles(shape, columns, target):
+            work = -(-shape.rows // rows) * -(-shape.columns // columns)
+            found[Tile(rows, columns, shape.lanes)] = work * cost_of_step(rows, columns * per_vector, target)
+    best = sorted(found, key=lambda tile: (found[tile], -tile.columns))
+    return best[:MOST_TILES] or [Tile(1, 1, shape.lanes)]
+
+
+def _rows_of_tiles(shape: Contraction, columns: int, target: Target) -> set[int]:
+    """As many rows as registers hold, and as many as make equal tiles, or one more of these."""
+    assert shape.rows is not None
+    least = registers_used(Tile(1, columns, shape.lanes), shape.element, target)
+    row = columns * registers_per_vector(shape.lanes, shape.element, target)
+    most = min(MOST_ROWS, shape.rows, (target.vector_registers - least) // row + 1)
+    if most < 1:
+        return set()
+    tiles = -(-shape.rows // most)
+    return {most, -(-shape.rows // tiles), -(-shape.rows // (tiles + 1))}

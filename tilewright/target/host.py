@@ -12,7 +12,7 @@ import llvmlite
 from llvmlite import binding
 
 from tilewright.target.features import FEATURES, V4_FEATURES
-from tilewright.target.target import WIDE_PIPES, Caches, Target
+from tilewright.target.target import WIDE_PIPES, ZEN_BANDWIDTH, Caches, Target
 
 _SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -36,6 +36,8 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
     if not triple.startswith("x86_64"):
         return common
     common = replace(common, vector_registers=16, has_fma="fma" in on)
+    if cpu.startswith("znver"):
+        common = replace(common, bandwidth=ZEN_BANDWIDTH)
     if set(V4_FEATURES) <= set(on):
         return replace(
             common,

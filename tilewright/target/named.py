@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.target.features import FEATURES, V3_FEATURES, V4_FEATURES
 from tilewright.target.host import host_target
-from tilewright.target.target import WIDE_PIPES, Caches, Pipes, Target, TargetError
+from tilewright.target.target import WIDE_PIPES, ZEN_BANDWIDTH, Caches, Pipes, Target, TargetError
 
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
 _LINUX_ARM = "aarch64-unknown-linux-gnu"
@@ -31,7 +31,14 @@ _NEON = Target("aarch64-neon", _LINUX_ARM, "generic", ("neon",), 128, 32, pipes=
 _NAMED = (
     _AVX2,
     _AVX512,
-    replace(_AVX2, name="zen3", cpu="znver3", caches=_SMALL, pipes=Pipes(issue=6, arithmetic=4)),
+    replace(
+        _AVX2,
+        name="zen3",
+        cpu="znver3",
+        caches=_SMALL,
+        pipes=Pipes(issue=6, arithmetic=4),
+        bandwidth=ZEN_BANDWIDTH,
+    ),
     replace(_AVX512, name="cascadelake", cpu="cascadelake", features=(*V4_FEATURES, "avx512vnni")),
     _NEON,
     replace(

@@ -41,6 +41,20 @@ WIDE_PIPES = Pipes(arithmetic=2)
 
 
 @dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Bytes that one core reads in a cycle from the second-level cache, the third, and memory, when it does nothing
+    else. In cycles, so that the clock need not be known."""
+
+    l2: float = 24
+    l3: float = 7
+    memory: float = 5.4
+
+
+ZEN_BANDWIDTH = Bandwidth(l2=28, l3=20, memory=6.6)
+"""Of Zen 3: 97, 72 and 23 GB/s at 3.45 GHz."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A machine to compile for.
 
@@ -65,6 +79,7 @@ class Target:
     cores: int = 1
     absent: tuple[str, ...] = ()
     pipes: Pipes = field(default_factory=Pipes)
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
 
     @property
     def arch(self) -> str:

@@ -1,0 +1,369 @@
+"""Calibrates the cost model of contractions on this machine, which should be idle.
+
+python -m bench.calibrate compile OBJECTS --target host      kernels under every decision; can be interrupted
+python -m bench.calibrate measure OBJECTS OUT.json           their times; again adds passes and keeps the least
+python -m bench.calibrate fit cascadelake cascadelake-avx2   shares by least squares on half of the layers; the mean
+python -m bench.calibrate report cascadelake                 regret and rank correlation on the other half
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import pickle
+import time
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llvmlite import binding
+
+from bench.calibration.shapes import SHAPES, Conv, Matmul
+from tilewright.codegen.emit import compile_ir
+from tilewright.codegen.llvm import kernel_ir
+from tilewright.graph.fuse import Fuse
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Builder, Func, Module, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.passes import PassContext
+from tilewright.ir.types import product, tensor
+from tilewright.loops.lower import Lowered, lower_region
+from tilewright.ops import blocked, contract
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
+from tilewright.schedule.blocks import Blocks
+from tilewright.schedule.contraction import schedule_contraction
+from tilewright.schedule.describe import describe
+from tilewright.schedule.model import SHARES, Counts, Decision, candidates, count, cycles
+from tilewright.schedule.roles import assign_roles, axes_read, one_nest
+from tilewright.schedule.tiles import Contraction, Tile
+from tilewright.schedule.trace import Schedule
+from tilewright.target.named import parse_target
+from tilewright.target.target import Target
+
+FOLDER = Path(__file__).parent / "calibration"
+TARGETS = {"cascadelake": "cascadelake,l3=37748736", "cascadelake-avx2": "x86-64-v3,l2=1048576,l3=37748736"}
+FAR_BYTES = 80 << 20  # of weights that are read in turns, so that they come from memory as in a large model
+BUFFER_BYTES = 48 << 20
+SEED = 7
+GOOD = 1.3  # times the best: decisions up to this weigh double in the fit
+
+
+# Kernels
+
+
+def kernel_of(layer: Matmul | Conv) -> Lowered:
+    """The kernel of a layer before any decision."""
+    module = Module()
+    space = 1 if isinstance(layer, Conv) and layer.kernel == layer.stride == 1 else 2
+    shape = (layer.rows, layer.depth) if isinstance(layer, Matmul) else _blocked_shape(layer, space)
+    block = Block([tensor(dt.f32, shape)], ["x"])
+    with Builder(block, module) as builder:
+        made = (
+            _matmul(block.args[0], layer) if isinstance(layer, Matmul) else _conv(block.args[0], layer, space)
+        )
+        builder.emit("return", (made,))
+    module.add(Func("main", block))
+    Fuse().run(module, PassContext(parse_target("x86-64-v3")))
+    (region,) = (op for op in module.main.body.ops if op.name == "fused")
+    lowered = lower_region(region, "k")
+    known = (v.op is not None and v.op.name == "constant" for v in region.operands)
+    lowered.func.attrs["constants"] = tuple(k for k, is_constant in enumerate(known) if is_constant)
+    return lowered
+
+
+def _blocked_shape(layer: Conv, space: int) -> tuple[int, ...]:
+    pixels = (layer.size,) * 2 if space == 2 else (layer.size**2,)
+    return (layer.images, -(-layer.inputs // 16), *pixels, 16)
+
+
+def _zeros(name: str, *shape: int) -> Value:
+    return constant(np.zeros(shape, np.float32), name)
+
+
+def _matmul(x: Value, layer: Matmul) -> Value:
+    product_ = contract.matmul(x, _zeros("w", layer.depth, layer.columns))
+    return ew.add(product_, _zeros("b", layer.columns))
+
+
+def _conv(x: Value, layer: Conv, space: int) -> Value:
+    y = blocked.conv_blocked(
+        x,
+        _zeros("w", layer.outputs, layer.inputs, *(layer.kernel,) * space),
+        channels_in=layer.inputs,
+        channels_out=layer.outputs,
+        strides=(layer.stride,) * space,
+    )
+    return ew.max_(ew.add(y, _zeros("b", -(-layer.outputs // 16), *(1,) * space, 16)), 0.0)
+
+
+def shape_of(lowered: Lowered) -> Contraction:
+    """What the model sees of a kernel."""
+    copy = lowered.clone()
+    s = Schedule(copy.func)
+    stage, loops, sums = one_nest(s, copy)
+    axis_of = axes_read(loops, sums)
+    constants = [copy.func.args[k] for k in copy.func.attrs["constants"]]
+    return describe(stage, assign_roles(stage, loops, sums, axis_of), axis_of, constants)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel's object file, the bytes of its buffers and of its scratch memory, the number of its largest constant,
+    and the rounds of its parallel loop."""
+
+    blob: bytes
+    sizes: tuple[int, ...]
+    scratch: int
+    weights: int
+    rounds: int
+
+
+def compile_kernel(lowered: Lowered, decision: Decision, target: Target) -> Compiled | None:
+    """The kernel under a decision; None where that is not possible."""
+    copy = lowered.clone()
+    try:
+        schedule_contraction(Schedule(copy.func), copy, target, decision)
+    except ScheduleError:
+        return None
+    text = kernel_ir(copy.func, target)
+    sizes = tuple(4 * int(product(arg.type.shape).value) for arg in copy.func.args)  # type: ignore[union-attr]
+    weights = max(copy.func.attrs["constants"], key=lambda k: sizes[k])
+    rounds = 1 if text.parallel is None else int(text.parallel.value)
+    return Compiled(compile_ir(text.text, target), sizes, int(text.scratch.value), weights, rounds)
+
+
+def compile_all(folder: Path, target: Target) -> None:
+    """Write a file of kernels for each layer that has none yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for layer in SHAPES:
+        path = folder / f"{layer}.pickle".replace(">", "")
+        if path.exists():
+            continue
+        lowered = kernel_of(layer)
+        shape = shape_of(lowered)
+        made = {text_of(d): compile_kernel(lowered, d, target) for d in candidates(shape, target)}
+        found = {text: kernel for text, kernel in made.items() if kernel is not None}
+        path.write_bytes(pickle.dumps((str(layer), asdict(shape), found)))
+        print(layer, len(found), flush=True)
+
+
+def text_of(decision: Decision) -> str:
+    """`rows,columns,o` or `i` (column tiles outside or inside of lines); `rows,columns,` and the blocks' extents."""
+    tile, b = decision.tile, decision.blocks
+    rest = ("o" if decision.columns_outside else "i") if b is None else f"{b.rows},{b.columns},{b.depth}"
+    return f"{tile.rows},{tile.columns},{rest}"
+
+
+def decision_of(text: str, lanes: int) -> Decision:
+    """The decision that `text_of` wrote."""
+    rows, columns, *rest = text.split(",")
+    tile = Tile(int(rows), int(columns), lanes)
+    return Decision(tile, None, rest == ["o"]) if len(rest) == 1 else Decision(tile, Blocks(*map(int, rest)))
+
+
+# Times
+
+
+class Memory:
+    """Buffers that all kernels share; weights are given in turns."""
+
+    def __init__(self) -> None:
+        self._kept: list[np.ndarray] = []
+        self._turn = 0
+        self._weights = self._make(FAR_BYTES + BUFFER_BYTES)
+        self.state, self.scratch = self._make(1 << 16), self._make(BUFFER_BYTES)
+        self.buffers = [self._make(BUFFER_BYTES) for _ in range(4)]
+
+    def weights(self, size: int) -> int:
+        """An address that no kernel has read for a long time."""
+        step = -(-size // 4096) * 4096
+        self._turn = 0 if self._turn + 2 * step > FAR_BYTES else self._turn + step
+        return self._weights + self._turn
+
+    def _make(self, size: int) -> int:
+        raw = np.zeros(size + 4096, np.uint8)
+        raw[:] = 0  # pages of its own, not the one of zeros
+        self._kept.append(raw)
+        return int(raw.ctypes.data + -raw.ctypes.data % 4096)
+
+
+class Kernel:
+    """A compiled kernel that can be called."""
+
+    def __init__(self, made: Compiled, memory: Memory) -> None:
+        target = binding.Target.from_default_triple()
+        machine = target.create_target_machine(reloc="pic", codemodel="small", opt=2)
+        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(made.blob))
+        self._engine.finalize_object()
+        pointers = [ctypes.c_void_p] * (len(made.sizes) + 2)
+        kind = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64, ctypes.c_int64)
+        self._call = kind(self._engine.get_function_address("k"))
+        self._made, self._memory = made, memory
+
+    def seconds(self) -> float:
+        """The time of one call."""
+        made, memory = self._made, self._memory
+        at = list(memory.buffers[: len(made.sizes)])
+        at[made.weights] = memory.weights(made.sizes[made.weights])
+        start = time.perf_counter()
+        self._call(memory.state, *at, memory.scratch, 0, made.rounds)
+        return time.perf_counter() - start
+
+
+def measure_all(folder: Path, out: Path, seconds: float, passes: int) -> None:
+    """Time layers for so many seconds, those with the fewest passes first."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    end = time.monotonic() + seconds
+    entries = {e["name"]: e for e in (json.loads(out.read_text()) if out.exists() else [])}
+    memory = Memory()
+    files = {f"{layer}": folder / f"{layer}.pickle".replace(">", "") for layer in SHAPES}
+    for name in sorted(files, key=lambda n: entries.get(n, {}).get("passes", 0)):
+        before = entries.get(name, {"passes": 0, "microseconds": {}})
+        if before["passes"] >= passes or not files[name].exists():
+            continue
+        _, shape, made = pickle.loads(files[name].read_bytes())
+        least = _least({text: Kernel(kernel, memory) for text, kernel in made.items()}, end)
+        if least is None:
+            break
+        times = {t: min(us, before["microseconds"].get(t, us)) for t, us in least.items()}
+        entries[name] = dict(name=name, contraction=shape, passes=before["passes"] + 1, microseconds=times)
+    lines = (json.dumps(entries[name]) for name in sorted(entries))
+    out.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    print(
+        f"{len(entries)} of {len(SHAPES)} layers, each {min(e['passes'] for e in entries.values())} times or more"
+    )
+
+
+def _least(kernels: dict[str, Kernel], end: float) -> dict[str, float] | None:
+    """The least time of each kernel in microseconds, called in turns; None where time is too short."""
+    for kernel in kernels.values():
+        kernel.seconds()
+    one = sum(kernel.seconds() for kernel in kernels.values())
+    start, rounds = time.monotonic(), 0
+    if start + 3 * one > end:
+        return None
+    least = dict.fromkeys(kernels, 1.0)
+    while rounds < 3 or (rounds < 40 and time.monotonic() - start < 0.35):
+        for text, kernel in kernels.items():
+            least[text] = min(least[text], kernel.seconds())
+        rounds += 1
+    return {text: round(1e6 * seconds, 1) for text, seconds in least.items()}
+
+
+# Fit and report
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A layer, its target, and the measured decisions with their times in microseconds."""
+
+    name: str
+    shape: Contraction
+    target: Target
+    decisions: tuple[Decision, ...]
+    times: np.ndarray
+
+
+def load(machine: str, *, held_out: bool) -> list[Measured]:
+    """The half of a machine's layers that is calibrated on, or the other half."""
+    entries: list[dict[str, Any]] = json.loads((FOLDER / f"{machine}.json").read_text())
+    names = sorted(e["name"] for e in entries)
+    kept = set(np.random.default_rng(SEED).permutation(names)[::2])
+    found = []
+    for e in entries:
+        if (e["name"] in kept) == held_out:
+            shape, times = Contraction(**e["contraction"]), e["microseconds"]
+            decisions = tuple(decision_of(text, shape.lanes) for text in times)
+            found.append(
+                Measured(
+                    e["name"],
+                    shape,
+                    parse_target(TARGETS[machine]),
+                    decisions,
+                    np.array(list(times.values())),
+                )
+            )
+    return found
+
+
+def fit(machine: str) -> np.ndarray:
+    """Shares, none below zero, with the least squares of relative errors; multiplications are the unit."""
+    rows, times = [], []
+    for layer in load(machine, held_out=False):
+        slower = layer.times / layer.times.min()
+        weight = np.where(slower < GOOD, 2, 1) / slower / layer.times
+        counts = [astuple(count(layer.shape, d, layer.target)) for d in layer.decisions]
+        rows.append(np.array(counts) * weight[:, None])
+        times.append(layer.times * weight)
+    shares = least_squares(np.concatenate(rows), np.concatenate(times))
+    return shares / shares[0]
+
+
+def least_squares(a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x >= 0 with the least |a x - y|, one coordinate after the other."""
+    scale = np.linalg.norm(a, axis=0)
+    a = a / scale
+    gram, right = a.T @ a, a.T @ y
+    x = np.zeros(len(right))
+    for _ in range(20_000):
+        before = x.copy()
+        for k in range(len(x)):
+            x[k] = max(0.0, x[k] + (right[k] - gram[k] @ x) / gram[k, k])
+        if np.abs(x - before).max() < 1e-9 * (1 + np.abs(x).max()):
+            break
+    return x / scale
+
+
+def report(machine: str) -> None:
+    """Print how good the model's order of decisions is on layers that were held out."""
+    regrets, ranks = [], []
+    for layer in load(machine, held_out=True):
+        costs = np.array([cycles(layer.shape, d, layer.target) for d in layer.decisions])
+        chosen, best = int(costs.argmin()), int(layer.times.argmin())
+        regrets.append((layer.times[chosen] / layer.times[best] - 1, layer, chosen, best))
+        if len(costs) > 2:
+            ranks.append(np.corrcoef(costs.argsort().argsort(), layer.times.argsort().argsort())[0, 1])
+    only = [r for r, *_ in regrets]
+    print(
+        f"{machine}: {len(only)} layers; regret median {np.median(only):.1%}, mean {np.mean(only):.1%}, "
+        f"worst {max(only):.1%}"
+    )
+    print(f"rank correlation median {np.median(ranks):.2f}, lower decile {np.quantile(ranks, 0.1):.2f}")
+    for r, layer, chosen, best in sorted(regrets, key=lambda item: -item[0])[:8]:
+        print(f"  {r:6.1%}  {layer.name}: {layer.decisions[chosen]}; best {layer.decisions[best]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    compiling = commands.add_parser("compile")
+    compiling.add_argument("objects", type=Path)
+    compiling.add_argument("--target", default="host")
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("objects", type=Path)
+    measuring.add_argument("out", type=Path)
+    measuring.add_argument("--seconds", type=float, default=25)
+    measuring.add_argument("--passes", type=int, default=4)
+    for name in ("fit", "report"):
+        commands.add_parser(name).add_argument("machines", nargs="+", choices=list(TARGETS))
+    options = parser.parse_args()
+    if options.command == "compile":
+        compile_all(options.objects, parse_target(options.target))
+    elif options.command == "measure":
+        measure_all(options.objects, options.out, options.seconds, options.passes)
+    elif options.command == "fit":
+        fitted = np.mean([fit(machine) for machine in options.machines], axis=0)
+        for field, share in zip(fields(Counts), fitted, strict=True):
+            print(f"{field.name:10s} {share:.3f}   in use {getattr(SHARES, field.name):.3f}")
+    else:
+        for machine in options.machines:
+            report(machine)
+
+
+if __name__ == "__main__":
+    main()
