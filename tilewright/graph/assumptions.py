@@ -17,7 +17,15 @@ from tilewright.ir.sym import Sym, eq, le
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 
-_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | {"cast", "select", "expand", "concat", "matmul", "conv", "conv_transpose"}
+_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | {
+    "cast",
+    "select",
+    "expand",
+    "concat",
+    "matmul",
+    "conv",
+    "conv_transpose",
+}
 """Operators that read an axis along one of their own from its start to its end; others may read a part of it."""
 
 
@@ -82,4 +90,6 @@ def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Ass
                 continue
             holds = relation(extents[index], dim)
             if not holds.is_const:
-                yield Assumption(holds, f"{op.name} of {', '.join(map(str, types))}: it must be that {holds}", loc)
+                yield Assumption(
+                    holds, f"{op.name} of {', '.join(map(str, types))}: it must be that {holds}", loc
+                )
