@@ -35,3 +35,14 @@ def test_the_caller_keeps_its_modes() -> None:
     model = tilewright.compile(_scale(), cache=False)
     model(np.ones(SIZE, np.float32))
     assert np.full(8, DENORMAL).sum() == np.float32(2.0**-127)
+
+
+def test_zeros_stay_zeros_when_normalised() -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    node = helper.make_node("LpNormalization", ["x"], ["y"], axis=1, p=2)
+    graph = helper.make_graph([node], "norm", [x], [y])
+    model = tilewright.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), cache=False
+    )
+    (found,) = model(np.array([[0, 0, 0], [3, 0, 4]], np.float32))
+    np.testing.assert_allclose(found, [[0, 0, 0], [0.6, 0, 0.8]], rtol=1e-6)

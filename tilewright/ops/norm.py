@@ -116,7 +116,7 @@ def lp_norm(x: Value, *, axis: int = -1, p: int = 2) -> Value:
         raise ValueError(f"p must be 1 or 2, not {p}")
     wide = widened(x)
     size = (reduce_l1 if p == 1 else reduce_l2)(wide, axes=(axis,))
-    smallest = 1e-38  # the least normal float32: zeros over it are zeros, everything else is larger
+    smallest = 2.0**-126  # the least normal float32: zeros over it are zeros, everything else is larger
     return as_dtype(div(wide, max_(size, smallest)), dtype_of(x))
 
 
