@@ -28,6 +28,7 @@ def data(*shape: int) -> np.ndarray:
 
 
 FILTERS = data(32, 2, 3, 3) / 3
+SLOPES = data(1, 2, 1, 1, 16)
 
 
 def relu6(x: Value) -> Value:
@@ -36,6 +37,16 @@ def relu6(x: Value) -> Value:
 
 def silu(x: Value) -> Value:
     return ew.mul(x, activation.sigmoid(x))
+
+
+def gelu(x: Value) -> Value:
+    """With its divisor as a tensor of one element, as exporters write it."""
+    scale = constant(np.array(0.5**0.5, np.float32))
+    return ew.mul(ew.mul(x, ew.add(ew.erf(ew.mul(x, scale)), 1.0)), 0.5)
+
+
+def prelu(x: Value) -> Value:
+    return ew.select(ew.lt(x, 0.0), ew.mul(x, constant(SLOPES)), x)
 
 
 def expanded(
@@ -88,6 +99,9 @@ CASES = [
     ("max of 3x3", (1, 2, 40, 31), pooled(32, pool.max_pool_blocked, lambda x: ew.max_(x, 0.0), **THREE)),
     ("max, batch", (2, 2, 30, 31), pooled(80, pool.max_pool_blocked, lambda x: ew.max_(x, 0.0), **THREE)),
     ("two results", (1, 2, 42, 56), pooled_twice),
+    ("gelu, sums of 2x2", (1, 2, 42, 42), pooled(32, pool.sum_pool_blocked, gelu, kernel=(2, 2), strides=(2, 2))),
+    ("gelu, max of 3x3", (1, 2, 40, 31), pooled(32, pool.max_pool_blocked, gelu, **THREE)),
+    ("slopes, sums of 2x2", (1, 2, 42, 42), pooled(32, pool.sum_pool_blocked, prelu, kernel=(2, 2), strides=(2, 2))),
     ("sums of 2x2", (1, 2, 42, 42), pooled(32, pool.sum_pool_blocked, None, kernel=(2, 2), strides=(2, 2))),
 ]  # fmt: skip
 IDS = [c[0] for c in CASES]

@@ -20,9 +20,6 @@ BAND_SHARE = 0.4
 PANEL_BLOCKS = 2
 """Blocks of columns that a kernel computes from one reading of the tiles."""
 
-LINES_SHARE = 0.5
-"""Of the second-level cache that a band of lines of a few blocks of channels may fill."""
-
 FLOPS_PER_BYTE = 6
 """Operations of a contraction that take as long as a byte to or from the memory behind the second-level cache."""
 
@@ -49,22 +46,23 @@ def tiles_by_bands(product: Op, l2: int) -> str:
     return "they fit the second-level cache, and threads share them there" if fits else ""
 
 
-def windows_by_bands(sums: Op, windows: Op, l2: int) -> str:
+def windows_by_bands(sums: Op, windows: Op, room: int) -> str:
     """Why the windows that `windows` reduces should be read from a stored tensor, not from bands of the result of the
     contraction `sums`; "" when they should be computed by bands.
 
-    Both results are blocked images, [n, blocks, h, w, block], that of `sums` possibly with h and w as one axis.
+    `room` is what a band may fill of the second-level cache, in bytes. Both results are blocked images,
+    [n, blocks, h, w, block], that of `sums` possibly with h and w as one axis.
     """
     read, made = shape_of(windows.operands[0]), shape_of(windows.result)
     if len(read) != 5 or len(made) != 5 or not all(d.is_const for d in (*read, *made)):
         return "it is not an image of known size"
     stored = _bytes(sums.result).value
-    if stored <= l2 // 2:
+    if stored <= room:
         return "its result fits the second-level cache"
     kernel, step = _lines_read(windows), (tuple(windows.attrs["strides"]) or (1,))[0]
     _, blocks, height, width, block = (d.value for d in read)
     line = PANEL_BLOCKS * width * block * type_of(sums.result).dtype.bytes
-    lines = min(int(LINES_SHARE * l2) // line, height)
+    lines = min(room // line, height)
     if lines < 2 * kernel:
         return f"{kernel} of its lines leave no room in the second-level cache"
     results = made[2].value

@@ -175,7 +175,7 @@ class _Fusion:
             return "it sums windows itself, and is as much bound by memory"
         if self.ctx.target is None:
             return "the caches are not known"
-        return windows_by_bands(sums, op, self.ctx.target.caches.l2)
+        return windows_by_bands(sums, op, self.ctx.target.caches.band)
 
     def _after_tiles(self, producer: Region, consumer: Region) -> str:
         """Elementwise work on tiles while they are in the first-level cache."""

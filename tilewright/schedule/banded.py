@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.loops.bounds import Ranges, box
 from tilewright.loops.deps import accesses
@@ -27,9 +27,6 @@ from tilewright.schedule.tile_bands import divisors
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.windows import sum_windows
 from tilewright.target.target import Target
-
-LINES_SHARE = 0.5
-"""Of the second-level cache, for the lines of a band; the rest is for what the contraction reads."""
 
 MOST_BLOCKS = 4
 """Blocks of channels of a panel: enough for the columns of a register tile."""
@@ -58,7 +55,9 @@ def schedule_banded(s: Schedule, lowered: Lowered, target: Target) -> None:
     if len(loops) != 5:
         raise ScheduleError("it is not an image in blocks of channels")
     batch, blocks, rows, columns, lane = loops
-    panel = s.split(blocks, _panel(extent_of(blocks)))
+    if not extent_of(blocks).is_const:
+        raise ScheduleError("the number of channels is not known")
+    panel = s.split(blocks, _panel(extent_of(blocks).value))
     band = s.split(rows, _band(form, windows, extent_of(panel.inner).value, target))
     order = [batch, band.outer, panel.outer, panel.inner, band.inner, columns, lane]
     s.reorder(*order)
@@ -89,12 +88,10 @@ def _form(s: Schedule, lowered: Lowered) -> _Form:
     return _Form(lowered.stages[0], middle[0] if middle else None, windows)
 
 
-def _panel(blocks: Sym) -> int:
+def _panel(blocks: int) -> int:
     """Blocks of channels that are computed together: as many as share the contraction's other operand well."""
-    if not blocks.is_const:
-        return 1
-    most = max(n for n in divisors(blocks.value) if n <= MOST_BLOCKS)
-    return blocks.value if most == 1 and blocks.value <= 2 * MOST_BLOCKS else most
+    most = max(n for n in divisors(blocks) if n <= MOST_BLOCKS)
+    return blocks if most == 1 and blocks <= 2 * MOST_BLOCKS else most
 
 
 def _band(form: _Form, windows: Stage, panel: int, target: Target) -> int:
@@ -103,7 +100,7 @@ def _band(form: _Form, windows: Stage, panel: int, target: Target) -> int:
     rows = extent_of(windows.axes[-3])
     if not rows.is_const:
         raise ScheduleError("the number of lines is not known")
-    room = int(LINES_SHARE * target.caches.l2)
+    room = target.caches.band
     one, two = (_bytes_read(form.lines, windows, panel, lines) for lines in (1, 2))
     most = 1 + max(0, room - one) // max(1, two - one)
     others = product(extent_of(o) for o in windows.axes[:2])

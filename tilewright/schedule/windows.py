@@ -117,6 +117,10 @@ def _lane_axis(s: Schedule, stage: Stage, loops: list[Op], axis_of: dict[Op, int
     loads = [op for op in loads_in(stage.axes[0]) if op.operands[0] is not stage.buffer]
     v = loop_var(stage.axes[axis_of[lane]])
     packed = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    axes = {loop_var(o) for o in (*stage.axes, *stage.reduce)}
+    loads = [
+        load for load in loads if not axes.isdisjoint(variables(load.attrs["idx"]))
+    ]  # others stay in registers
     served = [
         v in variables(load.attrs["idx"]) if load.operands[0] in packed else stride_in(load, v) in STRIDES
         for load in loads

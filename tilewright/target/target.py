@@ -20,6 +20,12 @@ class Caches:
     l2: int = 512 << 10
     l3: int = 8 << 20
 
+    @property
+    def band(self) -> int:
+        """Bytes of a core's second-level cache for what lies between two steps of a kernel; the rest is for what
+        these read."""
+        return self.l2 // 2
+
 
 @dataclass(frozen=True, slots=True)
 class Pipes:

@@ -63,11 +63,6 @@ def find_adapter(domain: str, op: str, version: int) -> Adapter | None:
     return found
 
 
-def known_operators() -> dict[tuple[str, str], list[int]]:
-    """Every (domain, operator) with an adapter, and the opset versions at which its translation changes."""
-    return {key: [since for since, _ in versions] for key, versions in sorted(_ADAPTERS.items())}
-
-
 def translated() -> dict[tuple[str, str], tuple[int, ...]]:
     """The opset versions in which each (domain, operator) got the meanings that are translated."""
     return {key: tuple(since for since, _ in versions) for key, versions in _ADAPTERS.items()}

@@ -24,7 +24,6 @@ RESERVED = STATEMENTS | {"true", "false", "none", "inf", "nan", "else", "constan
 """What no value is called."""
 
 KINDS = frozenset({"serial", "parallel", "vector", "unroll"})
-SPACES = frozenset({"scratch", "reg"})
 
 COMPARISON, SUM, PRODUCT, PRIMARY = range(1, 5)
 INFIX: dict[str, tuple[str, int]] = {
