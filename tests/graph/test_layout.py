@@ -73,6 +73,23 @@ def test_a_pointwise_convolution_between_plain_tensors_is_a_product():
     assert {"add", "matmul", "max", "reshape"} == set(found)
 
 
+def test_a_strided_pointwise_convolution_between_plain_tensors_reads_what_it_needs():
+    found = layout(lambda x: relu(conv(x, 24, 1, stride=2)), (N, 16, 9, 7))
+    assert changes(found) == []
+    assert "conv" not in found and found.index("slice") < found.index("matmul")
+
+
+def test_a_convolution_of_few_channels_whose_result_leaves_stays_plain():
+    def first(x, stride=1):
+        return relu(conv(x, 24, 3, stride=stride))
+
+    assert changes(layout(first, (2, 3, 9, 7))) == []
+    assert "conv" in layout(first, (2, 3, 9, 7))
+    assert "conv" not in layout(first, (2, 16, 9, 7))
+    assert "conv" not in layout(lambda x: first(x, 2), (2, 3, 9, 7))
+    assert "conv" not in layout(lambda x: conv(first(x), 16, 3), (2, 3, 9, 7))
+
+
 def test_dims_may_be_symbolic_and_pointwise_rows_are_long():
     module = program(lambda x: relu(conv(relu(conv(x, 16, 1)), 16, 1)), (N, 3, H, W))
     run(module, BlockChannels(), Fold(), Canonicalize())

@@ -85,11 +85,13 @@ def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
         )
         return False
     window = Window(op)
-    plain = window.is_pointwise and op.attrs["groups"] == 1 and not forms.has_blocked(op.operands[0])
     if _is_depthwise(op):
         _depthwise(op, window, forms)
-    elif plain and _leaves(op):
-        _product(op, forms)
+    elif _stays_plain(op, window, forms):
+        ctx.remark(STAGE, f"conv {op.loc}", "plain values come in and the result leaves: lanes are positions")
+        if not window.is_single:
+            return False
+        _product(op, window, forms)
     elif _reads_blocks(op, forms):
         _dense(op, window, forms)
     else:
@@ -100,6 +102,15 @@ def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
 def _reads_blocks(op: Op, forms: Forms) -> bool:
     """Whether a convolution reads blocked data: all but those of few channels, as images have."""
     return forms.has_blocked(op.operands[0]) or shape_of(op.operands[1])[1].value >= forms.block
+
+
+def _stays_plain(op: Op, window: Window, forms: Forms) -> bool:
+    """Whether changing the layout of the result would cost more than blocks save: it only leaves, and the data are
+    plain, with single positions, or few channels to be summed and lines of known length that lanes read unspread."""
+    if op.attrs["groups"] != 1 or forms.has_blocked(op.operands[0]) or not _leaves(op):
+        return False
+    in_lanes = window.strides[-1] == 1 and shape_of(op.result)[-1].is_const
+    return window.is_single or (in_lanes and not _reads_blocks(op, forms))
 
 
 def _leaves(op: Op) -> bool:
@@ -167,10 +178,13 @@ def _first(op: Op, window: Window, forms: Forms) -> None:
         forms.set_blocked(op.result, conv_blocked(x, w, **attrs, **window.attrs))
 
 
-def _product(op: Op, forms: Forms) -> None:
-    """A pointwise convolution between plain tensors is a product of matrices: no layout changes."""
+def _product(op: Op, window: Window, forms: Forms) -> None:
+    """A convolution of single positions between plain tensors is a product of matrices: no layout changes."""
     x, w = forms.plain(op.operands[0]), forms.plain(op.operands[1])
     n, c, *space = shape_of(x)
+    if not window.is_pointwise:
+        space = list(shape_of(op.result)[2:])
+        x = slice_(x, starts=(0,) * (2 + len(space)), sizes=(n, c, *space), steps=(1, 1, *window.strides))
     filters = reshape(w, shape=shape_of(w)[:2])
     y = matmul(filters, reshape(x, shape=(n, c, product(space))))
     forms.set_plain(op.result, reshape(y, shape=shape_of(op.result)))

@@ -26,9 +26,14 @@ class Window:
         return any(p != 0 for p in (*self.before, *self.after))
 
     @property
+    def is_single(self) -> bool:
+        """Whether each result position reads one position only."""
+        return all(k == 1 for k in self.kernel) and not self.is_padded
+
+    @property
     def is_pointwise(self) -> bool:
         """Whether each result position reads its own position only."""
-        return all(k == 1 for k in self.kernel) and all(s == 1 for s in self.strides) and not self.is_padded
+        return self.is_single and all(s == 1 for s in self.strides)
 
     @property
     def attrs(self) -> dict[str, Any]:
