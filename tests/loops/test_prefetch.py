@@ -64,10 +64,18 @@ def test_large_shares_take_several_requests() -> None:
     assert asked(func) == ["prefetch b[jo + 1, 0, 192*i + 32*k]", "prefetch b[jo + 1, 0, 192*i + 32*k + 16]"]
 
 
-def test_an_unknown_number_of_rows_is_taken_for_a_few() -> None:
+def test_of_an_unknown_number_of_rows_the_first_few_ask() -> None:
     func = read("m")
     prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
-    assert asked(func) == [f"prefetch b[jo + 1, 0, 48*i{more}]" for more in ("", " + 16", " + 32")]
+    # 6*32 elements in 2*6 steps
+    assert asked(func) == ["prefetch b[jo + 1, 0, 96*i + 16*k]"]
+    assert "if i < 2 {" in print_func(func)
+    rng = np.random.default_rng(0)
+    x, b = rng.standard_normal((5, 6), np.float32), rng.standard_normal((3, 6, 32), np.float32)
+    y = np.zeros((5, 96), np.float32)
+    interpret(func, [x, b, y], {"m": 5})
+    expected = np.einsum("ik,jkn->ijn", x.astype(np.float64), b).reshape(5, 96)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_results_stay() -> None:

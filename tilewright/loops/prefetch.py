@@ -6,7 +6,7 @@ from math import prod
 
 from tilewright.ir.core import Func, Op, substitute
 from tilewright.ir.prove import affine_in
-from tilewright.ir.sym import ZERO
+from tilewright.ir.sym import ZERO, ge0
 from tilewright.loops.nest import (
     address_of,
     body_of,
@@ -18,14 +18,15 @@ from tilewright.loops.nest import (
     is_inside,
     kind_of,
     loop_var,
+    new_if,
     refuse,
 )
 
 LINE_BYTES = 64
 """Of a cache line on most cores; where lines are longer, some requests are repeated."""
 
-ASSUMED_EXTENT = 4
-"""Rounds of a loop of unknown extent: what more there are ask for what comes after."""
+ASSUMED_EXTENT = 2
+"""Rounds of a loop of unknown extent that ask: few, as there may be no more."""
 
 
 def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
@@ -40,7 +41,8 @@ def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
     The steps are those of the innermost loops of which each step has a cache line to ask for, if there are such.
     Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
     ScheduleError where the buffer is not dense, rounds do not read elements a constant distance apart, or the
-    number of steps is not known (that of the outermost loop within may be unknown).
+    number of steps is not known. That of the outermost loop within may be unknown: its first few rounds ask for all,
+    the others for nothing, as what they would ask for comes too early to stay.
     """
     buffer = load.operands[0]
     type = buffer_type(buffer)
@@ -75,5 +77,7 @@ def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
     *outer, last = substitute(load.attrs["idx"], first)
     asked = [(*outer, last + share * position + n) for n in range(0, share, line)]
     ops = [Op("prefetch", [buffer], [], {"idx": idx}, loc=load.loc) for idx in asked]
-    insert_at(body_of(steps[-1]), 0, ops)
+    known = extent_of(steps[0]).is_const
+    asking = ops if known else [new_if([ge0(counts[0] - 1 - loop_var(steps[0]))], ops)]
+    insert_at(body_of(steps[-1]), 0, asking)
     return ops
