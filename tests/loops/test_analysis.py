@@ -91,6 +91,21 @@ def test_cost_of_a_product() -> None:
     assert iterations(programs.plain_matmul(1, 1, 1)).value > 6
 
 
+def test_a_table_is_touched_where_it_is_looked_up() -> None:
+    text = """
+    kernel @k(table: &f32[1000, 8], at: &i64[3], y: &f32[3, 8]) dims() with {outputs=1} {
+      for i in 0..3 {
+        bind n = at[i]
+        for j in 0..8 { y[i, j] = table[n, j] }
+      }
+      return
+    }
+    """
+    (func,) = parse_module(text).funcs.values()
+    table, at, y = (cost(func).traffic[a].distinct for a in func.args)
+    assert (table, at, y) == (4 * 3 * 8, 8 * 3, 4 * 3 * 8)
+
+
 def test_separated_tells_which_loops_keep_elements_apart() -> None:
     text = """
     kernel @k(y: &f64[64]) dims() with {outputs=1} {

@@ -91,5 +91,7 @@ def _traffic(buffer: Value, found: list[Access], times: dict[Op, Sym]) -> Traffi
         if any(a.unknown for a in found)
         else box([a.idx for a in found], [ranges_of(a.loops) for a in found])
     )
-    touched = type.shape if region is None else map(minimum, region.sizes, type.shape)
-    return Traffic(loaded * size, stored * size, product(touched) * size)
+    touched = product(type.shape if region is None else map(minimum, region.sizes, type.shape))
+    if loaded.is_const and stored.is_const:  # rows that are looked up in a table are not the whole table
+        touched = minimum(touched, loaded + stored)
+    return Traffic(loaded * size, stored * size, touched * size)
