@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import kernel, run_kernel
+from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, ceildiv, lt, sym, var
 from tilewright.ir.types import BufferType, buffer
@@ -118,6 +119,25 @@ def test_masked_accesses_of_every_pattern(pattern: str, active: int, target: Tar
     run_kernel(kernel([buffer(dt.f32, [size])] * 2, body, dims=[n]), [x, y], [active], target=target)
     np.testing.assert_array_equal(y, expected)
     assert _fences_hold(whole)
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_masked_strides_are_loads_of_whole_vectors(name: str, stride: int) -> None:
+    """The first and last windows of an image read every second element, some of them outside."""
+
+    def body(t: Trace, a: list[Array]) -> None:
+        with t.loop(16, "j", "vector") as j:
+            inside = (lt(0, j), lt(stride * j, n))
+            a[1].store((j,), a[0].load((stride * j,), guard=inside, other=-1.0))
+
+    func = kernel([buffer(dt.f32, [n]), buffer(dt.f32, [16])], body, dims=[n])
+    text = kernel_ir(func, NAMED[name]).text
+    assert text.count("call <16 x float> @llvm.masked.load") == stride
+    assert "gather" not in text
+    x, y = np.arange(2 * stride + 1, dtype=np.float32), np.zeros(16, np.float32)
+    run_kernel(func, [x, y], [len(x)], target=NAMED["x86-64-v3"])
+    np.testing.assert_array_equal(y, [-1.0, stride, 2 * stride] + [-1.0] * 13)
 
 
 def test_strided_buffers_with_an_offset_and_symbolic_strides() -> None:

@@ -14,11 +14,11 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value
 from tilewright.ir.passes import PassContext, run_passes
-from tilewright.ir.sym import var
+from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import enclosing_loops, extent_of
+from tilewright.loops.nest import enclosing_loops, extent_of, is_loop
 from tilewright.loops.spec import versions_of
-from tilewright.ops import contract, view
+from tilewright.ops import contract, pool, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.norm import softmax
@@ -113,10 +113,20 @@ def depthwise(x: Value) -> Value:
     return contract.conv(x, constant(KERNELS), groups=32, pads_begin=(1, 1), pads_end=(1, 1))
 
 
+def pooled(x: Value) -> Value:
+    return pool.max_pool(x, kernel=(3, 3), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1))
+
+
+def averaged(x: Value) -> Value:
+    return ew.mul(pool.sum_pool(x, kernel=(3, 2), strides=(1, 1), pads_begin=(1, 0), pads_end=(1, 1)), 1 / 6)
+
+
 OPERATORS = {
     "layer": (lambda rows, _: (rows, 96), lambda x: contract.matmul(x, constant(WEIGHTS))),
     "strided convolution": (lambda h, w: (2, 16, h, w), convolved),
     "depthwise convolution": (lambda h, w: (2, 32, h, w), depthwise),
+    "greatest of windows": (lambda h, w: (2, 3, h, w), pooled),
+    "means of windows": (lambda h, w: (2, 3, h, w), averaged),
     "transpose": (lambda h, w: (h, w), lambda x: view.transpose(x, perm=(1, 0))),
 }
 
@@ -131,7 +141,9 @@ def of_any_size(name: str) -> Model:
     return Model(compile_module(program(name, H, W), Options(), host_target()), 1)
 
 
-@pytest.mark.parametrize("size", [(1, 2), (1, 1), (3, 2), (4, 9), (9, 17), (16, 5), (15, 33), (37, 40)])
+@pytest.mark.parametrize(
+    "size", [(1, 2), (1, 1), (3, 2), (4, 9), (9, 17), (16, 5), (15, 33), (37, 40), (3, 67)]
+)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_size_is_computed_right(name: str, size: tuple[int, int]) -> None:
     x = data(*OPERATORS[name][0](*size))
@@ -173,3 +185,23 @@ def test_what_supposes_nothing_has_one_version() -> None:
     module = oracle.build([tensor(dt.f32, (N, 96))], lambda x: ew.add(x, 1.0))
     oracle.scheduled(module)
     assert [len(versions_of(f.body)) for f in module.funcs.values() if f.level == "loops"] == [1]
+
+
+def test_windows_of_long_rows_decide_nothing_in_lanes() -> None:
+    """Between the first and the last tile, a row of unknown length is read in whole vectors without conditions."""
+    (kernel,) = kernels("greatest of windows", "x86-64-v4", H, W)
+    body = versions_of(kernel.body)[0]
+    tiles = [op for op in body.walk() if is_loop(op) and op.attrs.get("overlap")]
+    (interior,) = tiles
+    lanes = [op for op in interior.walk() if is_loop(op) and op.attrs["kind"] == "vector"]
+    assert lanes and all(extent_of(op) == 16 for op in lanes)
+    loads = [op for op in interior.walk() if op.name == "load"]
+    assert loads and not [op for op in loads if op.attrs.get("guard")]
+    moving = {op.attrs["var"] for op in lanes}
+    for op in loads:
+        assert not [i for i in op.attrs["idx"] if moving & i.vars and {"mod", "floordiv"} & kinds(i)]
+
+
+def kinds(e: Sym) -> set[str]:
+    """The kinds of all nodes of an expression."""
+    return {e.kind}.union(*map(kinds, e.args)) if e.kind not in ("const", "var") else {e.kind}

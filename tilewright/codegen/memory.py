@@ -48,6 +48,7 @@ class Memory:
         self.text = text
         self.indices = indices
         self.register_bytes = target.vector_bits // 8
+        self.masked_memory = target.masked_memory
 
     def address(self, buffer: Buffer, e: Sym) -> Affine:
         """The address `e` as it moves over the lanes."""
@@ -75,7 +76,7 @@ class Memory:
             return self.from_memory(self._load_one(buffer, where, guard, other, lanes), dtype)
         if where.general is None and where.stride in (1, -1):
             raw = self._load_run(buffer, where, lanes, guard, other)
-        elif where.general is None and where.stride in _SHUFFLED_STRIDES and guard.lanes is None:
+        elif where.general is None and self._is_shuffled(where, guard):
             raw = self._load_strided(buffer, where, lanes, guard, other)
         else:
             raw = self._gather(buffer, where, lanes, guard, other)
@@ -153,11 +154,15 @@ class Memory:
         call = f"call {type} @llvm.masked.load.{_suffix(element, n)}.p0(ptr align {dtype.bytes} {pointer}, "
         return Reg(self.text.emit(f"{call}{mask.typed}, {type} {rest.name})"), stored_as(dtype), n)
 
+    def _is_shuffled(self, where: Affine, guard: Guard) -> bool:
+        """Whether whole vectors are to be loaded, of which the lanes are picked."""
+        return where.stride in _SHUFFLED_STRIDES and (guard.lanes is None or self.masked_memory)
+
     def _load_strided(
         self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
     ) -> Reg:
-        """Every second (third, fourth) element: loads of whole vectors that stay within the elements
-        wanted."""
+        """Every second (third, fourth) element: loads of whole vectors that stay within the elements wanted, and
+        touch just these where a mask says so."""
         dtype = buffer.type.dtype
         assert isinstance(where.stride, int)
         stride = where.stride
@@ -166,7 +171,10 @@ class Memory:
         base = self._guarded(
             self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, stride * lanes
         )
-        parts = [self._plain_load(self._offset(base, dtype, start), dtype, lanes) for start in starts]
+        parts = [
+            self._load_part(self._offset(base, dtype, start), dtype, lanes, start, stride, guard.lanes, other)
+            for start in starts
+        ]
         merged = parts[0]
         for start, part in zip(starts[1:], parts[1:], strict=True):
             positions = [stride * lane - start for lane in range(lanes)]
@@ -178,6 +186,24 @@ class Memory:
                 ]
             merged = self._shuffled(merged, part, picks)
         return merged
+
+    def _load_part(
+        self,
+        pointer: str,
+        dtype: DType,
+        lanes: int,
+        start: int,
+        stride: int,
+        mask: Reg | None,
+        other: float | int,
+    ) -> Reg:
+        """The vector from element `start` on, of which every `stride`-th element of all is wanted, by lanes that are on
+        in the mask; `other` elsewhere."""
+        if mask is None:
+            return self._plain_load(pointer, dtype, lanes)
+        none = self.text.splat(Reg("false", dt.bool_), lanes)
+        picks = [at // stride if at % stride == 0 else lanes for at in range(start, start + lanes)]
+        return self._masked_load(pointer, dtype, self._shuffled(mask, none, picks), other)
 
     def _shuffled(self, a: Reg, b: Reg, picks: list[int]) -> Reg:
         """Lanes picked from those of `a` and then of `b`; -1 for any value."""

@@ -45,6 +45,12 @@ WRITTEN_OUT = 128
 STRIDES = (1, 2, 3, 4)
 """Elements between lanes that loads of whole vectors and shuffles serve."""
 MOST_PEELED = 2
+VECTORS_OF_A_ROW = 2
+"""Side by side along an axis of unknown extent: of more, fewer rows are long enough."""
+SHORTER_ROWS = 4
+"""How many times shorter the tiles are of the kernel for rows that are too short for another one's."""
+FEWEST_LANES = 4
+"""Of vectors along an axis of unknown extent; kernels for shorter ones are not worth their code."""
 
 
 @dataclass(eq=False)
@@ -112,8 +118,11 @@ def _lane_axis(s: Schedule, stage: Stage, loops: list[Op], axis_of: dict[Op, int
     elements, or when the other axes share what they read."""
     store = stores_in(loops[0])[0]
     lane = next((o for o in loops if extent_of(o) != 1 and stride_in(store, loop_var(o)) == 1), None)
-    if lane is None or lane not in axis_of or not extent_of(lane).is_const:
-        raise ScheduleError("the result is not contiguous in an axis of the sum of known extent")
+    if lane is None or lane not in axis_of:
+        raise ScheduleError("the result is not contiguous in an axis of the sum")
+    terms = product(extent_of(o) for o in stage.reduce)
+    if not extent_of(lane).is_const and not (terms.is_const and terms.value <= WRITTEN_OUT):
+        raise ScheduleError("the lanes' axis has no known extent, and sums of many terms read long lines")
     loads = [op for op in loads_in(stage.axes[0]) if op.operands[0] is not stage.buffer]
     v = loop_var(stage.axes[axis_of[lane]])
     packed = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
@@ -139,8 +148,10 @@ def _tiled(
     """The result's nest with its tile split off, and the loop over the tiles of a row (None where it is one)."""
     element = buffer_type(sums).dtype.bytes
     lanes = VECTOR_BYTES // element
-    extent = extent_of(lane).value
     others = [o for o in loops if o is not lane]
+    if not extent_of(lane).is_const:
+        return _in_vectors(s, others, lane, lanes)
+    extent = extent_of(lane).value
     wide = extent > MAX_LANES
     column = lane if wide else next((o for o in reversed(others) if o in axis_of and extent_of(o) != 1), None)
     if column is None:
@@ -173,6 +184,21 @@ def _tiled(
         return _Nest(around, [], inner), tile_loop
     within = s.split(inner, lanes)
     return _Nest(around, [within.outer], within.inner), tile_loop
+
+
+def _in_vectors(s: Schedule, others: list[Op], lane: Op, lanes: int) -> tuple[_Nest, Op]:
+    """The nest with tiles of a few vectors, of a row of unknown length: fewer lanes where it is known to be short."""
+    most = extent_of(lane).bounds[1]
+    size = VECTORS_OF_A_ROW * lanes
+    while most is not None and 2 * size > most:
+        size //= SHORTER_ROWS
+    if size < FEWEST_LANES or not s.at_least(extent_of(lane), size + 1, of_few=True):
+        raise ScheduleError("the lanes' axis may be too short for a vector")
+    parts = s.split(lane, size, tail="overlap")
+    if size <= lanes:
+        return _Nest([*others, parts.outer], [], parts.inner), parts.outer
+    within = s.split(parts.inner, lanes)
+    return _Nest([*others, parts.outer], [within.outer], within.inner), parts.outer
 
 
 def _in_whole_tiles(s: Schedule, column: Op, size: int) -> Split:
