@@ -103,6 +103,12 @@ def table(rows: Iterable[Times]) -> str:
     return "\n".join(lines)
 
 
+def read(path: Path) -> list[Times]:
+    """What `--json` wrote; empty where there is no file."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else ()
+    return [Times(**row) for row in rows]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compile time by stage.")
     parser.add_argument("models", nargs="+", type=Path)

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import compile as compile_time
 from bench import peers, ratios, records
+from bench.compile import Times
 from bench.peers import OURS
 from bench.ratios import Row
 from bench.records import Record
 
 ROOT = Path(__file__).parent.parent
 RESULTS, README, PAGE = ROOT / "bench" / "results", ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
-ROOFLINE = "roofline.jsonl"
+ROOFLINE, COMPILE = "roofline.jsonl", "compile.json"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 TITLES = {
     "networks": "Networks",
@@ -32,6 +34,11 @@ SHOWN = 20
 def load() -> list[Record]:
     """All results there are."""
     return records.read(path for path in sorted(RESULTS.glob("*.jsonl")) if path.name != ROOFLINE)
+
+
+def load_compile() -> list[Times]:
+    """The times of compilation, if they were measured."""
+    return compile_time.read(RESULTS / COMPILE)
 
 
 def load_roofline() -> list[dict[str, Any]]:
@@ -144,7 +151,7 @@ def _machine(facts: Mapping[str, Any]) -> str:
     return f"{_count(facts.get('cpus', 1), 'core')} of {facts.get('cpu', 'an unknown CPU')}, {facts.get('system', '')}"
 
 
-def page(found: Sequence[Record], roofs: Sequence[Mapping[str, Any]]) -> str:
+def page(found: Sequence[Record], compiled: Sequence[Times], roofs: Sequence[Mapping[str, Any]]) -> str:
     """docs/benchmarks.md."""
     parts = ["# Benchmarks", INTRODUCTION]
     rows = ratios.rows(found)
@@ -152,6 +159,8 @@ def page(found: Sequence[Record], roofs: Sequence[Mapping[str, Any]]) -> str:
         of_kind = [row for row in rows if row.kind == kind]
         if of_kind:
             parts += [f"## {title}", *_suite(of_kind, full=kind in ("networks", "operators"))]
+    if compiled:
+        parts += ["## Compile time", COMPILE_TEXT, compile_time.table(compiled)]
     if roofs:
         parts += ["## Percent of the bound", ROOFLINE_TEXT, *map(_roof, roofs)]
     return "\n\n".join(parts) + "\n"
@@ -163,6 +172,9 @@ and all others are stopped meanwhile. A turn that other programs disturbed is ta
 medians of an engine's turns are; `error` is the largest difference from float64 over the output's largest magnitude. A
 peer is the best one only if its error is below 0.001. `memory` is what loading and running the model added to the
 process."""
+COMPILE_TEXT = """Milliseconds by stage, with nothing cached, after the compiler's imports; `read` is the frontend with
+the file's weights, `llvm` what was waited for after all kernels had been handed to LLVM's threads. `cached` is the time
+to open the compiled model in a new process, with all imports."""
 ROOFLINE_TEXT = """What a kernel must do at least, operations at the peak of the fused multiply-adds or bytes at the
 bandwidth of the level of memory that holds them, both metered beside it on the same core, over the time it takes."""
 
@@ -244,4 +256,4 @@ def write() -> None:
     """Both pages, anew."""
     found = load()
     README.write_text(with_table(README.read_text(), found))
-    PAGE.write_text(page(found, load_roofline()))
+    PAGE.write_text(page(found, load_compile(), load_roofline()))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
+from bench import compile as compile_time
 from bench import ratios, roofline, table
 from bench.commands.told import told_of_ratios
 from bench.meters import Level, block_sizes
@@ -81,16 +84,30 @@ def test_the_short_table_shows_losses_gaps_and_what_does_not_count() -> None:
 
 
 def test_the_page_has_all_engines_and_why_one_fails() -> None:
-    made = table.page(FOUND, [])
+    made = table.page(FOUND, [], [])
     assert "| m | 1 | **OpenVINO** | 3 | 3 | 3 |  | 1.0e-06 |  |  |  | 1.50 |" in made
     assert "| m | 1 | JAX | fails: has no operator \\| Foo |" in made
     columns = {line.count("|") - line.count("\\|") for line in made.splitlines() if line.startswith("|")}
     assert columns == {13}
 
 
+def test_the_page_tells_where_the_time_of_compiling_goes(tmp_path: Path) -> None:
+    stages = {"read": 1, "graph": 2, "schedule": 3, "emit": 4, "llvm": 5, "rest": 6}
+    row = {"model": "m", "nodes": 9, "kernels": 8, "distinct": 7, "stages": stages, "total": 21, "cached": 10}
+    written = tmp_path / "compile.json"
+    written.write_text(json.dumps({"rows": [row]}))
+    made = table.page([], compile_time.read(written), [])
+    assert (
+        "| model | nodes | kernels | distinct | read | graph | schedule | emit | llvm | rest | total | cached |"
+        in made
+    )
+    assert "| m | 9 | 8 | 7 | 1 | 2 | 3 | 4 | 5 | 6 | 21 | 10 |" in made
+    assert compile_time.read(tmp_path / "none.json") == []
+
+
 def test_tables_without_results() -> None:
     assert table.short_table([]) == "Not measured yet."
-    assert table.page([], []).startswith("# Benchmarks")
+    assert table.page([], [], []).startswith("# Benchmarks")
     text = f"a\n{table.BEGIN}\nold\n{table.END}\nb"
     assert table.with_table(text, []) == f"a\n{table.BEGIN}\nNot measured yet.\n{table.END}\nb"
 
