@@ -32,7 +32,11 @@ kernel @k(x: &f32[m, 6], b: &f32[3, 6, 32], y: &f32[m, 96]) dims(m) with {output
 
 
 def read(rows: str) -> Func:
-    text = PANELS if rows == "m" else PANELS.replace("m,", f"{rows},").replace("..m", f"..{rows}").replace("(m)", "()")
+    text = (
+        PANELS
+        if rows == "m"
+        else PANELS.replace("m,", f"{rows},").replace("..m", f"..{rows}").replace("(m)", "()")
+    )
     return next(iter(parse_module(text).funcs.values()))
 
 

@@ -11,6 +11,7 @@ from tests.loops.kernel_texts import DOUBLE, SUM, SYMBOLIC, TWO_STAGES, buffer, 
 from tilewright.ir.core import Func
 from tilewright.ir.text import print_func
 from tilewright.loops.cache import cache, cache_write
+from tilewright.loops.cut import cut
 from tilewright.loops.fission import fission
 from tilewright.loops.fuse_at import fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
@@ -75,6 +76,18 @@ CASES = {
         }
         for it <= 2 in 0..n % 4 {
           y[4*(n // 4) + it] = x[4*(n // 4) + it] * 2
+        }
+        """,
+    ),
+    "cut at a position": (
+        DOUBLE,
+        lambda f: cut(f, find_loop(f, "i"), 3),
+        """
+        for i_2 <= 2 in 0..3 {
+          y[i_2] = x[i_2] * 2
+        }
+        for i_1 <= 6 in 0..7 {
+          y[i_1 + 3] = x[i_1 + 3] * 2
         }
         """,
     ),

@@ -8,6 +8,7 @@ from tests.loops.kernel_texts import DOUBLE, HISTOGRAM, SUM, SYMBOLIC, TWO_STAGE
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.loops.cache import cache, cache_write
+from tilewright.loops.cut import cut
 from tilewright.loops.fuse_at import fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
 from tilewright.loops.nest import find_loop
@@ -133,6 +134,21 @@ REFUSED = {
         DOUBLE,
         lambda f: split(f, find_loop(f, "i"), 4, "drop"),
         "split loop 'i' (0..10, serial): tail 'drop' is none of guard, peel, branch, overlap",
+    ),
+    "cut a loop of unknown length": (
+        SYMBOLIC,
+        lambda f: cut(f, find_loop(f, "i"), 3),
+        "cut loop 'i' (0..n, serial): position 3 is not known to be within it",
+    ),
+    "cut a loop behind its end": (
+        DOUBLE,
+        lambda f: cut(f, find_loop(f, "i"), 11),
+        "cut loop 'i' (0..10, serial): position 11 is not known to be within it",
+    ),
+    "cut lanes": (
+        DOUBLE,
+        lambda f: cut(f, vectorize(f, find_loop(f, "i")).inner, 3),
+        "cut loop 'i' (0..10, vector): it is a vector loop",
     ),
     "peel a parallel loop": (
         SYMBOLIC,
@@ -309,6 +325,7 @@ REFUSED = {
 
 
 TWO_STEPS = {
+    "cut lanes",
     "peel a parallel loop",
     "pack inside of lanes",
     "threads for overlapping rounds in a loop that overwrites",

@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym
 from tilewright.loops.lower import Lowered
 from tilewright.loops.nest import body_of, extent_of, is_loop, kind_of, loop_var
 from tilewright.schedule.access import conditional_nest, perfect_nest, stores_in, stride_in
+from tilewright.schedule.borders import cut_at_borders
 from tilewright.schedule.flatten import flatten, merge_flat_axes
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.trace import Schedule
@@ -36,6 +37,8 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
         s, target, keep_innermost=True
     )  # before vectors: indices are still simple to reason about
     _chunk_single_loop(s)
+    if any([cut_at_borders(s, loop) for loop in innermost_loops(s) if kind_of(loop) == "serial"]):
+        s.simplify()
     for loop in innermost_loops(s):
         _vectorize(s, loop, target)
     s.simplify()

@@ -12,6 +12,7 @@ from tilewright.ir.sym import Sym
 from tilewright.loops.cache import Cached, cache, cache_write
 from tilewright.loops.clamp import clamp
 from tilewright.loops.compute_in import compute_in
+from tilewright.loops.cut import cut
 from tilewright.loops.fission import Fission, fission
 from tilewright.loops.fuse_at import Fused, fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
@@ -136,6 +137,10 @@ class Schedule:
 
     def peel(self, loop: Op, first: int, last: int) -> Op:
         return self._do(peel, loop, first=first, last=last)
+
+    def cut(self, loop: Op, position: Sym) -> tuple[Op, Op]:
+        result: tuple[Op, Op] = self._do(cut, loop, position=position)
+        return result
 
     def skip_neutral(self, loop: Op) -> None:
         self._do(skip_neutral, loop)
