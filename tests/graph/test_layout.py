@@ -106,12 +106,33 @@ def test_squeeze_and_excitation_stays_blocked():
     assert changes(layout(body, (2, 16, 6, 6))) == ["block_channels", "unblock_channels"]
 
 
-def test_concat_of_whole_blocks_stays_blocked_and_of_parts_does_not():
-    def joined(first):
-        return lambda x: conv(vw.concat(conv(x, first, 1), conv(x, 24, 1), axis=1), 16, 1)
+def joined(*widths, then=lambda x: x, reader=lambda x: conv(x, 24, 3)):
+    """Results of convolutions side by side, which `reader` reads after `then`."""
+    return lambda x: reader(then(vw.concat(*(relu(conv(x, n, 1)) for n in widths), axis=1)))
 
-    assert len(changes(layout(joined(32), (2, 16, 5, 5)))) == 2
-    assert len(changes(layout(joined(20), (2, 16, 5, 5)))) > 2
+
+def test_concat_of_whole_blocks_stays_blocked():
+    assert len(changes(layout(joined(32, 24, then=ew.abs_), (2, 16, 5, 5)))) == 2
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("widths", [(20, 24), (24, 23), (33, 20, 47)])
+def test_a_concat_of_parts_of_blocks_has_gaps_which_weights_of_zero_read(widths, kernel):
+    def two_readers(x):
+        return ew.add(conv(x, 20, kernel), conv(x, 20, 3))
+
+    for reader in (lambda x: conv(x, 24, kernel), two_readers, lambda x: conv(x, 5, 1)):
+        found = layout(joined(*widths, reader=reader), (2, 16, 5, 6))
+        assert changes(found) == ["block_channels", "unblock_channels"]
+
+
+def test_a_concat_of_parts_of_blocks_moves_elements_where_others_than_convolutions_read_it():
+    for then in (ew.abs_, lambda x: conv(x, 44, 3, groups=44)):
+        assert len(changes(layout(joined(20, 24, then=then), (2, 16, 5, 5)))) > 2
+
+
+def test_a_concat_of_parts_of_blocks_moves_elements_where_gaps_would_be_many():
+    assert len(changes(layout(joined(8, 8), (2, 16, 5, 5)))) > 2
 
 
 def test_groups_of_whole_blocks_stay_blocked():

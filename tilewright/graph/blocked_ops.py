@@ -28,6 +28,9 @@ LEAST_FILTERS = 8
 
 WINOGRAD_TAPS = 3
 
+MOST_GAPS = 4 / 3
+"""Of the blocks that all channels together fill, how many they may lie in so that none has to move."""
+
 STAGE = "block-channels"
 
 FINITE_AT_FILL = ELEMENTWISE - {
@@ -125,10 +128,15 @@ def _filled_weights(op: Op, forms: Forms, fill_inputs: bool, spatial: int) -> Va
     value = op.operands[1]
     array = forms.array(value)
     assert array is not None
+    positions = forms.positions(op.operands[0])
+    if positions is not None:
+        spread = np.zeros((len(array), positions[-1] + 1, *array.shape[2:]), array.dtype)
+        spread[:, list(positions)] = array
+        array = spread
     o, i, *kernel = array.shape
     grow_o = forms.filled(o) - o
     grow_i = _summed_channels(op, i, forms.block) - i if fill_inputs else 0
-    if not grow_o and not grow_i and len(kernel) == spatial:
+    if not grow_o and not grow_i and len(kernel) == spatial and positions is None:
         return forms.plain(value)
     shape = (o, i, *kernel) if len(kernel) == spatial else (o, i, 1)
     grown = np.pad(array.reshape(shape), ((0, grow_o), (0, grow_i), *((0, 0) for _ in shape[2:])))
@@ -302,11 +310,36 @@ def _concat(op: Op, forms: Forms, ctx: PassContext) -> bool:
     if axis == 0 or not any(map(forms.has_blocked, op.operands)):
         return False
     parts = op.operands[:-1] if axis == 1 else ()
+    positions = None
     if any(forms.channels(v) % forms.block != 0 for v in parts):
-        ctx.remark(STAGE, f"concat {op.loc}", "an operand ends within a block of channels")
-        return False
-    forms.set_blocked(op.result, concat(*map(forms.blocked, op.operands), axis=axis))
+        positions = _positions(op, forms)
+        if positions is None:
+            ctx.remark(STAGE, f"concat {op.loc}", "an operand ends within a block of channels")
+            return False
+        ctx.remark(STAGE, f"concat {op.loc}", "each operand has blocks of its own", applied=True)
+    forms.set_blocked(op.result, concat(*map(forms.blocked, op.operands), axis=axis), positions)
     return True
+
+
+def _positions(op: Op, forms: Forms) -> tuple[int, ...] | None:
+    """Where channels lie if each operand of a concat starts a block, so that no element has to move: in gaps readers
+    have weights of zero. None where another than a convolution reads them, or where gaps would cost too much."""
+    counts = [forms.channels(v) for v in op.operands]
+    readers = op.result.users
+    if not all(n.is_const for n in counts) or not all(_reads_gaps(u, op.result, forms) for u in readers):
+        return None
+    filled = [forms.filled(n.value) for n in counts]
+    if sum(filled) > MOST_GAPS * forms.filled(sum(n.value for n in counts)):
+        return None
+    starts = [sum(filled[:k]) for k in range(len(filled))]
+    return tuple(start + k for start, n in zip(starts, counts, strict=True) for k in range(n.value))
+
+
+def _reads_gaps(user: Op, value: Value, forms: Forms) -> bool:
+    """Whether an op is a convolution that sums over all channels of `value`, in its blocked form."""
+    if user.name != "conv" or user.operands[0] is not value or user.attrs["groups"] != 1:
+        return False
+    return is_blockable_conv(user, forms.block) or _is_narrow(user)
 
 
 # Views of space

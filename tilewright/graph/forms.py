@@ -30,6 +30,7 @@ class Forms:
         self._blocked: dict[Value, Value] = {}
         self._plain: dict[Value, Value] = {}
         self._flat: dict[Value, Value] = {}  # by the blocked form
+        self._positions: dict[Value, tuple[int, ...]] = {}
 
     @property
     def ops(self) -> list[Op]:
@@ -59,6 +60,7 @@ class Forms:
         """The plain form; emits the change of layout at the first request."""
         if value not in self._blocked:
             return self._plain.get(value, value)
+        assert value not in self._positions, "readers of channels with gaps ask for blocks"
         if value not in self._plain:
             self._plain[value] = self.unblocked(self._blocked[value], shape_of(value))
         return self._plain[value]
@@ -83,10 +85,17 @@ class Forms:
         """Whether the value was computed flat."""
         return self._blocked.get(value) in self._flat
 
-    def set_blocked(self, value: Value, made: Value) -> None:
-        """`made` is the blocked form of `value`."""
+    def positions(self, value: Value) -> tuple[int, ...] | None:
+        """Where the channels lie in a blocked form with gaps between them; None where there are no gaps."""
+        return self._positions.get(value)
+
+    def set_blocked(self, value: Value, made: Value, positions: tuple[int, ...] | None = None) -> None:
+        """`made` is the blocked form of `value`. With `positions` of its channels it has gaps between them, which
+        hold finite numbers; it is then for readers that ask for these, and never becomes plain."""
         made.name = made.name or value.name
         self._blocked[value] = made
+        if positions is not None:
+            self._positions[value] = positions
 
     def set_flat(self, value: Value, made: Value) -> None:
         """`made` is the flat form of `value`."""
