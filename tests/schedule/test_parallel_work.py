@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from tilewright.codegen.llvm import parallel_extent
 from tilewright.codegen.program import PARALLEL_WORK
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
+from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.ops import contract, recurrent, reduce
+from tilewright.loops.nest import enclosing_loops, extent_of
+from tilewright.ops import contract, recurrent, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.winograd import winograd_input
@@ -104,3 +107,25 @@ def test_what_threads_cannot_share_is_said() -> None:
 
     remarks = oracle.scheduled(oracle.build([f32(20, 64)], rows), "zen3,cores=16").remarks
     assert any("16 threads do not get equal shares of 20 rounds" in str(remark) for remark in remarks)
+
+
+N, H, W = var("n", 1), var("h", 1), var("w", 1)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, H, W, 16), (N, 2, H, W, 16), (N, 8, H, W, 16)])
+def test_loops_of_unknown_extents_become_one_until_there_are_rounds_enough(shape: Any) -> None:
+    """Each pixel of its own would cost divisions of its index by dims. A batch is expected to have one entry, images
+    many lines."""
+    module = oracle.build([tensor(dt.f32, shape)], padded)
+    oracle.scheduled(module, "zen3")
+    (kernel,) = [func for name, func in module.funcs.items() if name != "main"]
+    (store,) = [op for op in kernel.body.walk() if op.name == "store"]
+    around = enclosing_loops(store)
+    assert [o.attrs["kind"] for o in around] == ["parallel", "serial", "vector"]
+    (columns,) = extent_of(around[1]).vars  # dims of a kernel have names of their own
+    assert extent_of(around[1]) == columns + 2
+    assert columns not in extent_of(around[0]).vars
+
+
+def padded(x: Value) -> Value:
+    return view.pad(x, before=(0, 0, 1, 1, 0), after=(0, 0, 1, 1, 0))

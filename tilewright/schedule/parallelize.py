@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, sym
 from tilewright.loops.nest import body_of, extent_of, is_loop, kind_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 ROUNDS_PER_THREAD = 16
 """Rounds that keep the threads' shares equal to a few percent."""
+
+ASSUMED_EXTENT = 128
+"""Of a dim that is not known, such as the height of an image or the length of a sentence."""
 
 UNEVEN = 1.05
 """Of the mean share of the threads, the greatest that one may have before it is worth a remark."""
@@ -26,9 +32,10 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
         return
     outer = loops[0]
     wanted = ROUNDS_PER_THREAD * max(2, target.cores)
+    assumed = _assumed_dims(outer)
     try:
         s.parallel(outer)
-        while not (extent_of(outer).is_const and extent_of(outer).value >= wanted):
+        while not _has_rounds(outer, wanted, assumed):
             inner = _only_loop(outer)
             if inner is None or (keep_innermost and not any(is_loop(op) for op in body_of(inner).ops)):
                 break
@@ -40,6 +47,27 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
     rounds = extent_of(outer)
     if rounds.is_const and kind_of(outer) == "parallel" and unevenness(rounds.value, target.cores) > UNEVEN:
         s.declined.append(f"{target.cores} threads do not get equal shares of {rounds.value} rounds")
+
+
+def _assumed_dims(outermost: Op) -> Callable[[Sym], Sym]:
+    """What an extent is for dims of a usual size. The extent of the outermost loop itself counts as 1 where it is such
+    a dim: batches mostly have one entry."""
+    batch = extent_of(outermost)
+
+    def size(dim: Sym) -> Sym:
+        return sym(1 if dim is batch else max(ASSUMED_EXTENT, dim.bounds[0] or 0))
+
+    def assumed(extent: Sym) -> Sym:
+        return extent.subs({dim: size(dim) for dim in extent.vars})
+
+    return assumed
+
+
+def _has_rounds(loop: Op, wanted: int, assumed: Callable[[Sym], Sym]) -> bool:
+    """Whether a loop has rounds enough, of unknown dims those that are to be expected: each loop that is made part of
+    a flat one costs every round a division."""
+    rounds = assumed(extent_of(loop))
+    return rounds.is_const and rounds.value >= wanted
 
 
 def unevenness(rounds: int, threads: int) -> float:
