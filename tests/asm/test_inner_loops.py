@@ -126,8 +126,11 @@ def kernels(case: Case, machine: str) -> list[Compiled]:
 
 
 def report_of(func: Func, target: Target) -> KernelReport:
-    text = assembly(kernel_ir(func, target).text, target, comments=True)
-    return next(r for r in report_assembly(text, target) if r.name == func.name)
+    """The report of a kernel, or of the part of it that threads share where that is one."""
+    kernel = kernel_ir(func, target)
+    text = assembly(kernel.text, target, comments=True)
+    name = f"{func.name}.part0" if kernel.forks else func.name
+    return next(r for r in report_assembly(text, target) if r.name == name)
 
 
 def model(case: Case) -> Any:

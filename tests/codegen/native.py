@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as binding
 import numpy as np
 
-from tilewright.codegen.emit import compile_ir
+from tilewright.codegen.emit import Effort, Unit, compile_all
 from tilewright.codegen.llvm import KernelText, kernel_ir
+from tilewright.codegen.pool import pool_ir
 from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
@@ -50,6 +52,17 @@ class Native:
         return found
 
 
+@contextmanager
+def pool(native: Native, threads: int) -> Iterator[int]:
+    """The address of a thread pool whose workers poll for a second before they sleep."""
+    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
+    address = create(native.address("tw_pool_create"))(threads, None, 10**9)
+    try:
+        yield address
+    finally:
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(native.address("tw_pool_destroy"))(address)
+
+
 def run_kernel(
     func: Func,
     arrays: Sequence[np.ndarray],
@@ -57,14 +70,18 @@ def run_kernel(
     *,
     target: Target | None = None,
     slices: Sequence[tuple[int, int]] = ((0, 1 << 40),),
+    threads: int = 1,
 ) -> tuple[KernelText, int]:
-    """Run on `arrays` in place, for each slice of the parallel loop; gives the kernel and its error code."""
+    """Run on `arrays` in place, for each slice of the parallel loop, or on a pool of `threads` for a kernel that forks;
+    gives the kernel and its error code."""
     target = target or host_target()
     compiled = kernel_ir(func, target)
-    native = Native(compile_ir(compiled.text, target))
+    units = [Unit(compiled.text)] + [Unit(pool_ir(target.triple), Effort.SUPPORT)] * compiled.forks
+    native = Native(*compile_all(units, target, 1))
     state = np.zeros(2, np.int32)
     env = dict(zip((d.name for d in func.attrs["dims"]), dims, strict=True))
-    scratch = np.zeros(compiled.scratch.evaluate(env) + 64, np.uint8)
+    stride = (compiled.scratch.evaluate(env) + 63) // 64 * 64
+    scratch = np.zeros(stride * threads + 64, np.uint8)
     aligned = (scratch.ctypes.data + 63) // 64 * 64
     kinds: list[Any] = [ctypes.c_void_p] * (len(arrays) + 1) + [ctypes.c_int64] * len(dims)
     prototype = ctypes.CFUNCTYPE(None, *kinds, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -72,6 +89,12 @@ def run_kernel(
     if compiled.parallel is not None:
         extent = compiled.parallel.evaluate(env)
         slices = [(begin, min(end, extent)) for begin, end in slices]
+    if compiled.forks:
+        with pool(native, threads) as address:
+            prototype = ctypes.CFUNCTYPE(None, *kinds, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+            pointers = [state.ctypes.data, *(a.ctypes.data for a in arrays)]
+            prototype(native.address(compiled.symbol))(*pointers, *dims, aligned, stride, address)
+        return compiled, int(state[0])
     for begin, end in slices:
         pointers = [state.ctypes.data, *(a.ctypes.data for a in arrays)]
         function(*pointers, *dims, aligned, begin, end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +146,37 @@ def test_a_network_gives_what_its_definition_gives(case: Case, tmp_path: Path) -
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
 
 
+SHARED = [
+    Case("LSTM", 1, 200),
+    Case("LSTM", 4, 100, {"direction": "bidirectional"}, lengths=True),
+    Case("LSTM", 13, 75, {"input_forget": 1, "layout": 1}, peepholes=True),
+    Case("LSTM", 5, 90, {"activations": ["Sigmoid", "Relu", "Tanh"]}, peepholes=True, steps=1),
+    Case("GRU", 5, 170, {"direction": "reverse"}, lengths=True),
+    Case("GRU", 4, 120, {"linear_before_reset": 1}),
+    Case("RNN", 6, 150, {"activations": ["Relu"], "direction": "reverse"}),
+    Case("RNN", 7, 190, lengths=True),
+]
+"""Networks in which two threads share every step."""
+
+
+@pytest.mark.parametrize("case", SHARED, ids=str)
+def test_the_number_of_threads_changes_no_bit(case: Case, tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    w = weights_of(case, rng)
+    lengths = rng.integers(0, case.steps + 1, case.batch) if case.lengths else np.full(case.batch, case.steps)
+    x = rng.standard_normal((case.steps, case.batch, case.inputs)).astype(np.float32)
+    path = tmp_path / "network.onnx"
+    save(case, lengths, w, path)
+    given = np.ascontiguousarray(x.transpose(1, 0, 2)) if case.attrs.get("layout") else x
+    models = [tilewright.compile(path, threads=n, cache=False, target="host,cores=2") for n in (1, 2, 3)]
+    alone, *together = ([a.tobytes() for a in model(given)] for model in models)
+    assert together == [alone, alone]
+    for a, b in zip(models[1](given), expected(case, x, lengths, w), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=4e-6)
+
+
 @pytest.mark.parametrize("batch", [1, 7, 16])
-def test_the_number_of_threads_changes_no_bit(batch: int, tmp_path: Path) -> None:
+def test_threads_that_share_entries_change_no_bit(batch: int, tmp_path: Path) -> None:
     case = Case("LSTM", batch, 70, steps=9)
     rng = np.random.default_rng(8)
     path = tmp_path / "network.onnx"
@@ -156,3 +185,21 @@ def test_the_number_of_threads_changes_no_bit(batch: int, tmp_path: Path) -> Non
     alone, together = (tilewright.compile(path, threads=n, cache=False)(x) for n in (1, 2))
     for a, b in zip(alone, together, strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_threads_share_steps_whose_number_is_not_known(op: str, tmp_path: Path) -> None:
+    case = Case(op, 6, 160 if op == "LSTM" else 180)
+    rng = np.random.default_rng(9)
+    w = weights_of(case, rng)
+    path = tmp_path / "network.onnx"
+    save(case, np.full(case.batch, case.steps), w, path)
+    network = onnx.load(path)
+    network.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "time"
+    onnx.save(network, path)
+    model = tilewright.compile(path, threads=2, cache=False, target="host,cores=2")
+    for steps in (3, 1, 8):
+        now = replace(case, steps=steps)
+        x = rng.standard_normal((steps, case.batch, case.inputs)).astype(np.float32)
+        for a, b in zip(model(x), expected(now, x, np.full(case.batch, steps), w), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=4e-6)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.loops.kernel_texts import DOUBLE, HISTOGRAM, SUM, SYMBOLIC, TWO_STAGES, buffer, read
+from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.loops.cache import cache, cache_write
 from tilewright.loops.cut import cut
 from tilewright.loops.fuse_at import fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
-from tilewright.loops.nest import find_loop
+from tilewright.loops.nest import body_of, find_loop
 from tilewright.loops.pack import pack, pack_argument
 from tilewright.loops.packing import Packing
-from tilewright.loops.parallel import parallel
+from tilewright.loops.parallel import parallel, serial
+from tilewright.loops.preload import preload
 from tilewright.loops.reorder import reorder
 from tilewright.loops.split import split
 from tilewright.loops.unroll import unroll
@@ -48,6 +50,68 @@ kernel @k(x: &f64[8], y: &f64[8]) dims() with {outputs=1} {
   }
   for j in 0..8 {
     y[j] = t[7 - j]
+  }
+  return
+}
+"""
+
+SHARED_STEPS = """
+kernel @k(x: &f64[3, 8], y: &f64[3, 8], z: &f64[3, 8]) dims() with {outputs=2} {
+  alloc h: scratch f64[3, 8]
+  for i in 0..3 {
+    for j in 0..8 {
+      h[i, j] = x[i, j]
+    }
+  }
+  for t in 0..3 {
+    for k in 0..8 parallel {
+      y[t, k] = h[t, k] * x[t, 0]
+    }
+    for l in 0..8 parallel {
+      z[t, l] = x[t, l]
+    }
+  }
+  return
+}
+"""
+
+SHARED_ROWS = """
+kernel @k(x: &f64[3, 8], y: &f64[3, 8]) dims() with {outputs=1} {
+  alloc h: scratch f64[3, 8]
+  for i in 0..3 {
+    for j in 0..8 parallel {
+      h[i, j] = x[i, j]
+    }
+  }
+  for t in 0..3 {
+    for k in 0..8 {
+      y[t, k] = h[t, k]
+    }
+  }
+  return
+}
+"""
+
+OUTSIDE = """
+kernel @k(x: &f64[3], y: &f64[3, 8]) dims() with {outputs=1} {
+  for t in 0..3 {
+    v: f64 = x[t]
+    for k in 0..8 {
+      y[t, k] = v
+    }
+  }
+  return
+}
+"""
+
+SHARED_SUMS = """
+kernel @k(x: &f64[3, 8, 4], y: &f64[3]) dims() with {outputs=1} {
+  for t in 0..3 {
+    for k in 0..8 parallel {
+      for l in 0..4 {
+        y[t] += x[t, k, l]
+      }
+    }
   }
   return
 }
@@ -123,6 +187,17 @@ kernel @k(x: &f64[n], y: &f64[3]) dims(n) with {outputs=1} {
   return
 }
 """
+
+
+def load_of(func: Func, loop: str, name: str) -> Op:
+    """The load of a buffer in a loop."""
+    (found,) = [
+        o
+        for o in body_of(find_loop(func, loop)).walk()
+        if o.name == "load" and o.operands[0] is buffer(func, name)
+    ]
+    return found
+
 
 REFUSED = {
     "split by zero": (
@@ -221,7 +296,61 @@ REFUSED = {
     "parallel accumulation": (
         SUM,
         lambda f: parallel(f, find_loop(f, "k")),
-        "parallel loop 'k' (0..10, serial): it is not an outermost loop",
+        "parallel loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        "load at [i] and store at [i]",
+    ),
+    "parallel loop around one": (
+        SHARED_STEPS,
+        lambda f: parallel(f, find_loop(f, "t")),
+        "parallel loop 't' (0..3, serial): threads share a loop in it already",
+    ),
+    "parallel loop that needs a scalar from outside": (
+        OUTSIDE,
+        lambda f: parallel(f, find_loop(f, "k")),
+        "parallel loop 'k' (0..8, serial): it uses a f64 from outside, which other threads do not have",
+    ),
+    "serial vector": (
+        DOUBLE,
+        lambda f: serial(f, unroll(f, find_loop(f, "i"))),
+        "serial loop 'i' (0..10, unroll): it is a unroll loop",
+    ),
+    "unroll around a parallel loop": (
+        SHARED_STEPS,
+        lambda f: unroll(f, find_loop(f, "t")),
+        "unroll loop 't' (0..3, serial): threads share a loop in it",
+    ),
+    "reorder across a parallel loop": (
+        SHARED_ROWS,
+        lambda f: reorder(f, [find_loop(f, "j"), find_loop(f, "i")]),
+        "reorder loop 'j' (0..8, parallel): no loop moves into a parallel loop or out of it",
+    ),
+    "fuse parallel siblings": (
+        SHARED_STEPS,
+        lambda f: fuse_siblings(f, find_loop(f, "k"), find_loop(f, "l")),
+        "fuse_siblings loop 'k' (0..8, parallel): loop 'l' (0..8, parallel) waits for all threads of the first",
+    ),
+    "fuse a parallel producer": (
+        SHARED_ROWS,
+        lambda f: fuse_at(f, buffer(f, "h"), find_loop(f, "k")),
+        "fuse_at buffer 'h' (scratch f64[3, 8]): its producer is parallel already; fuse_at before that",
+    ),
+    "fuse into registers around a parallel loop": (
+        SHARED_STEPS,
+        lambda f: fuse_at(f, buffer(f, "h"), find_loop(f, "t"), "reg"),
+        "fuse_at buffer 'h' (scratch f64[3, 8]): threads share a loop in loop 't' (0..3, serial), "
+        "and have registers of their own",
+    ),
+    "preload for several threads": (
+        SHARED_STEPS,
+        lambda f: preload(f, load_of(f, "k", "x"), [find_loop(f, "k")]),
+        "preload buffer 'x' (global f64[3, 8]): threads share a loop in loop 'k' (0..8, parallel), "
+        "and have registers of their own",
+    ),
+    "lanes of sums for several threads": (
+        SHARED_SUMS,
+        lambda f: vectorize_reduction(f, find_loop(f, "l"), 4, find_loop(f, "k")),
+        "vectorize_reduction loop 'l' (0..4, serial): threads share a loop in loop 'k' (0..8, parallel), "
+        "and have registers of their own",
     ),
     "vector of a running sum": (
         RUNNING_SUM,
@@ -326,6 +455,7 @@ REFUSED = {
 
 TWO_STEPS = {
     "cut lanes",
+    "serial vector",
     "peel a parallel loop",
     "pack inside of lanes",
     "threads for overlapping rounds in a loop that overwrites",

@@ -8,11 +8,11 @@ from tests.loops import programs
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.diag import VerifyError
-from tilewright.ir.sym import ge0, sym, var
+from tilewright.ir.sym import Sym, ge0, sym, var
 from tilewright.ir.types import ScalarType, buffer
 from tilewright.ir.verify import verify_func
 from tilewright.loops.spec import LOOPS_SPEC
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, Scalar, Trace
 
 F64 = ScalarType(dt.f64)
 
@@ -36,6 +36,17 @@ def nested(t: Trace, outer: str, inner: str) -> None:
         pass
 
 
+def shared_value(t: Trace, y: Array, value: Scalar | int) -> None:
+    """A loop that threads share in every round of another, and which stores a value."""
+    with t.loop(3), t.loop(4, kind="parallel") as j:
+        y.store((j,), value)
+
+
+def shared_place(t: Trace, y: Array, place: Sym) -> None:
+    with t.loop(3), t.loop(4, kind="parallel") as j:
+        y.store((place + j,), 1)
+
+
 def loop_with(t: Trace, op: Op, kind: str = "vector") -> None:
     with t.loop(4, kind=kind):
         t.builder.block.append(op)
@@ -52,10 +63,18 @@ BROKEN = {
     "a vector loop holds no alloc": lambda t, x, y: loop_with(
         t, Op("alloc", [], [buffer(dt.f64, (4,), "reg")])
     ),
-    "a parallel loop is an outermost one": lambda t, x, y: nested(t, "serial", "parallel"),
-    "a parallel loop is alone in its kernel; there is also const, store": lambda t, x, y: (
-        nested(t, "parallel", "serial"),
-        y.store((0,), 1),
+    "it is in the parallel loop 'i1'; around a parallel loop all are serial": lambda t, x, y: nested(
+        t, "parallel", "parallel"
+    ),
+    "it is in the unroll loop 'i1'; around a parallel loop all are serial": lambda t, x, y: nested(
+        t, "unroll", "parallel"
+    ),
+    "it uses a f64 from outside, which other threads do not have": lambda t, x, y: shared_value(t, y, x[0]),
+    "it uses registers from outside, '', which other threads do not have": lambda t, x, y: shared_value(
+        t, t.alloc(dt.f64, (4,), "reg"), 1
+    ),
+    "it uses 'b1' from outside, which other threads do not have": lambda t, x, y: shared_place(
+        t, y, t.bind(t.index(2), "b")
     ),
     "the guard is a tuple of conditions": lambda t, x, y: t.builder.emit(
         "if", [], [], {"guard": 1}, [programs.Block()]
@@ -104,6 +123,19 @@ def test_broken_rule(problem: str) -> None:
     with pytest.raises(VerifyError) as caught:
         verify_func(func, LOOPS_SPEC)
     assert problem in str(caught.value)
+
+
+def test_threads_may_share_a_loop_beside_others_and_in_serial_loops() -> None:
+    def body(t: Trace, x: Array, y: Array) -> None:
+        sums = t.alloc(dt.f64, (8,))
+        with t.loop(8, kind="parallel") as i:
+            sums.store((i,), x[i])
+        with t.loop(3) as s, t.loop(8, kind="parallel") as i:
+            sums.store((i,), sums[i] + x[(i + s) % 8])
+        with t.loop(8) as i:
+            y.store((i,), sums[i])
+
+    verify_func(programs.kernel([(8,)], [(8,)], body), LOOPS_SPEC)
 
 
 def test_alloc_whose_size_depends_on_a_loop() -> None:

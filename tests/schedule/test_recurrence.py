@@ -11,7 +11,9 @@ from tests.schedule import scheduling as oracle
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.types import tensor
+from tilewright.ir.verify import verify_func
 from tilewright.loops.nest import body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.ops import recurrent
 from tilewright.ops.define import constant
 from tilewright.target.named import parse_target
@@ -103,3 +105,96 @@ def test_both_products_of_a_gated_unit_read_whole_vectors_of_weights(batch: int,
         (vector,) = [o for o in enclosing_loops(load) if kind_of(o) == "vector"]
         assert load.attrs["idx"][-1] == loop_var(vector)
         assert extent_of(vector) == buffer_type(kernel.args[1]).shape[-1]
+
+
+def shared_loops(kernel: Func) -> list[Op]:
+    return [o for o in kernel.body.walk() if is_loop(o) and kind_of(o) == "parallel"]
+
+
+def unit_kernel(
+    name: str, batch: int, hidden: int, target: str, steps: int = STEPS
+) -> tuple[Func, list[str]]:
+    """The kernel of a recurrent operator with constant weights, and the remarks."""
+    gates = {"lstm": 4, "gru": 3, "gru linear": 3, "rnn": 1}[name]
+    weights, bias = constant_array(gates, hidden, hidden), constant_array(hidden)
+
+    def body(x: Value, h: Value) -> Value:
+        match name:
+            case "lstm":
+                return recurrent.lstm(x, constant(weights), constant(constant_array(3 * hidden)), h, h)[0]
+            case "rnn":
+                return recurrent.rnn(x, constant(weights), h)[0]
+        linear = name == "gru linear"
+        return recurrent.gru(x, constant(weights), constant(bias), h, linear_before_reset=linear)[0]
+
+    shapes = [(steps, batch, gates * hidden), (batch, hidden)]
+    module = oracle.build([tensor(dt.f32, s) for s in shapes], body)
+    remarks = [str(r) for r in oracle.scheduled(module, target).remarks]
+    (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
+    return kernel, remarks
+
+
+def constant_array(*shape: int) -> np.ndarray:
+    return (RNG.standard_normal(shape) * 0.1).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", ["zen3,cores=2", "cascadelake,cores=4", "neoverse-n1,cores=4"])
+@pytest.mark.parametrize(
+    ("name", "batch", "shared"),
+    [("lstm", 1, 1), ("lstm", 13, 1), ("gru", 1, 2), ("gru linear", 3, 1), ("rnn", 1, 1)],
+)
+def test_threads_share_the_tiles_of_long_steps(name: str, batch: int, shared: int, target: str) -> None:
+    """Once for each product of a step, with the units as what is cut."""
+    kernel, _ = unit_kernel(name, batch, 512, target)
+    loops = shared_loops(kernel)
+    assert len(loops) == shared
+    tiles, _, _, units = (d.value for d in buffer_type(kernel.args[1]).shape)
+    assert tiles * units == 512
+    for loop in loops:
+        assert extent_of(loop) == tiles
+        assert [kind_of(o) for o in enclosing_loops(loop)][-1:] == ["serial"]
+    verify_func(kernel, LOOPS_SPEC)
+
+
+@pytest.mark.parametrize(("batch", "groups"), [(1, 1), (6, 1), (7, 2)])
+def test_short_steps_stay_on_one_thread(batch: int, groups: int) -> None:
+    kernel, remarks = unit_kernel("lstm", batch, 40, "zen3,cores=2")
+    (loop,) = shared_loops(kernel)
+    assert loop.parent is kernel.body and extent_of(loop) == groups
+    assert any("steps not shared by more threads" in r and "are too few for 2 threads" in r for r in remarks)
+
+
+def test_more_threads_need_longer_steps() -> None:
+    shared = {
+        n: len(enclosing_loops(shared_loops(unit_kernel("lstm", 1, 256, f"zen3,cores={n}")[0])[0]))
+        for n in (2, 16)
+    }
+    assert shared == {2: 1, 16: 0}
+
+
+def test_threads_that_get_equal_groups_of_entries_need_not_wait_for_each_other() -> None:
+    kernel, remarks = unit_kernel("lstm", 24, 512, "zen3,cores=2")
+    (loop,) = shared_loops(kernel)
+    assert loop.parent is kernel.body and extent_of(loop) == 4
+    assert any("equal shares of 4 groups of entries" in r for r in remarks)
+
+
+def test_tiles_that_threads_cannot_share_evenly_are_said() -> None:
+    _, remarks = unit_kernel("lstm", 6, 136, "zen3,cores=2")
+    assert any("2 threads do not get equal shares of 17 tiles of units" in r for r in remarks)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_shared_steps_compute_what_their_definition_says(steps: int) -> None:
+    hidden = 96
+    weights, peepholes = constant_array(4, hidden, hidden), constant_array(3 * hidden)
+    shapes = [(steps, 13, 4 * hidden), (13, hidden), (13, hidden)]
+    module, _ = oracle.agree(
+        [tensor(dt.f32, s) for s in shapes],
+        lambda x, h, c: recurrent.lstm(x, constant(weights), constant(peepholes), h, c),
+        [RNG.standard_normal(s).astype(np.float32) for s in shapes],
+        "zen3,cores=2",
+    )
+    (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
+    verify_func(kernel, LOOPS_SPEC)
+    assert shared_loops(kernel)[0].parent is not kernel.body

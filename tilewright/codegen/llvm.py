@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.codegen.checks import DIVISION_BY_ZERO, Check, KernelChecks, report_where
 from tilewright.codegen.convert import convert
+from tilewright.codegen.forks import fork, task_ir
 from tilewright.codegen.indices import TRUE, Flag, Indices, Iota, Wide
 from tilewright.codegen.integers import is_zero, safe_divisor, zero_where
 from tilewright.codegen.lanes import Reg, literal, memory_type, vector
@@ -23,7 +24,8 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, logical_and, select, sym
 from tilewright.ir.types import BufferType, ScalarType, product
-from tilewright.loops.spec import versions_of
+from tilewright.loops.nest import enclosing_loops, holds_parallel, loop_var
+from tilewright.loops.spec import is_shared_whole, versions_of
 from tilewright.target.target import Target
 
 SCRATCH_ALIGNMENT = 64
@@ -36,6 +38,7 @@ class KernelText:
 
     `symbol` is the kernel and `symbol.task` its form for the thread pool. `scratch` is the memory it needs
     per worker, in bytes; `checks` are the errors it can report, in the order of their numbers (from 1).
+    A kernel that `forks` calls the thread pool itself and has no such form.
     """
 
     symbol: str
@@ -43,29 +46,31 @@ class KernelText:
     checks: tuple[Check, ...]
     scratch: Sym
     parallel: Sym | None
+    forks: bool = False
+
+
+_SLICE = ("ptr %scratch", "i64 %begin", "i64 %end")
 
 
 def kernel_ir(func: Func, target: Target) -> KernelText:
-    """The text of kernel `func`. Its parameters: state, buffers, dims, scratch, and the slice of the
-    parallel loop."""
+    """The text of kernel `func`. Its parameters: state, buffers, dims, scratch, and the slice of the parallel loop; one
+    that forks has the bytes of scratch of a worker and the thread pool instead."""
     return _Kernel(func, target).run()
 
 
 def parallel_extent(func: Func) -> Sym | None:
-    """The extent of the kernel's parallel loop, or of the one whose condition holds; None for a kernel that runs on one
-    thread."""
-    return _parallel_extent(func.body)
+    """The extent of the loop that is all of the kernel and parallel, or of the one whose condition holds; None for a
+    kernel that runs on one thread, or forks."""
+    return _parallel_extent(func.body) if is_shared_whole(func) else None
 
 
-def _parallel_extent(body: Block) -> Sym | None:
-    loops = [op for op in body.ops if op.name == "for" and op.attrs["kind"] == "parallel"]
-    if loops or len(versions_of(body)) == 1:
-        return loops[0].attrs["extent"] if loops else None
+def _parallel_extent(body: Block) -> Sym:
+    if len(versions_of(body)) == 1:
+        (extent,) = (o.attrs["extent"] for o in body.ops if o.name == "for")
+        return extent
     first, second = (op for op in body.ops if op.name == "if")
-    extents = [_parallel_extent(op.blocks[0]) for op in (first, second)]
-    if extents[0] is None or extents[1] is None:
-        return None
-    return select(logical_and(*first.attrs["guard"]), extents[0], extents[1])
+    extents = (_parallel_extent(op.blocks[0]) for op in (first, second))
+    return select(logical_and(*first.attrs["guard"]), *extents)
 
 
 class _Kernel:
@@ -88,58 +93,76 @@ class _Kernel:
         self.scratch = sym(0)
         self.scratch_starts: dict[Op, Sym] = {}
         self.parallel = parallel_extent(func)
+        self.forks = self.parallel is None and any(map(holds_parallel, func.body.ops))
         self.versions = versions_of(func.body)
+        self.parts: list[str] = []
 
     def run(self) -> KernelText:
-        parameters = self._parameters()
+        last = ("ptr %scratch", "i64 %stride", "ptr %pool") if self.forks else _SLICE
+        parameters = [*self._parameters(), *last]
         self._block(self.func.body)
-        self.text.line("ret void")
-        lines = [*self.text.allocas, *self.text.lines]
-        body = "\n".join(
-            [
-                f"define void @{self.func.name}({', '.join(parameters)}) noinline #0 {{",
-                "entry:",
-                *lines,
-                "}",
-                "",
-            ]
-        )
+        body = self._function(self.func.name, parameters)
         attributes = f"attributes #0 = {{ nounwind {self.target.function_attributes} }}\n"
         header = f'target triple = "{self.target.triple}"\n'
-        text = header + self.text.module() + body + self._task() + attributes
-        return KernelText(self.func.name, text, tuple(self.checks.found), self.scratch, self.parallel)
+        tasks = self.parts if self.forks else [task_ir(self.func.name, len(self.func.args), len(self._dims))]
+        text = header + self.text.module() + body + "".join(tasks) + attributes
+        checks = tuple(self.checks.found)
+        return KernelText(self.func.name, text, checks, self.scratch, self.parallel, self.forks)
 
     # Interface
 
+    @property
+    def _dims(self) -> tuple[Sym, ...]:
+        dims: tuple[Sym, ...] = self.func.attrs.get("dims", ())
+        return dims
+
+    def _function(self, symbol: str, parameters: Sequence[str]) -> str:
+        """What was emitted, as a function."""
+        head = f"define void @{symbol}({', '.join(parameters)}) noinline #0 {{"
+        lines = [*self.text.allocas, *self.text.lines, "  ret void"]
+        return "\n".join([head, "entry:", *lines, "}", ""])
+
     def _parameters(self) -> list[str]:
+        """State, buffers and dims, which get their values."""
         shared = {k for pair in self.func.attrs.get("inplace", ()) for k in pair}
         parameters = ["ptr %state"]
         for k, arg in enumerate(self.func.args):
             assert isinstance(arg.type, BufferType)
             parameters.append(f"ptr {'' if k in shared else 'noalias '}%b{k}")
             self.buffers[arg] = Buffer(f"%b{k}", arg.type)
-        for k, dim in enumerate(self.func.attrs.get("dims", ())):
+        for k, dim in enumerate(self._dims):
             parameters.append(f"i64 %d{k}")
             self.indices.bind(dim, Wide(f"%d{k}"))
-        return [*parameters, "ptr %scratch", "i64 %begin", "i64 %end"]
+        return parameters
 
-    def _task(self) -> str:
-        """The form for the thread pool: reads {state, scratch, scratch stride, buffers, dims} from memory."""
-        count = len(self.func.args)
-        lines = []
-        arguments = []
-        kinds = ["ptr"] * 2 + ["i64"] + ["ptr"] * count + ["i64"] * len(self.func.attrs.get("dims", ()))
-        for k, kind in enumerate(kinds):
-            lines.append(f"  %p{k} = getelementptr i64, ptr %args, i64 {k}")
-            lines.append(f"  %f{k} = load {kind}, ptr %p{k}, align 8")
-            arguments.append(f"{kind} %f{k}")
-        lines.append("  %skip = mul nsw i64 %worker, %f2")
-        lines.append("  %own = getelementptr i8, ptr %f1, i64 %skip")
-        call = ", ".join([arguments[0], *arguments[3:], "ptr %own", "i64 %begin", "i64 %end"])
-        head = f"define void @{self.func.name}.task(ptr %args, i64 %begin, i64 %end, i64 %worker) #0 {{"
-        return "\n".join(
-            [head, "entry:", *lines, f"  call void @{self.func.name}({call})", "  ret void", "}", ""]
-        )
+    # Parts of a kernel that threads share
+
+    def _fork(self, loop: Op) -> None:
+        """Make a function of a parallel loop inside of others, and call it through the thread pool."""
+        symbol = f"{self.func.name}.part{len(self.parts) // 2}"
+        around = [loop_var(o) for o in enclosing_loops(loop)]
+        self.parts += self._part(symbol, loop, around)
+        numbers = [self.indices.uniform(v) for v in (*self._dims, *around)]
+        buffers = [f"%b{k}" for k in range(len(self.func.args))]
+        fork(self.text, symbol, buffers, numbers, self.indices.uniform(loop.attrs["extent"]))
+
+    def _part(self, symbol: str, loop: Op, around: Sequence[Sym]) -> list[str]:
+        """The functions of a part: scratch memory from outside of the loop is the first worker's, whose kernel it is;
+        what is allocated in the loop is each worker's own."""
+        part = _Kernel(self.func, self.target)
+        part.text.share(self.text)
+        part.checks = self.checks
+        part.scratch = self.scratch
+        parameters = part._parameters()
+        for k, v in enumerate(around):
+            parameters.append(f"i64 %around{k}")
+            part.indices.bind(v, Wide(f"%around{k}"))
+        for op, start in self.scratch_starts.items():
+            part.buffers[op.result] = replace(self.buffers[op.result], pointer=part._at("%first", start))
+        part._loop(loop, "%begin", "%end", at_least_once=False)
+        self.scratch = part.scratch
+        task = task_ir(symbol, len(self.func.args), len(self._dims) + len(around), sees_first=True)
+        return [part._function(symbol, [*parameters, "ptr %first", *_SLICE]), task]
 
     # Statements
 
@@ -158,7 +181,9 @@ class _Kernel:
 
     def _for(self, op: Op) -> None:
         kind, extent = op.attrs["kind"], op.attrs["extent"]
-        if kind == "parallel" and self.parallel is not None and op.parent in self.versions:
+        if kind == "parallel" and self.forks:
+            self._fork(op)
+        elif kind == "parallel" and self.parallel is not None and op.parent in self.versions:
             self._loop(op, "%begin", "%end", at_least_once=False)
         elif kind == "unroll" and extent.is_const:
             for k in range(extent.value):
@@ -293,7 +318,10 @@ class _Kernel:
             start = self.scratch_starts[op] = self.scratch
             size = product(type.shape) * type.dtype.bytes
             self.scratch = start + (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
-        return self.text.emit(f"getelementptr i8, ptr %scratch, i64 {self.indices.uniform(start)}")
+        return self._at("%scratch", start)
+
+    def _at(self, base: str, start: Sym) -> str:
+        return self.text.emit(f"getelementptr i8, ptr {base}, i64 {self.indices.uniform(start)}")
 
     def _address(self, op: Op, buffer: Buffer) -> Sym:
         found = self.addresses.get(op)

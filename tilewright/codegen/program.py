@@ -44,8 +44,9 @@ class BufferRef:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread), its
-    work in scalar operations, the scratch bytes of a worker, and the errors it can report."""
+    """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread, or one that
+    `forks`, which calls the pool itself), its work in scalar operations, the scratch bytes of a worker, and the errors
+    it can report."""
 
     kernel: str
     buffers: tuple[BufferRef, ...]
@@ -54,6 +55,7 @@ class Step:
     work: Sym
     scratch: Sym = ZERO
     checks: tuple[Check, ...] = ()
+    forks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,9 @@ def kernel_step(
     work = func.attrs.get("work", sym(PARALLEL_WORK))
     parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
     checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
-    return Step(kernel.symbol, tuple(buffers), tuple(dims), parallel, work, scratch, checks)
+    return Step(
+        kernel.symbol, tuple(buffers), tuple(dims), parallel, work, scratch, checks, forks=kernel.forks
+    )
 
 
 def program_ir(program: Program, target: Target, *, profile: bool = False) -> ProgramText:
@@ -185,7 +189,8 @@ def _kernel_declarations(program: Program) -> list[str]:
     lines: dict[str, None] = {}
     for step in program.steps:
         if isinstance(step, Step):
-            kinds = ["ptr"] * (1 + len(step.buffers)) + ["i64"] * len(step.dims) + ["ptr", "i64", "i64"]
+            kinds = ["ptr"] * (1 + len(step.buffers)) + ["i64"] * len(step.dims)
+            kinds += ["ptr", "i64", "ptr" if step.forks else "i64"]
             lines[f"declare void @{step.kernel}({', '.join(kinds)})"] = None
             if step.parallel is not None:
                 lines[f"declare void @{step.kernel}.task(ptr, i64, i64, i64)"] = None
@@ -346,7 +351,9 @@ class _Run(_Function):
 
     def _direct(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
         arguments = [f"ptr {self.state}", *(f"ptr {p}" for p in pointers), *(f"i64 {d}" for d in dims)]
-        arguments += ["ptr %scratch", "i64 0", f"i64 {extent}"]
+        stride = self.indices.uniform(self.program.scratch)
+        last = [f"i64 {stride}", "ptr %pool"] if step.forks else ["i64 0", f"i64 {extent}"]
+        arguments += ["ptr %scratch", *last]
         self.code.line(f"call void @{step.kernel}({', '.join(arguments)})")
 
     def _parallel(

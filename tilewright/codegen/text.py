@@ -22,6 +22,10 @@ class Text:
         self.block = "entry"
         self._names = 0
 
+    def share(self, other: Text) -> None:
+        """Write into the module of `other`, whose globals, declarations and helper functions are then also these."""
+        self.declarations, self.functions, self.globals = other.declarations, other.functions, other.globals
+
     def emit(self, instruction: str) -> str:
         """Append an instruction and return the name of its result."""
         name = self.name()

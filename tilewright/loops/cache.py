@@ -15,9 +15,9 @@ from tilewright.loops.nest import (
     buffer_type,
     describe,
     enclosing_loops,
+    holds_parallel,
     insert_after,
     insert_before,
-    is_loop,
     kind_of,
     names_in,
     nest_of,
@@ -68,7 +68,7 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
     if last.parent is not block or block.ops.index(last) < block.ops.index(first):
         refuse("cache", buffer, f"{describe(last)} does not follow {describe(first)} in the same block")
     scope = block.ops[block.ops.index(first) : block.ops.index(last) + 1]
-    if any(is_loop(op) and kind_of(op) == "parallel" for op in scope):
+    if any(map(holds_parallel, scope)):
         refuse("cache", buffer, "it would be copied beside the parallel loop; cache before parallel")
     found = [a for a in accesses(scope) if a.buffer is buffer]
     if not found:
@@ -128,7 +128,7 @@ def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
         refuse(
             "cache_write", buffer, "it is not certain that all of it is written, and before anything is read"
         )
-    if any(is_loop(op) and kind_of(op) == "parallel" for op in producers):
+    if any(map(holds_parallel, producers)):
         refuse("cache_write", buffer, "the kernel is parallel already; cache_write before that")
     tile = Op("alloc", [], [dense(type.dtype, type.shape, space)]).result
     tile.name = buffer.name

@@ -22,8 +22,10 @@ from tilewright.loops.nest import (
     extent_of,
     fresh_bound,
     fresh_var,
+    holds_parallel,
     insert_at,
     is_loop,
+    kind_of,
     loop_range,
     loop_var,
     names_in,
@@ -81,11 +83,15 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
         refuse(
             STEP, buffer, "it is an argument of the kernel; use cache_write to compute it in a buffer first"
         )
+    if space == "reg" and holds_parallel(loop) and kind_of(loop) != "parallel":
+        refuse(STEP, buffer, f"threads share a loop in {describe(loop)}, and have registers of their own")
     home = block_of(alloc)
     anchor = ancestor_in(loop, home)
     if anchor is None:
         refuse(STEP, buffer, f"it is not allocated outside of {describe(loop)}")
     stages = _producers(buffer, home.ops[: home.ops.index(anchor)])
+    if any(map(holds_parallel, stages)):
+        refuse(STEP, buffer, "its producer is parallel already; fuse_at before that")
     reads = _reads(buffer, loop)
     if buffer in written_buffers(accesses(anchor)):
         refuse(STEP, buffer, f"{describe(anchor)}, which holds the loop, writes it as well")

@@ -76,14 +76,16 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
         for j in 0..n { T(j) }       ->    for i in 0..n { S(i); T(i) }
 
     What stands between them (buffers, their first values) moves before the first. ScheduleError when they are
-    not of the same block, extent and kind, when something between them has to stay there, or when T(i) may
-    touch what S writes (or write what S reads) in a later iteration.
+    not of the same block, extent and kind, when they are parallel, when something between them has to stay there, or
+    when T(i) may touch what S writes (or write what S reads) in a later iteration.
     """
     block = block_of(first)
     if second.parent is not block or block.ops.index(second) <= block.ops.index(first):
         refuse("fuse_siblings", first, f"{describe(second)} does not follow it directly")
     if extent_of(first) != extent_of(second) or kind_of(first) != kind_of(second):
         refuse("fuse_siblings", first, f"{describe(second)} differs in extent or kind")
+    if kind_of(first) == "parallel":
+        refuse("fuse_siblings", first, f"{describe(second)} waits for all threads of the first")
     between = _movable(first, second)
     overlap = _overlap(first, second)
     v = loop_var(first)

@@ -56,6 +56,11 @@ def body_of(op: Op) -> Block:
     return op.blocks[0]
 
 
+def holds_parallel(op: Op) -> bool:
+    """Whether `op` is a loop that threads share, or holds one."""
+    return any(is_loop(o) and kind_of(o) == "parallel" for o in op.walk())
+
+
 def block_of(op: Op) -> Block:
     """The block that holds `op`."""
     assert op.parent is not None, f"{op.name} is in no block"

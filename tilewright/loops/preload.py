@@ -19,6 +19,7 @@ from tilewright.loops.nest import (
     enclosing_loops,
     extent_of,
     fresh_var,
+    holds_parallel,
     insert_before,
     is_inside,
     loop_var,
@@ -61,6 +62,8 @@ def preload(func: Func, load: Op, loops: Sequence[Op]) -> Preloaded:
         refuse(STEP, source, "the loops are not all around the load")
     first = min(loops, key=around.index)
     refuse_in_vector(STEP, source, [*enclosing_loops(first), *loops])
+    if holds_parallel(first):
+        refuse(STEP, source, f"threads share a loop in {describe(first)}, and have registers of their own")
     if not all(extent_of(o).is_const for o in loops):
         refuse(STEP, source, "registers need loops of constant extents")
     inside = {loop_var(o) for o in around[around.index(first) :]} - {loop_var(o) for o in loops}

@@ -99,8 +99,9 @@ def _moves(loop: Op, loops: Sequence[Op], new: Sequence[Op]) -> bool:
 
 def _check_kinds(loops: Sequence[Op], new: Sequence[Op]) -> None:
     for loop in loops:
-        if kind_of(loop) == "parallel" and new[0] is not loop:
-            refuse("reorder", loop, "a parallel loop stays outermost")
+        around, then = (order[: list(order).index(loop)] for order in (loops, new))
+        if kind_of(loop) == "parallel" and set(around) != set(then):
+            refuse("reorder", loop, "no loop moves into a parallel loop or out of it")
         if kind_of(loop) == "vector" and any(
             kind_of(o) != "unroll" for o in new[list(new).index(loop) + 1 :]
         ):

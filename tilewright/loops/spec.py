@@ -9,7 +9,17 @@ from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, logical_and, logical_not
 from tilewright.ir.types import BufferType, ScalarType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
-from tilewright.loops.nest import body_of, enclosing_loops, is_loop, kind_of
+from tilewright.loops.nest import (
+    block_of,
+    body_of,
+    bound_in,
+    enclosing,
+    enclosing_loops,
+    is_loop,
+    kind_of,
+    loop_var,
+    vars_read,
+)
 
 LOOP_KINDS = ("serial", "parallel", "vector", "unroll")
 MAX_LANES = 64
@@ -59,7 +69,7 @@ def _for_rule(op: Op) -> str | None:
         return f"a loop of kind {kind} has a constant extent, not {extent}"
     if kind == "vector":
         return _vector_rule(op, extent.value)
-    return _parallel_rule(op) if kind == "parallel" else None
+    return why_not_shared(op) if kind == "parallel" else None
 
 
 def _vector_rule(op: Op, lanes: int) -> str | None:
@@ -73,15 +83,33 @@ def _vector_rule(op: Op, lanes: int) -> str | None:
     return None
 
 
-def _parallel_rule(op: Op) -> str | None:
-    block = op.parent
-    outermost = block.parent if block else None
-    while isinstance(outermost, Op) and outermost.parent and block in versions_of(outermost.parent):
-        outermost = outermost.parent.parent
-    if block is None or not isinstance(outermost, Func):
-        return "a parallel loop is an outermost one"
-    others = [o.name for o in block.ops if o is not op and o.name != "return"]
-    return f"a parallel loop is alone in its kernel; there is also {', '.join(others)}" if others else None
+def kernel_of(op: Op) -> Func:
+    """The kernel that `op` is in."""
+    around = enclosing(op)
+    func = block_of(around[0] if around else op).parent
+    assert isinstance(func, Func), f"{op.name} is in no kernel"
+    return func
+
+
+def why_not_shared(loop: Op) -> str | None:
+    """Why threads cannot share a loop; None if they can.
+
+    Inside of other loops they share it again in each of their rounds. The variables of these loops, arguments and
+    scratch memory are all that threads may see of what is outside.
+    """
+    for o in enclosing(loop):
+        if is_loop(o) and kind_of(o) != "serial":
+            return f"it is in the {kind_of(o)} loop '{loop_var(o)}'; around a parallel loop all are serial"
+    ops = list(loop.walk())
+    inside = set(ops)
+    for value in (v for o in ops for v in o.operands if v.op is not None and v.op not in inside):
+        if not isinstance(value.type, BufferType):
+            return f"it uses a {value.type} from outside, which other threads do not have"
+        if value.type.space == "reg":
+            return f"it uses registers from outside, '{value.name}', which other threads do not have"
+    given = bound_in(kernel_of(loop).body.ops) - bound_in([loop])
+    used = sorted(v.name for v in given & vars_read([loop]))
+    return f"it uses '{used[0]}' from outside, which other threads do not have" if used else None
 
 
 def _if_rule(op: Op) -> str | None:
@@ -239,6 +267,12 @@ _RULES: dict[str, OpRule] = {
     "bind": _bind_rule,
     "check": _check_rule,
 }
+
+
+def is_shared_whole(func: Func) -> bool:
+    """Whether the kernel, or each of its versions, is one parallel loop and nothing beside it."""
+    bodies = ([o for o in body.ops if o.name != "return"] for body in versions_of(func.body))
+    return all(len(ops) == 1 and is_loop(ops[0]) and kind_of(ops[0]) == "parallel" for ops in bodies)
 
 
 def versions_of(body: Block) -> list[Block]:

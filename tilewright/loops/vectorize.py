@@ -25,6 +25,7 @@ from tilewright.loops.nest import (
     describe,
     extent_of,
     fresh_var,
+    holds_parallel,
     insert_after,
     insert_before,
     is_inside,
@@ -133,6 +134,10 @@ def vectorize_reduction(
     _check_body(loop)
     if within is not loop and not is_inside(loop, within):
         refuse(REDUCTION, loop, f"{describe(within)} is not around it")
+    if holds_parallel(within):
+        refuse(
+            REDUCTION, loop, f"threads share a loop in {describe(within)}, and have registers of their own"
+        )
     before = _accumulations(loop, within)
     _check_lanes_apart(loop, {s.buffer for s in before})
     parts = split(func, loop, lanes, tail)

@@ -6,6 +6,8 @@ they are read.
 
 becomes a loop over tiles of units `j`. All sums of a tile (entries x gates x vectors of units) stay in registers while
 `k` runs; the weights lie in the order in which they are read, those of all gates of a tile's units together.
+
+Threads share the groups of batch entries or, where a step is long enough, the tiles of each step.
 """
 
 from __future__ import annotations
@@ -15,14 +17,21 @@ from dataclasses import dataclass
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import product
 from tilewright.loops.deps import accumulation_of
 from tilewright.loops.lower import Lowered
-from tilewright.loops.nest import block_of, body_of, buffer_type, extent_of, is_loop
+from tilewright.loops.nest import block_of, body_of, buffer_type, extent_of, is_loop, kind_of
 from tilewright.loops.packing import Packing
 from tilewright.loops.vectorize import MAX_LANES
+from tilewright.schedule.parallelize import UNEVEN, unevenness
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.vectors import innermost_loops, vectorize_inner
 from tilewright.target.target import Target
+
+FORK = 1 << 14
+"""Multiplications of a product, for each thread and four times more, from which on threads share the steps: several
+times what it takes to fork, join, and fetch the states that others have computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +43,10 @@ class _Product:
     update: list[Op]
     readers: list[Op]
     weights: Value
+
+    @property
+    def multiplications(self) -> Sym:
+        return product(tuple(extent_of(o) for o in self.update))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +64,48 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
         raise ScheduleError(
             "it has no product with constant weights whose sums are read by a nest over their units"
         )
+    reason = _why_groups(s, products, target)
+    tiles: list[Op] = []
     widths: dict[Value, int] = {}  # units of a tile: one number for all products that read the same weights
-    for product in products:
-        tile = _tile_for(product, target)
-        units = widths.setdefault(product.weights, tile.units)
-        _tile(s, product, _Tile(tile.entries, units))
+    for p in products:
+        tile = _tile_for(p, target)
+        units = widths.setdefault(p.weights, tile.units)
+        tiles.append(_tile(s, p, _Tile(tile.entries, units)))
     for weights, units in widths.items():
         s.pack_argument(weights, Packing(((), (units,), ()), (1, 3, 0, 2)))
+    if reason is None:
+        _share_steps(s, tiles, target)
+    else:
+        s.declined.append(f"steps not shared by more threads: {reason}")
     s.simplify()
     for loop in innermost_loops(s):
         vectorize_inner(s, loop, target)
     s.simplify()
+
+
+def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str | None:
+    """Why threads share groups of entries rather than the tiles of each step; None when they share steps."""
+    threads = max(2, target.cores)
+    mean = sum(p.multiplications.value for p in products) // len(products)
+    if mean < (threads + 4) * FORK:
+        return f"{mean} multiplications at a time are too few for {threads} threads to wait for each other"
+    for loop in [o for o in s.func.body.ops if is_loop(o) and kind_of(o) == "parallel"]:
+        groups = extent_of(loop)
+        if groups.is_const and groups.value > 1 and unevenness(groups.value, threads) <= UNEVEN:
+            return f"they get equal shares of {groups} groups of entries"
+    return None
+
+
+def _share_steps(s: Schedule, tiles: list[Op], target: Target) -> None:
+    """Let threads share tiles of units, one step after the other."""
+    for loop in [o for o in s.func.body.ops if is_loop(o)]:
+        s.serial(loop)
+    threads = max(2, target.cores)
+    for loop in tiles:
+        s.parallel(loop)
+        rounds = extent_of(loop).value
+        if unevenness(rounds, threads) > UNEVEN:
+            s.declined.append(f"{threads} threads do not get equal shares of {rounds} tiles of units")
 
 
 def _products(s: Schedule) -> Iterator[_Product]:
@@ -95,11 +139,11 @@ def _weights(loop: Op, constants: list[Value]) -> Value | None:
     return read[0] if len(read) == 1 and buffer_type(read[0]).rank == 3 else None
 
 
-def _tile_for(product: _Product, target: Target) -> _Tile:
+def _tile_for(p: _Product, target: Target) -> _Tile:
     """As many entries as there are registers for (with one for the weights and one for each entry's state); several
     vectors of units where an addition would wait for the one before."""
-    entries, gates = (extent_of(o).value for o in product.update[:2])
-    units = extent_of(product.update[2])
+    entries, gates = (extent_of(o).value for o in p.update[:2])
+    units = extent_of(p.update[2])
     whole = [n for n in range(1, entries + 1) if entries % n == 0]
     rows = max(n for n in whole if n == 1 or n * gates + n + 1 <= target.vector_registers)
     lanes = target.f32_lanes
@@ -111,19 +155,20 @@ def _tile_for(product: _Product, target: Target) -> _Tile:
     return _Tile(rows, lanes)
 
 
-def _tile(s: Schedule, product: _Product, tile: _Tile) -> None:
-    """Compute the sums of a tile where they are read."""
-    entry, unit = product.readers
+def _tile(s: Schedule, p: _Product, tile: _Tile) -> Op:
+    """Compute the sums of a tile where they are read. Gives the loop over tiles of units."""
+    entry, unit = p.readers
     units = s.split(unit, tile.units)
     entries = s.split(entry, tile.entries)
     s.reorder(units.outer, entries.outer, entries.inner, units.inner)
-    fused = s.fuse_at(product.sums, entries.outer, space="scratch", guard="loads")
+    fused = s.fuse_at(p.sums, entries.outer, space="scratch", guard="loads")
     clear, update = fused.nests
     drain = s.cache(fused.buffer, clear, update).drain
-    entry, gate, unit, term = (fused.copies[o] for o in product.update)
+    entry, gate, unit, term = (fused.copies[o] for o in p.update)
     s.reorder(term, gate, entry, unit)
     for nest in (_perfect_nest(clear), [gate, entry, unit], drain):
         s.vectorize(nest[-1])
         for loop in nest[:-1]:
             s.unroll(loop)
     s.vectorize(units.inner)
+    return units.outer

@@ -20,7 +20,7 @@ from tilewright.loops.merge_axes import merge_axes
 from tilewright.loops.nest import is_loop, loop_var
 from tilewright.loops.pack import Packed, pack, pack_argument
 from tilewright.loops.packing import Packing
-from tilewright.loops.parallel import parallel
+from tilewright.loops.parallel import parallel, serial
 from tilewright.loops.partial_sums import PartialSums, partial_sums
 from tilewright.loops.peel import peel
 from tilewright.loops.prefetch import prefetch
@@ -147,6 +147,9 @@ class Schedule:
 
     def parallel(self, loop: Op) -> Op:
         return self._do(parallel, loop)
+
+    def serial(self, loop: Op) -> Op:
+        return self._do(serial, loop)
 
     def simplify(self, within: Op | None = None) -> None:
         self._note("simplify", () if within is None else (within,), {})
