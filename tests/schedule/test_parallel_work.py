@@ -13,7 +13,7 @@ from tilewright.codegen.llvm import parallel_extent
 from tilewright.codegen.program import PARALLEL_WORK
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
-from tilewright.ir.sym import var
+from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.nest import enclosing_loops, extent_of
 from tilewright.ops import contract, recurrent, reduce, view
@@ -129,3 +129,25 @@ def test_loops_of_unknown_extents_become_one_until_there_are_rounds_enough(shape
 
 def padded(x: Value) -> Value:
     return view.pad(x, before=(0, 0, 1, 1, 0), after=(0, 0, 1, 1, 0))
+
+
+def doubled(x: Value) -> Value:
+    """Each element of an image four times."""
+    n, c, h, w = x.type.shape  # type: ignore[union-attr]
+    rows = view.expand(view.reshape(x, shape=(n, c, h, 1, w, 1)), shape=(n, c, h, 2, w, 2))
+    return view.reshape(rows, shape=(n, c, 2 * h, 2 * w))
+
+
+def test_lines_that_are_enlarged_are_read_without_divisions_by_their_length() -> None:
+    (kernel,) = kernels([tensor(dt.f32, (N, 64, H, W))], doubled, "zen3")
+    height, width = kernel.attrs["dims"][-2:]
+    for op in kernel.body.walk():
+        if op.name in ("load", "store"):
+            divisors = {d for i in op.attrs["idx"] for d in divisors_in(i)}
+            assert not any({height, width} & d.vars for d in divisors)
+    assert parallel_extent(kernel) is not None
+
+
+def divisors_in(e: Sym) -> set[Sym]:
+    own = {e.args[1]} if e.kind in ("floordiv", "mod") else set()
+    return own.union(*map(divisors_in, e.args))
