@@ -44,7 +44,12 @@ CASES = [
     (kernel("x: bool = a[0] < a[1] < a[2]"), 2, 25, "comparisons do not chain"),
     (kernel("x: f32 = n[0]"), 2, 12, "1 indices for i32"),
     (kernel("for i in 1..4 {\n}"), 2, 12, "expected 0: loops start there, found '1'"),
-    (kernel("for i in 0..4 fast {\n}"), 2, 17, "expected '{' or one of parallel, serial, unroll, vector"),
+    (
+        kernel("for i in 0..4 fast {\n}"),
+        2,
+        17,
+        "expected '{' or one of dot, parallel, serial, unroll, vector",
+    ),
     (kernel("for 5 <= i <= 4 in 0..4 {\n}"), 2, 7, "variable 'i' has no value"),
     (kernel("for i in 0..4 {"), 1, 39, "this block is not closed"),
     (kernel("a[0] = a[0 if m < 3 else x]"), 2, 28, "expected a number, found 'x'"),

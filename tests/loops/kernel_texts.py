@@ -37,6 +37,18 @@ kernel @k(x: &f64[3, 10], y: &f64[3]) dims() with {outputs=1} {
 }
 """
 
+GROUPS = """
+kernel @k(a: &u8[4], b: &i8[16, 4], y: &i32[16]) dims() with {outputs=1} {
+  for j in 0..16 {
+    y[j] = 0
+    for g in 0..4 {
+      y[j] += i32(a[g]) * i32(b[j, g])
+    }
+  }
+  return
+}
+"""
+
 HISTOGRAM = """
 kernel @k(x: &i64[10], y: &f64[5]) dims() with {outputs=1} {
   for i in 0..10 {

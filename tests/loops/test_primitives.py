@@ -7,11 +7,12 @@ from textwrap import dedent
 
 import pytest
 
-from tests.loops.kernel_texts import DOUBLE, SUM, SYMBOLIC, TWO_STAGES, buffer, read
+from tests.loops.kernel_texts import DOUBLE, GROUPS, SUM, SYMBOLIC, TWO_STAGES, buffer, read
 from tilewright.ir.core import Func
 from tilewright.ir.text import print_func
 from tilewright.loops.cache import cache, cache_write
 from tilewright.loops.cut import cut
+from tilewright.loops.dot import dot
 from tilewright.loops.fission import fission
 from tilewright.loops.fuse_at import fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
@@ -61,6 +62,18 @@ CASES = {
         for io <= 1 in 0..2 {
           for ii <= 4 in 0..5 {
             y[5*io + ii] = x[5*io + ii] * 2
+          }
+        }
+        """,
+    ),
+    "products in groups inside of a vector": (
+        GROUPS,
+        lambda f: (dot(f, find_loop(f, "g")), vectorize(f, find_loop(f, "j"))),
+        """
+        for j in 0..16 vector {
+          y[j] = 0
+          for g in 0..4 dot {
+            y[j] += i32(a[g]) * i32(b[j, g])
           }
         }
         """,

@@ -23,6 +23,10 @@ def contractions() -> Iterator[Sample]:
         for left, right in pairs:
             a, b = normal(left, dtype), normal(right, dtype, 1)
             yield sample("matmul", [a, b], lambda a=a, b=b: wide(a) @ wide(b), loose=4)
+    for left, right in pairs:
+        for one, other in ((np.uint8, np.int8), (np.int16, np.uint8)):
+            a, b = normal(left, one), normal(right, other, 1)
+            yield sample("matmul_i32", [a, b], lambda a=a, b=b: a.astype(np.int32) @ b.astype(np.int32))
     a, b = normal((2, 4, 3)), normal((2, 5, 4))
     yield sample(
         "matmul", [a, b], lambda: wide(a).swapaxes(1, 2) @ wide(b).swapaxes(1, 2),

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.codegen.checks import DIVISION_BY_ZERO, Check, KernelChecks, report_where
 from tilewright.codegen.convert import convert
+from tilewright.codegen.dots import instruction_for, multiply_in_groups
 from tilewright.codegen.forks import fork, task_ir
 from tilewright.codegen.indices import TRUE, Flag, Indices, Iota, Wide
 from tilewright.codegen.integers import is_zero, safe_divisor, zero_where
@@ -22,8 +23,9 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, logical_and, select, sym
+from tilewright.ir.sym import Sym, affine_in, logical_and, select, sym
 from tilewright.ir.types import BufferType, ScalarType, product
+from tilewright.loops.dot import products_of
 from tilewright.loops.nest import enclosing_loops, holds_parallel, loop_var
 from tilewright.loops.spec import is_shared_whole, versions_of
 from tilewright.target.target import Target
@@ -185,7 +187,9 @@ class _Kernel:
             self._fork(op)
         elif kind == "parallel" and self.parallel is not None and op.parent in self.versions:
             self._loop(op, "%begin", "%end", at_least_once=False)
-        elif kind == "unroll" and extent.is_const:
+        elif kind == "dot" and self._dot(op):
+            pass
+        elif kind in ("unroll", "dot") and extent.is_const:
             for k in range(extent.value):
                 with self.indices.scope(is_block=False):
                     self.indices.bind(op.attrs["var"], k)
@@ -203,6 +207,37 @@ class _Kernel:
         if found is None:
             found = self.vectorizable[op] = why_serial(op) is None
         return found
+
+    def _dot(self, op: Op) -> bool:
+        """Add the products of all rounds by the machine's instruction for it; False where there is none for them."""
+        found, group = products_of(op), op.attrs["extent"].value
+        if isinstance(found, str) or self.lanes == 1 or self.mask is not None:
+            return False
+        loads = (found.left, found.right)
+        buffers = [self.buffers[load.operands[0]] for load in loads]
+        left, right = (buffer.type.dtype for buffer in buffers)
+        instruction = instruction_for(self.target, left, right, group, self.lanes)
+        if instruction is None:
+            return False
+        operands = []
+        with self.indices.scope(is_block=False):
+            self.indices.bind(op.attrs["var"], 0)
+            for load, buffer in zip(loads, buffers, strict=True):
+                address, guard = self._address(load, buffer), self._guard(load)
+                step = affine_in(address, op.attrs["var"])
+                if step is None or step[0] != 1 or guard.lanes is not None or guard.uniform == "false":
+                    return False
+                groups = self.memory.load_groups(
+                    buffer, address, group, self.lanes, guard, load.attrs.get("other", 0)
+                )
+                if groups is None:
+                    return False
+                operands.append(groups)
+            self._load(found.sums)
+            sums = self.text.splat(self.values[found.sums.result], self.lanes)
+            self.values[found.store.operands[0]] = multiply_in_groups(self.text, instruction, sums, *operands)
+            self._store(found.store)
+        return True
 
     def _few(self, op: Op, extent: int) -> None:
         if extent == 1:

@@ -3,7 +3,9 @@ scatters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tilewright.codegen.convert import wrap
 from tilewright.codegen.indices import Affine, Flag, Indices, Number, Wide
@@ -20,6 +22,9 @@ from tilewright.target.target import Target
 
 _SHUFFLED_STRIDES = (2, 3, 4)
 """Strides for which whole vectors are loaded and the wanted lanes picked."""
+
+_WORDS: Mapping[int, DType] = MappingProxyType({2: dt.u16, 4: dt.u32, 8: dt.u64})
+"""Integers by their bytes: groups of smaller ones are moved as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,26 @@ class Memory:
         else:
             raw = self._gather(buffer, where, lanes, guard, other)
         return self.from_memory(raw, dtype)
+
+    def load_groups(
+        self, buffer: Buffer, e: Sym, group: int, lanes: int, guard: Guard, other: float | int = 0
+    ) -> Reg | None:
+        """For each lane the `group` consecutive elements from address `e` on, all in one register: where all lanes read
+        the same group, or each the next one. None for other accesses."""
+        where = self.address(buffer, e)
+        if where.general is not None or buffer.private != 1 or where.stride not in (0, group):
+            return None
+        run = replace(where, stride=1)
+        if where.stride == group:
+            return self._load_run(buffer, run, lanes * group, guard, other)
+        dtype = buffer.type.dtype
+        one = self._load_run(buffer, run, group, guard, other)
+        word = _WORDS.get(group * dtype.bytes)
+        if word is None:
+            return None
+        same = self.text.splat(self.text.reg(word, 1, f"bitcast {one.typed} to {memory_type(word)}"), lanes)
+        count = lanes * group
+        return self.text.reg(dtype, count, f"bitcast {same.typed} to {vector(memory_type(dtype), count)}")
 
     def prefetch(self, buffer: Buffer, e: Sym) -> None:
         """Ask for the cache line of address `e`, into the second level: the first one is to keep what is in use."""

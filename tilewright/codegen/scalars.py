@@ -313,10 +313,10 @@ def horizontal(text: Text, combine: str, x: Reg) -> Reg:
     """All lanes of `x` combined into one: halves onto halves, so the order never depends on the target."""
     while x.lanes > 1:
         half = 1 << (x.lanes - 1).bit_length() - 1
-        low, high = _part(text, x, 0, half), _part(text, x, half, x.lanes - half)
+        low, high = part(text, x, 0, half), part(text, x, half, x.lanes - half)
         if high.lanes < half:
-            rest = _part(text, low, high.lanes, half - high.lanes)
-            low = apply_scalar(text, combine, [_part(text, low, 0, high.lanes), high], x.dtype)
+            rest = part(text, low, high.lanes, half - high.lanes)
+            low = apply_scalar(text, combine, [part(text, low, 0, high.lanes), high], x.dtype)
             return apply_scalar(
                 text, combine, [horizontal(text, combine, low), horizontal(text, combine, rest)], x.dtype
             )
@@ -324,7 +324,7 @@ def horizontal(text: Text, combine: str, x: Reg) -> Reg:
     return x
 
 
-def _part(text: Text, x: Reg, start: int, count: int) -> Reg:
+def part(text: Text, x: Reg, start: int, count: int) -> Reg:
     """`count` lanes of `x` from `start` on."""
     if count == x.lanes:
         return x

@@ -12,14 +12,15 @@ from tilewright.graph.expand import Expand
 from tilewright.graph.factors import LiftFactors
 from tilewright.graph.fold import Fold
 from tilewright.graph.fuse import Fuse
+from tilewright.graph.integer_products import IntegerProducts
 from tilewright.graph.layout import BlockChannels
 from tilewright.graph.side_by_side import MergeProducts
 from tilewright.graph.winograd import Winograd
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
-    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, Expand, LiftFactors, MergeProducts, BlockChannels,
-    Winograd, Fuse,
+    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, LiftFactors, MergeProducts,
+    BlockChannels, Winograd, Fuse,
 )  # fmt: skip
 
 PASSES: dict[str, type] = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
@@ -32,6 +33,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Canonicalize(),
         Fold(),
         Canonicalize(),
+        IntegerProducts(),
         Expand(),
         Canonicalize(),
         Fold(),

@@ -39,7 +39,7 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
     if loop_var(outer) in extent_of(inner).vars:
         refuse("fuse_loops", inner, f"its extent reads '{loop_var(outer)}'")
     for loop in (outer, inner):
-        if kind_of(loop) in ("vector", "unroll"):
+        if kind_of(loop) in ("vector", "unroll", "dot"):
             refuse("fuse_loops", loop, f"it is a {kind_of(loop)} loop already")
     if kind_of(outer) == "parallel":
         check_independent("fuse_loops", inner)

@@ -21,7 +21,7 @@ from tilewright.loops.nest import (
     vars_read,
 )
 
-LOOP_KINDS = ("serial", "parallel", "vector", "unroll")
+LOOP_KINDS = ("serial", "parallel", "vector", "unroll", "dot")
 MAX_LANES = 64
 LOCAL_SPACES = ("scratch", "reg")
 
@@ -65,7 +65,7 @@ def _for_rule(op: Op) -> str | None:
         return f"the extent is an expression, not {extent!r}"
     if kind not in LOOP_KINDS:
         return f"kind '{kind}' is none of {', '.join(LOOP_KINDS)}"
-    if kind in ("vector", "unroll") and not extent.is_const:
+    if kind in ("vector", "unroll", "dot") and not extent.is_const:
         return f"a loop of kind {kind} has a constant extent, not {extent}"
     if kind == "vector":
         return _vector_rule(op, extent.value)
@@ -76,8 +76,8 @@ def _vector_rule(op: Op, lanes: int) -> str | None:
     if not 1 <= lanes <= MAX_LANES:
         return f"a vector loop has 1 to {MAX_LANES} lanes, not {lanes}"
     for inner in body_of(op).walk():
-        if is_loop(inner) and kind_of(inner) != "unroll":
-            return f"a vector loop holds no loops but unrolled ones, not '{inner.attrs['var']}'"
+        if is_loop(inner) and kind_of(inner) not in ("unroll", "dot"):
+            return f"a vector loop holds no loops but unrolled ones and dots, not '{inner.attrs['var']}'"
         if inner.name in ("alloc", "lanes_reduce"):
             return f"a vector loop holds no {inner.name}"
     return None

@@ -106,7 +106,7 @@ def _check(loop: Op, factor: int, tail: str) -> None:
         refuse("split", loop, f"the factor is {factor}, it must be at least 1")
     if tail not in TAILS:
         refuse("split", loop, f"tail '{tail}' is none of {', '.join(TAILS)}")
-    if kind_of(loop) in ("vector", "unroll"):
+    if kind_of(loop) in ("vector", "unroll", "dot"):
         refuse("split", loop, f"it is a {kind_of(loop)} loop already; split it before that")
     if tail == "overlap":
         least = extent_of(loop).bounds[0]

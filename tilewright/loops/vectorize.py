@@ -78,7 +78,7 @@ def _check_lanes(loop: Op, lanes: int | None) -> None:
 
 def _check_body(loop: Op) -> None:
     for op in body_of(loop).walk():
-        if is_loop(op) and kind_of(op) != "unroll":
+        if is_loop(op) and kind_of(op) not in ("unroll", "dot"):
             refuse("vectorize", loop, f"{describe(op)} is inside of it; unroll it or move it out")
         if op.name in ("alloc", "lanes_reduce"):
             refuse("vectorize", loop, f"there is an '{op.name}' inside of it")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.define import Compute, compute, primitive
 from tilewright.ops.shape import (
@@ -32,6 +34,29 @@ def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool =
     a is [..., m, k] ([..., k, m] with `transpose_a`), b is [..., k, n] ([..., n, k] with `transpose_b`).
     """
     require_same_dtype(a, b)
+    return _matrix_product(a, b, transpose_a, transpose_b, widened_product, a.dtype)
+
+
+@primitive
+def matmul_i32(a: Array, b: Array) -> Compute:
+    """Matrix products of integers of up to 16 bits, each operand of its own dtype, in i32 (modulo 2^32).
+
+    a is [..., m, k], b is [..., k, n], with NumPy broadcasting over the leading axes.
+    """
+    for x, what in ((a, "the left operand"), (b, "the right operand")):
+        if not x.dtype.is_int or x.dtype.bits > 16:
+            raise ValueError(f"{what} must be an integer of up to 16 bits, not {x.dtype}")
+    return _matrix_product(a, b, False, False, lambda x, y: x.cast(dt.i32) * y.cast(dt.i32), dt.i32)
+
+
+def _matrix_product(
+    a: Array,
+    b: Array,
+    transpose_a: bool,
+    transpose_b: bool,
+    multiply: Callable[[Scalar, Scalar], Scalar],
+    dtype: DType,
+) -> Compute:
     for x, what in ((a, "the left operand"), (b, "the right operand")):
         if x.rank < 2:
             raise ValueError(f"{what} must have 2 axes or more, not {x.rank}")
@@ -45,10 +70,10 @@ def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool =
         (k,) = r
         left = a.at((*outer, k, row) if transpose_a else (*outer, row, k))
         right = b.at((*outer, column, k) if transpose_b else (*outer, k, column))
-        return widened_product(left, right)
+        return multiply(left, right)
 
     inner = ka if ka.is_const else kb
-    return compute([a, b], [*batch, m, n], body, reduce=[inner], combine="add", dtype=a.dtype)
+    return compute([a, b], [*batch, m, n], body, reduce=[inner], combine="add", dtype=dtype)
 
 
 def checked_groups(channels: Sym, per_group: Sym, filters: Sym, groups: int) -> Sym:

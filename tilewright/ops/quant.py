@@ -60,9 +60,9 @@ def dynamic_quantize_linear(x: Value) -> tuple[Value, Value, Value]:
     return quantize_linear(x, scale, zero_point, dtype=dt.u8), scale, zero_point
 
 
-@op
+@op(keep=True)
 def matmul_integer(a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
-    """(a - a_zero) @ (b - b_zero) in i32."""
+    """(a - a_zero) @ (b - b_zero) in i32; zero points broadcast and are the same along the axis that is summed over."""
     return matmul(_centred(a, a_zero), _centred(b, b_zero))
 
 

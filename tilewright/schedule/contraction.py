@@ -12,15 +12,16 @@ them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.loops.nest import extent_of
+from tilewright.loops.nest import buffer_type, extent_of
 from tilewright.schedule.blocked import blocking_of, tile_in_blocks
 from tilewright.schedule.describe import describe
+from tilewright.schedule.dots import group_of_products
 from tilewright.schedule.model import Decision, choose, why_not_cut
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.parallelize import parallelize_outer
@@ -65,7 +66,10 @@ def tile_contraction(
     axis_of = axes_read(loops, accumulator)
     roles = assign_roles(stage, loops, accumulator, axis_of)
     constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    group = group_of_products(s, stage, roles, axis_of, constants, target)
     shape = describe(stage, roles, axis_of, constants)
+    if group is not None:
+        shape = replace(shape, uncut="groups of integers are multiplied in tiles of the whole depth")
     if decision is None:
         choice = choose(shape, target)
         decision = choice.decision
@@ -84,15 +88,16 @@ def tile_contraction(
         around, inner[0] = [whole.outer], whole.inner
     s.reorder(*around, *inner)
     costly = any(op.name in COSTLY for op in inner[-1].walk())
-    deep = is_deep(stage.reduce)
+    deep = buffer_type(accumulator).dtype.is_float and is_deep(stage.reduce)
     fused = s.fuse_at(accumulator, around[-1], space="scratch" if costly or deep else "reg", guard="loads")
-    nests = _tile_nests(s, stage, roles, tile, axis_of, fused.copies)
+    nests = _tile_nests(s, stage, roles, tile, axis_of, fused.copies, group)
     update = nests[1]
     drain = [_in_registers(s, fused.buffer, nests, tile)] if costly and not deep else []
     summing = [*update.outer, *update.tile]
-    pack_constants(s, [summing])
+    pack_constants(s, [[*summing, *update.group]])
     depth = [o for o in update.outer if o not in around and extent_of(o) != 1]
-    pack_columns(s, [summing], depth, around[: len(around) - len(row_tile)], row_tile)
+    if not update.group:
+        pack_columns(s, [summing], depth, around[: len(around) - len(row_tile)], row_tile)
     s.simplify()
     for nest in (*nests, *drain):
         _mark_tile(s, nest)
@@ -107,10 +112,12 @@ def tile_contraction(
 
 @dataclass(eq=False)
 class Nest:
-    """A nest on the register tile: loops around (reductions among them), and the tile's own, vector last."""
+    """A nest on the register tile: loops around (reductions among them), and the tile's own, vector last. Inside of
+    that may be the loop over a group of products that are added at once."""
 
     outer: list[Op]
     tile: list[Op]
+    group: list[Op] = field(default_factory=list)
 
 
 def _outer_order(
@@ -160,15 +167,23 @@ def _tile_loops(s: Schedule, roles: Roles, tile: Tile) -> tuple[list[Op], list[O
 
 
 def _tile_nests(
-    s: Schedule, stage: Stage, roles: Roles, tile: Tile, axis_of: dict[Op, int], copies: dict[Op, Op]
+    s: Schedule,
+    stage: Stage,
+    roles: Roles,
+    tile: Tile,
+    axis_of: dict[Op, int],
+    copies: dict[Op, Op],
+    group: Op | None,
 ) -> tuple[Nest, Nest]:
-    """Separate clearing from summing, and bring the reduction loops outside of the tile's."""
+    """Separate clearing from summing, and bring the reduction loops (but for that of a `group`) outside of the
+    tile's."""
     reduce = [copies[o] for o in stage.reduce]
     if not reduce:
         raise ScheduleError("it sums over no axis")
     parts = separate_sums(s, stage, copies)
     nests = []
-    for loops, summing in ((parts.before, []), (parts.after, reduce)):
+    groups = [] if group is None else [copies[group]]
+    for loops, summing, inmost in ((parts.before, [], []), (parts.after, reduce, groups)):
         inner = [loops[axis_of[o]] for o in (roles.row, roles.block) if o is not None]
         vector = loops[axis_of[roles.vector]]
         around = [o for o in loops if o not in (*inner, vector)]
@@ -176,8 +191,8 @@ def _tile_nests(
             within = s.split(vector, tile.lanes)
             inner.append(within.outer)
             vector = within.inner
-        nest = Nest([*around, *summing], [*inner, vector])
-        s.reorder(*nest.outer, *nest.tile)
+        nest = Nest([*around, *summing], [*inner, vector], inmost)
+        s.reorder(*nest.outer, *nest.tile, *nest.group)
         nests.append(nest)
     return nests[0], nests[1]
 
@@ -202,6 +217,8 @@ def _tile_nest(s: Schedule, loops: list[Op], tile: Tile) -> Nest:
 def _mark_tile(s: Schedule, nest: Nest, *, unrolled: bool = True) -> None:
     """The innermost loop becomes a vector, the tile's others are written out; loops of one round are gone."""
     *others, vector = nest.tile
+    for loop in nest.group:
+        s.dot(loop)
     if vector.parent is not None:
         s.vectorize(vector)
     for loop in others:

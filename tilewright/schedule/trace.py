@@ -13,6 +13,7 @@ from tilewright.loops.cache import Cached, cache, cache_write
 from tilewright.loops.clamp import clamp
 from tilewright.loops.compute_in import compute_in
 from tilewright.loops.cut import cut
+from tilewright.loops.dot import dot
 from tilewright.loops.fission import Fission, fission
 from tilewright.loops.fuse_at import Fused, fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
@@ -141,6 +142,9 @@ class Schedule:
     def cut(self, loop: Op, position: Sym) -> tuple[Op, Op]:
         result: tuple[Op, Op] = self._do(cut, loop, position=position)
         return result
+
+    def dot(self, loop: Op) -> Op:
+        return self._do(dot, loop)
 
     def skip_neutral(self, loop: Op) -> None:
         self._do(skip_neutral, loop)

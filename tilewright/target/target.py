@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.dtype import DType
+from tilewright.target.dots import Dot, dots_of
 
 
 class TargetError(TilewrightError):
@@ -100,6 +101,11 @@ class Target:
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register."""
         return max(1, self.vector_bits // (8 * dtype.bytes))
+
+    @property
+    def dots(self) -> tuple[Dot, ...]:
+        """Instructions that multiply small integers in groups, the fastest first."""
+        return dots_of(self.arch, self.features)
 
     @property
     def feature_text(self) -> str:

@@ -23,7 +23,7 @@ QUOTED = STATEMENTS | {"constant", "loc", "strides", "offset"}
 RESERVED = STATEMENTS | {"true", "false", "none", "inf", "nan", "else", "constant"}
 """What no value is called."""
 
-KINDS = frozenset({"serial", "parallel", "vector", "unroll"})
+KINDS = frozenset({"serial", "parallel", "vector", "unroll", "dot"})
 
 COMPARISON, SUM, PRODUCT, PRIMARY = range(1, 5)
 INFIX: dict[str, tuple[str, int]] = {

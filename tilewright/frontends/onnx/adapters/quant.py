@@ -103,13 +103,20 @@ def _centred(x: Value, zero: Value) -> Value:
 def matmul_integer(node: Node) -> Value:
     a_zero = _for_rows(_zero(node, 2, node.dtype(0)))
     b_zero = _for_columns(_zero(node, 3, node.dtype(1)))
-    return matrix_product(_centred(node.input(0), a_zero), _centred(node.input(1), b_zero))
+    return _integer_product(node.input(0), node.input(1), a_zero, b_zero)
+
+
+def _integer_product(a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
+    """(a - a_zero) @ (b - b_zero) in i32, of matrices, vectors or stacks of matrices."""
+    if min(len(shape_of(a)), len(shape_of(b))) < 2:
+        return matrix_product(_centred(a, a_zero), _centred(b, b_zero))
+    return quant.matmul_integer(a, b, a_zero, b_zero)
 
 
 @adapter("QLinearMatMul", since=10)
 def qlinear_matmul(node: Node) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(k) for k in range(8))
-    sums = matrix_product(_centred(a, _for_rows(a_zero)), _centred(b, _for_columns(b_zero)))
+    sums = _integer_product(a, b, _for_rows(a_zero), _for_columns(b_zero))
     scales = ew.mul(_single(_for_rows(a_scale)), _single(_for_columns(b_scale)))
     factor = ew.div(scales, _single(_for_rows(y_scale)))
     return quant.requantize(sums, factor, _for_rows(y_zero), dtype=node.dtype(7))

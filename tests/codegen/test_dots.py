@@ -1,0 +1,67 @@
+"""Products of bytes by the machine's instructions for groups: machine code against int64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright
+from tilewright.target.host import host_target
+from tilewright.target.named import parse_target
+
+RNG = np.random.default_rng(9)
+MACHINES = ("host", "x86-64-v3", "zen3", "x86-64-v4", "cascadelake")
+TYPES = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
+
+
+def integers(dtype, *shape):
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def skip_unless_it_runs(machine: str) -> None:
+    missing = set(parse_target(machine).features) - set(host_target().features)
+    if missing:
+        pytest.skip(f"this machine lacks {', '.join(sorted(missing))}")
+
+
+def product(a, b, a_zero, b_zero, rows=None):
+    """A model of MatMulInteger with constant b."""
+    constants = {"b": b, "a_zero": a_zero, "b_zero": b_zero}
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["a", "b", "a_zero", "b_zero"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("a", TYPES[a.dtype.type], [rows or a.shape[0], a.shape[1]])],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
+        [numpy_helper.from_array(x, name) for name, x in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("shape", [(1, 64, 48), (19, 32, 70), (6, 16, 4), (3, 10, 5)], ids=str)
+@pytest.mark.parametrize("right", TYPES)
+@pytest.mark.parametrize("left", TYPES)
+def test_products_are_exact(left, right, shape, machine):
+    skip_unless_it_runs(machine)
+    m, k, n = shape
+    a, b = integers(left, m, k), integers(right, k, n)
+    a[0], b[:, 0] = np.iinfo(left).max, np.iinfo(right).min
+    a_zero, b_zero = np.array(100, left), integers(right, n)
+    for rows in (None, "rows"):
+        model = product(a, b, a_zero, b_zero, rows)
+        (found,) = tilewright.compile(model, threads=1, cache=False, target=machine)(a)
+        wide = a.astype(np.int64) - 100, b.astype(np.int64) - b_zero
+        np.testing.assert_array_equal(found, wide[0] @ wide[1])
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_sums_do_not_saturate(machine):
+    """Neither those of a pair of products at 16 bits, nor those of a group."""
+    skip_unless_it_runs(machine)
+    a, b = np.full((4, 256), 255, np.uint8), np.full((256, 32), -128, np.int8)
+    b[:, ::2] = 127
+    model = product(a, b, np.uint8(0), np.int8(0))
+    (found,) = tilewright.compile(model, threads=1, cache=False, target=machine)(a)
+    np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))

@@ -1,0 +1,96 @@
+"""Products of bytes in the dtypes that a machine multiplies in groups: exact, whatever the zero points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.graph.programs import program
+from tilewright.graph.integer_products import IntegerProducts
+from tilewright.graph.pipeline import default_passes
+from tilewright.ir.core import Module
+from tilewright.ir.dtype import from_numpy
+from tilewright.ir.passes import PassContext, run_passes
+from tilewright.ir.types import tensor
+from tilewright.ops.define import constant
+from tilewright.ops.interp import evaluate_func
+from tilewright.ops.quant import matmul_integer
+from tilewright.options import Options
+from tilewright.target.named import parse_target
+
+RNG = np.random.default_rng(11)
+MACHINES = ("zen3", "x86-64-v4", "cascadelake", "neoverse-n1", "aarch64-neon")
+BYTES = {"u8": np.uint8, "i8": np.int8}
+ZEROS = {
+    "none": (0, 0),
+    "of the rows": (77, 0),
+    "of both": (77, 5),
+    "extremes": (127, 127),
+    "of each row and column": (RNG.integers(0, 128, (6, 1)), RNG.integers(0, 128, (10,))),
+}
+
+
+def integers(dtype, *shape):
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def product(a, b, a_zero, b_zero) -> Module:
+    return program(
+        lambda x: matmul_integer(x, constant(b), constant(a_zero), constant(b_zero)),
+        tensor(from_numpy(a.dtype), a.shape),
+    )
+
+
+def lowered(module: Module, machine: str) -> PassContext:
+    target = parse_target(machine)
+    ctx = PassContext(target, Options())
+    run_passes(module, default_passes(target, Options()), ctx)
+    return ctx
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("zeros", ZEROS)
+@pytest.mark.parametrize("right", BYTES)
+@pytest.mark.parametrize("left", BYTES)
+def test_sums_are_exact(left, right, zeros, machine):
+    a, b = integers(BYTES[left], 6, 16), integers(BYTES[right], 16, 10)
+    a[0], b[:, 0] = np.iinfo(a.dtype).max, np.iinfo(b.dtype).min
+    a_zero, b_zero = (np.asarray(z).astype(x.dtype) for z, x in zip(ZEROS[zeros], (a, b), strict=True))
+    module = product(a, b, a_zero, b_zero)
+    lowered(module, machine)
+    names = [op.name for op in module.main.body.ops]
+    assert ("matmul_i32" in names) == (machine != "aarch64-neon")  # which multiplies no groups
+    (found,) = evaluate_func(module.main, module, [a])
+    wide = [x.astype(np.int64) for x in (a, a_zero, b, b_zero)]
+    np.testing.assert_array_equal(found, (wide[0] - wide[1]) @ (wide[2] - wide[3]))
+
+
+def test_centred_weights_that_fit_a_byte_need_no_sums_of_rows():
+    a, b = integers(np.uint8, 6, 16), RNG.integers(70, 190, (16, 10)).astype(np.uint8)
+    module = product(a, b, np.uint8(0), np.uint8(128))
+    lowered(module, "cascadelake")
+    assert [op.name for op in module.main.body.ops if op.name not in ("constant", "return")] == ["matmul_i32"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "depth", "known", "reason"),
+    [
+        ("aarch64-neon", 16, True, "multiplies no groups"),
+        ("cascadelake", 18, True, "18 products are no multiple of the groups of 4"),
+        ("cascadelake", 16, False, "are not known when compiling"),
+    ],
+)
+def test_products_that_stay_say_why(machine, depth, known, reason):
+    a, b = integers(np.uint8, 6, depth), integers(np.int8, depth, 10)
+    if known:
+        module = product(a, b, np.uint8(3), np.int8(0))
+    else:
+        module = program(
+            lambda x: matmul_integer(x, x, constant(np.uint8(3)), constant(np.uint8(0))),
+            tensor(from_numpy(a.dtype), (16, 16)),
+        )
+    ctx = PassContext(parse_target(machine), Options())
+    run_passes(module, [IntegerProducts()], ctx)
+    assert any(reason in r.message and not r.applied for r in ctx.remarks)
+    assert "matmul_integer" in [op.name for op in module.main.body.ops]

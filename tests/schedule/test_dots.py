@@ -1,0 +1,131 @@
+"""Products of bytes in groups: the schedule's program, and machine code that this machine can run, against int64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.schedule.scheduling import build, run
+from tilewright.asm.parse import parse_assembly
+from tilewright.asm.report import LoopReport, report_assembly
+from tilewright.codegen.emit import assembly
+from tilewright.codegen.llvm import kernel_ir
+from tilewright.compiler import lower_graph
+from tilewright.ir.core import Func, Module
+from tilewright.ir.dtype import from_numpy
+from tilewright.ir.passes import PassContext
+from tilewright.ir.sym import sym, var
+from tilewright.ir.types import BufferType, TensorType
+from tilewright.loops.nest import extent_of, is_loop, kind_of, loop_var
+from tilewright.ops.define import constant
+from tilewright.ops.quant import matmul_integer
+from tilewright.options import Options
+from tilewright.schedule.kernels import schedule_regions
+from tilewright.target.named import parse_target
+
+RNG = np.random.default_rng(7)
+INSTRUCTIONS = {
+    "cascadelake": "vpdpbusd",
+    "x86-64-v4": "vpmaddwd",
+    "zen3": "vpmaddwd",
+    "x86-64-v3": "vpmaddwd",
+    "neoverse-n1": "sdot",
+}
+SHAPES = [(1, 16, 16), (1, 64, 96), (7, 12, 16), (13, 24, 48), (5, 8, 33), (6, 8, 4), (6, 8, 1), (30, 40, 20)]
+
+
+def integers(dtype, *shape):
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def scheduled(a: np.ndarray, b: np.ndarray, machine: str, rows: bool = True) -> tuple[Module, PassContext]:
+    """The kernels of (a - 7) @ (b - 3) with constant b; without `rows` the number of rows is not known."""
+    shape = tuple(map(sym, a.shape)) if rows else (var("rows", 1), sym(a.shape[1]))
+
+    def body(x):
+        return matmul_integer(x, constant(b), constant(a.dtype.type(7)), constant(b.dtype.type(3)))
+
+    module = build([TensorType(from_numpy(a.dtype), shape)], body)
+    ctx = PassContext(parse_target(machine), Options())
+    lower_graph(module, ctx, Options())
+    schedule_regions(module, ctx.target, ctx.remarks)
+    return module, ctx
+
+
+def dots(module: Module) -> Iterator[tuple[Func, list]]:
+    """The loops of kind `dot`, each with the loops around it up to the one that runs over groups."""
+    for func in module.funcs.values():
+        if func.level != "loops":
+            continue
+        for op in func.body.walk():
+            if is_loop(op) and kind_of(op) == "dot":
+                around = [op]
+                while kind_of(around[-1]) != "serial":
+                    around.append(around[-1].parent.parent)
+                yield func, around
+
+
+@pytest.mark.parametrize("machine", INSTRUCTIONS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_program_means_the_product(shape, machine):
+    m, k, n = shape
+    for left, right, rows in ((np.uint8, np.int8, True), (np.int8, np.uint8, False)):
+        a, b = integers(left, m, k), integers(right, k, n)
+        module, _ = scheduled(a, b, machine, rows)
+        assert any(dots(module)) == (n > 1)
+        (found,) = run(module, [a])
+        np.testing.assert_array_equal(found, (a.astype(np.int64) - 7) @ (b.astype(np.int64) - 3))
+
+
+@pytest.mark.parametrize("machine", INSTRUCTIONS)
+def test_weights_lie_in_groups_of_the_depth(machine):
+    module, ctx = scheduled(integers(np.uint8, 9, 64), integers(np.int8, 64, 64), machine)
+    group = ctx.target.dots[0].group
+    ((_, loops),) = dots(module)
+    assert extent_of(loops[0]) == group
+    (right,) = [
+        op
+        for op in loops[0].walk()
+        if op.name == "load"
+        and {loop_var(o) for o in loops[:2]} <= op.attrs["idx"][-2].vars | op.attrs["idx"][-1].vars
+    ]
+    type = right.operands[0].type
+    assert isinstance(type, BufferType)
+    assert type.shape[-1] == group and type.dtype is ctx.target.dots[0].right
+    assert right.attrs["idx"][-1] is loop_var(loops[0])
+    assert "guard" not in right.attrs
+
+
+def machine_loops(machine: str, m: int, k: int, n: int) -> list[tuple[int, LoopReport, int]]:
+    """Innermost loops of products: multiplications that the program asks for, the report, and those in the code."""
+    module, ctx = scheduled(integers(np.uint8, m, k), integers(np.int8, k, n), machine)
+    found = []
+    for func, loops in dots(module):
+        text = assembly(kernel_ir(func, ctx.target).text, ctx.target, comments=True)
+        report = next(r for r in report_assembly(text, ctx.target) if r.name == func.name)
+        blocks = {block.label: block for f in parse_assembly(text) for block in f.blocks}
+        vectors = 1
+        for loop in loops[1:-1]:
+            lanes = ctx.target.vector_bits // 32 if kind_of(loop) == "vector" else 1
+            vectors *= -(-extent_of(loop).value // lanes)
+        name = str(loop_var(loops[-1]))
+        for loop in report.loops:
+            if loop.name == name and loop.innermost:
+                mnemonics = [i.mnemonic for i in blocks[loop.label].instructions]
+                found.append((vectors, loop, mnemonics.count(INSTRUCTIONS[machine])))
+    return found
+
+
+@pytest.mark.parametrize("machine", INSTRUCTIONS)
+@pytest.mark.parametrize("shape", [(128, 768, 768), (1, 256, 512)], ids=str)
+def test_the_inner_loop_holds_what_its_tile_says(shape, machine):
+    loops = machine_loops(machine, *shape)
+    assert loops
+    for vectors, loop, count in loops:
+        effects = loop.effects
+        assert count == vectors
+        assert (effects.spills, effects.stores, effects.calls, effects.branches) == (0, 0, 0, 1)
+        assert max(loop.widths) == parse_target(machine).vector_bits
