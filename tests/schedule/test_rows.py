@@ -92,3 +92,24 @@ def test_sums_along_memory_and_over_outer_axes_copy_nothing(shape: tuple[int, ..
         lanes = [o for o in kernel.body.walk() if o.name == "lanes_reduce"]
         assert len(lanes) == 1
         assert len([o for o in loops_in(kernel.body) if o in enclosing_loops(lanes[0])]) == 1
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("rows", [1, 37])
+def test_reductions_of_a_whole_tensor_run_in_vectors_beside_what_follows_them(
+    rows: int, keepdims: bool
+) -> None:
+    def scales(x: Value, factors: Value) -> tuple[Value, Value]:
+        high, low = (f(x, axes=(0, 1), keepdims=keepdims) for f in (reduce.reduce_max, reduce.reduce_min))
+        return ew.mul(ew.sub(high, low), factors), ew.add(high, low)
+
+    arrays = [RNG.standard_normal(s).astype(np.float32) for s in ((rows, 384), (48,))]
+    module, _ = oracle.agree([tensor(dt.f32, a.shape) for a in arrays], scales, arrays)
+    innermost = [
+        o
+        for f in module.funcs.values()
+        if f.level == "loops"
+        for o in loops_in(f.body)
+        if not any(c.name == "for" for c in body_of(o).ops)
+    ]
+    assert len(innermost) >= 3 and all(kind_of(o) == "vector" for o in innermost if extent_of(o) != 1)

@@ -72,14 +72,16 @@ def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:
 
 
 def _shared_axes(lowered: Lowered) -> int:
-    """How many leading axes all stages have in common."""
+    """How many leading axes all stages have in common; none are needed where all reductions are of a whole tensor, one
+    row, and the other stages work on what comes out of it."""
     rows = [[extent_of(o) for o in st.axes] for st in lowered.stages]
     reduced = [len(st.axes) for st in lowered.stages if st.kind == "reduce"]
     shared = 0
     while shared < min(map(len, rows)) and all(r[shared] == rows[0][shared] for r in rows):
         shared += 1
     shared = min([shared, *reduced])
-    if not shared and any(rows):
+    one_row = all(extent_of(o) == 1 for st in lowered.stages if st.kind == "reduce" for o in st.axes)
+    if not shared and any(rows) and not one_row:
         raise ScheduleError("the stages share no leading axis")
     return shared
 
