@@ -1,9 +1,11 @@
 """Calibrates the cost model of contractions on this machine, which should be idle.
 
-python -m bench.calibrate compile OBJECTS --target host      kernels under every decision; can be interrupted
-python -m bench.calibrate measure OBJECTS OUT.json           their times; again adds passes and keeps the least
-python -m bench.calibrate fit cascadelake cascadelake-avx2   shares by least squares on half of the layers; the mean
-python -m bench.calibrate report cascadelake                 regret and rank correlation on the other half
+python -m bench.calibrate compile OBJECTS --target cascadelake     kernels under every decision; can be interrupted
+python -m bench.calibrate measure OBJECTS --target cascadelake     their times; again adds passes and keeps the least
+python -m bench.calibrate fit cascadelake cascadelake-avx2         least squares on half of the layers; the mean
+python -m bench.calibrate report cascadelake                       regret and rank correlation on the others
+
+With `--judged`, of the layers that were drawn to judge the model rather than of those that it is calibrated on.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ import ctypes
 import json
 import pickle
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from llvmlite import binding
 
-from bench.calibration.shapes import SHAPES, Conv, Matmul
+from bench.calibration.shapes import SHAPES, Conv, Layer, Matmul, judged
 from tilewright.codegen.emit import compile_ir
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.graph.fuse import Fuse
@@ -36,7 +38,7 @@ from tilewright.ops.define import constant
 from tilewright.schedule.blocks import Blocks
 from tilewright.schedule.contraction import schedule_contraction
 from tilewright.schedule.describe import describe
-from tilewright.schedule.model import SHARES, Counts, Decision, candidates, count, cycles
+from tilewright.schedule.model import SHARES, Counts, Decision, candidates, choose, count, cycles
 from tilewright.schedule.roles import assign_roles, axes_read, one_nest
 from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.schedule.trace import Schedule
@@ -54,7 +56,7 @@ GOOD = 1.3  # times the best: decisions up to this weigh double in the fit
 # Kernels
 
 
-def kernel_of(layer: Matmul | Conv) -> Lowered:
+def kernel_of(layer: Layer) -> Lowered:
     """The kernel of a layer before any decision."""
     module = Module()
     space = 1 if isinstance(layer, Conv) and layer.kernel == layer.stride == 1 else 2
@@ -135,19 +137,25 @@ def compile_kernel(lowered: Lowered, decision: Decision, target: Target) -> Comp
     return Compiled(compile_ir(text.text, target), sizes, int(text.scratch.value), weights, rounds)
 
 
-def compile_all(folder: Path, target: Target) -> None:
-    """Write a file of kernels for each layer that has none yet."""
+def compile_all(layers: Sequence[Layer], folder: Path, target: Target) -> None:
+    """Write a file of kernels for each layer, or add the decisions that it lacks to it."""
     folder.mkdir(parents=True, exist_ok=True)
-    for layer in SHAPES:
-        path = folder / f"{layer}.pickle".replace(">", "")
-        if path.exists():
-            continue
+    for layer in layers:
+        path = file_of(layer, folder)
         lowered = kernel_of(layer)
         shape = shape_of(lowered)
-        made = {text_of(d): compile_kernel(lowered, d, target) for d in candidates(shape, target)}
-        found = {text: kernel for text, kernel in made.items() if kernel is not None}
-        path.write_bytes(pickle.dumps((str(layer), asdict(shape), found)))
-        print(layer, len(found), flush=True)
+        found: dict[str, Compiled | None] = pickle.loads(path.read_bytes())[1] if path.exists() else {}
+        lacking = {text_of(d): d for d in (*candidates(shape, target), choose(shape, target).decision)}
+        lacking = {text: d for text, d in lacking.items() if text not in found}
+        if lacking:
+            found |= {text: compile_kernel(lowered, d, target) for text, d in lacking.items()}
+            path.write_bytes(pickle.dumps((asdict(shape), found)))
+            print(layer, f"{len(lacking)} of {len(found)} are new", flush=True)
+
+
+def file_of(layer: Layer, folder: Path) -> Path:
+    """Where the kernels of a layer lie."""
+    return folder / f"{layer}.pickle".replace(">", "")
 
 
 def text_of(decision: Decision) -> str:
@@ -214,29 +222,35 @@ class Kernel:
         return time.perf_counter() - start
 
 
-def measure_all(folder: Path, out: Path, seconds: float, passes: int) -> None:
-    """Time layers for so many seconds, those with the fewest passes first."""
+def measure_all(layers: Sequence[Layer], folder: Path, out: Path, seconds: float, passes: int) -> None:
+    """Time layers for so many seconds, those with the fewest passes first. A layer with a decision that has no time
+    yet begins anew: only times of the same passes are compared."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     end = time.monotonic() + seconds
     entries = {e["name"]: e for e in (json.loads(out.read_text()) if out.exists() else [])}
     memory = Memory()
-    files = {f"{layer}": folder / f"{layer}.pickle".replace(">", "") for layer in SHAPES}
-    for name in sorted(files, key=lambda n: entries.get(n, {}).get("passes", 0)):
-        before = entries.get(name, {"passes": 0, "microseconds": {}})
-        if before["passes"] >= passes or not files[name].exists():
+    for layer in sorted(layers, key=lambda n: entries.get(str(n), {}).get("passes", 0)):
+        if not file_of(layer, folder).exists():
             continue
-        _, shape, made = pickle.loads(files[name].read_bytes())
-        least = _least({text: Kernel(kernel, memory) for text, kernel in made.items()}, end)
+        shape, made = pickle.loads(file_of(layer, folder).read_bytes())
+        kernels = {text: kernel for text, kernel in made.items() if kernel is not None}
+        before = entries.get(str(layer), {"passes": 0, "microseconds": {}})
+        if not kernels.keys() <= before["microseconds"].keys():
+            before = {"passes": 0, "microseconds": {}}
+        if before["passes"] >= passes:
+            continue
+        least = _least({text: Kernel(kernel, memory) for text, kernel in kernels.items()}, end)
         if least is None:
             break
         times = {t: min(us, before["microseconds"].get(t, us)) for t, us in least.items()}
-        entries[name] = dict(name=name, contraction=shape, passes=before["passes"] + 1, microseconds=times)
+        entries[str(layer)] = dict(
+            name=str(layer), contraction=shape, passes=before["passes"] + 1, microseconds=times
+        )
     lines = (json.dumps(entries[name]) for name in sorted(entries))
     out.write_text("[\n" + ",\n".join(lines) + "\n]\n")
-    print(
-        f"{len(entries)} of {len(SHAPES)} layers, each {min(e['passes'] for e in entries.values())} times or more"
-    )
+    fewest = min((e["passes"] for e in entries.values()), default=0)
+    print(f"{len(entries)} of {len(layers)} layers, each {fewest} times or more")
 
 
 def _least(kernels: dict[str, Kernel], end: float) -> dict[str, float] | None:
@@ -268,33 +282,42 @@ class Measured:
     decisions: tuple[Decision, ...]
     times: np.ndarray
 
+    @property
+    def costs(self) -> np.ndarray:
+        """What the model says of the decisions, in cycles."""
+        return np.array([cycles(self.shape, d, self.target) for d in self.decisions])
 
-def load(machine: str, *, held_out: bool) -> list[Measured]:
-    """The half of a machine's layers that is calibrated on, or the other half."""
-    entries: list[dict[str, Any]] = json.loads((FOLDER / f"{machine}.json").read_text())
-    names = sorted(e["name"] for e in entries)
-    kept = set(np.random.default_rng(SEED).permutation(names)[::2])
+
+def load(machine: str, layers: Sequence[Layer]) -> list[Measured]:
+    """What was measured of `layers` on a machine."""
+    names = {str(layer) for layer in layers}
     found = []
-    for e in entries:
-        if (e["name"] in kept) == held_out:
-            shape, times = Contraction(**e["contraction"]), e["microseconds"]
-            decisions = tuple(decision_of(text, shape.lanes) for text in times)
-            found.append(
-                Measured(
-                    e["name"],
-                    shape,
-                    parse_target(TARGETS[machine]),
-                    decisions,
-                    np.array(list(times.values())),
-                )
-            )
+    for path in (file_of_times(machine, judged=which) for which in (False, True)):
+        for e in json.loads(path.read_text()):
+            if e["name"] in names:
+                shape, times = Contraction(**e["contraction"]), e["microseconds"]
+                decisions = tuple(decision_of(text, shape.lanes) for text in times)
+                measured = np.array(list(times.values()))
+                found.append(Measured(e["name"], shape, parse_target(TARGETS[machine]), decisions, measured))
     return found
+
+
+def file_of_times(machine: str, *, judged: bool) -> Path:
+    """Where the times of a machine are kept."""
+    return FOLDER / f"{machine}{'-judged' if judged else ''}.json"
+
+
+def halves() -> tuple[list[Layer], list[Layer]]:
+    """The layers that the shares are fitted to, and those that were held out."""
+    by_name = {str(layer): layer for layer in SHAPES}
+    order = np.random.default_rng(SEED).permutation(sorted(by_name))
+    return [by_name[str(n)] for n in order[1::2]], [by_name[str(n)] for n in order[::2]]
 
 
 def fit(machine: str) -> np.ndarray:
     """Shares, none below zero, with the least squares of relative errors; multiplications are the unit."""
     rows, times = [], []
-    for layer in load(machine, held_out=False):
+    for layer in load(machine, halves()[0]):
         slower = layer.times / layer.times.min()
         weight = np.where(slower < GOOD, 2, 1) / slower / layer.times
         counts = [astuple(count(layer.shape, d, layer.target)) for d in layer.decisions]
@@ -319,21 +342,27 @@ def least_squares(a: np.ndarray, y: np.ndarray) -> np.ndarray:
     return x / scale
 
 
-def report(machine: str) -> None:
-    """Print how good the model's order of decisions is on layers that were held out."""
-    regrets, ranks = [], []
-    for layer in load(machine, held_out=True):
-        costs = np.array([cycles(layer.shape, d, layer.target) for d in layer.decisions])
-        chosen, best = int(costs.argmin()), int(layer.times.argmin())
+def report(machine: str, layers: Sequence[Layer]) -> None:
+    """Print how good the model's order of decisions and its choices are on layers that it was not fitted to."""
+    regrets, ranks, milliseconds, unknown = [], [], [], 0
+    for layer in load(machine, layers):
+        start = time.perf_counter()
+        taken = choose.__wrapped__(layer.shape, layer.target).decision
+        milliseconds.append(1e3 * (time.perf_counter() - start))
+        costs = layer.costs
+        unknown += taken not in layer.decisions
+        chosen = layer.decisions.index(taken) if taken in layer.decisions else int(costs.argmin())
+        best = int(layer.times.argmin())
         regrets.append((layer.times[chosen] / layer.times[best] - 1, layer, chosen, best))
         if len(costs) > 2:
             ranks.append(np.corrcoef(costs.argsort().argsort(), layer.times.argsort().argsort())[0, 1])
     only = [r for r, *_ in regrets]
     print(
         f"{machine}: {len(only)} layers; regret median {np.median(only):.1%}, mean {np.mean(only):.1%}, "
-        f"worst {max(only):.1%}"
+        f"worst {max(only):.1%}; choices not measured: {unknown}"
     )
     print(f"rank correlation median {np.median(ranks):.2f}, lower decile {np.quantile(ranks, 0.1):.2f}")
+    print(f"milliseconds of a choice: median {np.median(milliseconds):.2f}, worst {max(milliseconds):.2f}")
     for r, layer, chosen, best in sorted(regrets, key=lambda item: -item[0])[:8]:
         print(f"  {r:6.1%}  {layer.name}: {layer.decisions[chosen]}; best {layer.decisions[best]}")
 
@@ -341,28 +370,33 @@ def report(machine: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    compiling = commands.add_parser("compile")
-    compiling.add_argument("objects", type=Path)
-    compiling.add_argument("--target", default="host")
-    measuring = commands.add_parser("measure")
-    measuring.add_argument("objects", type=Path)
-    measuring.add_argument("out", type=Path)
-    measuring.add_argument("--seconds", type=float, default=25)
-    measuring.add_argument("--passes", type=int, default=4)
+    for name in ("compile", "measure"):
+        command = commands.add_parser(name)
+        command.add_argument("objects", type=Path)
+        command.add_argument("--target", choices=list(TARGETS), required=True)
+        command.add_argument("--judged", action="store_true")
+    command.add_argument("--seconds", type=float, default=25)
+    command.add_argument("--passes", type=int, default=4)
     for name in ("fit", "report"):
-        commands.add_parser(name).add_argument("machines", nargs="+", choices=list(TARGETS))
+        command = commands.add_parser(name)
+        command.add_argument("machines", nargs="+", choices=list(TARGETS))
+    command.add_argument("--judged", action="store_true")
     options = parser.parse_args()
-    if options.command == "compile":
-        compile_all(options.objects, parse_target(options.target))
-    elif options.command == "measure":
-        measure_all(options.objects, options.out, options.seconds, options.passes)
-    elif options.command == "fit":
+    if options.command == "fit":
         fitted = np.mean([fit(machine) for machine in options.machines], axis=0)
         for field, share in zip(fields(Counts), fitted, strict=True):
             print(f"{field.name:10s} {share:.3f}   in use {getattr(SHARES, field.name):.3f}")
-    else:
+    elif options.command == "report":
         for machine in options.machines:
-            report(machine)
+            report(machine, judged() if options.judged else halves()[1])
+    else:
+        layers = judged() if options.judged else SHAPES
+        folder = options.objects / options.target
+        if options.command == "compile":
+            compile_all(layers, folder, parse_target(TARGETS[options.target]))
+        else:
+            out = file_of_times(options.target, judged=options.judged)
+            measure_all(layers, folder, out, options.seconds, options.passes)
 
 
 if __name__ == "__main__":

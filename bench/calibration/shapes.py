@@ -1,8 +1,12 @@
-"""The shapes that the cost model is calibrated and judged on: layers of well-known networks, and odd ones."""
+"""The shapes that the cost model is calibrated on, layers of well-known networks and odd ones; and those that it is
+judged on, drawn by chance once it was made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Conv:
         name = f"conv{self.kernel}x{self.kernel} {self.images}x{self.inputs}->{self.outputs} at {self.size}"
         return name + (f" stride {self.stride}" if self.stride > 1 else "")
 
+
+Layer = Matmul | Conv
 
 _BERT = ((768, 768), (768, 2304), (768, 3072), (3072, 768))
 _MATMULS = (
@@ -68,4 +74,39 @@ _CONVS = (
     *(Conv(8, *shape) for shape in ((256, 256, 16, 3, 1), (512, 512, 9, 3, 1))),
 )  # fmt: skip
 
-SHAPES: tuple[Matmul | Conv, ...] = (*_MATMULS, *_CONVS)
+SHAPES: tuple[Layer, ...] = (*_MATMULS, *_CONVS)
+
+JUDGED_SEED = 20261121
+JUDGED_MATMULS, JUDGED_CONVS = 14, 20
+FEWEST_PRODUCTS, MOST_PRODUCTS = 2e6, 3e8
+"""Multiplications of a drawn layer: fewer take less time than a call can be measured with, more would take long."""
+
+
+@cache
+def judged() -> tuple[Layer, ...]:
+    """Layers drawn by a fixed seed, extents evenly in their logarithm: half of the matrix products have any extents,
+    the others multiples of 64; convolutions have any size of images and whole blocks of channels."""
+    rng = np.random.default_rng(JUDGED_SEED)
+    found: list[Layer] = []
+    while len(found) < JUDGED_MATMULS:
+        unit = 1 if len(found) % 2 else 64
+        rows, depth, columns = (
+            _extent(rng, 1, 512),
+            _extent(rng, 64, 3000, unit),
+            _extent(rng, 24, 3000, unit),
+        )
+        if FEWEST_PRODUCTS <= rows * depth * columns <= MOST_PRODUCTS:
+            found.append(Matmul(rows, depth, columns))
+    while len(found) < JUDGED_MATMULS + JUDGED_CONVS:
+        kernel, stride = ((1, 1), (3, 1), (1, 2), (3, 2), (1, 1), (5, 1))[len(found) % 6]
+        inputs, outputs, size = _extent(rng, 16, 1024, 16), _extent(rng, 16, 1024, 16), _extent(rng, 6, 90)
+        steps = ((size - kernel) // stride + 1) ** 2 * inputs * kernel**2
+        if FEWEST_PRODUCTS <= steps * outputs <= MOST_PRODUCTS:
+            found.append(Conv(1, inputs, outputs, size, kernel, stride))
+    return tuple(found)
+
+
+def _extent(rng: np.random.Generator, least: int, most: int, unit: int = 1) -> int:
+    """Drawn evenly in its logarithm, and rounded to a multiple of `unit`."""
+    drawn = np.exp(rng.uniform(np.log(least), np.log(most)))
+    return max(unit, round(float(drawn) / unit) * unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from math import isqrt
 
 from tilewright.schedule.tiles import Contraction, Tile
@@ -44,16 +45,13 @@ def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) 
     widths = {-(-columns // n) for n in parts}
     if shape.exact_columns:
         widths = {n for n in widths if columns % n == 0}
+    whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths]
+    whole = [b for b in whole if count(shape, tile, b) > 1]
+    whole.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
     found: list[Blocks] = []
     for depth in _pieces(shape):
-        made = [Blocks(r, n, depth) for r in heights for n in widths]
-        fitting = [
-            b
-            for b in made
-            if footprint(shape, tile, b) <= L2_SHARE * target.caches.l2 and count(shape, tile, b) > 1
-        ]
-        fitting.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
-        found += fitting[:most]
+        cut = (Blocks(b.rows, b.columns, depth) for b in whole)
+        found += islice((b for b in cut if footprint(shape, tile, b) <= L2_SHARE * target.caches.l2), most)
     return found
 
 
@@ -82,6 +80,8 @@ def count(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
 
 def unevenness(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The greatest share of the blocks that a core gets, in that of the mean."""
+    if target.cores == 1:
+        return 1.0
     rounds = count(shape, tile, blocks)
     return -(-rounds // target.cores) * target.cores / rounds
 

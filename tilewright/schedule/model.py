@@ -275,7 +275,8 @@ def candidates(shape: Contraction, target: Target) -> list[Decision]:
         found.append(Decision(tile))
         if n < CUT_TILES and known.lines * (known.around // known.repeats) > 1:
             found.append(Decision(tile, columns_outside=False))
-    for n, tile in enumerate(candidate_tiles(known, target)[:CUT_TILES]):
+    cut = candidate_tiles(known, target) if known.exact_columns else tiles
+    for n, tile in enumerate(cut[:CUT_TILES]):
         blocks = candidate_blocks(shape, tile, target, FEW_BLOCKS if n else MANY_BLOCKS)
         found += [Decision(tile, b) for b in blocks]
     return found
