@@ -18,7 +18,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.types import buffer
 from tilewright.ops.trace import Array, Trace
-from tilewright.target.named import NAMED
+from tilewright.target.named import NAMED, parse_target
 
 N = 128  # two vectors of the widest loop
 INTEGERS = (dt.i8, dt.u8, dt.i16, dt.u16, dt.i32, dt.u32, dt.i64, dt.u64)
@@ -259,3 +259,52 @@ def test_an_extremum_with_a_literal_is_one_instruction_a_register(target: str, l
     registers = lanes // NAMED[target].f32_lanes
     assert (code.count("vmaxps"), code.count("vminps")) == (registers, registers)
     assert "vcmp" not in code and "vand" not in code
+
+
+def _largest(lanes: int) -> Func:
+    """out[j] = max(out[j], x[i, j]) for 100 rows."""
+
+    def body(t: Trace, args: list[Array]) -> None:
+        with t.loop(100, "i") as i, t.loop(lanes, "j", "vector") as j:
+            args[1].store((j,), t.apply("max", args[1][j], args[0][i, j]))
+
+    return kernel([buffer(dt.f32, [100, lanes]), buffer(dt.f32, [lanes])], body)
+
+
+@pytest.mark.parametrize("target", ["zen3", "cascadelake"])
+def test_a_largest_element_waits_for_no_comparison_with_it(target: str) -> None:
+    """The only comparison is of the new element with itself, whether it is nan."""
+    code = assembly(kernel_ir(_largest(NAMED[target].f32_lanes), NAMED[target]).text, NAMED[target])
+    compared = [line.split() for line in code.splitlines() if "vcmp" in line]
+    assert [name for name, *_ in compared] == ["vcmpunordps"]
+    assert compared[0][1] == compared[0][2]
+    assert code.count("vmaxps") == 1
+
+
+def test_the_largest_element_is_nan_wherever_one_is() -> None:
+    x = np.random.default_rng(2).standard_normal((100, 16), np.float32)
+    x[0, 1] = x[50, 2] = x[99, 3] = x[7, 4] = x[8, 4] = math.nan
+    out = np.full(16, -math.inf, np.float32)
+    out[5] = math.nan
+    expected = np.maximum(out, x.max(0))
+    run_kernel(_largest(16), [x, out])
+    np.testing.assert_array_equal(out, expected)
+
+
+def _exp(lanes: int) -> Func:
+    """out[j] = exp(x[j])."""
+
+    def body(t: Trace, args: list[Array]) -> None:
+        with t.loop(lanes, "j", "vector") as j:
+            args[1].store((j,), t.apply("exp", args[0][j]))
+
+    return kernel([buffer(dt.f32, [lanes])] * 2, body)
+
+
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [("zen3", 0), ("neoverse-n1", 0), ("cascadelake", 4), ("x86-64-v3,+avx512f,+avx512vl", 8)],
+)
+def test_exp_scales_by_the_instruction_that_the_target_has(target: str, count: int) -> None:
+    machine = parse_target(target)
+    assert assembly(kernel_ir(_exp(64), machine).text, machine).count("vscalefps") == count

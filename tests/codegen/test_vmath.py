@@ -21,6 +21,8 @@ from bench.ulp import (
 )
 from tilewright.codegen.vmath import SUPPORTED, vmath_arity, vmath_declarations, vmath_function, vmath_symbol
 from tilewright.ir.diag import InternalError
+from tilewright.target.host import host_target
+from tilewright.target.named import NAMED
 
 INF, NAN = math.inf, math.nan
 TINY = 2.0**-149
@@ -83,6 +85,51 @@ def test_special_values(name: str, dtype: str) -> None:
     x, expected = np.array(pairs, element).T
     with np.errstate(all="ignore"):
         assert_same(compile_vmath(name, dtype)(x), expected)
+
+
+SCALED = ["exp", "softplus"]
+needs_scale = pytest.mark.skipif(host_target().scale is None, reason="this machine has no such instruction")
+
+
+def test_functions_that_use_the_instruction_that_scales() -> None:
+    scale = NAMED["cascadelake"].scale
+    used = [
+        name
+        for name in SUPPORTED
+        if "scalef" in vmath_function(name, "f32", 16, scale) and name not in SCALED
+    ]
+    assert not used and "scalef" not in vmath_function("exp", "f32", 16)
+
+
+@needs_scale
+@pytest.mark.parametrize("name", SCALED)
+def test_float32_errors_with_the_instruction_that_scales(name: str) -> None:
+    worst, where = worst_error(name, step=4099, scale=host_target().scale)
+    assert worst <= SUPPORTED[name]["f32"], where
+
+
+@needs_scale
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("lanes", [1, 3, 4, 8, 16, 24])
+def test_special_values_with_the_instruction_that_scales(name: str, lanes: int) -> None:
+    extremes = (
+        [(3e38, INF), (-3e38, 0.0), (-103.9, TINY), (-103.98, 0.0)]
+        if name == "exp"
+        else [(3e38, 3e38), (-3e38, 0.0)]
+    )
+    x, expected = np.array([*SPECIAL_VALUES[name], *extremes], np.float32).T
+    assert_same(compile_vmath(name, "f32", lanes, host_target().scale)(x), expected)
+
+
+@needs_scale
+def test_all_widths_agree_to_the_bit_with_the_instruction_that_scales() -> None:
+    x = next(argument_chunks(4099 * 64))
+    one, *others = (
+        compile_vmath("exp", "f32", lanes, host_target().scale)(x)
+        for lanes in (1, 2, 4, 5, 8, 12, 16, 20, 64)
+    )
+    for other in others:
+        np.testing.assert_array_equal(other, one)
 
 
 @pytest.mark.parametrize("name", ["tanh", "erf", "sin", "cos", "sigmoid"])
@@ -193,10 +240,13 @@ def test_frequent_functions_have_no_branch_and_no_call(name: str) -> None:
     assert all("@llvm." in line for line in text.splitlines() if " call " in line)
 
 
-@pytest.mark.parametrize(("name", "most"), [("exp", 15), ("sigmoid", 18)])
-def test_the_most_frequent_functions_take_few_instructions(name: str, most: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "target", "most"),
+    [("exp", "zen3", 15), ("sigmoid", "zen3", 18), ("exp", "cascadelake", 13)],
+)
+def test_the_most_frequent_functions_take_few_instructions(name: str, target: str, most: int) -> None:
     """A comparison and its selection are one instruction, and bits need none."""
-    lines = vmath_function(name, "f32", 16).splitlines()
+    lines = vmath_function(name, "f32", 16, NAMED[target].scale).splitlines()
     assert sum(" = " in line and not re.search("fcmp|bitcast", line) for line in lines) <= most
 
 

@@ -73,6 +73,16 @@ def test_host_of_another_architecture() -> None:
     assert (target.vector_bits, target.vector_registers, target.function_attributes) == (128, 32, "")
 
 
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [("cascadelake", (16, 8, 4)), ("x86-64-v3,+avx512f,+avx512vl", (8, 4)), ("x86-64-v3,+avx512f", ()), ("zen3", ()),
+     ("neoverse-n1", ())],
+)  # fmt: skip
+def test_only_vectors_of_the_target_are_scaled_by_an_instruction(name: str, lanes: tuple[int, ...]) -> None:
+    scale = parse_target(name).scale
+    assert (tuple(width for width, *_ in scale.calls) if scale else ()) == lanes
+
+
 def _cache(folder: Path, index: int, level: str, kind: str, size: str) -> None:
     entry = folder / f"index{index}"
     entry.mkdir()

@@ -82,7 +82,7 @@ class _Kernel:
     def __init__(self, func: Func, target: Target) -> None:
         self.func = func
         self.target = target
-        self.text = Text()
+        self.text = Text(target.scale)
         self.indices = Indices(self.text)
         self.memory = Memory(self.text, self.indices, target)
         self.checks = KernelChecks()

@@ -84,26 +84,19 @@ def _same(text: Text, x: Reg) -> Reg:
 # Floats
 
 
-def _float_extremum(name: str, relation: str) -> Callable[[Text, Reg, Reg], Reg]:
+def _float_extremum(name: str) -> Callable[[Text, Reg, Reg], Reg]:
     """min or max that is nan if either operand is; of zeros either one.
 
-    With a literal, which never is nan, `llvm.minimum` and `llvm.maximum` are one x86 instruction that yields its
-    second operand when one is nan. (Comparing with zero and selecting becomes a comparison and an `and` where
-    the vector takes several registers.) Else a nan `a` is put back.
+    x86's instruction yields its second operand when one is nan; of `llvm.minimum` and `llvm.maximum` LLVM makes that
+    and puts the first operand back where it is nan. So the first is a literal, which never is, or else `b`: what a
+    reduction adds to, `a`, then waits for one comparison less.
     """
 
     def emit(text: Text, a: Reg, b: Reg) -> Reg:
-        if b.is_literal:
-            a, b = b, a
-        if a.is_literal:
-            suffix = a.dtype.name if a.lanes == 1 else f"v{a.lanes}{a.dtype.name}"
-            return text.reg(
-                a.dtype, a.lanes, f"call nsz {a.type} @llvm.{name}.{suffix}({a.typed}, {b.typed})"
-            )
-        flag = text.reg(dt.bool_, a.lanes, f"fcmp {relation} {a.typed}, {b.name}")
-        chosen = select(text, flag, a, b)
-        is_nan = text.reg(dt.bool_, a.lanes, f"fcmp uno {a.typed}, {a.name}")
-        return select(text, is_nan, a, chosen)
+        first, second = (a, b) if a.is_literal else (b, a)
+        suffix = a.dtype.name if a.lanes == 1 else f"v{a.lanes}{a.dtype.name}"
+        operands = f"{first.typed}, {second.typed}"
+        return text.reg(a.dtype, a.lanes, f"call nsz {a.type} @llvm.{name}.{suffix}({operands})")
 
     return emit
 
@@ -144,7 +137,7 @@ def _vector_math(name: str) -> Callable[..., Reg]:
         symbol = vmath.vmath_symbol(name, x.dtype.name, x.lanes)
         if symbol not in text.functions:
             text.declarations.update(dict.fromkeys(vmath.vmath_declarations(name, x.dtype.name)))
-            text.functions[symbol] = vmath.vmath_function(name, x.dtype.name, x.lanes)
+            text.functions[symbol] = vmath.vmath_function(name, x.dtype.name, x.lanes, text.scale)
         return text.call(x.dtype, x.lanes, symbol, *operands)
 
     return emit
@@ -246,8 +239,8 @@ _FLOAT: dict[str, Callable[..., Reg]] = {
     "div": _instruction("fdiv"),
     "rem": _instruction("frem"),
     "mod": _float_modulo,
-    "min": _float_extremum("minimum", "olt"),
-    "max": _float_extremum("maximum", "ogt"),
+    "min": _float_extremum("minimum"),
+    "max": _float_extremum("maximum"),
     "atan2": _library("atan2f", "atan2"),
     "eq": _comparison("fcmp oeq"),
     "ne": _comparison("fcmp une"),

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from tilewright.codegen.lanes import Reg, register_type, splat_literal, vector
 from tilewright.ir.dtype import DType
+from tilewright.target.scale import Scale
 
 
 class Text:
     """Lines of one function under construction, and the module-level text that it needs.
 
-    `block` is the label of the block being written, for phi instructions. Intrinsics need no declaration.
+    `block` is the label of the block being written, for phi instructions; `scale` is the target's instruction for
+    vector math. Intrinsics need no declaration.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scale: Scale | None = None) -> None:
+        self.scale = scale
         self.lines: list[str] = []
         self.allocas: list[str] = []
         self.declarations: dict[str, None] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.dtype import DType
 from tilewright.target.dots import Dot, dots_of
+from tilewright.target.scale import Scale, scale_of
 
 
 class TargetError(TilewrightError):
@@ -106,6 +107,11 @@ class Target:
     def dots(self) -> tuple[Dot, ...]:
         """Instructions that multiply small integers in groups, the fastest first."""
         return dots_of(self.arch, self.features)
+
+    @property
+    def scale(self) -> Scale | None:
+        """The instruction that multiplies by powers of two, where there is one."""
+        return scale_of(self.arch, self.features, self.vector_bits)
 
     @property
     def feature_text(self) -> str:

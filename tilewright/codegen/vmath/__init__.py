@@ -1,8 +1,8 @@
 """Vector math: elementary functions as LLVM IR text for any number of lanes.
 
-The text uses generic LLVM instructions and intrinsics only, so that every target takes it; on a target
-without fused multiply-add the numbers are the same and the speed is poor. Single precision is computed here,
-double precision lane by lane by the platform's math library.
+The text uses generic LLVM instructions and intrinsics, so that every target takes it, and the target's own only
+where it is told of them; on a target without fused multiply-add the numbers are the same and the speed is poor.
+Single precision is computed here, double precision lane by lane by the platform's math library.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tilewright.codegen.vmath import double
 from tilewright.codegen.vmath.functions import DOUBLE, SINGLE, Function
 from tilewright.codegen.vmath.text import function_text
 from tilewright.ir.diag import InternalError
+from tilewright.target.scale import Scale
 
 _TABLES: Mapping[str, Mapping[str, Function]] = MappingProxyType({"f32": SINGLE, "f64": DOUBLE})
 
@@ -52,10 +53,11 @@ def vmath_symbol(name: str, dtype: str, lanes: int) -> str:
     return f"tw_{name}_{dtype}x{lanes}"
 
 
-def vmath_function(name: str, dtype: str, lanes: int) -> str:
+def vmath_function(name: str, dtype: str, lanes: int, scale: Scale | None = None) -> str:
     """The text of an internal, always inlined function on vectors of `lanes` elements (one lane: on scalars).
 
-    The arguments and the result have the same type. The text may hold helper functions, named after the
+    The arguments and the result have the same type. `scale` is what the target has to multiply by powers of two;
+    results may differ by whether it has, never by the lanes. The text may hold helper functions, named after the
     symbol, and needs the declarations of `vmath_declarations` in its module. It is the same at every call.
     """
     function = _function(name, dtype)
@@ -63,7 +65,7 @@ def vmath_function(name: str, dtype: str, lanes: int) -> str:
         raise InternalError(
             f"vector math function {name} cannot have {lanes} lanes", hint="ask for 1 or more"
         )
-    return function_text(function, vmath_symbol(name, dtype, lanes), dtype, lanes)
+    return function_text(function, vmath_symbol(name, dtype, lanes), dtype, lanes, scale)
 
 
 def vmath_declarations(name: str, dtype: str) -> tuple[str, ...]:

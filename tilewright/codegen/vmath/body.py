@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from tilewright.target.scale import Scale
+
 _FLOATS = {"f32": "float", "f64": "double"}
 
 Scalar = int | float
@@ -161,11 +163,21 @@ Operand = Value | Scalar
 
 
 class Body:
-    """The instructions of one function over vectors of `lanes` elements, in order, numbered as they come."""
+    """The instructions of one function over vectors of `lanes` elements, in order, numbered as they come.
 
-    def __init__(self, lanes: int) -> None:
+    `scale` is what the target has to multiply by powers of two.
+    """
+
+    def __init__(self, lanes: int, scale: Scale | None = None) -> None:
         self.lanes = lanes
+        self.scale = scale
         self.lines: list[str] = []
+
+    def of_lanes(self, lanes: int) -> Body:
+        """The same instructions, to go on with vectors of another number of lanes."""
+        other = Body(lanes, self.scale)
+        other.lines = self.lines
+        return other
 
     def argument(self, kind: str, name: str) -> Value:
         return Value(self, kind, f"%{name}")

@@ -10,11 +10,16 @@ from __future__ import annotations
 from tilewright.codegen.vmath import wide
 from tilewright.codegen.vmath.body import Body, Value
 from tilewright.codegen.vmath.logarithm import log1p
+from tilewright.codegen.vmath.scaling import multiply_by_power
+from tilewright.target.scale import Scale
 
 LOG2_E = 1.4426950408889634
 # ln 2 = LN2_HIGH + LN2_LOW; LN2_HIGH has 15 bits, so that its product with an exponent is exact.
 LN2_HIGH = 0.693145751953125
 LN2_LOW = 1.428606765330187e-06
+
+# Outside of these bounds e^x is 0 or inf in float32.
+UNDERFLOW, OVERFLOW = -104.0, 89.0
 
 # Adding 1.5 * 2^23 rounds to an integer n and leaves it in the low bits. With twice the exponent's bias
 # added, halving the bits yields a biased exponent; all that stands above it is pushed out when it is moved
@@ -28,6 +33,15 @@ ROUND_BIASED = ROUND + TWICE_BIAS
 SPREAD = 52
 BIAS = 127
 
+# exp(r) on |r| <= 0.3467, error 9.3e-8.
+EXP = (
+    1.0,
+    0.9999997019767761,
+    0.4999914765357971,
+    0.16667652130126953,
+    0.041898176074028015,
+    0.00828936044126749,
+)
 # (exp(r) - 1) / r on |r| <= 0.3467, error of exp 3.1e-9.
 EXPM1_OVER_R = (
     1.0,
@@ -95,10 +109,21 @@ def exp(body: Body, x: Value) -> Value:
     That one takes some hundred cycles on many cores, also where it comes to 0, and masked scores of attention
     are such arguments: for them this is a product with 0.
     """
-    # Outside of these bounds the result is 0 or inf.
-    shifted, twice = _reduce_root(body, body.clamp(x, -104.0, 89.0), 1.0, BIAS - SPREAD)
+    if body.scale is not None:
+        return _scaled_exp(body, body.scale, x)
+    shifted, twice = _reduce_root(body, body.clamp(x, UNDERFLOW, OVERFLOW), 1.0, BIAS - SPREAD)
     root = _exp_of_half(body, twice, 1.0, 2.0**SPREAD) * (shifted.bits << 23).as_float
     return root * root
+
+
+def _scaled_exp(body: Body, scale: Scale, x: Value) -> Value:
+    """e^x as 2^n e^r with a factor 2^n of any size."""
+    # A nan is kept, as it is not below.
+    keep = (x < UNDERFLOW).logical_not()
+    x = body.at_most(x, OVERFLOW)
+    n = body.fma(x, LOG2_E, ROUND) - ROUND
+    r = body.fma(n, -LN2_LOW, body.fma(n, -LN2_HIGH, x))
+    return multiply_by_power(scale, body.polynomial(r, EXP), n, keep)
 
 
 def exp2(body: Body, x: Value) -> Value:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from tilewright.codegen.vmath.body import Body, Value, element_type, llvm_type
 from tilewright.codegen.vmath.functions import Function
+from tilewright.target.scale import Scale
 
 _ARGUMENTS = ("x", "y")
 
 
-def function_text(function: Function, symbol: str, dtype: str, lanes: int) -> str:
+def function_text(function: Function, symbol: str, dtype: str, lanes: int, scale: Scale | None) -> str:
     """The definition of `symbol` on `lanes` elements of `dtype`, after those of its helpers."""
-    body = Body(lanes)
+    body = Body(lanes, scale)
     names = _ARGUMENTS[: function.arity]
     result = function.build(body, *(body.argument(dtype, name) for name in names))
     lines = [*body.lines, f"  ret {result.typed}"]
