@@ -42,6 +42,7 @@ class OpInfo:
     slides: a reduction whose windows lie along the axes of an operand, one for each element of the result.
     reads_through: a contraction that can read an operand through an index map.
     is_tiled: computes whole tiles of its result at once.
+    sums_lines: adds up the axis before the last, and no other.
     cost: scalar operations for each element.
     """
 
@@ -56,6 +57,7 @@ class OpInfo:
     slides: bool = False
     reads_through: bool = False
     is_tiled: bool = False
+    sums_lines: bool = False
     cost: int = 0
 
 
@@ -148,7 +150,20 @@ def _reduction(op: Op, compute: Compute) -> OpInfo:
     windowed = any(product(o.operands[0].type.shape) != product(compute.shape) * reduced for o in loads)  # type: ignore[attr-defined]
     if len(loads) == 1 and not windowed and _reduces_suffix(loads[0], compute):
         return OpInfo(OpClass.ROW, compute.shape)
-    return OpInfo(OpClass.REDUCE, compute.shape, is_windowed=windowed, slides=_slides(loads, compute))
+    return OpInfo(
+        OpClass.REDUCE,
+        compute.shape,
+        is_windowed=windowed,
+        slides=_slides(loads, compute),
+        sums_lines=compute.combine == "add" and len(body) == 2 and _reduces_lines(loads, compute),
+    )
+
+
+def _reduces_lines(loads: list[Op], compute: Compute) -> bool:
+    """Whether the body is one load, and the reduced axis is the one before the last of what it reads."""
+    reduced = {v for v, _ in compute.reduce}
+    flags = [i in reduced for load in loads for i in load.attrs["idx"]]
+    return len(loads) == 1 and flags[-2:] == [True, False] and sum(flags) == 1
 
 
 def _slides(loads: list[Op], compute: Compute) -> bool:

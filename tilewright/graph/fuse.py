@@ -14,6 +14,7 @@ from typing import ClassVar
 from tilewright.graph.attention import attention_parts
 from tilewright.graph.bands import tiles_by_bands, windows_by_bands
 from tilewright.graph.classify import OpClass, OpInfo, classify
+from tilewright.graph.line_sums import writes_lines
 from tilewright.graph.region import Region
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
@@ -127,8 +128,12 @@ class _Fusion:
             return self._into_tiles(producer, value, op)
         if producer.kind is OpClass.TILED:
             return self._after_tiles(producer, consumer)
+        if any(self.info[o].sums_lines for o in producer.ops) and producer.kind is not OpClass.REDUCE:
+            return "the kernel has summed its lines already"
         if self.info[op].slides and producer.kind is OpClass.CONTRACTION:
             return self._into_windows(producer, op)
+        if self.info[op].sums_lines and producer.kind in (OpClass.CONTRACTION, OpClass.BANDED):
+            return self._lines_of_windows(producer, consumer, value)
         if consumer.kind in (OpClass.CONTRACTION, OpClass.TILED):
             return self._into_contraction(producer, value, op)
         if consumer.kind is OpClass.MAP:
@@ -176,6 +181,15 @@ class _Fusion:
         if self.ctx.target is None:
             return "the caches are not known"
         return windows_by_bands(sums, op, self.ctx.target.caches.band)
+
+    def _lines_of_windows(self, producer: Region, consumer: Region, value: Value) -> str:
+        """Lines are summed as soon as a kernel of windows has written them."""
+        last = _owner(value)
+        if len(consumer.ops) > 1 or not self.info[last].is_pointwise or not writes_lines(value):
+            return "what it sums is not written line by line"
+        if last is not max(producer.ops, key=lambda o: self.order[id(o)]):
+            return "the kernel has written them before its end"
+        return ""
 
     def _after_tiles(self, producer: Region, consumer: Region) -> str:
         """Elementwise work on tiles while they are in the first-level cache."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
@@ -21,6 +22,7 @@ from tilewright.loops.deps import accesses
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import buffer_type, extent_of, loop_var, ranges_of
 from tilewright.schedule.contraction import tile_contraction
+from tilewright.schedule.line_sums import sum_lines, take_line_sums
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.roles import one_nest
 from tilewright.schedule.tile_bands import divisors
@@ -50,19 +52,29 @@ class _Form:
 
 def schedule_banded(s: Schedule, lowered: Lowered, target: Target) -> None:
     """ScheduleError when the kernel is not one contraction and windows of it, with elementwise work after both."""
-    form = _form(s, lowered)
+    image, line_sums = take_line_sums(lowered)
+    form = _form(s, image)
     windows, loops, sums = one_nest(s, form.windows)
     if len(loops) != 5:
         raise ScheduleError("it is not an image in blocks of channels")
     batch, blocks, rows, columns, lane = loops
     if not extent_of(blocks).is_const:
         raise ScheduleError("the number of channels is not known")
-    panel = s.split(blocks, _panel(extent_of(blocks).value))
-    band = s.split(rows, _band(form, windows, extent_of(panel.inner).value, target))
-    order = [batch, band.outer, panel.outer, panel.inner, band.inner, columns, lane]
-    s.reorder(*order)
-    sum_windows(s, windows, order, sums, target, within=batch)
-    home = next(o for o in (panel.outer, band.outer, batch) if o.parent is not None)
+    blocks_of_panel = _panel(extent_of(blocks).value)
+    lines_of_band = _band(form, windows, blocks_of_panel, target)
+
+    def cut(around: list[Op]) -> list[Op]:
+        batch, blocks, rows = around
+        panel, band = s.split(blocks, blocks_of_panel), s.split(rows, lines_of_band)
+        order = [batch, band.outer, panel.outer, panel.inner, band.inner]
+        s.reorder(*order)
+        return order
+
+    around = cut([batch, blocks, rows])
+    sum_windows(s, windows, [*around, columns, lane], sums, target, within=batch)
+    if line_sums is not None:
+        sum_lines(s, line_sums, cut)
+    home = next(o for o in reversed(around[:3]) if o.parent is not None)
     lines = s.fuse_at(form.lines.buffer, home, guard="shift")
     part = s.fuse_at(form.sums.buffer, home) if form.epilogue is not None else lines
     accumulator, drain = part.buffer, [lines.copies[o] for o in form.lines.axes]

@@ -25,6 +25,7 @@ from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var, ran
 from tilewright.loops.split import Split
 from tilewright.loops.vectorize import MAX_LANES
 from tilewright.schedule.access import loads_in, stores_in, stride_in, variables
+from tilewright.schedule.line_sums import sum_lines, take_line_sums
 from tilewright.schedule.packing import packing_for
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.parts import is_deep, sum_in_parts
@@ -71,8 +72,11 @@ def schedule_windows(s: Schedule, lowered: Lowered, target: Target) -> None:
 
     ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
     """
-    stage, loops, sums = one_nest(s, lowered)
+    windows, lines = take_line_sums(lowered)
+    stage, loops, sums = one_nest(s, windows)
     sum_windows(s, stage, loops, sums, target)
+    if lines is not None:
+        sum_lines(s, lines)
     parallelize_outer(s, target)
 
 
