@@ -38,7 +38,7 @@ def kernels(types: list[TensorType], body: Callable[..., Value], target: str) ->
 def test_a_transform_of_tiles_counts_all_that_it_computes() -> None:
     (kernel,) = kernels(
         [f32(1, 8, 28, 28, 16)],
-        lambda x: winograd_input(x, m=4, pads_begin=(1, 1), pads_end=(1, 1)),
+        lambda x: winograd_input(x, m=(4, 4), taps=(3, 3), pads_begin=(1, 1), pads_end=(1, 1)),
         "zen3",
     )
     assert kernel.attrs["work"] == 8 * 36 * 49 * 16 > PARALLEL_WORK

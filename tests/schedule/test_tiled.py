@@ -33,85 +33,98 @@ SMALL_CACHES = Caches(l1d=32 << 10, l2=44 << 10, l3=8 << 20)
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution 3x3 of blocked data [n, c / 16, h, w, 16], bias and ReLU; `free` names the sizes that are
-    dims."""
+    """A convolution of blocked data [n, c / 16, *size, 16], bias and ReLU; `free` names the sizes that are dims."""
 
     name: str
-    m: int = 4
+    m: tuple[int, ...] = (4, 4)
+    taps: tuple[int, ...] = (3, 3)
     images: int = 1
     channels: int = 16
     filters: int = 32
-    size: tuple[int, int] = (4, 8)
-    before: tuple[int, int] = (1, 1)
-    after: tuple[int, int] = (1, 1)
+    size: tuple[int, ...] = (4, 8)
+    before: tuple[int, ...] = (1, 1)
+    after: tuple[int, ...] = (1, 1)
     residual: bool = False
     free: str = ""
     bands: bool = False  # whether one kernel makes its tiles band by band
     epilogue: str = "relu"
 
     @property
-    def out(self) -> tuple[int, int]:
-        (h, w), a, b = self.size, self.before, self.after
-        return h + a[0] + b[0] - 2, w + a[1] + b[1] - 2
+    def out(self) -> tuple[int, ...]:
+        rows = zip(self.size, self.before, self.after, self.taps, strict=True)
+        return tuple(d + a + b - t + 1 for d, a, b, t in rows)
 
     def arrays(self) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
         """The operands, the filters and the bias."""
-        rng = np.random.default_rng([self.m, self.channels, self.filters, *self.size])
+        rng = np.random.default_rng([*self.m, self.channels, self.filters, *self.size])
         x = rng.standard_normal((self.images, self.channels // BLOCK, *self.size, BLOCK)).astype(np.float32)
         r = rng.standard_normal((self.images, self.filters // BLOCK, *self.out, BLOCK)).astype(np.float32)
-        w = (rng.standard_normal((self.filters, self.channels, 3, 3)) * 0.1).astype(np.float32)
+        w = (rng.standard_normal((self.filters, self.channels, *self.taps)) * 0.1).astype(np.float32)
         return [x, r] if self.residual else [x], w, rng.standard_normal(self.filters).astype(np.float32)
 
     def module(self) -> Module:
         _, w, bias = self.arrays()
-        n, h, wd = (
+        dims = (N, *(H, W)[-len(self.size) :])
+        n, *space = (
             v if v.name in self.free else given
-            for v, given in zip((N, H, W), (self.images, *self.size), strict=True)
+            for v, given in zip(dims, (self.images, *self.size), strict=True)
         )
-        height, width = (d + a + b - 2 for d, a, b in zip((h, wd), self.before, self.after, strict=True))
+        rows = zip(space, self.before, self.after, self.taps, strict=True)
+        results = tuple(d + a + b - t + 1 for d, a, b, t in rows)
+        attrs = {"m": self.m, "taps": self.taps}
 
         def body(x: Value, *rest: Value) -> Value:
-            points = winograd_input(x, m=self.m, pads_begin=self.before, pads_end=self.after)
+            points = winograd_input(x, pads_begin=self.before, pads_end=self.after, **attrs)
             sums = winograd_product(points, constant(transformed_filters(w, self.m)))
-            y = winograd_output(sums, m=self.m, height=height, width=width)
-            for other in (constant(bias.reshape(1, -1, 1, 1, BLOCK)), *rest):
+            y = winograd_output(sums, space=results, **attrs)
+            for other in (constant(bias.reshape(1, -1, *(1 for _ in space), BLOCK)), *rest):
                 y = ew.add(y, other)
             return ew.max_(y, 0.0) if self.epilogue == "relu" else ew.mul(y, ew.sigmoid(y))
 
-        shapes = [(n, self.channels // BLOCK, h, wd, BLOCK)]
-        shapes += [(n, self.filters // BLOCK, height, width, BLOCK)] if self.residual else []
+        shapes = [(n, self.channels // BLOCK, *space, BLOCK)]
+        shapes += [(n, self.filters // BLOCK, *results, BLOCK)] if self.residual else []
         return oracle.build([tensor(dt.f32, shape) for shape in shapes], body)
 
     def wanted(self) -> np.ndarray:
         arrays, w, bias = self.arrays()
         x, *rest = (plain(a).astype(np.float64) for a in arrays)
-        y = convolution(x, w, self.before, self.after) + bias[None, :, None, None].astype(np.float64)
+        y = convolution(x, w, self.before, self.after) + bias.reshape(-1, *(1 for _ in self.size)).astype(
+            np.float64
+        )
         y = sum(rest, start=y)
         return np.maximum(y, 0) if self.epilogue == "relu" else y / (1 + np.exp(-y))
 
 
 def plain(x: np.ndarray) -> np.ndarray:
-    n, cb, h, w, b = x.shape
-    return x.transpose(0, 1, 4, 2, 3).reshape(n, cb * b, h, w)
+    n, cb, *space, b = x.shape
+    return np.moveaxis(x, -1, 2).reshape(n, cb * b, *space)
 
 
 LAYERS = (
     Layer("whole tiles"),
-    Layer("tiles of two", m=2),
+    Layer("tiles of two", (2, 2)),
     Layer("partial tiles", size=(5, 7), residual=True),
     Layer("no padding", before=(0, 0), after=(0, 0), size=(7, 11)),
-    Layer("uneven padding", m=2, before=(0, 1), after=(2, 1), size=(5, 3), filters=48),
+    Layer("uneven padding", m=(2, 2), before=(0, 1), after=(2, 1), size=(5, 3), filters=48),
     Layer("one tile across", size=(9, 4)),
     Layer("one tile", size=(4, 4), channels=32),
     Layer("batch", images=3, size=(4, 8), filters=16, residual=True),
     Layer("bands", size=(8, 32), filters=16, bands=True),
-    Layer("bands within a row", m=2, size=(2, 72), filters=16, bands=True, residual=True),
-    Layer("any batch", m=2, filters=16, images=2, free="n", size=(4, 6), bands=True),
-    Layer("any size", m=2, filters=16, free="hw", size=(5, 6), residual=True, bands=True),
-    Layer("any size, no padding", m=2, filters=16, free="nhw", size=(6, 5), before=(0, 0), after=(0, 0), bands=True),
-    Layer("any width", m=2, filters=16, free="w", size=(4, 5), bands=True),
-    Layer("any height", m=2, filters=16, free="h", size=(5, 4), bands=True),
-    Layer("costly epilogue", m=2, size=(3, 4), epilogue="silu"),
+    Layer("bands within a row", m=(2, 2), size=(2, 72), filters=16, bands=True, residual=True),
+    Layer("any batch", m=(2, 2), filters=16, images=2, free="n", size=(4, 6), bands=True),
+    Layer("any size", m=(2, 2), filters=16, free="hw", size=(5, 6), residual=True, bands=True),
+    Layer("any size, no padding", m=(2, 2), filters=16, free="nhw", size=(6, 5), before=(0, 0), after=(0, 0),
+          bands=True),
+    Layer("any width", m=(2, 2), filters=16, free="w", size=(4, 5), bands=True),
+    Layer("any height", m=(2, 2), filters=16, free="h", size=(5, 4), bands=True),
+    Layer("across", (1, 6), (1, 3), size=(5, 13), before=(0, 1), after=(0, 1), residual=True),
+    Layer("down", (2, 1), (7, 1), size=(17, 5), before=(3, 0), after=(3, 0), filters=48),
+    Layer("across, bands", (1, 2), (1, 7), size=(8, 32), before=(0, 3), after=(0, 3), filters=16, bands=True),
+    Layer("a line", (6,), (3,), size=(50,), before=(1,), after=(1,), images=2),
+    Layer("a line, bands", (4,), (5,), size=(400,), before=(2,), after=(2,), filters=16, bands=True),
+    Layer("any size, down", (2, 1), (3, 1), filters=16, free="hw", size=(9, 5), before=(1, 0), after=(1, 0),
+          bands=True),
+    Layer("costly epilogue", m=(2, 2), size=(3, 4), epilogue="silu"),
 )  # fmt: skip
 IDS = [layer.name for layer in LAYERS]
 
@@ -174,9 +187,11 @@ def test_products_alone_do_not_wait_for_tiles() -> None:
     """What reads the sums beside the tiles keeps them in a kernel of their own."""
 
     def body(x: Value) -> tuple[Value, Value]:
-        filters = transformed_filters(np.ones((16, 16, 3, 3), np.float32), 2)
-        sums = winograd_product(winograd_input(x, m=2, pads_begin=(1, 1), pads_end=(1, 1)), constant(filters))
-        return winograd_output(sums, m=2, height=4, width=4), ew.add(sums, 1.0)
+        filters = transformed_filters(np.ones((16, 16, 3, 3), np.float32), (2, 2))
+        sums = winograd_product(
+            winograd_input(x, m=(2, 2), taps=(3, 3), pads_begin=(1, 1), pads_end=(1, 1)), constant(filters)
+        )
+        return winograd_output(sums, m=(2, 2), taps=(3, 3), space=(4, 4)), ew.add(sums, 1.0)
 
     module = oracle.build([tensor(dt.f32, (1, 1, 4, 4, 16))], body)
     x = np.arange(256, dtype=np.float32).reshape(1, 1, 4, 4, 16) / 64

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from tilewright.graph.match import shape_of, type_of
 from tilewright.ir.core import Op, Value
-from tilewright.ir.sym import Sym, ceildiv, sym
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops.winograd import tile_counts
 
 BAND_SHARE = 0.4
 """Of the second-level cache that a band may fill."""
@@ -83,17 +84,17 @@ def _lines_read(windows: Op) -> int:
 
 
 def _bands(product: Op, l2: int) -> int | None:
-    """How many bands of whole rows of tiles there will be; None where the image's size is not known."""
+    """How many bands of whole rows of tiles there will be (one of a line); None where the image's size is not known."""
     v, output = product.operands[0], product.result.users[0]
-    images, blocks, points, _, block = shape_of(v)
-    m, height, width = (sym(output.attrs[key]) for key in ("m", "height", "width"))
-    rows, across = ceildiv(height, m), ceildiv(width, m)
-    if not (images * rows * across).is_const:
+    images, blocks, points, tiles, block = shape_of(v)
+    across = tile_counts(tuple(map(sym, output.attrs["space"])), output.attrs["m"])[-1]
+    if not (images * tiles * across).is_const:
         return None
+    rows = tiles.value // across.value
     row_bytes = (blocks + PANEL_BLOCKS) * points * block * type_of(v).dtype.bytes * across
     room = max(1, int(BAND_SHARE * l2) // row_bytes.value)
-    length = max(n for n in range(1, min(room, rows.value) + 1) if rows.value % n == 0)
-    return int(images.value * rows.value // length)
+    length = max(n for n in range(1, min(room, rows) + 1) if rows % n == 0)
+    return int(images.value * rows // length)
 
 
 def _bytes(value: Value) -> Sym:

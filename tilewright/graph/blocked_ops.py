@@ -12,6 +12,7 @@ from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of
 from tilewright.graph.phases import phases_of
 from tilewright.graph.thin import compute_by_positions, is_thin
 from tilewright.graph.window import Window
+from tilewright.graph.winograd import MOST_GROWTH
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
@@ -19,14 +20,13 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.blocked import conv_blocked, depthwise_blocked, unblock_channels
 from tilewright.ops.contract import matmul
+from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.pool import max_pool_blocked, sum_pool_blocked
 from tilewright.ops.view import concat, expand, pad, reshape, slice_, transpose
 
 LEAST_FILTERS = 8
 """Fewer filters than these would leave most lanes of a block empty."""
-
-WINOGRAD_TAPS = 3
 
 MOST_GAPS = 4 / 3
 """Of the blocks that all channels together fill, how many they may lie in so that none has to move."""
@@ -148,7 +148,7 @@ def _summed_channels(op: Op, count: int, block: int) -> int:
     whole blocks where Winograd's algorithm, which transforms whole ones, may take over."""
     window = Window(op)
     unit = all(n == 1 for n in (*window.strides, *window.dilations))
-    may_transform = unit and window.kernel == (sym(WINOGRAD_TAPS),) * 2
+    may_transform = unit and bool(tile_lengths(tuple(n.value for n in window.kernel), MOST_GROWTH))
     runs = (block,) if may_transform else (block, block // 2, block // 4)
     return min(-(-count // run) * run for run in runs)
 

@@ -6,8 +6,10 @@ traffic of transformed data through the caches. It needs no measurement, and its
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,14 +19,13 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
-from tilewright.ops.cook_toom import TAPS
+from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import constant
 from tilewright.ops.winograd import transformed_filters, winograd_input, winograd_output, winograd_product
 
-TILES = (2, 4)
-"""Results of a tile along an axis. In float32 the rounding errors of 2 are nearly those of the direct sum, those of 4 a
-few times as large (`ops/cook_toom.py`). Tiles of 6 are no faster: their filters and transforms take what their products
-save (docs/decisions/0012-winograd.md)."""
+MOST_GROWTH = 5.0
+"""Of rounding errors, in those of the direct sum: what tiles of 4x4 results of 3x3 filters have, with which whole
+networks stay within a few times the error that they have without the algorithm (docs/decisions/0012-winograd.md)."""
 
 GAIN = 0.9
 """Of the direct convolution's time: a smaller gain is not worth other roundings and a longer compilation."""
@@ -39,12 +40,12 @@ TYPICAL_SIZE = 64  # stands for an extent of an image that is not known
 
 @dataclass(frozen=True)
 class ConvShape:
-    """What decides the time of a convolution 3x3: images (batch), results' height and width, channels (filled up to
-    whole blocks of `block`)."""
+    """What decides the time of a convolution: images (batch), extents of the results and taps of the filters along each
+    spatial axis, channels (filled up to whole blocks of `block`)."""
 
     images: int
-    height: int
-    width: int
+    space: tuple[int, ...]
+    taps: tuple[int, ...]
     inputs: int
     outputs: int
     block: int
@@ -52,20 +53,20 @@ class ConvShape:
 
 def direct_cycles(shape: ConvShape, filters_from: str, lanes: int) -> float:
     """Cycles of the direct convolution and of its copy of the data with padding."""
-    positions = shape.images * shape.height * shape.width
+    positions = shape.images * prod(shape.space)
     pairs = shape.inputs * shape.outputs
     blocks = shape.inputs // shape.block
     return (
-        TAPS**2 * positions * pairs / (FMA_PORTS * lanes * PEAK_SHARE)
-        + TAPS**2 * pairs * 4 / FILTER_BYTES_PER_CYCLE[filters_from]
+        prod(shape.taps) * positions * pairs / (FMA_PORTS * lanes * PEAK_SHARE)
+        + prod(shape.taps) * pairs * 4 / FILTER_BYTES_PER_CYCLE[filters_from]
         + positions * blocks * BLOCK_BYTES / CACHE_BYTES_PER_CYCLE
     )
 
 
-def winograd_cycles(shape: ConvShape, m: int, filters_from: str, lanes: int) -> float:
-    """Cycles of the convolution by tiles of m x m results."""
-    points = (m + TAPS - 1) ** 2
-    tiles = shape.images * -(-shape.height // m) * -(-shape.width // m)
+def winograd_cycles(shape: ConvShape, m: Sequence[int], filters_from: str, lanes: int) -> float:
+    """Cycles of the convolution by tiles of `m` results along each axis."""
+    points = _points(m, shape.taps)
+    tiles = shape.images * prod(-(-extent // n) for extent, n in zip(shape.space, m, strict=True))
     pairs = shape.inputs * shape.outputs
     blocks = (shape.inputs + shape.outputs) // shape.block
     return (
@@ -73,6 +74,10 @@ def winograd_cycles(shape: ConvShape, m: int, filters_from: str, lanes: int) -> 
         + points * pairs * 4 / FILTER_BYTES_PER_CYCLE[filters_from]
         + points * tiles * blocks * BLOCK_BYTES / CACHE_BYTES_PER_CYCLE
     )
+
+
+def _points(m: Sequence[int], taps: Sequence[int]) -> int:
+    return prod(a + b - 1 for a, b in zip(m, taps, strict=True))
 
 
 @dataclass(frozen=True)
@@ -91,28 +96,36 @@ class Machine:
 
 @dataclass(frozen=True)
 class Choice:
-    """The algorithm for one convolution: the tile length (0 for the direct sum), and why."""
+    """The algorithm for one convolution: the results of a tile along each axis (none for the direct sum), and why."""
 
-    m: int
+    m: tuple[int, ...]
     reason: str
 
 
 def choose(shape: ConvShape, machine: Machine, all_weights: int) -> Choice:
-    """The algorithm with the least estimated time, in a model with weights of `all_weights` bytes."""
-    taps = TAPS**2 * shape.inputs * shape.outputs * 4
-    direct = direct_cycles(shape, machine.source(taps, all_weights), machine.lanes)
+    """The algorithm with the least estimated time, in a model with weights of `all_weights` bytes, among those that
+    keep rounding errors small."""
+    pairs = shape.inputs * shape.outputs * 4
+    direct = direct_cycles(shape, machine.source(prod(shape.taps) * pairs, all_weights), machine.lanes)
     estimates = []
-    for m in TILES:
-        filters = taps * (m + TAPS - 1) ** 2 // TAPS**2
+    for m in tile_lengths(shape.taps, MOST_GROWTH):
+        filters = _points(m, shape.taps) * pairs
         estimates.append((winograd_cycles(shape, m, machine.source(filters, all_weights), machine.lanes), m))
+    if not estimates:
+        return Choice((), f"no tiles of filters of {_extents(shape.taps)} keep rounding errors small")
     cycles, m = min(estimates)
-    reason = f"F({m}x{m}, 3x3) is estimated at {cycles / direct:.2f} of the direct convolution's time"
-    return Choice(m if cycles <= GAIN * direct else 0, reason)
+    name = f"F({_extents(m)}, {_extents(shape.taps)})"
+    reason = f"{name} is estimated at {cycles / direct:.2f} of the direct convolution's time"
+    return Choice(m if cycles <= GAIN * direct else (), reason)
+
+
+def _extents(lengths: Sequence[int]) -> str:
+    return "x".join(map(str, lengths))
 
 
 @dataclass(frozen=True)
 class Winograd:
-    """Compute 3x3 convolutions of blocked channels, stride 1, by Winograd's algorithm where that is faster."""
+    """Compute convolutions of blocked channels, stride 1, by Winograd's algorithm where that is faster."""
 
     name: ClassVar[str] = "winograd"
 
@@ -127,10 +140,14 @@ class Winograd:
             conv = _candidate(op, module)
             if conv is None:
                 continue
-            choice = Choice(0, "its roundings differ from those of the direct sum")
-            if ctx.options is None or ctx.options.numerics != "strict":
+            choice = Choice((), "its roundings differ from those of the direct sum")
+            if conv.has_lines_of_unknown_length:
+                choice = Choice(
+                    (), "its tiles are of one line, of unknown length, which is not cut into bands"
+                )
+            elif ctx.options is None or ctx.options.numerics != "strict":
                 choice = choose(conv.shape, machine, all_weights)
-            ctx.remark(self.name, f"conv {op.loc}", choice.reason, applied=choice.m > 0)
+            ctx.remark(self.name, f"conv {op.loc}", choice.reason, applied=bool(choice.m))
             if choice.m:
                 _replace(conv, choice.m, module)
                 replaced = True
@@ -153,24 +170,36 @@ class _Conv:
     def shape(self) -> ConvShape:
         outputs, inputs = self.filters.shape[:2]
         n, _, *space, block = shape_of(self.op.result)
-        sizes = [d.value if d.is_const else TYPICAL_SIZE for d in space]
-        return ConvShape(n.value if n.is_const else 1, sizes[0], sizes[1], inputs, outputs, block.value)
+        sizes = tuple(d.value if d.is_const else TYPICAL_SIZE for d in space)
+        images = n.value if n.is_const else 1
+        return ConvShape(images, sizes, self.taps, inputs, outputs, block.value)
+
+    @property
+    def has_lines_of_unknown_length(self) -> bool:
+        """Whether bands of a known number of tiles cannot be made, and a row of tiles is too few: one line."""
+        space = shape_of(self.op.result)[2:-1]
+        return not all(d.is_const for d in space) and all(n == 1 for n in self.taps[:-1])
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.filters.shape[2:]
 
 
 def _candidate(op: Op, module: Module) -> _Conv | None:
-    """A float32 convolution 3x3 of whole blocks of channels, with stride and dilation 1, in one group."""
+    """A float32 convolution of whole blocks of channels, with several taps, stride and dilation 1, in one group."""
     if op.name != "conv_blocked" or not op.attrs["x_blocked"] or op.attrs["groups"] != 1:
         return None
     w = op.operands[1]
     if w.op is None or w.op.name != "constant" or dtype_of(w) != dt.f32:
         return None
     filters = module.constants[w.op.attrs["name"]]
-    if filters.shape[2:] != (TAPS, TAPS) or any(n % op.attrs["block"] for n in filters.shape[:2]):
+    rank = filters.ndim - 2
+    if all(n == 1 for n in filters.shape[2:]) or any(n % op.attrs["block"] for n in filters.shape[:2]):
         return None
     if any(n != 1 for n in (*op.attrs["strides"], *op.attrs["dilations"])):
         return None
-    before = tuple(map(sym, op.attrs["pads_begin"])) or (sym(0), sym(0))
-    after = tuple(map(sym, op.attrs["pads_end"])) or (sym(0), sym(0))
+    before = tuple(map(sym, op.attrs["pads_begin"])) or (sym(0),) * rank
+    after = tuple(map(sym, op.attrs["pads_end"])) or (sym(0),) * rank
     x, more_before, more_after = _without_padding(op.operands[0])
     return _Conv(
         op, x, filters,
@@ -180,27 +209,27 @@ def _candidate(op: Op, module: Module) -> _Conv | None:
 
 
 def _without_padding(x: Value) -> tuple[Value, tuple[Sym, ...], tuple[Sym, ...]]:
-    """The data before a `pad` with zeros of its two spatial axes, and what that adds before and after each."""
-    nothing = (sym(0), sym(0))
+    """The data before a `pad` with zeros of its spatial axes, and what that adds before and after each."""
+    nothing = (sym(0),) * (len(shape_of(x)) - 3)
     if x.op is None or x.op.name != "pad" or x.op.attrs["mode"] != "constant" or x.op.attrs["value"] != 0:
         return x, nothing, nothing
     before, after = (tuple(map(sym, x.op.attrs[side])) for side in ("before", "after"))
-    others = (*before[:2], *after[:2], before[4], after[4])
+    others = (*before[:2], *after[:2], before[-1], after[-1])
     if any(p != 0 for p in others) or any((p.bounds[0] or -1) < 0 for p in (*before, *after) if p != 0):
         return x, nothing, nothing
-    return x.op.operands[0], before[2:4], after[2:4]
+    return x.op.operands[0], before[2:-1], after[2:-1]
 
 
-def _replace(conv: _Conv, m: int, module: Module) -> None:
+def _replace(conv: _Conv, m: tuple[int, ...], module: Module) -> None:
     op = conv.op
     block = op.parent
     assert isinstance(block, Block)
-    height, width = shape_of(op.result)[2:4]
+    attrs: dict[str, Any] = {"m": m, "taps": conv.taps}
     emitted = Block()
     with Builder(emitted, module, op.loc):
         u = constant(transformed_filters(conv.filters, m), "w.winograd")
-        points = winograd_input(conv.x, m=m, pads_begin=conv.before, pads_end=conv.after)
-        made = winograd_output(winograd_product(points, u), m=m, height=height, width=width)
+        points = winograd_input(conv.x, pads_begin=conv.before, pads_end=conv.after, **attrs)
+        made = winograd_output(winograd_product(points, u), space=shape_of(op.result)[2:-1], **attrs)
     made.name = op.result.name
     op.result.replace_by(made)
     at = block.ops.index(op)

@@ -12,59 +12,88 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
+from math import prod
 
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
 
-TAPS = 3
-
 POINTS: dict[int, tuple[Fraction, ...]] = {
-    2: (Fraction(1),),
-    4: (Fraction(11, 16), Fraction(3, 2)),
+    4: (Fraction(1),),
+    6: (Fraction(11, 16), Fraction(3, 2)),
+    8: (Fraction(1, 2), Fraction(1), Fraction(2)),
 }
-"""For each m the positive interpolation points; 0, their negatives and infinity belong to them.
+"""For each number of products the positive interpolation points; 0, their negatives and infinity belong to them.
 
 The points decide how rounding errors grow (Barabasz, Anderson, Soodhalter and Gregg, "Error analysis and improving the
-accuracy of Winograd convolution for deep neural networks", 2020, search such points). An error in proportion to each
-sum of products becomes one of 1.7 times that of the direct sum for m = 2, of 4.8 times for m = 4 with these points and
-of 10.8 times with the classical 1, 2 (root mean square over data and filters without structure). These are fractions
-with powers of two below, so that both transforms of data have exact coefficients. The best for m = 6 are 1/2, 1, 2:
-20.6 times; m = 6 is left out, as it is no faster either.
+accuracy of Winograd convolution for deep neural networks", 2020, search such points). These are the best fractions of
+16, or nearly: powers of two below, so that both transforms of data have exact coefficients. See `growth`.
 """
 
 
 @dataclass(frozen=True)
 class Interpolation:
-    """The matrices of F(m, 3): `inputs` B^T, `outputs` A^T, `filters` G.
+    """The matrices of F(m, taps): `inputs` B^T, `outputs` A^T, `filters` G.
 
-    Rows of B^T and columns of A^T 2k - 1 and 2k belong to points of opposite sign.
+    Rows of B^T and columns of A^T 2k - 1 and 2k belong to points of opposite sign. F(1, 1) is the identity.
     """
 
     m: int
+    taps: int
     inputs: Matrix
     outputs: Matrix
     filters: Matrix
 
     @property
     def size(self) -> int:
-        """m + 2: elements of a tile of data."""
-        return self.m + TAPS - 1
+        """Elements of a tile of data, and products."""
+        return self.m + self.taps - 1
 
 
 @lru_cache
-def interpolation(m: int) -> Interpolation:
-    """The algorithm F(m, 3)."""
-    points = [Fraction(0), *(sign * p for p in POINTS[m] for sign in (1, -1))]
+def interpolation(m: int, taps: int) -> Interpolation:
+    """The algorithm F(m, taps). KeyError where no points are known for its number of products."""
+    size = m + taps - 1
+    points = [Fraction(0), *(sign * p for p in POINTS[size] for sign in (1, -1))] if size > 1 else []
     inputs, filters = [], []
     for j, p in enumerate(points):
         others = points[:j] + points[j + 1 :]
         norm = _value(others, p)
         inputs.append((*_from_roots(others), Fraction(0)))
-        filters.append(tuple(p**k / norm for k in range(TAPS)))
+        filters.append(tuple(p**k / norm for k in range(taps)))
     inputs.append(_from_roots(points))
-    filters.append((*[Fraction(0)] * (TAPS - 1), Fraction(1)))
+    filters.append((*[Fraction(0)] * (taps - 1), Fraction(1)))
     outputs = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))
-    return Interpolation(m, tuple(inputs), outputs, tuple(filters))
+    return Interpolation(m, taps, tuple(inputs), outputs, tuple(filters))
+
+
+@lru_cache
+def growth(m: int, taps: int) -> float:
+    """What an error in proportion to each sum of products becomes, in that of the direct sum: root mean square over a
+    tile, for data and filters without structure. In two dimensions the factors of both axes multiply.
+
+    1.3 for F(2, 3), 2.2 for F(4, 3) (3.3 with the classical points 1, 2), 4.5 for F(6, 3).
+    """
+    rule = interpolation(m, taps)
+    sizes = [_squares(b) * _squares(g) for b, g in zip(rule.inputs, rule.filters, strict=True)]
+    total = sum(a * a * size for row in rule.outputs for a, size in zip(row, sizes, strict=True))
+    return float(total / (taps * m)) ** 0.5
+
+
+@lru_cache
+def tile_lengths(taps: tuple[int, ...], most_growth: float) -> tuple[tuple[int, ...], ...]:
+    """The numbers of results along each axis that a tile may have, where rounding errors grow by no more than that; one
+    result along axes of one tap. None where no axis would need fewer products."""
+    if all(n == 1 for n in taps):
+        return ()
+    axes = [[1] if n == 1 else [size - n + 1 for size in POINTS if size > n] for n in taps]
+    return tuple(
+        m for m in product(*axes) if prod(growth(a, n) for a, n in zip(m, taps, strict=True)) <= most_growth
+    )
+
+
+def _squares(row: Row) -> Fraction:
+    return sum((c * c for c in row), start=Fraction(0))
 
 
 def _from_roots(roots: Sequence[Fraction]) -> Row:

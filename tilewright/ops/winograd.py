@@ -1,21 +1,24 @@
-"""Convolutions with kernels of 3x3 by fewer products: transforms of tiles of data, products, and their inverse.
+"""Convolutions of stride 1 by fewer products: transforms of tiles of data, products, and their inverse.
 
-All data is in blocked channels. A tile of m x m results needs size x size elements of data (size = m + 2) and as many
-products for each pair of channels, in place of 9 * m * m. `points` below counts the size * size products of a tile,
-and `tiles` the tiles of an image, row by row.
+All data is in blocked channels, of images or of lines. Along an axis with r taps, a tile of m results needs m + r - 1
+elements of data and as many products, in place of m * r; an axis with one tap has tiles of one result. `points` below
+counts the products of a tile for a pair of channels, and `tiles` the tiles of an image, row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import product as product_of
+from math import prod
 
 import numpy as np
 
 from tilewright.ir import sym as s
 from tilewright.ir.sym import Sym, ceildiv, sym
+from tilewright.ir.types import product
 from tilewright.ops.contract import widened_product
-from tilewright.ops.cook_toom import TAPS, Interpolation, Row, interpolation
+from tilewright.ops.cook_toom import Interpolation, Row, interpolation
 from tilewright.ops.define import Compute, compute, compute_tiles, primitive
 from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_same_dtype
 from tilewright.ops.trace import Array, Scalar, Trace
@@ -25,49 +28,82 @@ FILTERS_AT_ONCE = 32
 """Filters that are transformed in one step, so that their float64 form stays small."""
 
 
-def tile_counts(space: Sequence[Sym], m: int) -> tuple[Sym, Sym]:
-    """Tiles of m x m results along both axes of an image of results."""
-    return ceildiv(space[0], m), ceildiv(space[1], m)
+def tile_counts(space: Sequence[Sym], m: Sequence[int]) -> tuple[Sym, ...]:
+    """Tiles along each axis of an image of results."""
+    return tuple(ceildiv(d, n) for d, n in zip(space, m, strict=True))
 
 
 @primitive
 def winograd_input(
-    x: Array, *, m: int, pads_begin: Sequence[Dim] = (), pads_end: Sequence[Dim] = ()
+    x: Array,
+    *,
+    m: Sequence[int],
+    taps: Sequence[int],
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
 ) -> Compute:
-    """B^T d B of the tiles of blocked x [n, c / b, h, w, b], padded with zeros: [n, c / b, points, tiles, b]."""
-    require_rank(x, 5, "the data")
-    rule = interpolation(m)
-    window = Window(x.shape[2:4], (TAPS, TAPS), (), pads_begin, pads_end, ())
-    down, across = tile_counts(window.counts, m)
+    """The transformed tiles of blocked x [n, c / b, *space, b], padded with zeros: [n, c / b, points, tiles, b]."""
+    require_rank(x, len(m) + 3, "the data")
+    rules = _rules(m, taps)
+    window = Window(x.shape[2:-1], taps, (), pads_begin, pads_end, ())
+    counts = tile_counts(window.counts, m)
     before = tuple(map(sym, window.before))
 
     def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
         n, cb, _, tile, lane = i
-        rows = _positions(tile // across * m - before[0], x.shape[2], rule)
-        columns = _positions(tile % across * m - before[1], x.shape[3], rule)
+        corner = [at * rule.m - p for at, rule, p in zip(_position(tile, counts), rules, before, strict=True)]
+        places = [_places(*axis) for axis in zip(corner, window.sizes, rules, strict=True)]
 
-        def element(j: int, k: int) -> Scalar:
-            (row, above), (column, beside) = rows[j], columns[k]
-            return x.load((n, cb, row, column, lane), (*above, *beside))
+        def element(at: tuple[int, ...]) -> Scalar:
+            found = [axis[k] for axis, k in zip(places, at, strict=True)]
+            inside = [condition for _, conditions in found for condition in conditions]
+            return x.load((n, cb, *(place for place, _ in found), lane), inside)
 
-        return _transformed(t, rule, element)
+        return _along_axes(t, _interpolated, rules, [rule.size for rule in rules], element)
 
-    shape = [x.shape[0], x.shape[1], sym(rule.size**2), down * across, x.shape[4]]
-    return compute_tiles([x], shape, (1, 1, rule.size**2, 1, 1), body)
+    points = prod(rule.size for rule in rules)
+    shape = [x.shape[0], x.shape[1], sym(points), product(counts), x.shape[-1]]
+    return compute_tiles([x], shape, (1, 1, points, 1, 1), body)
 
 
-def _positions(first: Sym, extent: Sym, rule: Interpolation) -> list[tuple[Sym, tuple[Sym, Sym]]]:
+def _rules(m: Sequence[int], taps: Sequence[int]) -> list[Interpolation]:
+    return [interpolation(a, b) for a, b in zip(m, taps, strict=True)]
+
+
+def _position(tile: Sym, counts: Sequence[Sym]) -> list[Sym]:
+    """The position of a tile along each axis."""
+    position: list[Sym] = []
+    for count in reversed(counts[1:]):
+        position.insert(0, tile % count)
+        tile = tile // count
+    return [tile, *position]
+
+
+def _places(first: Sym, extent: Sym, rule: Interpolation) -> list[tuple[Sym, tuple[Sym, Sym]]]:
     """The positions of a tile along one axis, and the conditions for them to be in the image: the last tiles reach
     beyond its padding too."""
     return [(first + k, (s.ge0(first + k), s.lt(first + k, extent))) for k in range(rule.size)]
 
 
-def _transformed(t: Trace, rule: Interpolation, element: Callable[[int, int], Scalar]) -> list[Scalar]:
-    """B^T d B row by row, where `element(j, k)` is d."""
-    size = rule.size
-    columns = [_interpolated(t, rule, [element(j, k) for j in range(size)]) for k in range(size)]
-    rows = [_interpolated(t, rule, [columns[k][j] for k in range(size)]) for j in range(size)]
-    return [v for row in rows for v in row]
+def _along_axes(
+    t: Trace,
+    transform: Callable[[Trace, Interpolation, Sequence[Scalar]], list[Scalar]],
+    rules: Sequence[Interpolation],
+    lengths: Sequence[int],
+    element: Callable[[tuple[int, ...]], Scalar],
+) -> list[Scalar]:
+    """A one-dimensional transform along each axis in turn of a tile of `lengths`, whose elements `element` gives: the
+    result row by row."""
+    sizes = list(lengths)
+    for axis, rule in enumerate(rules):
+        found: dict[tuple[int, ...], Scalar] = {}
+        for at in product_of(*(range(n) for k, n in enumerate(sizes) if k != axis)):
+            before, after = at[:axis], at[axis:]
+            line = transform(t, rule, [element((*before, k, *after)) for k in range(sizes[axis])])
+            found.update({(*before, k, *after): v for k, v in enumerate(line)})
+        sizes[axis] = len(line)
+        element = found.__getitem__
+    return [element(at) for at in product_of(*map(range, sizes))]
 
 
 @primitive
@@ -93,34 +129,41 @@ def winograd_product(v: Array, u: Array) -> Compute:
 
 
 @primitive
-def winograd_output(p: Array, *, m: int, height: Dim, width: Dim) -> Compute:
-    """A^T p A of the sums p [n, o / b, points, tiles, b] of all tiles: [n, o / b, height, width, b]."""
+def winograd_output(p: Array, *, m: Sequence[int], taps: Sequence[int], space: Sequence[Dim]) -> Compute:
+    """The results of all tiles from their sums p [n, o / b, points, tiles, b]: [n, o / b, *space, b]."""
     require_rank(p, 5, "the sums")
-    rule = interpolation(m)
-    space = (sym(height), sym(width))
-    down, across = tile_counts(space, m)
-    require_equal_dim(p.shape[2], sym(rule.size**2), "the points of the sums and of the tiles")
-    require_equal_dim(p.shape[3], down * across, "the tiles of the sums and of the image")
+    rules = _rules(m, taps)
+    sizes = [rule.size for rule in rules]
+    extents = tuple(map(sym, space))
+    counts = tile_counts(extents, m)
+    require_equal_dim(p.shape[2], sym(prod(sizes)), "the points of the sums and of the tiles")
+    require_equal_dim(p.shape[3], product(counts), "the tiles of the sums and of the image")
 
     def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
-        n, ob, row, column, lane = i
-        sums = [p[(n, ob, k, row * across + column, lane)] for k in range(rule.size**2)]
-        size = rule.size
-        columns = [_evaluated(t, rule, [sums[j * size + k] for j in range(size)]) for k in range(size)]
-        rows = [_evaluated(t, rule, [columns[k][j] for k in range(size)]) for j in range(m)]
-        return [v for row in rows for v in row]
+        n, ob, *at, lane = i
+        tile = at[0]
+        for position, count in zip(at[1:], counts[1:], strict=True):
+            tile = tile * count + position
+        sums = [p[(n, ob, k, tile, lane)] for k in range(prod(sizes))]
+        places = dict(zip(product_of(*map(range, sizes)), sums, strict=True))
+        return _along_axes(t, _evaluated, rules, sizes, places.__getitem__)
 
-    return compute_tiles([p], [*p.shape[:2], *space, p.shape[4]], (1, 1, m, m, 1), body)
+    return compute_tiles([p], [*p.shape[:2], *extents, p.shape[4]], (1, 1, *m, 1), body)
 
 
-def transformed_filters(w: np.ndarray, m: int) -> np.ndarray:
-    """G g G^T of filters w [o, c, 3, 3] as [points, o, c]: computed in float64, rounded once to the dtype of w."""
-    g = np.array([[float(c) for c in row] for row in interpolation(m).filters])
-    both = np.kron(g, g)
-    u = np.empty((len(both), *w.shape[:2]), w.dtype)
+def transformed_filters(w: np.ndarray, m: Sequence[int]) -> np.ndarray:
+    """The transforms of filters w [o, c, *taps] as [points, o, c]: computed in float64, rounded once to the dtype of
+    w."""
+    every = np.ones((1, 1))
+    for rule in _rules(m, w.shape[2:]):
+        every = np.kron(every, np.array([[float(c) for c in row] for row in rule.filters]))
+    u = np.empty((len(every), *w.shape[:2]), w.dtype)
     for begin in range(0, len(w), FILTERS_AT_ONCE):
         part = w[begin : begin + FILTERS_AT_ONCE].astype(np.float64)
-        u[:, begin : begin + len(part)] = (both @ part.reshape(-1, TAPS**2).T).reshape(-1, *part.shape[:2])
+        count = len(part)
+        u[:, begin : begin + count] = (every @ part.reshape(-1, every.shape[1]).T).reshape(
+            -1, *part.shape[:2]
+        )
     return u
 
 
@@ -129,6 +172,8 @@ def transformed_filters(w: np.ndarray, m: int) -> np.ndarray:
 
 def _interpolated(t: Trace, rule: Interpolation, d: Sequence[Scalar]) -> list[Scalar]:
     """B^T d."""
+    if rule.size == 1:
+        return list(d)
     found = [_sum(t, rule.inputs[0], d)]
     for k in range(1, rule.size - 1, 2):
         row, opposite = rule.inputs[k : k + 2]
@@ -140,6 +185,8 @@ def _interpolated(t: Trace, rule: Interpolation, d: Sequence[Scalar]) -> list[Sc
 
 def _evaluated(t: Trace, rule: Interpolation, p: Sequence[Scalar]) -> list[Scalar]:
     """A^T p."""
+    if rule.size == 1:
+        return list(p)
     pairs = range(1, rule.size - 1, 2)
     sums = [p[k] + p[k + 1] for k in pairs]
     differences = [p[k] - p[k + 1] for k in pairs]

@@ -105,18 +105,20 @@ def _stages(s: Schedule, lowered: Lowered) -> _Stages:
 
 def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
     """Split the axes of the result: those that the tiles cut in tiles, these in bands, and columns in panels."""
-    tiles = stages.tiles.tiles
-    *batch, columns, vector = [o for o, n in zip(stages.loops, tiles, strict=True) if n == 1]
-    cut = [s.split(o, n) for o, n in zip(stages.loops, tiles, strict=True) if n > 1]
-    band = _band(stages, [extent_of(p.outer) for p in cut], extent_of(columns), target)
-    bands = [s.split(p.outer, n) if n else None for p, n in zip(cut, (band.rows, band.across), strict=True)]
+    batch, columns, *space, vector = stages.loops
+    lengths = stages.tiles.tiles[2:-1]
+    parts = [s.split(o, n) if n > 1 else None for o, n in zip(space, lengths, strict=True)]
+    tiles = [o if part is None else part.outer for o, part in zip(space, parts, strict=True)]
+    band = _band(stages, [extent_of(o) for o in tiles], extent_of(columns), target)
+    lengths_of_band = (band.rows, band.across)[-len(tiles) :]
+    bands = [s.split(o, n) if n else None for o, n in zip(tiles, lengths_of_band, strict=True)]
     panels = s.split(columns, band.panel)
     return _Nest(
-        batch,
+        [batch],
         [b.outer for b in bands if b is not None],
         panels.outer,
-        [panels.inner, *(p.outer if b is None else b.inner for p, b in zip(cut, bands, strict=True))],
-        [*(p.inner for p in cut), vector],
+        [panels.inner, *(o if b is None else b.inner for o, b in zip(tiles, bands, strict=True))],
+        [*(part.inner for part in parts if part is not None), vector],
     )
 
 
@@ -130,17 +132,20 @@ class _Band:
 
 
 def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) -> _Band:
-    """The best band of an image of `counts` tiles; single rows where their number is not known."""
+    """The best band of an image of `counts` tiles; single rows where their number is not known. ScheduleError for lines
+    of unknown length, which have no rows."""
     sums = buffer_type(stages.sums.buffer)
     images, _, points, _, lanes = sums.shape
     depth = product(extent_of(o) for o in stages.sums.reduce)
     if not all(n.is_const for n in (*counts, columns, points, lanes, depth)):
         panel = max(n for n in divisors(columns.value if columns.is_const else 1) if n <= PANEL)
+        if len(counts) == 1:
+            raise ScheduleError("a line of unknown length is not cut into bands")
         return _Band(1, None, panel)
     tiles = Tiles(
         images=images.value if images.is_const else 1,
-        rows=counts[0].value,
-        across=counts[1].value,
+        rows=product(counts[:-1]).value,
+        across=counts[-1].value,
         points=points.value,
         depth=depth.value,
         columns=columns.value,
@@ -155,5 +160,5 @@ def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) 
 
 def _transform_rows(s: Schedule, rows: Stage, nest: _Nest) -> Op:
     """Make the rows of a band at its start; the loop for vectors."""
-    made = s.fuse_at(rows.buffer, nest.bands[-1])
+    made = s.fuse_at(rows.buffer, nest.bands[-1] if nest.bands else nest.batch[-1])
     return made.copies[rows.axes[-1]]
