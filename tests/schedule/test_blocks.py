@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,10 +13,10 @@ from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
 from tilewright.graph.fuse import Fuse
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Module, Value
+from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import kind_of, loops_in
+from tilewright.loops.nest import body_of, enclosing_loops, extent_of, is_loop, kind_of, loops_in
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -86,7 +87,7 @@ def test_no_blocks_where_none_fits() -> None:
 
 
 Body = Callable[..., Value]
-WEIGHTS = {shape: data(*shape) for shape in ((256, 96), (256, 100), (250, 64), (131, 64))}
+WEIGHTS = {shape: data(*shape) for shape in ((256, 96), (256, 100), (250, 64), (131, 64), (1031, 96))}
 POINTWISE = data(64, 128, 1, 1)
 
 
@@ -197,19 +198,27 @@ def test_a_layer_whose_rows_fit_is_not_blocked() -> None:
     assert not is_blocked(kernel_of("whole tiles", roomy))
 
 
-def prefetches(rows: int) -> bool:
-    """Whether a layer over so many rows asks for its weights, which exceed the cache, ahead of time."""
-    module = oracle.build([tensor(dt.f32, (rows, 256))], layer(256, 96))
+def prefetches(rows: int, depth: int = 256) -> list[Op]:
+    """What asks for the weights of a layer over so many rows ahead of time; they exceed the cache."""
+    module = oracle.build([tensor(dt.f32, (rows, depth))], layer(depth, 96))
     ctx = PassContext(with_small_cache(parse_target("x86-64-v4")))
     Fuse().run(module, ctx)
     schedule_regions(module, ctx.target, ctx.remarks)
-    return any(
-        op.name == "prefetch" for f in module.funcs.values() if f.level == "loops" for op in f.body.walk()
-    )
+    kernels = [f for f in module.funcs.values() if f.level == "loops"]
+    return [op for f in kernels for op in f.body.walk() if op.name == "prefetch"]
 
 
 def test_weights_are_asked_for_ahead_where_they_are_read_again() -> None:
     assert prefetches(rows=64) and not prefetches(rows=1)
+
+
+def test_a_deep_sum_in_parts_asks_for_its_weights_step_by_step() -> None:
+    asked = prefetches(rows=64, depth=1031)  # a prime: no blocks, parts of 256 terms and a tail
+    step = enclosing_loops(asked[0])[-1]
+    (terms,) = (o for o in body_of(step).ops if is_loop(o))
+    assert extent_of(step) == extent_of(terms) == 16  # of a part
+    panel_lines = 1031 * 32 // 16
+    assert len(asked) == math.ceil(panel_lines / (5 * 64))  # five row tiles of 64 steps each share a panel
 
 
 def test_a_layer_that_is_not_blocked_says_why() -> None:

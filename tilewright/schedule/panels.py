@@ -129,20 +129,21 @@ def _is_read_often(load: Op) -> bool:
     return not (rounds.is_const and elements.is_const) or rounds.value >= REUSES * elements.value
 
 
-def prefetch_panels(s: Schedule, depth: Op, around: Sequence[Op], target: Target) -> None:
+def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Target) -> None:
     """While one panel of a packed operand is used, bring the next one from far memory into the second-level cache:
     a panel is read faster than that memory delivers, and then again for each tile of rows. A panel that is read once is
-    left to the hardware, which follows one stream well. `depth` is the innermost reduction loop; it is split in steps
-    long enough to ask for whole cache lines."""
-    if depth.parent is None:  # of no rows nothing is left
+    left to the hardware, which follows one stream well. `reduction` is the loop that reads the panel; the innermost one
+    that it became (deep sums are cut in parts) is split in steps long enough to ask for whole cache lines."""
+    if reduction.parent is None:  # of no rows nothing is left
         return
     packed = [s.func.args[index] for index in s.func.attrs.get("packed", {})]
-    loads = [load for load in loads_in(depth) if load.operands[0] in packed]
-    far = [load for load in loads if _bytes_of(load.operands[0]) > target.caches.l2 // 2]
+    first = {load.operands[0]: load for load in reversed(loads_in(reduction)) if load.operands[0] in packed}
+    far = [load for load in first.values() if _bytes_of(load.operands[0]) > target.caches.l2 // 2]
     for load in far:
         moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
         if not moving or not _is_read_again(load, moving[-1]):
             continue
+        depth = [o for o in enclosing_loops(load) if kind_of(o) == "serial"][-1]
         steps = extent_of(depth).value if extent_of(depth).is_const else 1
         run = max(d for d in range(1, LONGEST_RUN + 1) if steps % d == 0)
         if steps > LONGEST_RUN and run > 1:
