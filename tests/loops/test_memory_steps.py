@@ -21,6 +21,7 @@ from tilewright.loops.preload import preload
 from tilewright.loops.simplify import simplify
 from tilewright.loops.skip import skip_neutral
 from tilewright.loops.split import split
+from tilewright.loops.swap_axes import swap_axes
 
 RNG = np.random.default_rng(5)
 
@@ -241,3 +242,24 @@ def test_two_axes_are_seen_as_one() -> None:
     x = RNG.standard_normal((6, 10))
     np.testing.assert_allclose(run(func, x).reshape(10, 6), x.T * 2)
     assert "no axes 0 and 1" in refused(lambda: merge_axes(func, func.args[1], 0))
+
+
+IN_BETWEEN = """
+kernel @k(x: &f64[6, 10], y: &f64[6, 10]) dims() with {outputs=1} {
+  alloc t: scratch f64[6, 10]
+  for i in 0..6 { for j in 0..10 { t[i, j] = x[i, j] * 2 } }
+  for a in 0..6 { for b in 0..10 { y[a, b] = t[a, b] + t[a, 0] } }
+  return
+}
+"""
+
+
+def test_a_local_buffer_is_laid_out_in_another_order() -> None:
+    func = read(IN_BETWEEN)
+    (local,) = (op.result for op in func.body.walk() if op.name == "alloc")
+    swap_axes(func, local, 0, 1)
+    assert "t: scratch f64[10, 6]" in print_func(func) and "t[j, i] =" in print_func(func)
+    x = RNG.standard_normal((6, 10))
+    np.testing.assert_allclose(run(func, x).reshape(6, 10), 2 * x + 2 * x[:, :1])
+    assert "no axes 0 and 2" in refused(lambda: swap_axes(func, local, 0, 2))
+    assert "its caller knows its order" in refused(lambda: swap_axes(func, func.args[0], 0, 1))

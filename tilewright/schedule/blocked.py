@@ -32,17 +32,19 @@ from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_pa
 from tilewright.schedule.roles import Roles, separate_sums
 from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.schedule.trace import Schedule
+from tilewright.schedule.transposes import schedule_squares, side_of
 from tilewright.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
     """Extents of the blocks, where `blocks.depth` is of reduction axis number `axis`. With `run` above 0 the rows are
-    copied for each piece of the depth, in runs of that many elements."""
+    copied for each piece of the depth, in runs of that many elements. A `turned` result is contiguous in its rows."""
 
     blocks: Blocks
     axis: int
     run: int
+    turned: bool = False
 
 
 @dataclass(eq=False)
@@ -57,7 +59,8 @@ def blocking_of(stage: Stage, shape: Contraction, blocks: Blocks) -> Blocking:
     """Where blocks cut the reduction, and in which runs rows are copied: such as divide a piece of the depth."""
     axis = next((k for k, o in enumerate(stage.reduce) if extent_of(o) != 1), 0)
     is_last = axis == len(stage.reduce) - 1
-    return Blocking(blocks, axis, gcd(shape.run, blocks.depth) if shape.run and is_last else shape.run)
+    run = gcd(shape.run, blocks.depth) if shape.run and is_last else shape.run
+    return Blocking(blocks, axis, run, shape.turned)
 
 
 def tile_in_blocks(
@@ -74,6 +77,9 @@ def tile_in_blocks(
     outer, inner = _block_loops(s, roles, tile, blocking.blocks)
     s.reorder(*outer, *inner)
     fused = s.fuse_at(accumulator, outer[-1], space="scratch", guard="loads")
+    if blocking.turned:
+        assert roles.row is not None
+        s.swap_axes(fused.buffer, axis_of[roles.row], axis_of[roles.vector])
     clearing, summing = separate_sums(s, stage, fused.copies)
     around, rows, nests = _tile_sums(s, stage, roles, axis_of, summing, fused.copies, tile, blocking)
     parts = [s.partial_sums(fused.buffer, nest.depth[0]) for nest in nests]
@@ -92,7 +98,10 @@ def tile_in_blocks(
         for copying in (part.clear, part.add):
             _in_registers(s, copying, tile.lanes)
     s.vectorize(vector, tile.lanes)
-    s.vectorize(inner[-1], tile.lanes)
+    if blocking.turned:
+        _transpose(s, [o for o in inner if o.parent is not None], target)
+    else:
+        s.vectorize(inner[-1], tile.lanes)
     prefetch_panels(s, nests[0].depth[-1], [*outer, *around], target)
 
 
@@ -189,6 +198,12 @@ def _copy_rows(s: Schedule, loop: Op, nest: _Nest, tile: Tile, run: int) -> None
     packing = Packing(tuple(factors), (*(piece for piece in order if piece not in last), *last))
     fill = s.pack(load.operands[0], loop, packing).fill
     s.vectorize(fill[-1])
+
+
+def _transpose(s: Schedule, loops: list[Op], target: Target) -> None:
+    """Write a result that is contiguous in its rows by squares through registers."""
+    *_, row, vector = loops
+    schedule_squares(s, loops, vector, row, side_of(vector, row, target))
 
 
 def _is_sum(load: Op) -> bool:

@@ -41,11 +41,12 @@ def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) 
     rows, columns = shape.rows * shape.lines, -(-shape.columns // tile.columns)
     unit = shape.rows if shape.lines > 1 else tile.rows
     parts = [*PARTS, *(n for n in (16, 32, 64) if n <= 2 * target.cores)]
+    least = shape.lanes if shape.turned else 1  # a square of the result, which is transposed
     heights = {rows, *(min(rows, -(-rows // n // unit) * unit) for n in parts)}
     widths = {-(-columns // n) for n in parts}
     if shape.exact_columns:
         widths = {n for n in widths if columns % n == 0}
-    whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths]
+    whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths if r >= least]
     whole = [b for b in whole if count(shape, tile, b) > 1]
     whole.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
     found: list[Blocks] = []

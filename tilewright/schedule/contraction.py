@@ -22,7 +22,7 @@ from tilewright.loops.nest import buffer_type, extent_of
 from tilewright.schedule.blocked import blocking_of, tile_in_blocks
 from tilewright.schedule.describe import describe
 from tilewright.schedule.dots import group_of_products
-from tilewright.schedule.model import Decision, choose, why_not_cut
+from tilewright.schedule.model import Decision, choose, why_not_cut, why_not_turned
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.parts import is_deep, sum_in_parts
@@ -34,6 +34,7 @@ from tilewright.schedule.roles import (
     one_nest,
     operands_moving,
     separate_sums,
+    turned_roles,
 )
 from tilewright.schedule.tiles import Tile
 from tilewright.schedule.trace import Schedule
@@ -71,6 +72,17 @@ def tile_contraction(
     if group is not None:
         shape = replace(shape, uncut="groups of integers are multiplied in tiles of the whole depth")
     if decision is None:
+        turned = (
+            None if group is not None else turned_roles(stage, loops, accumulator, axis_of, roles, constants)
+        )
+        if turned is not None:
+            across = describe(stage, turned, axis_of, constants)
+            across = replace(across, exact_columns=True, turned=True)
+            reason = why_not_turned(shape, across, target)
+            if reason:
+                s.declined.append(f"vectors along the constants, the result transposed: {reason}")
+            else:
+                roles, shape = turned, across
         choice = choose(shape, target)
         decision = choice.decision
         s.declined += choice.declined

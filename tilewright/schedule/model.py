@@ -42,6 +42,9 @@ MANY_BLOCKS, FEW_BLOCKS = 3, 1
 MOST_CANDIDATES = 36
 """Bound on the decisions that are compared for one contraction, which takes less than a millisecond."""
 
+TURNING = 2
+"""Passes over the sums that transposing them costs: its shuffles take about as long."""
+
 LEAST_GAIN = 1.03
 """Of the time: blocks that gain less are not worth their code."""
 
@@ -121,7 +124,8 @@ def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
     panel = tile.columns * tile.lanes * loops.depth * element
     first = (tile.rows * per_row, panel, loops.sums * tile.rows * tile.columns * tile.lanes * element)
     caches, speed = target.caches, target.bandwidth
-    near = _read(loops.nest, first, L1_SHARE * caches.l1d)
+    l1 = L1_SHARE * caches.l1d
+    near = _read(loops.nest, (_near_rows(shape, tile, loops.depth, first, l1), *first[1:]), l1)
     far = _read(loops.nest, first, L2_SHARE * caches.l2)
     all_rows = shape.around * shape.lines * rows * depth * element / shape.windows
     all_columns = shape.repeats * columns * tile.lanes * depth * element
@@ -210,9 +214,22 @@ def _cut_loops(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -
         multiply=steps * (whole * cycles_per_step(tile.rows, registers, target) + left_step),
         loads=steps * (whole * (tile.rows + registers) + (left + registers if left else 0)),
         row_reads=steps * (blocks.rows // lines),
-        passes=(pieces + 1) * vectors,
+        passes=(pieces + 1 + (TURNING if shape.turned else 0)) * vectors,
         copied=copied if shape.run else 0,
     )
+
+
+def _near_rows(
+    shape: Contraction, tile: Tile, depth: int, first: tuple[float, float, float], size: float
+) -> float:
+    """Bytes of a tile's rows that a first-level cache of `size` bytes reads. Where rows lie side by side and steps
+    apart, each step has lines of its own; unless these fit beside the panel, the next tiles, which need the rest of
+    them, find them gone."""
+    rows, panel, _ = first
+    if shape.stride != shape.element:
+        return rows
+    lines = depth * (LINE_BYTES + (tile.rows - 1) * shape.element) / shape.windows
+    return rows if lines + panel <= size else lines
 
 
 def _read(
@@ -267,11 +284,12 @@ class Choice:
 
 
 def candidates(shape: Contraction, target: Target) -> list[Decision]:
-    """The decisions that are compared for a contraction; unknown extents count as large."""
+    """The decisions that are compared for a contraction; unknown extents count as large. None may be possible where
+    the result is turned."""
     known = assumed(shape)
     tiles = candidate_tiles(replace(known, exact_columns=False), target)
     found: list[Decision] = []
-    for n, tile in enumerate(tiles):
+    for n, tile in enumerate([] if shape.turned else tiles):
         found.append(Decision(tile))
         if n < CUT_TILES and known.lines * (known.around // known.repeats) > 1:
             found.append(Decision(tile, columns_outside=False))
@@ -302,6 +320,16 @@ def choose(shape: Contraction, target: Target) -> Choice:
     )
     others = [min(group, key=costs.__getitem__) for group in rivals if group]
     return Choice(taken, costs[best], len(found), tuple((found[n], costs[n]) for n in dict.fromkeys(others)))
+
+
+def why_not_turned(shape: Contraction, turned: Contraction, target: Target) -> str:
+    """Why a contraction is better computed as it is than `turned`; empty where it is not."""
+    if not candidates(turned, target):
+        return "no block fits the second-level cache"
+    across, along = choose(turned, target).cycles, choose(shape, target).cycles
+    return (
+        "" if across < along else f"{_millions(across)} million cycles predicted, {_millions(along)} without"
+    )
 
 
 def choose_tile(shape: Contraction, target: Target) -> Tile:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym
 from tilewright.loops.fission import Fission
 from tilewright.loops.lower import Lowered, Stage
@@ -63,11 +65,15 @@ def axes_read(loops: list[Op], accumulator: Value) -> dict[Op, int]:
     return {by_var[v]: k for k, v in enumerate(reads[0].attrs["idx"]) if v in by_var}
 
 
-def assign_roles(stage: Stage, loops: list[Op], accumulator: Value, axis_of: dict[Op, int]) -> Roles:
-    """Vector: the axis in which the result is contiguous. Row: an axis that only the broadcast operand moves in."""
+def assign_roles(
+    stage: Stage, loops: list[Op], accumulator: Value, axis_of: dict[Op, int], vector: Op | None = None
+) -> Roles:
+    """Vector: the axis in which the result is contiguous, unless another one is given. Row: an axis that only the
+    broadcast operand moves in."""
     store = stores_in(loops[0])[0]
     live = [o for o in loops if extent_of(o) != 1]
-    vector = next((o for o in live if stride_in(store, loop_var(o)) == 1), None)
+    if vector is None:
+        vector = next((o for o in live if stride_in(store, loop_var(o)) == 1), None)
     if vector is None or vector not in axis_of:
         raise ScheduleError("the result is not contiguous in any axis of the sum")
     moved = {o: operands_moving(stage, axis_of.get(o)) for o in live}
@@ -87,6 +93,36 @@ def assign_roles(stage: Stage, loops: list[Op], accumulator: Value, axis_of: dic
         lines = [o for o in outer if o in live and extent_of(o).is_const and moved[o] == moved[row]]
         line = lines[-1] if lines else None
     return Roles(vector, row, block if block is not row else None, outer, line)
+
+
+def turned_roles(
+    stage: Stage,
+    loops: list[Op],
+    accumulator: Value,
+    axis_of: dict[Op, int],
+    roles: Roles,
+    constants: Sequence[Value],
+) -> Roles | None:
+    """Roles with vectors along what are rows in `roles`, where these are whole vectors of constants: packed ahead of
+    time they need no copy, and no lane is idle. The result is contiguous in its rows then, and has to be transposed.
+    None where the contraction has not this form."""
+    if roles.row is None or roles.block is not None or roles.line is not None:
+        return None
+    lanes = VECTOR_BYTES // element_bytes(accumulator)
+    rows, columns = (operands_moving(stage, axis_of.get(o)) for o in (roles.row, roles.vector))
+    if (
+        rows & columns
+        or (known(extent_of(roles.vector)) or 0) < lanes
+        or (known(extent_of(roles.row)) or 1) % lanes
+    ):
+        return None
+    if any((o.operands[0] in constants) != (o in rows) for o in rows | columns):
+        return None
+    stores = stores_in(loops[0])
+    if len(stores) != 1 or any(op.name in COSTLY for op in loops[-1].walk()):
+        return None
+    turned = assign_roles(stage, loops, accumulator, axis_of, roles.row)
+    return turned if turned.row is roles.vector and turned.block is None else None
 
 
 def element_bytes(buffer: Value) -> int:

@@ -38,7 +38,8 @@ class Contraction:
     columns of their own. An element of the rows' operand is used by `windows` steps and rows on average; there, rows
     lie `stride` bytes apart (0: not evenly), and `run` elements of one row together (0: the rows themselves do).
     `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns` a tile's
-    columns must divide them; with `packed` they are constants. `uncut` says why no blocks can be made, if so.
+    columns must divide them; with `packed` they are constants. A `turned` result is contiguous in its rows, and is
+    transposed from the sums of blocks. `uncut` says why no blocks can be made, if so.
     """
 
     rows: int | None
@@ -55,6 +56,7 @@ class Contraction:
     outer_depth: int = 1
     exact_columns: bool = False
     packed: bool = False
+    turned: bool = False
     uncut: str = ""
 
 

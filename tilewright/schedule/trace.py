@@ -31,6 +31,7 @@ from tilewright.loops.simplify import simplify
 from tilewright.loops.skip import skip_neutral
 from tilewright.loops.split import Split, split
 from tilewright.loops.suppose import suppose
+from tilewright.loops.swap_axes import swap_axes
 from tilewright.loops.unroll import unroll
 from tilewright.loops.vectorize import Lanes, vectorize, vectorize_reduction
 
@@ -114,6 +115,9 @@ class Schedule:
 
     def merge_axes(self, buffer: Value, axis: int) -> Value:
         return self._do(merge_axes, buffer, axis=axis)
+
+    def swap_axes(self, buffer: Value, first: int, second: int) -> Value:
+        return self._do(swap_axes, buffer, first=first, second=second)
 
     def pack_argument(self, buffer: Value, packing: Packing) -> Value:
         return self._do(pack_argument, buffer, packing=packing)
