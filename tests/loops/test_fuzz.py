@@ -23,6 +23,7 @@ from tilewright.loops.fission import fission
 from tilewright.loops.fuse_at import fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
 from tilewright.loops.interp import run_kernel
+from tilewright.loops.jam import jam
 from tilewright.loops.nest import body_of, is_loop, loops_in
 from tilewright.loops.pack import pack, pack_argument
 from tilewright.loops.packing import Packing, apply_packing
@@ -136,10 +137,11 @@ STEP_KINDS: dict[str, Callable[[Func, random.Random], object]] = {
     "vectorize_reduction": do_reduction,
     "clamp": lambda f, r: clamp(f, any_loop(f, r)),
     "unroll": lambda f, r: unroll(f, any_loop(f, r)),
+    "jam": lambda f, r: jam(f, split(f, any_loop(f, r), r.randint(2, 3), r.choice(TAILS)).inner),
     "parallel": lambda f, r: parallel(f, any_loop(f, r)),
     "simplify": lambda f, r: simplify(f),
 }
-RARE = ("unroll", "parallel", "vectorize", "vectorize_reduction")
+RARE = ("unroll", "jam", "parallel", "vectorize", "vectorize_reduction")
 
 
 def outputs(func: Func, arrays: list[np.ndarray], env: dict[str, int], backwards: bool) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ from tilewright.loops.dot import dot
 from tilewright.loops.fission import fission
 from tilewright.loops.fuse_at import fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
+from tilewright.loops.jam import jam
 from tilewright.loops.nest import body_of, find_loop
 from tilewright.loops.pack import pack, pack_argument
 from tilewright.loops.packing import Packing
@@ -101,6 +102,44 @@ CASES = {
         }
         for i_1 <= 6 in 0..7 {
           y[i_1 + 3] = x[i_1 + 3] * 2
+        }
+        """,
+    ),
+    "jam of sums": (
+        SUM,
+        lambda f: jam(f, find_loop(f, "i")),
+        """
+        y[0] = 0
+        y[1] = 0
+        y[2] = 0
+        for k_1 <= 9 in 0..10 {
+          y[0] += x[0, k_1]
+          y[1] += x[1, k_1]
+          y[2] += x[2, k_1]
+        }
+        """,
+    ),
+    "jam of pairs of rows, and the row that is left over": (
+        SUM,
+        lambda f: jam(f, split(f, parallel(f, find_loop(f, "i")), 2, "branch").inner),
+        """
+        for io <= 1 in 0..2 parallel {
+          if -io + 1 {
+            y[2*io] = 0
+            y[2*io + 1] = 0
+            for k_2 <= 9 in 0..10 {
+              y[2*io] += x[2*io, k_2]
+              y[2*io + 1] += x[2*io + 1, k_2]
+            }
+          }
+          if io {
+            for it <= 0 in 0..1 {
+              y[2*io + it] = 0
+              for k_1 <= 9 in 0..10 {
+                y[2*io + it] += x[2*io + it, k_1]
+              }
+            }
+          }
         }
         """,
     ),

@@ -12,6 +12,7 @@ from tilewright.loops.cache import cache, cache_write
 from tilewright.loops.cut import cut
 from tilewright.loops.fuse_at import fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
+from tilewright.loops.jam import jam
 from tilewright.loops.nest import body_of, find_loop
 from tilewright.loops.pack import pack, pack_argument
 from tilewright.loops.packing import Packing
@@ -224,6 +225,22 @@ REFUSED = {
         DOUBLE,
         lambda f: cut(f, vectorize(f, find_loop(f, "i")).inner, 3),
         "cut loop 'i' (0..10, vector): it is a vector loop",
+    ),
+    "jam a loop of unknown length": (
+        SYMBOLIC,
+        lambda f: jam(f, find_loop(f, "i")),
+        "jam loop 'i' (0..n, serial): its extent is not a constant; split it first",
+    ),
+    "jam a parallel loop": (
+        DOUBLE,
+        lambda f: jam(f, parallel(f, find_loop(f, "i"))),
+        "jam loop 'i' (0..10, parallel): it is a parallel loop",
+    ),
+    "jam the terms of a sum": (
+        SUM,
+        lambda f: jam(f, find_loop(f, "k")),
+        "jam loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): load at [i] and "
+        "store at [i]",
     ),
     "peel a parallel loop": (
         SYMBOLIC,
@@ -454,6 +471,7 @@ REFUSED = {
 
 
 TWO_STEPS = {
+    "jam a parallel loop",
     "cut lanes",
     "serial vector",
     "peel a parallel loop",

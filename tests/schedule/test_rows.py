@@ -8,6 +8,7 @@ import pytest
 from tests.schedule import scheduling as oracle
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
+from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.loops.nest import body_of, enclosing_loops, extent_of, kind_of, loops_in
 from tilewright.ops import elementwise as ew
@@ -113,3 +114,48 @@ def test_reductions_of_a_whole_tensor_run_in_vectors_beside_what_follows_them(
         if not any(c.name == "for" for c in body_of(o).ops)
     ]
     assert len(innermost) >= 3 and all(kind_of(o) == "vector" for o in innermost if extent_of(o) != 1)
+
+
+def side_by_side(kernel: Func) -> list[int]:
+    """The factors by which rows were jammed."""
+    steps = kernel.attrs["schedule"]
+    jams = [k for k, step in enumerate(steps) if step.startswith("jam")]
+    return [int(steps[k - 1].partition("factor=")[2].partition(",")[0]) for k in jams]
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "cascadelake"])
+@pytest.mark.parametrize(
+    ("rows", "width", "together"),
+    [(131, 5, 4), (130, 40, 4), (65, 40, 2), (63, 40, 1), (128, 300, 2), (128, 401, 1)],
+)
+def test_short_rows_run_side_by_side(rows: int, width: int, together: int, target: str) -> None:
+    x = RNG.standard_normal((rows, width)).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, x.shape)], softmax, [x], target)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert side_by_side(kernel) == [together] * (together > 1)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 6])
+def test_unknown_numbers_of_rows_leave_some_over(rows: int) -> None:
+    x = RNG.standard_normal((rows, 40)).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, (var("n", 1), 40))], softmax, [x])
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert side_by_side(kernel) == [4]
+
+
+def test_rows_of_unknown_length_run_one_by_one() -> None:
+    x = RNG.standard_normal((70, 40)).astype(np.float32)
+    module, ctx = oracle.agree([tensor(dt.f32, (70, var("n", 1)))], softmax, [x])
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert side_by_side(kernel) == []
+    assert any("rows run one by one: their length is not known" in str(r) for r in ctx.remarks)
+
+
+def test_rows_side_by_side_have_fewer_sums_each() -> None:
+    """Four registers of sums in all, as for one row."""
+    x = RNG.standard_normal((128, 200)).astype(np.float32)
+    module, _ = oracle.agree(
+        [tensor(dt.f32, x.shape)], lambda v: reduce.reduce_sum(v, axes=(1,)), [x], "cascadelake"
+    )
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert max(sums_of(kernel)) == 16

@@ -2,7 +2,7 @@
 
     for row parallel { for each stage { for j vector { ... } } }
 
-Every intermediate lives for one row only, so it stays in the first-level cache.
+Every intermediate lives for one row only, so it stays in the first-level cache. Short rows run several side by side.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, loop_var
 from tilewright.loops.vectorize import MAX_LANES
 from tilewright.schedule.access import loads_in, perfect_nest, stores_in, stride_in
+from tilewright.schedule.beside import row_loop, rows_side_by_side, run_side_by_side
 from tilewright.schedule.flatten import flatten, merge_flat_axes
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.parts import LONGEST_PART
@@ -43,9 +44,13 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     _compute_in_outputs(s)
     _flatten_sums(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
+    rows = row_loop(s)
+    count = rows_side_by_side(s, rows, target)
     for loop in innermost_loops(s):
-        vectorize_inner(s, loop, target)
+        vectorize_inner(s, loop, target, count)
     s.simplify()
+    if rows is not None:
+        run_side_by_side(s, rows, count)
 
 
 def schedule_sums(s: Schedule, lowered: Lowered, target: Target) -> None:

@@ -17,6 +17,7 @@ from tilewright.loops.dot import dot
 from tilewright.loops.fission import Fission, fission
 from tilewright.loops.fuse_at import Fused, fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
+from tilewright.loops.jam import jam
 from tilewright.loops.merge_axes import merge_axes
 from tilewright.loops.nest import is_loop, loop_var
 from tilewright.loops.pack import Packed, pack, pack_argument
@@ -139,6 +140,9 @@ class Schedule:
 
     def unroll(self, loop: Op) -> Op:
         return self._do(unroll, loop)
+
+    def jam(self, loop: Op) -> None:
+        self._do(jam, loop)
 
     def peel(self, loop: Op, first: int, last: int) -> Op:
         return self._do(peel, loop, first=first, last=last)

@@ -66,13 +66,14 @@ def _widest(loop: Op) -> int:
     return max((t.dtype.bytes for t in types if isinstance(t, ScalarType)), default=4)
 
 
-def vectorize_inner(s: Schedule, loop: Op, target: Target) -> None:
-    """A reduction into lanes, or independent elements; loops that allow neither stay as they are."""
+def vectorize_inner(s: Schedule, loop: Op, target: Target, beside: int = 1) -> None:
+    """A reduction into lanes, or independent elements; loops that allow neither stay as they are. Where so many of them
+    run side by side, they hide one another's latencies."""
     lanes = lanes_for(loop, target)
     if lanes < 2 or kind_of(loop) != "serial":
         return
     try:
-        _vectorize_sum(s, loop, lanes, target)
+        _vectorize_sum(s, loop, lanes, target, beside)
         return
     except ScheduleError:
         pass
@@ -130,12 +131,13 @@ def _whole_sum(loop: Op, lanes: int) -> Op:
     return loop
 
 
-def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
+def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target, beside: int) -> None:
     """Sums in several vectors; what is left over in vectors of its own. ScheduleError when it is no sum."""
     wide = lanes
     extent = extent_of(loop)
     computes = _has_polynomial(loop)
-    most = _polynomial_lanes(loop, lanes, target) if computes else min(MAX_LANES, SUMS * lanes)
+    sums = min(MAX_LANES, max(1, SUMS // beside) * lanes)
+    most = _polynomial_lanes(loop, lanes, target) if computes else sums
     rounds = 1 if computes else 2  # to add up the lanes takes as long as several vectors
     while 2 * wide <= most and not (extent.is_const and extent.value < 2 * rounds * wide):
         wide *= 2

@@ -1,0 +1,63 @@
+"""Rows that run side by side: while one adds up its lanes, or divides by its sum, there is another to go on with."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.types import product
+from tilewright.loops.nest import body_of, enclosing_loops, extent_of, is_inside, is_loop
+from tilewright.schedule.access import perfect_nest
+from tilewright.schedule.parallelize import ROUNDS_PER_THREAD
+from tilewright.schedule.trace import Schedule
+from tilewright.schedule.vectors import innermost_loops
+from tilewright.target.target import Target
+
+MOST = 4
+"""Rows side by side. What a row waits for, some hundred cycles, is hidden when three others compute meanwhile."""
+
+ELEMENTS = 800
+"""Of all rows side by side. What longer rows wait for is little beside what they compute, and they are in one
+another's way in the first-level cache: addresses that are 4096 bytes apart meet in it."""
+
+
+def row_loop(s: Schedule) -> Op | None:
+    """The loop whose rounds each work on one row, several stages long; None for a kernel that is no such nest."""
+    outermost = [op for op in s.func.body.ops if op.name != "return"]
+    if len(outermost) != 1 or not is_loop(outermost[0]):
+        return None
+    row = perfect_nest(outermost[0])[-1]
+    return row if any(is_loop(op) for op in body_of(row).ops) else None
+
+
+def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
+    """How many rounds of the loop of rows run side by side; what speaks against it is noted as declined."""
+    if row is None:
+        return 1
+    lengths = [_length(loop, row) for loop in innermost_loops(s) if is_inside(loop, row)]
+    if not all(lengths):
+        s.declined.append("rows run one by one: their length is not known")
+        return 1
+    count = min(MOST, ELEMENTS // max(lengths))
+    rounds = product(extent_of(o) for o in [*enclosing_loops(row), row])
+    if rounds.is_const:
+        count = min(count, rounds.value // (ROUNDS_PER_THREAD * max(2, target.cores)))
+    if count < 2:
+        s.declined.append(f"rows run one by one: there are {rounds}, of up to {max(lengths)} elements")
+        return 1
+    return 1 << count.bit_length() - 1
+
+
+def run_side_by_side(s: Schedule, row: Op, count: int) -> None:
+    """Let `count` rows run side by side, the last few one by one."""
+    if count == 1:
+        return
+    try:
+        s.jam(s.split(row, count, tail="branch").inner)
+    except ScheduleError as e:
+        s.declined.append(f"rows run one by one: {e}")
+
+
+def _length(loop: Op, row: Op) -> int:
+    """Elements of a row that an innermost loop goes through; 0 where that is not known."""
+    extents = [extent_of(o) for o in [loop, *enclosing_loops(loop)] if is_inside(o, row)]
+    return product(extents).value if all(e.is_const for e in extents) else 0
