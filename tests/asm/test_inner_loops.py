@@ -289,7 +289,5 @@ def test_exponentials_side_by_side_fit_the_registers(machine: str) -> None:
     (kernel,) = kernels(SOFTMAX, machine)
     (exponentials,) = [loop for loop in kernel.report.innermost if loop.effects.multiply_adds]
     effects = exponentials.effects
-    # where there are 16 registers, the sums of two rows lie in memory while polynomials are evaluated
-    few = parse_target(machine).vector_registers < 32
-    assert (7 if few else 10) * effects.spills <= effects.instructions
+    assert 10 * effects.spills <= effects.instructions
     assert (effects.calls, effects.branches, effects.gathers, effects.lane_moves) == (0, 1, 0, 0)

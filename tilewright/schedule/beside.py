@@ -15,9 +15,9 @@ from tilewright.target.target import Target
 MOST = 4
 """Rows side by side. What a row waits for, some hundred cycles, is hidden when three others compute meanwhile."""
 
-ELEMENTS = 800
-"""Of all rows side by side. What longer rows wait for is little beside what they compute, and they are in one
-another's way in the first-level cache: addresses that are 4096 bytes apart meet in it."""
+ELEMENTS = 512
+"""Of all rows side by side. What longer rows wait for is little beside what they compute; two of 384 elements are
+faster from the second-level cache, but slower from memory, whose prefetching follows one stream of addresses a page."""
 
 
 def row_loop(s: Schedule) -> Op | None:
