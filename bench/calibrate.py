@@ -2,10 +2,10 @@
 
 python -m bench.calibrate compile OBJECTS --target cascadelake     kernels under every decision; can be interrupted
 python -m bench.calibrate measure OBJECTS --target cascadelake     their times; again adds passes and keeps the least
-python -m bench.calibrate fit cascadelake cascadelake-avx2         least squares on half of the layers; the mean
-python -m bench.calibrate report cascadelake                       regret and rank correlation on the others
+python -m bench.calibrate fit cascadelake cascadelake-avx2         shares by least squares, the mean of the machines
+python -m bench.calibrate report cascadelake --layers judged       regret and rank correlation
 
-With `--judged`, of the layers that were drawn to judge the model rather than of those that it is calibrated on.
+Layers are those that the shares are `fitted` to, or those of two draws that only judge the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from llvmlite import binding
 
-from bench.calibration.shapes import SHAPES, Conv, Layer, Matmul, judged
+from bench.calibration.shapes import SEEDS, Conv, Layer, Matmul, layers_of
 from tilewright.codegen.emit import compile_ir
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.graph.fuse import Fuse
@@ -49,7 +49,6 @@ FOLDER = Path(__file__).parent / "calibration"
 TARGETS = {"cascadelake": "cascadelake,l3=37748736", "cascadelake-avx2": "x86-64-v3,l2=1048576,l3=37748736"}
 FAR_BYTES = 80 << 20  # of weights that are read in turns, so that they come from memory as in a large model
 BUFFER_BYTES = 48 << 20
-SEED = 7
 GOOD = 1.3  # times the best: decisions up to this weigh double in the fit
 
 
@@ -288,36 +287,26 @@ class Measured:
         return np.array([cycles(self.shape, d, self.target) for d in self.decisions])
 
 
-def load(machine: str, layers: Sequence[Layer]) -> list[Measured]:
-    """What was measured of `layers` on a machine."""
-    names = {str(layer) for layer in layers}
+def load(machine: str, layers: str) -> list[Measured]:
+    """What was measured of a set of layers on a machine."""
     found = []
-    for path in (file_of_times(machine, judged=which) for which in (False, True)):
-        for e in json.loads(path.read_text()):
-            if e["name"] in names:
-                shape, times = Contraction(**e["contraction"]), e["microseconds"]
-                decisions = tuple(decision_of(text, shape.lanes) for text in times)
-                measured = np.array(list(times.values()))
-                found.append(Measured(e["name"], shape, parse_target(TARGETS[machine]), decisions, measured))
+    for e in json.loads(file_of_times(machine, layers).read_text()):
+        shape, times = Contraction(**e["contraction"]), e["microseconds"]
+        decisions = tuple(decision_of(text, shape.lanes) for text in times)
+        measured = np.array(list(times.values()))
+        found.append(Measured(e["name"], shape, parse_target(TARGETS[machine]), decisions, measured))
     return found
 
 
-def file_of_times(machine: str, *, judged: bool) -> Path:
-    """Where the times of a machine are kept."""
-    return FOLDER / f"{machine}{'-judged' if judged else ''}.json"
-
-
-def halves() -> tuple[list[Layer], list[Layer]]:
-    """The layers that the shares are fitted to, and those that were held out."""
-    by_name = {str(layer): layer for layer in SHAPES}
-    order = np.random.default_rng(SEED).permutation(sorted(by_name))
-    return [by_name[str(n)] for n in order[1::2]], [by_name[str(n)] for n in order[::2]]
+def file_of_times(machine: str, layers: str) -> Path:
+    """Where the times of a set of layers on a machine are kept."""
+    return FOLDER / f"{machine}{'' if layers == 'fitted' else '-' + layers}.json"
 
 
 def fit(machine: str) -> np.ndarray:
     """Shares, none below zero, with the least squares of relative errors; multiplications are the unit."""
     rows, times = [], []
-    for layer in load(machine, halves()[0]):
+    for layer in load(machine, "fitted"):
         slower = layer.times / layer.times.min()
         weight = np.where(slower < GOOD, 2, 1) / slower / layer.times
         counts = [astuple(count(layer.shape, d, layer.target)) for d in layer.decisions]
@@ -342,8 +331,8 @@ def least_squares(a: np.ndarray, y: np.ndarray) -> np.ndarray:
     return x / scale
 
 
-def report(machine: str, layers: Sequence[Layer]) -> None:
-    """Print how good the model's order of decisions and its choices are on layers that it was not fitted to."""
+def report(machine: str, layers: str) -> None:
+    """Print how good the model's order of decisions and its choices are."""
     regrets, ranks, milliseconds, unknown = [], [], [], 0
     for layer in load(machine, layers):
         start = time.perf_counter()
@@ -358,7 +347,7 @@ def report(machine: str, layers: Sequence[Layer]) -> None:
             ranks.append(np.corrcoef(costs.argsort().argsort(), layer.times.argsort().argsort())[0, 1])
     only = [r for r, *_ in regrets]
     print(
-        f"{machine}: {len(only)} layers; regret median {np.median(only):.1%}, mean {np.mean(only):.1%}, "
+        f"{machine}, {layers}: {len(only)} layers; regret median {np.median(only):.1%}, mean {np.mean(only):.1%}, "
         f"worst {max(only):.1%}; choices not measured: {unknown}"
     )
     print(f"rank correlation median {np.median(ranks):.2f}, lower decile {np.quantile(ranks, 0.1):.2f}")
@@ -374,13 +363,13 @@ def main() -> None:
         command = commands.add_parser(name)
         command.add_argument("objects", type=Path)
         command.add_argument("--target", choices=list(TARGETS), required=True)
-        command.add_argument("--judged", action="store_true")
     command.add_argument("--seconds", type=float, default=25)
     command.add_argument("--passes", type=int, default=4)
     for name in ("fit", "report"):
         command = commands.add_parser(name)
         command.add_argument("machines", nargs="+", choices=list(TARGETS))
-    command.add_argument("--judged", action="store_true")
+    for name in ("compile", "measure", "report"):
+        commands.choices[name].add_argument("--layers", choices=("fitted", *SEEDS), default="fitted")
     options = parser.parse_args()
     if options.command == "fit":
         fitted = np.mean([fit(machine) for machine in options.machines], axis=0)
@@ -388,14 +377,14 @@ def main() -> None:
             print(f"{field.name:10s} {share:.3f}   in use {getattr(SHARES, field.name):.3f}")
     elif options.command == "report":
         for machine in options.machines:
-            report(machine, judged() if options.judged else halves()[1])
+            report(machine, options.layers)
     else:
-        layers = judged() if options.judged else SHAPES
+        layers = layers_of(options.layers)
         folder = options.objects / options.target
         if options.command == "compile":
             compile_all(layers, folder, parse_target(TARGETS[options.target]))
         else:
-            out = file_of_times(options.target, judged=options.judged)
+            out = file_of_times(options.target, options.layers)
             measure_all(layers, folder, out, options.seconds, options.passes)
 
 

@@ -76,19 +76,21 @@ _CONVS = (
 
 SHAPES: tuple[Layer, ...] = (*_MATMULS, *_CONVS)
 
-JUDGED_SEED = 20261121
-JUDGED_MATMULS, JUDGED_CONVS = 14, 20
+SEEDS = {"judged": 20261121, "judged-again": 20261124}
+"""Of the two draws of layers. The first judged the model as it was; the second judges what was changed then."""
+
+DRAWN_MATMULS, DRAWN_CONVS = 14, 20
 FEWEST_PRODUCTS, MOST_PRODUCTS = 2e6, 3e8
 """Multiplications of a drawn layer: fewer take less time than a call can be measured with, more would take long."""
 
 
 @cache
-def judged() -> tuple[Layer, ...]:
-    """Layers drawn by a fixed seed, extents evenly in their logarithm: half of the matrix products have any extents,
+def drawn(seed: int) -> tuple[Layer, ...]:
+    """Layers drawn by a seed, extents evenly in their logarithm: half of the matrix products have any extents,
     the others multiples of 64; convolutions have any size of images and whole blocks of channels."""
-    rng = np.random.default_rng(JUDGED_SEED)
+    rng = np.random.default_rng(seed)
     found: list[Layer] = []
-    while len(found) < JUDGED_MATMULS:
+    while len(found) < DRAWN_MATMULS:
         unit = 1 if len(found) % 2 else 64
         rows, depth, columns = (
             _extent(rng, 1, 512),
@@ -97,7 +99,7 @@ def judged() -> tuple[Layer, ...]:
         )
         if FEWEST_PRODUCTS <= rows * depth * columns <= MOST_PRODUCTS:
             found.append(Matmul(rows, depth, columns))
-    while len(found) < JUDGED_MATMULS + JUDGED_CONVS:
+    while len(found) < DRAWN_MATMULS + DRAWN_CONVS:
         kernel, stride = ((1, 1), (3, 1), (1, 2), (3, 2), (1, 1), (5, 1))[len(found) % 6]
         inputs, outputs, size = _extent(rng, 16, 1024, 16), _extent(rng, 16, 1024, 16), _extent(rng, 6, 90)
         steps = ((size - kernel) // stride + 1) ** 2 * inputs * kernel**2
@@ -110,3 +112,8 @@ def _extent(rng: np.random.Generator, least: int, most: int, unit: int = 1) -> i
     """Drawn evenly in its logarithm, and rounded to a multiple of `unit`."""
     drawn = np.exp(rng.uniform(np.log(least), np.log(most)))
     return max(unit, round(float(drawn) / unit) * unit)
+
+
+def layers_of(name: str) -> tuple[Layer, ...]:
+    """The layers of a set: those of `SEEDS`, or those that the model is `fitted` to."""
+    return SHAPES if name == "fitted" else drawn(SEEDS[name])

@@ -70,6 +70,13 @@ def test_candidates_fit_the_cache_and_the_first_give_every_core_the_same_work(co
         assert -(-rounds // cores) * cores <= 1.2 * rounds
 
 
+@pytest.mark.parametrize("l2", [512 << 10, 1 << 20])
+def test_the_longest_products_have_blocks_that_fit_too(l2: int) -> None:
+    shape = replace(LARGE, rows=8192, columns=512, depth=8192, outer_depth=8192)
+    found = candidate_blocks(shape, TILE, machine(l2, 1), 2)
+    assert found and all(footprint(shape, TILE, b) <= l2 for b in found)
+
+
 def test_footprint_counts_rows_sums_and_two_panels() -> None:
     # 26 rows of 64 and of 2*32 sums, panels of 64*32
     blocks = Blocks(rows=26, columns=2, depth=64)

@@ -16,8 +16,11 @@ before others."""
 LONGEST_SUMS = (512, 256, 128)
 """Terms of a piece of the depth: a longer running sum loses digits, a shorter one costs more passes over the sums."""
 
-PARTS = (1, 2, 4, 8)
-"""Numbers of blocks that rows and columns are cut into; twice the largest for each doubling of the cores beyond."""
+MOST_PARTS = 8
+"""Blocks that rows and columns are cut into, unless more cores than half of them ask for more, or long axes do."""
+
+SMALL_BLOCK = 128
+"""Rows or columns of the smallest blocks of long axes."""
 
 EVEN = 1.1
 """Of the mean share of the cores, the greatest that one of them may have in the blocks that are preferred."""
@@ -40,10 +43,9 @@ def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) 
     assert shape.rows is not None and shape.columns is not None
     rows, columns = shape.rows * shape.lines, -(-shape.columns // tile.columns)
     unit = shape.rows if shape.lines > 1 else tile.rows
-    parts = [*PARTS, *(n for n in (16, 32, 64) if n <= 2 * target.cores)]
     least = shape.lanes if shape.turned else 1  # a square of the result, which is transposed
-    heights = {rows, *(min(rows, -(-rows // n // unit) * unit) for n in parts)}
-    widths = {-(-columns // n) for n in parts}
+    heights = {rows, *(min(rows, -(-rows // n // unit) * unit) for n in _parts(rows, target))}
+    widths = {-(-columns // n) for n in _parts(shape.columns * tile.lanes, target)}
     if shape.exact_columns:
         widths = {n for n in widths if columns % n == 0}
     whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths if r >= least]
@@ -85,6 +87,12 @@ def unevenness(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -
         return 1.0
     rounds = count(shape, tile, blocks)
     return -(-rounds // target.cores) * target.cores / rounds
+
+
+def _parts(extent: int, target: Target) -> list[int]:
+    """Numbers of blocks that an axis of so many rows or columns is cut into."""
+    most = max(MOST_PARTS, min(2 * target.cores, 64), extent // SMALL_BLOCK)
+    return [1 << n for n in range(most.bit_length())]
 
 
 def _pieces(shape: Contraction) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 from math import gcd
 
 from tilewright.schedule.blocks import Blocks, candidate_blocks, may_be_cut, unevenness
@@ -49,7 +50,10 @@ LEAST_GAIN = 1.03
 """Of the time: blocks that gain less are not worth their code."""
 
 # Where loops do not fit a cache entirely: shares of the caches that hold what was read last.
-L1_SHARE, L2_SHARE = 1.0, 0.8
+L1_SHARE, L2_SHARE = 1.0, 0.65
+
+LONG_PANEL = 1 / 8
+"""Of the second-level cache: while a longer panel is used, the next one is not brought there in time, or not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +75,16 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What a decision makes one core do, in cycles as if nothing else had to be done: `multiply` (the inner loops),
-    `load` (their loads), bytes from the second-level cache, the third and memory, `passes` over sums (vectors),
-    elements `copied`, and elements of rows read one by one from lines `apart`."""
+    `load` (their loads), bytes from the second-level cache, the third and memory, those from memory that come
+    `late` as panels are long, `passes` over sums (vectors), elements `copied`, and elements of rows read one by one
+    from lines `apart`."""
 
     multiply: float
     load: float
     l2: float
     l3: float
     memory: float
+    late: float
     passes: float
     copied: float
     apart: float
@@ -91,13 +97,16 @@ class Counts:
             + self.l2 * shares.l2
             + self.l3 * shares.l3
             + self.memory * shares.memory
+            + self.late * shares.late
             + self.passes * shares.passes
             + self.copied * shares.copied
             + self.apart * shares.apart
         )
 
 
-SHARES = Counts(multiply=1.0, load=0.34, l2=0.23, l3=0.27, memory=0.84, passes=3.8, copied=0.25, apart=0.065)
+SHARES = Counts(
+    multiply=1.0, load=0.49, l2=0.23, l3=0.26, memory=0.92, late=0.21, passes=3.7, copied=0.49, apart=0.06
+)
 """Of each count, what adds to the time: calibrated, the mean of two machines. Multiplications are the unit. A pass is a
 load, an addition and a store of one vector, and what they wait for."""
 
@@ -136,12 +145,14 @@ def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
         column_tiles = -(-columns // tile.columns)
         kept = shape.around * shape.lines * rows * column_tiles * tile.columns * tile.lanes * element
         from_l3 += max(0.0, far[2] - kept)
+    memory = all_columns / speed.memory if shape.packed else 0.0
     return Counts(
         multiply=loops.multiply,
         load=loops.loads / target.pipes.loads,
         l2=(near[0] + near[1]) / speed.l2,
         l3=from_l3 / speed.l3,
-        memory=(all_columns if shape.packed else 0) / speed.memory,
+        memory=memory,
+        late=memory if panel > LONG_PANEL * caches.l2 and loops.uses_panels_again else 0,
         passes=loops.passes,
         copied=loops.copied,
         apart=loops.row_reads * _distance(shape, tile, decision.blocks),
@@ -162,6 +173,11 @@ class _Loops:
     row_reads: float
     passes: float
     copied: float
+
+    @property
+    def uses_panels_again(self) -> bool:
+        """Whether a panel of columns is read for several row tiles before the next one."""
+        return any(loop[0] > 1 for loop in takewhile(lambda loop: not loop[2], self.nest))
 
 
 def _loops(shape: Contraction, decision: Decision, target: Target) -> _Loops:
