@@ -154,6 +154,22 @@ CASES = {
         }
         """,
     ),
+    "split with smaller rounds at the end": (
+        DOUBLE,
+        lambda f: split(f, find_loop(f, "i"), 7, "overlap", rest=2),
+        """
+        for io <= 0 in 0..1 {
+          for ii <= 6 in 0..7 {
+            y[7*io + ii] = x[7*io + ii] * 2
+          }
+        }
+        for it <= 1 in 0..2 with {overlap=true} {
+          for ii_1 <= 1 in 0..2 {
+            y[ii_1 + min(8, 2*it + 7)] = x[ii_1 + min(8, 2*it + 7)] * 2
+          }
+        }
+        """,
+    ),
     "overlapping rounds of sums that begin anew": (
         SUM,
         lambda f: split(f, find_loop(f, "i"), 2, "overlap"),

@@ -14,8 +14,8 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value
 from tilewright.ir.passes import PassContext, run_passes
-from tilewright.ir.sym import Sym, var
-from tilewright.ir.types import tensor
+from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.types import product, tensor
 from tilewright.loops.nest import enclosing_loops, extent_of, is_loop
 from tilewright.loops.spec import versions_of
 from tilewright.ops import contract, pool, view
@@ -53,6 +53,50 @@ def test_rows_of_a_layer(rows: int) -> None:
     (found,) = layer()(x)
     exact = np.maximum(x.astype(np.float64) @ WEIGHTS + 0.5, 0)
     np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
+
+
+WIDE = data(96, 640)
+
+
+@lru_cache
+def wide_layer() -> Model:
+    module = oracle.build(
+        [tensor(dt.f32, (2, N, 96))],
+        lambda x: ew.max_(ew.add(contract.matmul(x, constant(WIDE)), 0.5), 0.0),
+    )
+    return Model(compile_module(module, Options(), host_target()), 2)
+
+
+@pytest.mark.parametrize("rows", range(31))
+def test_rows_of_a_layer_with_tiles_of_two_sizes(rows: int) -> None:
+    x = data(2, rows, 96)
+    (found,) = wide_layer()(x)
+    exact = np.maximum(x.astype(np.float64) @ WIDE + 0.5, 0)
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3,cores=2", "x86-64-v4,cores=2"])
+def test_the_last_rows_have_smaller_tiles(target: str) -> None:
+    """Of 20 rows no more than three are computed twice; the columns of a round are those of a tile."""
+    module = oracle.build(
+        [tensor(dt.f32, (2, N, 96))], lambda x: ew.add(contract.matmul(x, constant(WIDE)), 0.5)
+    )
+    oracle.scheduled(module, target)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    (dim,) = kernel.attrs["dims"]
+    stores = [
+        op for op in kernel.body.ops[0].walk() if op.name == "store" and op.operands[1] is kernel.args[-1]
+    ]
+    counts = [product(extent_of(o) for o in enclosing_loops(op)).subs({dim: sym(20)}).value for op in stores]
+    assert 2 * 20 * 640 <= sum(counts) <= 2 * 23 * 640
+
+
+def test_few_columns_leave_rows_for_threads_to_share() -> None:
+    module = oracle.build(
+        [tensor(dt.f32, (N, 96))], lambda x: ew.add(contract.matmul(x, constant(WEIGHTS)), 0.5)
+    )
+    ctx = oracle.scheduled(module, "x86-64-v3,cores=8")
+    assert any("no smaller tiles for the last rows" in r.message for r in ctx.remarks)
 
 
 @lru_cache

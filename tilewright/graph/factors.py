@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.graph.match import dtype_of, is_constant, shape_of, uniform_number
+from tilewright.graph.match import dtype_of, shape_of, uniform_number
+from tilewright.graph.narrow import is_known
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
@@ -38,7 +39,7 @@ class LiftFactors:
 @rule("matmul")
 def number_of_operand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """(a * c) b -> (a b) * c for a number c, and for b alike; views may stand between."""
-    if any(map(is_constant, op.operands)) or not dtype_of(op.result).is_float:
+    if any(map(is_known, op.operands)) or not dtype_of(op.result).is_float:
         return None
     for k, operand in enumerate(op.operands):
         found = _without_number(operand, ctx.module)

@@ -15,6 +15,7 @@ from tilewright.graph.attention import attention_parts
 from tilewright.graph.bands import tiles_by_bands, windows_by_bands
 from tilewright.graph.classify import OpClass, OpInfo, classify
 from tilewright.graph.line_sums import writes_lines
+from tilewright.graph.narrow import is_known, separate_weights
 from tilewright.graph.region import Region
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
@@ -45,6 +46,7 @@ class Fuse:
     max_ops: int = 64
 
     def run(self, module: Module, ctx: PassContext) -> None:
+        separate_weights(module)
         fusion = _Fusion(module, ctx, self.max_ops)
         fusion.merge_all()
         fusion.merge_attention()
@@ -150,11 +152,12 @@ class _Fusion:
         return f"a {consumer.kind.value} cannot start before the whole {producer.kind.value} is done"
 
     def _into_contraction(self, producer: Region, value: Value, op: Op) -> str:
-        """Only pure index maps are read through: anything else would be computed once for each tile. What computes
-        whole tiles is stored, for a band of the image at a time."""
+        """Only pure index maps are read through, and maps of constants: anything else would be computed once for each
+        tile. What computes whole tiles is stored, for a band of the image at a time."""
         if self.info[op].kind is OpClass.CONTRACTION and all(self.info[o].is_tiled for o in producer.ops):
             return tiles_by_bands(op, self.ctx.target.caches.l2)
-        if producer.kind is not OpClass.MAP or not all(self.info[o].is_index_map for o in producer.ops):
+        moves = all(self.info[o].is_index_map for o in producer.ops)
+        if producer.kind is not OpClass.MAP or not (moves or self._is_weight(producer, value, op)):
             return "its elements would be computed again for every tile of the contraction"
         if not self.info[op].reads_through:
             return f"{op.name} reads its operands in their own layout"
@@ -163,6 +166,12 @@ class _Fusion:
         ):
             return "the reordered tensor is needed elsewhere too"
         return ""
+
+    def _is_weight(self, producer: Region, value: Value, op: Op) -> bool:
+        """Whether a map gives the right operand of a contraction from constants alone: each element then serves all
+        rows, and may be computed for a panel of columns at a time."""
+        known = all(is_known(v) for o in producer.ops for v in o.results)
+        return known and value is op.operands[1] and _cost_of(producer, self.info) <= CHEAP
 
     def _into_tiles(self, producer: Region, value: Value, op: Op) -> str:
         """Tiles are computed from a part of the sums of a contraction, as soon as these are complete."""

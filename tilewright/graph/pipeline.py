@@ -15,13 +15,14 @@ from tilewright.graph.fuse import Fuse
 from tilewright.graph.integer_products import IntegerProducts
 from tilewright.graph.layout import BlockChannels
 from tilewright.graph.line_sums import LineSums
+from tilewright.graph.narrow import NarrowWeights
 from tilewright.graph.side_by_side import MergeProducts
 from tilewright.graph.winograd import Winograd
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
-    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, LiftFactors, MergeProducts,
-    BlockChannels, Winograd, LineSums, Fuse,
+    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, NarrowWeights, LiftFactors,
+    MergeProducts, BlockChannels, Winograd, LineSums, Fuse,
 )  # fmt: skip
 
 PASSES: dict[str, type] = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
@@ -39,6 +40,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Canonicalize(),
         Fold(),
         FoldAffine(),
+        NarrowWeights(),
         LiftFactors(),
         MergeProducts(),
         BlockChannels(),

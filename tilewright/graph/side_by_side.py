@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.graph.dead import drop_dead
-from tilewright.graph.match import shape_of, sole_user, type_of
+from tilewright.graph.match import dtype_of, shape_of, sole_user, type_of
+from tilewright.graph.narrow import form_of, may_stand_side_by_side, side_by_side
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
@@ -29,11 +30,11 @@ VIEWS = frozenset({"reshape", "transpose", "slice"})
 
 @dataclass(frozen=True)
 class _Member:
-    """A product with a constant matrix w [k, n], the vector that is added to it (or None), and what gives the
-    sum."""
+    """A product with a matrix that follows from constants, its number of columns, the vector that is added to it (or
+    None), and what gives the sum."""
 
     product: Op
-    w: np.ndarray
+    width: int
     bias: np.ndarray | None
     result: Value
 
@@ -45,11 +46,11 @@ class MergeProducts:
     name: ClassVar[str] = "merge-products"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        groups: dict[Value, list[_Member]] = defaultdict(list)
+        groups: dict[Any, list[_Member]] = defaultdict(list)
         for op in module.main.body.ops:
             member = _member(op, module)
             if member is not None:
-                groups[op.operands[0]].append(member)
+                groups[op.operands[0], form_of(op.operands[1])].append(member)
         for members in groups.values():
             if len(members) > 1:
                 _merge(members, module)
@@ -60,26 +61,25 @@ class MergeProducts:
 
 def _member(op: Op, module: Module) -> _Member | None:
     """What `op` is as a part of a wider product; None when it should stay alone."""
-    if op.name != "matmul" or op.attrs["transpose_a"]:
+    if op.name != "matmul" or op.attrs["transpose_a"] or type_of(op.operands[0]).rank < 2:
         return None
     w = op.operands[1]
-    if w.op is None or w.op.name != "constant" or type_of(w).rank != 2 or type_of(op.operands[0]).rank < 2:
+    turned = op.attrs["transpose_b"]
+    joins = w.op is not None and w.op.name == "constant" if turned else may_stand_side_by_side(w)
+    if not joins or type_of(w).rank != 2:
         return None
-    array = module.constants[w.op.attrs["name"]]
-    matrix = array.T if op.attrs["transpose_b"] else array
+    width = shape_of(w)[0 if turned else 1].value
     user = sole_user(op.result)
     if user is not None and user.name == "add" and user.operands[0] is op.result:
         bias = constant_array(user.operands[1], module)
-        if bias is None or user.result.type != op.result.type or bias.size not in (1, matrix.shape[1]):
+        if bias is None or user.result.type != op.result.type or bias.size not in (1, width):
             return None
         follows = sole_user(user.result)
-        vector = np.broadcast_to(bias.reshape(-1), matrix.shape[1:])
+        vector = np.broadcast_to(bias.reshape(-1), (width,))
         return (
-            _Member(op, matrix, vector, user.result)
-            if follows is not None and follows.name in VIEWS
-            else None
+            _Member(op, width, vector, user.result) if follows is not None and follows.name in VIEWS else None
         )
-    return _Member(op, matrix, None, op.result) if user is not None and user.name in VIEWS else None
+    return _Member(op, width, None, op.result) if user is not None and user.name in VIEWS else None
 
 
 def _merge(members: list[_Member], module: Module) -> None:
@@ -88,18 +88,28 @@ def _merge(members: list[_Member], module: Module) -> None:
     block = first.parent
     assert isinstance(block, Block)
     emitted = Block()
+    widths = [m.width for m in members]
     with Builder(emitted, module, first.loc):
-        wide = matmul(first.operands[0], constant(np.concatenate([m.w for m in members], axis=1), "w.wide"))
+        wide = matmul(
+            first.operands[0], side_by_side([_matrix(m.product, module) for m in members], widths, module)
+        )
         if any(m.bias is not None for m in members):
-            parts = [np.zeros(m.w.shape[1], m.w.dtype) if m.bias is None else m.bias for m in members]
+            dtype = dtype_of(wide).storage
+            parts = [np.zeros(m.width, dtype) if m.bias is None else m.bias for m in members]
             wide = ew.add(wide, constant(np.concatenate(parts), "bias.wide"))
         begin = 0
         for m in members:
-            width = m.w.shape[1]
-            m.result.replace_by(_columns(wide, begin, width))
-            begin += width
+            m.result.replace_by(_columns(wide, begin, m.width))
+            begin += m.width
     at = block.ops.index(first)
     replace_in_block(block, [*block.ops[:at], *emitted.ops, *block.ops[at:]])
+
+
+def _matrix(product: Op, module: Module) -> Value:
+    """The right operand of a product, [k, n]."""
+    w = product.operands[1]
+    array = constant_array(w, module) if product.attrs["transpose_b"] else None
+    return w if array is None else constant(array.T, "w")
 
 
 def _columns(x: Value, begin: int, width: int) -> Value:

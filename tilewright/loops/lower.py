@@ -75,23 +75,26 @@ class _Node:
         return [op for op in self.compute.body.ops if op.name == "load" and op.operands[0] in args]
 
 
-def lower_region(region: Op, name: str) -> Lowered:
-    """The kernel of a `fused` op: arguments are its operands, then its results, as dense buffers.
+def lower_region(region: Op, name: str, constants: Sequence[int] = ()) -> Lowered:
+    """The kernel of a `fused` op: arguments are its operands, then its results, as dense buffers. Operands number
+    `constants` have known elements; `func.attrs["constants"]` keeps that.
 
     Raises InternalError-free assertions only: regions are checked by the graph verifier before.
     """
     (body,) = region.blocks
-    if len(body.ops) == 2 and OPERATORS[body.ops[0].name].kind == "irregular":
-        return _lower_irregular(region, name)
-    return _Lowering(region, name).run()
+    is_irregular = len(body.ops) == 2 and OPERATORS[body.ops[0].name].kind == "irregular"
+    lowered = _lower_irregular(region, name) if is_irregular else _Lowering(region, name, constants).run()
+    lowered.func.attrs["constants"] = tuple(constants)
+    return lowered
 
 
 class _Lowering:
     """State of one lowering: which values have buffers, and the builder that writes the kernel."""
 
-    def __init__(self, region: Op, name: str) -> None:
+    def __init__(self, region: Op, name: str, constants: Sequence[int]) -> None:
         self.region = region
         (self.body,) = region.blocks
+        self.constants = {self.body.args[k] for k in constants}
         self.yielded = list(self.body.ops[-1].operands)
         ins = [_argument(a) for a in self.body.args]
         outs = [_argument(v) for v in self.yielded]
@@ -131,12 +134,30 @@ class _Lowering:
             return False
         if self._ends_a_sum(node) and self._is_read_in_windows(value):
             return False
+        if self._is_weight(node):
+            return False
         readers = {id(u) for u in value.users}
         if len(readers) == 1 and len(value.users) == 1:
             return self._reads_once(value)
         if any(self.nodes[u.result].compute.combine for u in value.users) and self._ends_a_sum(node):
             return False
         return not any(o.name in COSTLY for o in node.compute.body.ops) and len(node.compute.body.ops) <= 8
+
+    def _is_weight(self, node: _Node) -> bool:
+        """Whether it computes an operand of a sum of products from constants: a stage, so that a schedule may say where
+        that is done."""
+        (reader,) = node.op.result.users if len(node.op.result.users) == 1 else (None,)
+        while reader is not None and reader.name != "yield" and _is_view(self.nodes[reader.result].compute):
+            (reader,) = reader.result.users if len(reader.result.users) == 1 else (None,)
+        if reader is None or reader.name == "yield" or _is_view(node.compute) or not node.op.operands:
+            return False
+        multiplies = len(reader.operands) == 2 and bool(self.nodes[reader.result].compute.combine)
+        return multiplies and self._is_known(node)
+
+    def _is_known(self, node: _Node) -> bool:
+        """Whether all of its elements follow from constants."""
+        producers = (self.nodes.get(v) for v in node.op.operands if v not in self.constants)
+        return all(p is not None and self._is_known(p) for p in producers)
 
     def _is_read_in_windows(self, value: Value) -> bool:
         """Whether a reduction reads its elements several times, be it through other index maps."""

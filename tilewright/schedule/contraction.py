@@ -12,6 +12,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.ir.core import Op, Value
@@ -19,6 +20,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import buffer_type, extent_of
+from tilewright.schedule.access import conditional_nest
 from tilewright.schedule.blocked import blocking_of, tile_in_blocks
 from tilewright.schedule.describe import describe
 from tilewright.schedule.dots import group_of_products
@@ -38,7 +40,14 @@ from tilewright.schedule.roles import (
 )
 from tilewright.schedule.tiles import Tile
 from tilewright.schedule.trace import Schedule
+from tilewright.schedule.widen import mark, weights_apart, widen
 from tilewright.target.target import Target
+
+LEAST_REST = 2
+"""Rows from which on a smaller tile is worth its code."""
+
+TILES_PER_CORE = 4
+"""Tiles of columns that let threads share these alone."""
 
 
 def schedule_contraction(
@@ -49,8 +58,9 @@ def schedule_contraction(
 
     ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
     """
-    stage, loops, accumulator = one_nest(s, lowered)
-    tile_contraction(s, stage, loops, accumulator, target, decision)
+    weights, sums = weights_apart(lowered)
+    stage, loops, accumulator = one_nest(s, sums)
+    tile_contraction(s, stage, loops, accumulator, target, decision, weights)
     parallelize_outer(s, target)
 
 
@@ -61,16 +71,19 @@ def tile_contraction(
     accumulator: Value,
     target: Target,
     decision: Decision | None = None,
+    weights: Sequence[Stage] = (),
 ) -> None:
     """Compute the sums of `stage`, which `accumulator` holds, by tiles in registers within the nest `loops` that
-    reads them. ScheduleError when it has not this form."""
+    reads them; stages of `weights` compute operands from constants. ScheduleError when it has not this form."""
     axis_of = axes_read(loops, accumulator)
     roles = assign_roles(stage, loops, accumulator, axis_of)
-    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())] + [w.buffer for w in weights]
     group = group_of_products(s, stage, roles, axis_of, constants, target)
     shape = describe(stage, roles, axis_of, constants)
     if group is not None:
         shape = replace(shape, uncut="groups of integers are multiplied in tiles of the whole depth")
+    if weights:
+        shape = replace(shape, uncut="weights become wide by panels of the whole depth")
     if decision is None:
         turned = (
             None if group is not None else turned_roles(stage, loops, accumulator, axis_of, roles, constants)
@@ -93,33 +106,54 @@ def tile_contraction(
         tile_in_blocks(s, stage, roles, axis_of, accumulator, decision.tile, blocking, target)
         return
     tile = for_its_rows(decision.tile, roles)
-    column_tile, row_tile, inner = _tile_loops(s, roles, tile)
+    rest = _rows_of_rest(s, roles, tile, target)
+    one_tile = _is_one_tile(roles, tile)
+    column_tile, row_tile, inner = _tile_loops(s, roles, tile, rest)
     around = _outer_order(stage, roles, axis_of, column_tile, row_tile, decision.columns_outside)
     if not around:  # all of it is one tile; the sums still need a loop to be computed in
         whole = s.split(inner[0], extent_of(inner[0]).value)
         around, inner[0] = [whole.outer], whole.inner
     s.reorder(*around, *inner)
+    shared = around[: len(around) - len(row_tile)]
+    parts = _row_parts(s, around, inner, tile, rest)
     costly = any(op.name in COSTLY for op in inner[-1].walk())
     deep = buffer_type(accumulator).dtype.is_float and is_deep(stage.reduce)
-    fused = s.fuse_at(accumulator, around[-1], space="scratch" if costly or deep else "reg", guard="loads")
-    nests = _tile_nests(s, stage, roles, tile, axis_of, fused.copies, group)
-    update = nests[1]
-    drain = [_in_registers(s, fused.buffer, nests, tile)] if costly and not deep else []
-    summing = [*update.outer, *update.tile]
-    pack_constants(s, [[*summing, *update.group]])
-    depth = [o for o in update.outer if o not in around and extent_of(o) != 1]
-    if not update.group:
-        pack_columns(s, [summing], depth, around[: len(around) - len(row_tile)], row_tile)
+    summed: list[_Summed] = []
+    for part in parts:
+        made = s.fuse_at(
+            accumulator, part.around[-1], space="scratch" if costly or deep else "reg", guard="loads"
+        )
+        nests = _tile_nests(s, stage, roles, part.tile, axis_of, made.copies, group)
+        drain = [_in_registers(s, made.buffer, nests, part.tile)] if costly and not deep else []
+        summed.append(_Summed(part, made.buffer, nests, drain))
+    updates = [n.nests[1] for n in summed]
+    step = updates[0].outer[-1] if one_tile else None
+    widening = [widen(s, w, parts[0].around, step, tile.lanes) for w in weights]
+    summing = [[*update.outer, *update.tile] for update in updates]
+    pack_constants(s, [*([*loops, *u.group] for loops, u in zip(summing, updates, strict=True)), *widening])
+    depth = [o for o in updates[0].outer if o not in parts[0].around and extent_of(o) != 1]
+    if group is None:
+        pack_columns(s, summing, depth, shared, row_tile)
     s.simplify()
-    for nest in (*nests, *drain):
-        _mark_tile(s, nest)
-    _mark_tile(s, Nest([], inner), unrolled=not costly)
+    for n in summed:
+        for nest in (*n.nests, *n.drain):
+            _mark_tile(s, nest)
+        _mark_tile(s, Nest([], n.part.inner), unrolled=not costly)
+    for loops in widening:
+        mark(s, loops)
+    for n in summed if deep else ():
+        for sums in sum_in_parts(s, n.sums, [o for o in n.nests[1].outer if o.parent is not None]):
+            _mark_tile(s, _tile_nest(s, sums.clear, tile))
+            _mark_tile(s, _tile_nest(s, sums.add, tile))
     if deep:
-        for part in sum_in_parts(s, fused.buffer, [o for o in update.outer if o.parent is not None]):
-            _mark_tile(s, _tile_nest(s, part.clear, tile))
-            _mark_tile(s, _tile_nest(s, part.add, tile))
         s.simplify()
-    prefetch_panels(s, update.outer[-1], around, target)
+    prefetch_panels(s, updates[0].outer[-1], parts[0].around, target)
+
+
+def _is_one_tile(roles: Roles, tile: Tile) -> bool:
+    """Whether all rows are one register tile."""
+    most = 1 if roles.row is None else extent_of(roles.row).bounds[1]
+    return most is not None and most <= tile.rows
 
 
 @dataclass(eq=False)
@@ -130,6 +164,26 @@ class Nest:
     outer: list[Op]
     tile: list[Op]
     group: list[Op] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _RowPart:
+    """Rows that tiles of one size compute: the loops around a tile, those of the tile in the nest that reads the sums,
+    and what `fuse_at` made there."""
+
+    tile: Tile
+    around: list[Op]
+    inner: list[Op]
+
+
+@dataclass(eq=False)
+class _Summed:
+    """A part of the rows with its sums: the nests that clear and add, and one that copies what registers hold."""
+
+    part: _RowPart
+    sums: Value
+    nests: tuple[Nest, Nest]
+    drain: list[Nest]
 
 
 def _outer_order(
@@ -148,14 +202,45 @@ def _outer_order(
     return [*batch, *columns, *space, *rows] if columns_outside else [*batch, *space, *columns, *rows]
 
 
-def _tile_loops(s: Schedule, roles: Roles, tile: Tile) -> tuple[list[Op], list[Op], list[Op]]:
-    """Split the axes; returns (column tiles, row tiles, inner loops from the outermost)."""
+def _rows_of_rest(s: Schedule, roles: Roles, tile: Tile, target: Target) -> int:
+    """Rows of the smaller tiles of those that whole tiles leave, where the number of rows is not known; 0 where the
+    last tile repeats rows of the one before instead. Threads then share columns alone: there must be enough."""
+    row, rest = roles.row, tile.rows // 2
+    if row is None or rest < LEAST_REST or extent_of(row).bounds[1] is not None:
+        return 0
+    columns = extent_of(roles.vector if roles.block is None else roles.block)
+    width = tile.columns * (tile.lanes if roles.block is None else 1)
+    if not columns.is_const or columns.value < width * TILES_PER_CORE * target.cores:
+        s.declined.append("no smaller tiles for the last rows: threads need tiles of rows to share")
+        return 0
+    return rest if s.at_least(extent_of(row), rest, of_few=True) else 0
+
+
+def _row_parts(s: Schedule, around: list[Op], inner: list[Op], tile: Tile, rest: int) -> list[_RowPart]:
+    """All rows in tiles of one size; or whole tiles, and those of `rest` rows."""
+    if not rest:
+        return [_RowPart(tile, around, inner)]
+    parts = s.split(around[-1], tile.rows, tail="overlap", rest=rest)
+    if parts.tail is None:
+        return [_RowPart(tile, around, [parts.inner, *inner])]
+    last, *within = conditional_nest(parts.tail)[: len(inner) + 2]
+    return [
+        _RowPart(tile, around, [parts.inner, *inner]),
+        _RowPart(replace(tile, rows=rest), [*around[:-1], last], within),
+    ]
+
+
+def _tile_loops(s: Schedule, roles: Roles, tile: Tile, rest: int) -> tuple[list[Op], list[Op], list[Op]]:
+    """Split the axes; returns (column tiles, row tiles, inner loops from the outermost). Rows that get tiles of two
+    sizes are not split yet."""
     inner: list[Op] = []
     column_tile: list[Op] = []
     row_tile: list[Op] = []
     if roles.row is not None:
         if extent_of(roles.row) == tile.rows:
             inner.append(roles.row)
+        elif rest:
+            row_tile.append(roles.row)
         else:
             whole = tile.rows > 1 and s.at_least(extent_of(roles.row), tile.rows, of_few=True)
             parts = s.split(roles.row, tile.rows, tail="overlap" if whole else "guard")

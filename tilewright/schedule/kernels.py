@@ -21,6 +21,7 @@ from tilewright.loops.lower import lower_region
 from tilewright.loops.overwrite import overwritable
 from tilewright.loops.packing import apply_packing
 from tilewright.schedule.defaults import schedule_kernel
+from tilewright.schedule.numbers import write_out_numbers
 from tilewright.schedule.regions import Canonical, canonical_regions
 from tilewright.target.target import Target
 
@@ -51,8 +52,10 @@ class _Kernels:
 
     def run(self) -> None:
         body = self.module.main.body
+        regions = [op for op in body.ops if op.name == "fused"]
+        write_out_numbers(regions, self.module)
         self.readers = Counter(_constants_read(body.ops))
-        canonical = canonical_regions([op for op in body.ops if op.name == "fused"])
+        canonical = canonical_regions(regions)
         ops: list[Op] = []
         for op in body.ops:
             if op.name != "fused":
@@ -82,8 +85,7 @@ class _Kernels:
 
     def _kernel(self, region: Op, constant: Sequence[bool]) -> Func:
         name = f"k{len(self.by_key)}_{region.attrs.get('name', region.attrs.get('kind', 'fused'))}"
-        lowered = lower_region(region, name)
-        lowered.func.attrs["constants"] = tuple(k for k, c in enumerate(constant) if c)
+        lowered = lower_region(region, name, [k for k, c in enumerate(constant) if c])
         scheduled = schedule_kernel(lowered, region.attrs.get("kind", "map"), self.target, self.remarks)
         kernel = self.module.add(scheduled.func)
         kernel.attrs["inplace"] = overwritable(kernel)

@@ -23,13 +23,14 @@ LONGEST_RUN = 16  # steps of the depth between requests for memory
 
 
 def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
-    """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last."""
+    """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
+    may lie in one before it."""
     for index in s.func.attrs.get("constants", ()):
         operand = s.func.args[index]
-        loads = [(load, nest) for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand]
+        loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != len(operand.users):
             continue
-        packings = {packing_for(load, nest) for load, nest in loads}
+        packings = {packing_for(load, nest) for load, nest in loads.items()}
         packing = packings.pop() if len(packings) == 1 else None
         if packing is not None:
             s.pack_argument(operand, packing)

@@ -76,8 +76,9 @@ class Schedule:
         self._note("suppose", (), {"extent": extent, "least": least})
         return True
 
-    def split(self, loop: Op, factor: int, tail: str = "guard") -> Split:
-        return self._do(split, loop, factor=factor, tail=tail)
+    def split(self, loop: Op, factor: int, tail: str = "guard", rest: int = 0) -> Split:
+        more = {"rest": rest} if rest else {}
+        return self._do(split, loop, factor=factor, tail=tail, **more)
 
     def reorder(self, *loops: Op) -> None:
         self._note("reorder", loops, {})
