@@ -41,6 +41,10 @@ BLOCK_SHARE = 0.5
 """Of the second-level cache, what the scores and weights of a block may fill."""
 LONG = 1024
 """Stands for a number of keys that is not known."""
+ASSUMED_ROWS = 32
+"""Rows of a block where their number is not known: sentences may be short, and rows too many cost time."""
+ASSUMED_VECTORS = 3
+"""Vectors of keys of a tile where the number of keys is not known."""
 FEW_ROWS = 8
 """Rows below which keys and values are not worth a copy."""
 ROUNDS_PER_THREAD = 2
@@ -251,7 +255,7 @@ def _most_rows(keys: Sym, target: Target) -> int:
 
 def _block_rows(rows: Sym, most: int) -> int:
     """Rows of a block, spread evenly over the blocks."""
-    return -(-rows.value // -(-rows.value // most)) if rows.is_const else most
+    return -(-rows.value // -(-rows.value // most)) if rows.is_const else min(most, ASSUMED_ROWS)
 
 
 def _chunk_rows(batch: Sequence[Op], rows: Sym, most: int, target: Target) -> int | None:
@@ -276,7 +280,7 @@ def _tile_for(rows: int, columns: Sym, depth: Sym, target: Target) -> Tile:
     lanes = VECTOR_BYTES // 4
     shape = Contraction(
         rows=rows,
-        columns=ceildiv(columns, lanes).value if columns.is_const else None,
+        columns=ceildiv(columns, lanes).value if columns.is_const else ASSUMED_VECTORS,
         depth=depth.value if depth.is_const else None,
         lanes=lanes,
     )
