@@ -12,6 +12,7 @@ from tilewright.ir.sym import var
 from tilewright.ir.text import parse_module, print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.merge_axes import merge_axes
 from tilewright.loops.nest import extent_of, find_loop
 from tilewright.loops.overwrite import overwritable
 from tilewright.loops.pack import pack_argument
@@ -119,6 +120,37 @@ def test_versions_must_agree_on_constants_and_threads() -> None:
         for_other_dims(packed, kernel(), dims)
     with pytest.raises(ScheduleError, match="just one of the two"):
         for_other_dims(in_tiles(suppose(kernel(), dims[0], 4), 4), kernel(), dims)
+
+
+MATRIX = """
+kernel @k(x: &f32[3, n, 4], y: &f32[3, n, 4]) dims(n) with {outputs=1} {
+  for i in 0..3 { for j in 0..n { for k in 0..4 {
+    y[i, j, k] = x[i, j, k] + 1
+  } } }
+  return
+}
+"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 9])
+@pytest.mark.parametrize(
+    ("large", "small"), [((0, 0), ()), ((), (0, 0)), ((0,), (1,)), ((1,), (0,)), ((1,), ())]
+)
+def test_versions_that_merged_other_axes_see_the_same_ones(
+    n: int, large: tuple[int, ...], small: tuple[int, ...]
+) -> None:
+    dims = kernel(MATRIX).attrs["dims"]
+    versions = suppose(kernel(MATRIX), dims[0], 4), kernel(MATRIX)
+    for version, axes in zip(versions, (large, small), strict=True):
+        for axis in axes:
+            merge_axes(version, version.args[0], axis)
+    func = for_other_dims(*versions, dims)
+    verify_func(func, LOOPS_SPEC)
+    x = np.arange(12 * n, dtype=np.float32).reshape(3, n, 4)
+    y = np.zeros_like(x)
+    seen = x.reshape([d.evaluate({"n": n}) for d in func.args[0].type.shape])  # type: ignore[attr-defined]
+    interpret(func, [seen, y], {"n": n})
+    np.testing.assert_array_equal(y, x + 1)
 
 
 def test_rounds_that_overlap_need_a_dim_that_is_long_enough() -> None:

@@ -36,3 +36,18 @@ def merge_axes(func: Func, buffer: Value, axis: int) -> Value:
     shape = (*type.shape[:axis], type.shape[axis] * n, *type.shape[axis + 2 :])
     buffer.type = dense(type.dtype, shape, type.space)
     return buffer
+
+
+def merge_alike(func: Func, buffer: Value, other: Func, same: Value) -> None:
+    """Merge axes of a buffer of `func` and of `same`, the same memory in `other`, until both see the same axes.
+
+        f32[4, 7, 8] and f32[28, 8]    ->    f32[28, 8]
+
+    ScheduleError where `merge_axes` refuses.
+    """
+    while (shape := buffer_type(buffer).shape) != (others := buffer_type(same).shape):
+        first = next(k for k, (n, m) in enumerate(zip(shape, others, strict=False)) if n is not m)
+        if len(shape) >= len(others):
+            merge_axes(func, buffer, first)
+        else:
+            merge_axes(other, same, first)

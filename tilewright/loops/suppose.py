@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tilewright.ir.core import Func, Op, substitute
 from tilewright.ir.sym import Sym, ge0, logical_and, logical_not, var
 from tilewright.ir.types import BufferType
+from tilewright.loops.merge_axes import merge_alike
 from tilewright.loops.nest import (
     is_loop,
     kind_of,
@@ -68,6 +69,7 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
         _narrow(kernel, {now: d for now, d in zip(kernel.attrs["dims"], dims, strict=True) if now is not d})
     condition = logical_and(*(ge0(d - supposed[d.name]) for d in dims if d.name in supposed))
     for theirs, ours in zip(other.args, func.args, strict=True):
+        merge_alike(other, theirs, func, ours)
         theirs.replace_by(ours)
     first, second = ([op for op in take_ops(f.body) if op.name != "return"] for f in (func, other))
     rename_vars(second, names_in(func) | {op.attrs["var"].name for op in _binders(first)})

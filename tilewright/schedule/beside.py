@@ -16,8 +16,8 @@ MOST = 4
 """Rows side by side. What a row waits for, some hundred cycles, is hidden when three others compute meanwhile."""
 
 ELEMENTS = 512
-"""Of all rows side by side. What longer rows wait for is little beside what they compute; two of 384 elements are
-faster from the second-level cache, but slower from memory, whose prefetching follows one stream of addresses a page."""
+"""Of all rows side by side. What longer rows wait for is little beside what they compute: two of 384 elements were
+faster from the second-level cache, but slower from memory."""
 
 
 def row_loop(s: Schedule) -> Op | None:
