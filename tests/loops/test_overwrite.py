@@ -135,3 +135,19 @@ def test_dims_need_not_be_known() -> None:
         f"kernel @k(x: &f32[n, m], y: &f32[n, m]) dims(n, m) with {{outputs=1}} {{{text}\n return\n}}"
     )
     assert overwritable(func) == ((0, 1),)
+
+
+def test_flat_rows_of_unknown_lengths_need_no_long_proofs() -> None:
+    line = "((n1 + 3) // 8 * ((n2 + 15) // 48))"
+    body = "".join(
+        f"""
+        for c in 0..2 {{ for v in 0..16 vector {{
+          y[({row}) // {line}, ({row}) % {line}, 16 * c + v] = x[({row}) // {line}, ({row}) % {line}, 16 * c + v] + 1
+        }} }}"""
+        for row in ("4 * i", "4 * i + 1", "4 * i + 2", "4 * i + 3")
+    )
+    func = parse_func(
+        f"kernel @k(x: &f32[n0, {line}, 32], y: &f32[n0, {line}, 32]) dims(n0, n1, n2) with {{outputs=1}} {{"
+        f" for i in 0..n0 * {line} // 4 {{ {body} }} return }}"
+    )
+    assert overwritable(func) == ((0, 1),)

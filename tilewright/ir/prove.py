@@ -13,6 +13,7 @@ from tilewright.ir.symcond import maximum, minimum
 Ranges = Mapping[Sym, tuple[Sym, Sym]]
 
 _MAX_STEPS = 300  # bounds the search; beyond it the answer is "not certain"
+_MAX_DEPTH = 24  # steps of one chain: each may make an expression longer, and Python's stack is finite
 
 
 @lru_cache(maxsize=1 << 14)
@@ -141,7 +142,7 @@ class _Prover:
     def __init__(self, scope: _Scope) -> None:
         self.ranges = scope.ranges
         self.known: dict[Sym, bool] = {}
-        self.steps = 0
+        self.steps = self.depth = 0
         self.samples = [
             dict(point) for point in scope.samples
         ]  # copies: they gain values of further variables
@@ -195,10 +196,12 @@ class _Prover:
         if e in self.known:
             return self.known[e]
         self.steps += 1
-        if self.steps > _MAX_STEPS:
+        if self.steps > _MAX_STEPS or self.depth == _MAX_DEPTH:
             return False
         self.known[e] = False  # a proof must not rest on itself
+        self.depth += 1
         proved = any(self.ge0(smaller) for smaller in self._smaller(e)) or self._follows_from_a_range(e)
+        self.depth -= 1
         if proved or self.steps <= _MAX_STEPS:
             self.known[e] = proved
         else:

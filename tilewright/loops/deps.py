@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, gt, sym, var
+from tilewright.ir.symarith import factors_of
 from tilewright.ir.types import row_major
 from tilewright.loops.bounds import Interval, Ranges, holds, lower, upper
 from tilewright.loops.nest import buffer_type, loop_range, loop_var
@@ -169,15 +170,24 @@ def _moving(a: Access, band: Sequence[Op], known: Ranges) -> Ranges:
     return ranges
 
 
-def _coordinates(a: Access, b: Access) -> Iterator[tuple[Sym, Sym]]:
-    """Pairs of numbers that differ only if the elements differ: each axis, then row-major runs of axes."""
-    yield from zip(a.idx, b.idx, strict=True)
+def _coordinates(a: Access, b: Access) -> Sequence[tuple[Sym, Sym]]:
+    """Pairs of numbers that differ only if the elements differ: each axis and row-major runs of axes.
+
+    Those with the fewest divisions come first: a flat loop's quotient and remainder make its variable again in a run of
+    axes, where a proof takes one step, while one for either of them may take all that are allowed.
+    """
     rank = len(a.idx)
     shape = buffer_type(a.buffer).shape
+    found = list(zip(a.idx, b.idx, strict=True))
     for first in range(rank - 1):
         for last in range(first + 2, rank + 1):
             weights = row_major(shape[first:last])
-            yield _linear(a.idx[first:last], weights), _linear(b.idx[first:last], weights)
+            found.append((_linear(a.idx[first:last], weights), _linear(b.idx[first:last], weights)))
+    return sorted(found, key=lambda pair: _divisions(pair[0]) + _divisions(pair[1]))
+
+
+def _divisions(e: Sym) -> int:
+    return sum(f.kind in ("floordiv", "mod") for monomial, _ in e.terms for f in factors_of(monomial))
 
 
 def _linear(idx: Sequence[Sym], weights: Sequence[Sym]) -> Sym:
