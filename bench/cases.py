@@ -37,7 +37,8 @@ def write_arrays(path: Path, inputs: Mapping[str, np.ndarray], references: Seque
     """What `read_arrays` reads."""
     named = {f"{INPUT}{name}": array for name, array in inputs.items()}
     named |= {f"{REFERENCE}{index}": array for index, array in enumerate(references)}
-    np.savez(path, **{name: np.ascontiguousarray(array) for name, array in named.items()})
+    # asarray and not ascontiguousarray, which makes vectors of scalars
+    np.savez(path, **{name: np.asarray(array, order="C") for name, array in named.items()})
 
 
 def cases_of_folder(folder: Path, names: Sequence[str], kind: str) -> list[Case]:

@@ -122,9 +122,11 @@ def test_relative_errors(results: list[list[float]], references: list[list[float
 
 def test_arrays_come_back_in_order(tmp_path: Path) -> None:
     references = [np.full(1, float(k)) for k in range(12)]
-    write_arrays(tmp_path / "a.npz", {"x:0": np.ones((2, 3), np.float32).T}, references)
+    given = {"x:0": np.ones((2, 3), np.float32).T, "rate": np.array(16000)}
+    write_arrays(tmp_path / "a.npz", given, references)
     inputs, found = read_arrays(tmp_path / "a.npz")
-    assert list(inputs) == ["x:0"] and inputs["x:0"].shape == (3, 2)
+    assert {name: array.shape for name, array in inputs.items()} == {"x:0": (3, 2), "rate": ()}
+    assert inputs["x:0"].flags.c_contiguous
     assert [float(array[0]) for array in found] == list(range(12))
 
 
