@@ -16,7 +16,7 @@ from tilewright.schedule.contraction import schedule_contraction
 from tilewright.schedule.maps import schedule_maps
 from tilewright.schedule.own_loops import schedule_own_loops
 from tilewright.schedule.recurrence import schedule_recurrence
-from tilewright.schedule.rows import schedule_rows, schedule_sums
+from tilewright.schedule.rows import schedule_dot_products, schedule_rows, schedule_sums
 from tilewright.schedule.tiled import schedule_tiled
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.windows import schedule_windows
@@ -24,7 +24,7 @@ from tilewright.target.target import Target
 
 _BY_KIND = {
     "attention": (schedule_attention, schedule_maps),
-    "contraction": (schedule_windows, schedule_contraction, schedule_maps),
+    "contraction": (schedule_windows, schedule_dot_products, schedule_contraction, schedule_maps),
     "tiled": (schedule_tiled, schedule_maps),
     "banded": (schedule_banded, schedule_maps),
     "reduce": (schedule_windows, schedule_sums, schedule_contraction, schedule_maps),

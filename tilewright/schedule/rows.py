@@ -13,7 +13,7 @@ from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, loop_var
 from tilewright.loops.vectorize import MAX_LANES
-from tilewright.schedule.access import loads_in, perfect_nest, stores_in, stride_in
+from tilewright.schedule.access import loads_in, perfect_nest, stores_in, stride_in, variables
 from tilewright.schedule.beside import row_loop, rows_side_by_side, run_side_by_side
 from tilewright.schedule.flatten import flatten, merge_flat_axes
 from tilewright.schedule.parallelize import parallelize_outer
@@ -65,6 +65,29 @@ def schedule_sums(s: Schedule, lowered: Lowered, target: Target) -> None:
             raise ScheduleError("the sum does not run along contiguous memory")
         if len({op.operands[0] for op in loads_in(stage.reduce[-1])} - {stage.buffer}) > 1:
             raise ScheduleError("the sum is of more than one operand")
+    schedule_rows(s, lowered, target)
+
+
+def schedule_dot_products(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """Products of a matrix, or a vector, and a vector as rows: lanes run along the sum, which reads the matrix as it
+    lies in memory. ScheduleError for other contractions, and where the matrix is a constant, which is packed for lanes
+    along rows."""
+    stage = lowered.stages[0]
+    summed = [o for o in stage.reduce if extent_of(o) != 1]
+    if [st.kind for st in lowered.stages].count("reduce") != 1 or stage.kind != "reduce" or len(summed) != 1:
+        raise ScheduleError("it is not one sum over one axis")
+    if (extent_of(summed[0]).bounds[0] or 0) < target.lanes(buffer_type(stage.buffer).dtype):
+        raise ScheduleError("a sum may be shorter than a vector")
+    loads = [op for op in loads_in(stage.reduce[-1]) if op.operands[0] is not stage.buffer]
+    rows = {loop_var(o) for o in stage.axes if extent_of(o) != 1}
+    matrices = [op for op in loads if rows & variables(op.attrs["idx"])]
+    if len(matrices) > 1 or any(not rows <= variables(op.attrs["idx"]) for op in matrices):
+        raise ScheduleError("it is not the product of a matrix and a vector")
+    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    if any(op.operands[0] in constants for op in matrices):
+        raise ScheduleError("the matrix is packed when compiling")
+    if len(loads) == 1 or any(stride_in(op, loop_var(summed[0])) != 1 for op in loads):
+        raise ScheduleError("the sum does not run along contiguous memory")
     schedule_rows(s, lowered, target)
 
 
