@@ -24,12 +24,13 @@ class Options:
 
     threads: threads that run the model; None takes what the process may use (affinity and cgroup quota).
     target: machine to compile for; None is this one (see `tilewright info` for names).
-    numerics: "strict" gives up rewrites that round differently: constant factors are not folded into weights, and
-        convolutions are the direct sums, not Winograd's algorithm (which costs networks of 3x3 convolutions up to 1.8
-        times the time, ResNet-50 1.15 times). It also computes with denormal numbers (below 2^-126 in float32) as
+    numerics: "strict" gives up rewrites that round differently: constant factors are not folded into weights or
+        into each other, factors of operands of matrix products stay where they are, and convolutions are the direct
+        sums, not Winograd's algorithm (which costs networks of 3x3 convolutions up to 1.8 times the time, ResNet-50
+        1.15 times; transformers lose nothing). It also computes with denormal numbers (below 2^-126 in float32) as
         the calling thread's modes say; otherwise they count as zero, since each such operation costs as much as a
-        hundred others. Sums still run in vector lanes, in an order that depends on the
-        target but not on the threads.
+        hundred others. Sums still run in vector lanes, in an order that depends on the target but not on the
+        threads, and a product and a sum still round once where the target has such an instruction.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each

@@ -12,6 +12,7 @@ from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
+from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.ops import contract as ct
@@ -20,6 +21,7 @@ from tilewright.ops import reduce as rd
 from tilewright.ops import view as vw
 from tilewright.ops.define import constant
 from tilewright.ops.source import full
+from tilewright.options import Options
 
 CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
     "x + 0": (lambda x: ew.add(x, 0.0), []),
@@ -160,3 +162,16 @@ def test_integers_are_not_treated_as_floats():
     module = program(lambda x: ew.div(ew.div(x, 4), 2), tensor(dt.i32, (5,)))
     run(module, Canonicalize(), Fold())
     assert ops(module) == ["div", "div"]
+
+
+@pytest.mark.parametrize(
+    ("numerics", "left"), [("default", ["add", "max"]), ("strict", ["add", "add", "max"])]
+)
+def test_sums_with_constants_round_as_written_if_strict_and_bounds_always_meet(numerics, left):
+    def body(x):
+        return ew.max_(ew.max_(ew.add(ew.add(x, weights(5)), weights(5, seed=1)), -1.0), -0.5)
+
+    module = program(body, (3, 5))
+    Canonicalize().run(module, PassContext(options=Options(numerics=numerics)))
+    Fold().run(module, PassContext())
+    assert [name for name in ops(module) if name != "full"] == left

@@ -9,11 +9,13 @@ from tests.graph.programs import inputs, ops, program, run, weights
 from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.factors import LiftFactors
 from tilewright.graph.fold import Fold
+from tilewright.ir.passes import PassContext
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops import view as vw
 from tilewright.ops.interp import evaluate_func
+from tilewright.options import Options
 
 
 def lifted(body, *shapes):
@@ -90,3 +92,11 @@ def test_scaled_rows_that_are_needed_elsewhere_stay_and_the_reason_is_told():
     module, ctx = lifted(body, (3, 8), (3, 1), (8, 4))
     assert ops(module)[-1] == "matmul"
     assert "the scaled rows are needed elsewhere too" in " ".join(map(str, ctx.remarks))
+
+
+def test_strict_numerics_multiply_first():
+    module = program(lambda q, k: ct.matmul(ew.mul(q, 0.5), ew.div(k, rd.reduce_sum(k, axes=(-1,), keepdims=True))),
+                     (3, 4, 8), (3, 8, 5))  # fmt: skip
+    before = ops(module)
+    LiftFactors().run(module, PassContext(options=Options(numerics="strict")))
+    assert ops(module) == before

@@ -43,7 +43,7 @@ class FoldAffine:
     name: ClassVar[str] = "fold-affine"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        if getattr(ctx.options, "numerics", "default") == "strict":
+        if ctx.strict:
             return
         for rules in (_TO_SUMS_AND_PRODUCTS, _FACTORS):
             rewrite(module.main, rules, module, ctx.remarks, stage=self.name)

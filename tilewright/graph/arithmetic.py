@@ -94,9 +94,19 @@ def double_negation(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     return inner.operands[0] if inner is not None else None
 
 
-@rule("add", "mul", "max", "min")
+@rule("max", "min")
+def bounds_that_meet(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """max(max(x, c1), c2) -> max(x, max(c1, c2)); the largest of constants is folded."""
+    return _constants_together(op)
+
+
+@rule("add", "mul")
 def constants_that_meet(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """(x + c1) + c2 -> x + (c1 + c2); the sum of constants is folded."""
+    """(x + c1) + c2 -> x + (c1 + c2), which rounds once where two sums do twice."""
+    return _constants_together(op)
+
+
+def _constants_together(op: Op) -> Value | None:
     left, right = op.operands
     inner = defining(left, op.name)
     if inner is None or not is_constant(right) or not has_one_use(left):
@@ -161,5 +171,8 @@ def _like(constant: Value, number: float) -> Value:
 ARITHMETIC_RULES = (
     constant_on_the_right, right_identity, division_by_power_of_two, subtraction_of_constant,
     power_by_constant,
-    reciprocal_of_root, double_negation, constants_that_meet, known_choice, needless_cast, cast_of_number,
+    reciprocal_of_root, double_negation, bounds_that_meet, known_choice, needless_cast, cast_of_number,
 )  # fmt: skip
+
+ROUNDING_RULES = (constants_that_meet,)
+"""Those that round differently: not for strict numerics."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.graph.arithmetic import ARITHMETIC_RULES
+from tilewright.graph.arithmetic import ARITHMETIC_RULES, ROUNDING_RULES
 from tilewright.graph.dead import drop_dead
 from tilewright.graph.duplicates import merge_duplicates
 from tilewright.graph.sink import SINK_RULES
@@ -22,7 +22,7 @@ class Canonicalize:
     name: ClassVar[str] = "canonicalize"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        rules = (*ARITHMETIC_RULES, *VIEW_RULES, *SINK_RULES)
+        rules = (*ARITHMETIC_RULES, *VIEW_RULES, *SINK_RULES, *(() if ctx.strict else ROUNDING_RULES))
         changed = True
         while changed:
             rewrite(module.main, rules, module, stage=self.name)

@@ -28,11 +28,13 @@ VIEWS = ("reshape", "transpose", "slice", "expand")
 
 @dataclass(frozen=True)
 class LiftFactors:
-    """Apply the rules of this module."""
+    """Apply the rules of this module. Products round differently then: not for strict numerics."""
 
     name: ClassVar[str] = "lift-factors"
 
     def run(self, module: Module, ctx: PassContext) -> None:
+        if ctx.strict:
+            return
         rewrite(module.main, FACTOR_RULES, module, stage=self.name, remarks=ctx.remarks)
 
 

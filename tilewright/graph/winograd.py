@@ -145,7 +145,7 @@ class Winograd:
                 choice = Choice(
                     (), "its tiles are of one line, of unknown length, which is not cut into bands"
                 )
-            elif ctx.options is None or ctx.options.numerics != "strict":
+            elif not ctx.strict:
                 choice = choose(conv.shape, machine, all_weights)
             ctx.remark(self.name, f"conv {op.loc}", choice.reason, applied=bool(choice.m))
             if choice.m:

@@ -22,6 +22,11 @@ class PassContext:
     options: Any = None
     remarks: list[Remark] = field(default_factory=list)
 
+    @property
+    def strict(self) -> bool:
+        """Whether rewrites that round differently are given up (`Options.numerics`)."""
+        return getattr(self.options, "numerics", "default") == "strict"
+
     def remark(self, stage: str, subject: str, message: str, applied: bool = False) -> None:
         """Note what was (`applied`) or was not done to `subject`, and why."""
         self.remarks.append(Remark(stage, subject, message, applied))
