@@ -102,6 +102,20 @@ CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
         ),
         ["neg", "concat"],
     ),
+    "constants of axes that are merged": (
+        lambda x: vw.reshape(
+            ew.add(vw.reshape(x, shape=(12, 6)), constant(np.arange(12, dtype=np.float32)[:, None])),
+            shape=(3, 4, 6),
+        ),
+        ["add"],
+    ),
+    "constants of a part of an axis that is split": (
+        lambda x: vw.reshape(
+            ew.add(vw.reshape(x, shape=(12, 3, 2)), constant(np.arange(3, dtype=np.float32)[:, None])),
+            shape=(3, 4, 6),
+        ),
+        ["reshape", "add", "reshape"],
+    ),
     "reshapes around elementwise work": (
         lambda x: vw.reshape(ew.exp(vw.reshape(x, shape=(12, 6))), shape=(3, 4, 6)),
         ["exp"],

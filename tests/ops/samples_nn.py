@@ -129,6 +129,34 @@ def transposed_convolution(
     return out[(slice(None), slice(None), *cut)]
 
 
+def grouped() -> Iterator[Sample]:
+    """Groups as an axis: the convolution is that of all channels in a row."""
+    for spatial, kernel in (((9,), (3,)), ((7, 8), (3, 2)), ((3, 4, 5), (2, 1, 3))):
+        n = len(spatial)
+        x, w = normal((2, 3, 4, *spatial)), normal((3, 5, 4, *kernel), seed=1)
+        wide_x, wide_w = x.reshape(2, 12, *spatial), w.reshape(15, 4, *kernel)
+        for window in (
+            {},
+            {"strides": (2,) * n, "pads_begin": (1,) * n, "pads_end": (0,) * n, "dilations": (1,) * n},
+        ):
+            y = convolution(wide_x, wide_w, groups=3, **window)
+            y = y.reshape(2, 3, 5, *y.shape[2:])
+            yield sample("conv_grouped", [x, w], lambda y=y: y, loose=4, **window)
+    x, w = normal((2, 3, 4, 7, 6)), normal((3, 5, 4, 3, 2), seed=1)
+    windows = convolution(x.reshape(2, 12, 7, 6), w.reshape(15, 4, 3, 2), groups=3, dilations=(2, 1))
+    within = np.arange(3)[:, None] * 6 + np.arange(5)  # of the positions, those that lie within a line
+    flat = [
+        np.einsum(
+            "ngcp,goc->ngop", x.reshape(2, 3, 4, 42)[..., a : a + 17], w[:, :, :, i, j].astype(np.float64)
+        )
+        for i, j in np.ndindex(3, 2)
+        for a in (12 * i + j,)
+    ]
+    assert np.allclose(sum(flat)[..., within], windows.reshape(2, 3, 5, 3, 5), atol=1e-4)
+    sizes = {"pitches": (12, 1), "count": 17}
+    yield sample("conv_flat", [x.reshape(2, 3, 4, 42), w], lambda: sum(flat), loose=4, **sizes)
+
+
 def blocked() -> Iterator[Sample]:
     for channels in (8, 6, 1):
         x = normal((2, channels, 5, 4))

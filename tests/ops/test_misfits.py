@@ -48,6 +48,19 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
         "the channels of the data and of the filters (times groups) differ: 3 and 2",
     ),
     ("conv", [X, normal((4, 3, 9))], {}, "a window of 9 does not fit into 4 elements padded by 0 and 0"),
+    ("conv_grouped", [X, X], {}, "axes of groups, of channels and of space, not 3 and 3 axes"),
+    (
+        "conv_grouped",
+        [normal((1, 2, 3, 5)), normal((3, 2, 3, 1))],
+        {},
+        "the groups of the data and of the filters",
+    ),
+    (
+        "conv_flat",
+        [normal((1, 2, 3, 20)), normal((2, 2, 3, 3, 2))],
+        {"pitches": (4, 1), "count": 12},
+        "12 positions read 21 elements, the data have 20",
+    ),
     ("conv", [X, normal((4, 3, 1))], {"strides": (0,)}, "strides (0,) and dilations (1,) must be positive"),
     (
         "max_pool",

@@ -12,6 +12,7 @@ from tilewright.graph.expand import Expand
 from tilewright.graph.factors import LiftFactors
 from tilewright.graph.fold import Fold
 from tilewright.graph.fuse import Fuse
+from tilewright.graph.groups import GroupAxis
 from tilewright.graph.integer_products import IntegerProducts
 from tilewright.graph.layout import BlockChannels
 from tilewright.graph.line_sums import LineSums
@@ -22,7 +23,7 @@ from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, NarrowWeights, LiftFactors,
-    MergeProducts, BlockChannels, Winograd, LineSums, Fuse,
+    MergeProducts, BlockChannels, GroupAxis, Winograd, LineSums, Fuse,
 )  # fmt: skip
 
 PASSES: dict[str, type] = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
@@ -44,6 +45,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         LiftFactors(),
         MergeProducts(),
         BlockChannels(),
+        GroupAxis(),
         Winograd(),
         Fold(),
         Canonicalize(),

@@ -10,7 +10,7 @@ from tilewright.graph.match import ELEMENTWISE, dtype_of, live_dims, shape_of, t
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, pad, reshape, slice_, transpose
@@ -83,15 +83,14 @@ def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replac
 
 @rule(*sorted(ELEMENTWISE))
 def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """f(reshape(x), c) -> reshape(f(x, c)) for constants of one element along the reshaped axes, and so for
-    several operands reshaped alike."""
+    """f(reshape(x), c) -> reshape(f(x, c)) for constants that have all of the axes that are split or merged together,
+    or one element along them, and so for several operands reshaped alike."""
     shape = shape_of(op.result)
     reshaped = [t for v in op.operands if (t := defining(v, "reshape")) is not None and shape_of(v) == shape]
     sources = {shape_of(t.operands[0]) for t in reshaped}
     if len(sources) != 1:
         return None
     (old,) = sources
-    kept = _common_prefix(old, shape)
     operands: list[Value] = []
     for operand in op.operands:
         inner = defining(operand, "reshape")
@@ -102,9 +101,10 @@ def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replac
             operands.append(operand)
         elif operand.op is not None and operand.op.name == "constant":
             own = (*[sym(1)] * (len(shape) - len(shape_of(operand))), *shape_of(operand))
-            if live_dims(own[kept:]):
+            turned = _before_reshape(own, old, shape)
+            if turned is None:
                 return None
-            operands.append(reshape(operand, shape=(*own[:kept], *[sym(1)] * (len(old) - kept))))
+            operands.append(reshape(operand, shape=turned))
         else:
             return None
     found = OPERATORS[op.name](*operands, **op.attrs)
@@ -160,9 +160,29 @@ def _common_suffix(a: tuple[Sym, ...], b: tuple[Sym, ...]) -> int:
     return same
 
 
-def _common_prefix(a: tuple[Sym, ...], b: tuple[Sym, ...]) -> int:
-    """How many leading dims two shapes share."""
-    return _common_suffix(a[::-1], b[::-1])
+def _before_reshape(
+    own: tuple[Sym, ...], old: tuple[Sym, ...], new: tuple[Sym, ...]
+) -> tuple[Sym, ...] | None:
+    """The shape in which what broadcasts from `own` to `new` broadcasts to `old`, of which `new` is a reshape; None
+    where it has some of the axes that are split or merged together, but not all."""
+    found: list[Sym] = []
+    for before, after in _runs(old, new):
+        mine, own = own[: len(after)], own[len(after) :]
+        if live_dims(mine) and mine != after:
+            return None
+        found += before if live_dims(mine) else [sym(1)] * len(before)
+    return tuple(found)
+
+
+def _runs(old: tuple[Sym, ...], new: tuple[Sym, ...]) -> list[tuple[tuple[Sym, ...], tuple[Sym, ...]]]:
+    """The axes of two shapes of equal size in the shortest runs that have equal sizes."""
+    found = []
+    while old or new:
+        ends = ((i, j) for i in range(len(old) + 1) for j in range(len(new) + 1) if i + j > 0)
+        i, j = next((i, j) for i, j in ends if product(old[:i]) == product(new[:j]))
+        found.append((old[:i], new[:j]))
+        old, new = old[i:], new[j:]
+    return found
 
 
 def _common_perm(operands: tuple[Value, ...], ctx: RewriteContext) -> Perm | None:

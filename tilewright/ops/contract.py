@@ -117,6 +117,66 @@ def conv(
     return compute([x, w], shape, body, reduce=w.shape[1:], combine="add", dtype=x.dtype)
 
 
+@primitive
+def conv_grouped(
+    x: Array,
+    w: Array,
+    *,
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
+) -> Compute:
+    """`conv` with an axis for groups: x [n, g, c, *space], filters w [g, o, c, *kernel] -> [n, g, o, *space]."""
+    _require_groups(x, w)
+    require_rank(w, x.rank, "the filters")
+    window = Window(x.shape[3:], w.shape[3:], strides, pads_begin, pads_end, dilations)
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        (n, g, o, *space), (c, *k) = i, r
+        at = window.positions(space, k)
+        return widened_product(x.load((n, g, c, *at), window.guard(at)), w[(g, o, c, *k)])
+
+    shape = [x.shape[0], *w.shape[:2], *window.counts]
+    return compute([x, w], shape, body, reduce=w.shape[2:], combine="add", dtype=x.dtype)
+
+
+@primitive
+def conv_flat(x: Array, w: Array, *, pitches: Sequence[Dim], count: Dim) -> Compute:
+    """A grouped convolution along the merged axes of space: x [n, g, c, s], w [g, o, c, *kernel] -> [n, g, o, count].
+
+    A step along kernel axis k moves on by `pitches[k]` positions; position 0 of the result starts at position 0.
+    """
+    _require_groups(x, w)
+    require_rank(x, 4, "the data")
+    require_length(pitches, w.rank - 3, "pitches")
+    reach = sym(count)
+    for extent, pitch in zip(w.shape[3:], pitches, strict=True):
+        reach = reach + (extent - 1) * pitch
+    if (hi := (x.shape[3] - reach).bounds[1]) is not None and hi < 0:
+        raise ValueError(f"{count} positions read {reach} elements, the data have {x.shape[3]}")
+
+    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        (n, g, o, at), (c, *k) = i, r
+        for kk, pitch in zip(k, pitches, strict=True):
+            at = at + kk * pitch
+        return widened_product(x[(n, g, c, at)], w[(g, o, c, *k)])
+
+    shape = [x.shape[0], *w.shape[:2], sym(count)]
+    return compute([x, w], shape, body, reduce=w.shape[2:], combine="add", dtype=x.dtype)
+
+
+def _require_groups(x: Array, w: Array) -> None:
+    """Data [n, g, c, ...] and filters [g, o, c, ...] that belong together."""
+    require_same_dtype(x, w)
+    if min(x.rank, w.rank) < 4:
+        raise ValueError(
+            f"data and filters must have axes of groups, of channels and of space, not {x.rank} and {w.rank} axes"
+        )
+    require_equal_dim(x.shape[1], w.shape[0], "the groups of the data and of the filters")
+    require_equal_dim(x.shape[2], w.shape[2], "the channels of the data and of the filters")
+
+
 def _require_spatial(x: Array) -> None:
     if x.rank < 3:
         raise ValueError(
