@@ -16,6 +16,16 @@ kernel @k(x: &f64[10], y: &f64[10]) dims() with {outputs=1} {
 }
 """
 
+TWICE = """
+kernel @k(x: &f64[10], y: &f64[10], z: &f64[10]) dims() with {outputs=2} {
+  for i in 0..10 {
+    y[i] = x[i] * 2
+    z[i] = y[i] + 1
+  }
+  return
+}
+"""
+
 SYMBOLIC = """
 kernel @k(x: &f64[n], y: &f64[n]) dims(n) with {outputs=1} {
   for i in 0..n {

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.loops.kernel_texts import DOUBLE, GROUPS, SUM, SYMBOLIC, TWO_STAGES, buffer, read
+from tests.loops.kernel_texts import DOUBLE, GROUPS, SUM, SYMBOLIC, TWICE, TWO_STAGES, buffer, read
 from tilewright.ir.core import Func
 from tilewright.ir.text import print_func
 from tilewright.loops.cache import cache, cache_write
@@ -150,6 +150,18 @@ CASES = {
         for io <= 2 in 0..3 parallel with {overlap=true} {
           for ii <= 3 in 0..4 {
             y[ii + min(6, 4*io)] = x[ii + min(6, 4*io)] * 2
+          }
+        }
+        """,
+    ),
+    "overlapping rounds that read what they have just written": (
+        TWICE,
+        lambda f: parallel(f, split(f, find_loop(f, "i"), 4, "overlap").outer),
+        """
+        for io <= 2 in 0..3 parallel with {overlap=true} {
+          for ii <= 3 in 0..4 {
+            y[ii + min(6, 4*io)] = x[ii + min(6, 4*io)] * 2
+            z[ii + min(6, 4*io)] = y[ii + min(6, 4*io)] + 1
           }
         }
         """,

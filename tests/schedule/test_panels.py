@@ -114,3 +114,19 @@ def test_an_operand_that_is_read_once_is_not_copied():
     copies = [op.result for f in kernels for op in f.body.walk() if op.name == "alloc"]
     scratch = [buffer_type(v) for v in copies if buffer_type(v).space == "scratch"]
     assert not any(21 in type.shape for type in scratch)
+
+
+@pytest.mark.parametrize("rows", [sym(9), var("n", 1)], ids=["known", "unknown"])
+def test_constants_of_fewer_columns_than_lanes_are_packed_ahead_of_time(rows: Sym) -> None:
+    w = RNG.standard_normal((40, 5)).astype(np.float32)
+
+    def module() -> Module:
+        return oracle.build([tensor(dt.f32, (rows, 40))], lambda x: ct.matmul(x, constant(w)))
+
+    kernel = kernel_of(module())
+    assert not any(o.name == "alloc" and buffer_type(o.result).space == "scratch" for o in kernel.body.walk())
+    assert buffer_type(kernel.args[1]).shape[-1] in (8, 16)
+    for n in [9] if rows.is_const else [1, 9, 70]:
+        x = RNG.standard_normal((n, 40)).astype(np.float32)
+        (y,) = Model(compile_module(module(), Options(), parse_target("host")), 2)(x)
+        np.testing.assert_allclose(y, x.astype(np.float64) @ w, rtol=1e-4, atol=1e-5)

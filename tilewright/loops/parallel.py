@@ -70,10 +70,22 @@ def is_independent(loop: Op) -> bool:
 
 def _meetings(loop: Op) -> Iterator[tuple[Access, Access]]:
     """Accesses of shared buffers by which two iterations may meet. Not those of a loop that is marked as `overlap`
-    which write one element twice: it is the same value, computed twice."""
+    which write one element twice, or read what their own iteration wrote: it is the same value, computed twice."""
     private = private_buffers(body_of(loop))
     shared = [a for a in accesses(body_of(loop)) if a.buffer not in private]
     for k, a in enumerate(shared):
         for _, b in conflicts([a], shared[k:]):
-            if not (a.op is b.op and loop.attrs.get("overlap")) and loop not in separated(a, b, [loop], {}):
+            same = loop.attrs.get("overlap") and (a.op is b.op or _reads_own(a, b))
+            if not same and loop not in separated(a, b, [loop], {}):
                 yield a, b
+
+
+def _reads_own(store: Access, load: Access) -> bool:
+    """Whether `load`, the later of the two, reads the element that `store` wrote just before in the same block."""
+    return (
+        store.write
+        and not load.write
+        and store.op.parent is load.op.parent
+        and store.idx == load.idx
+        and not store.unknown
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym
-from tilewright.loops.nest import extent_of, loop_var
+from tilewright.loops.nest import buffer_type, extent_of, loop_var
 from tilewright.loops.packing import Packing
 
 
@@ -19,10 +19,12 @@ def packing_for(load: Op, loops: Sequence[Op]) -> Packing | None:
     extents = {loop_var(o): extent_of(o) for o in _around(loops)}
     factors: list[tuple[int, ...]] = []
     places: list[int] = []  # of each piece, the position of its loop in the nest
-    for i in load.attrs["idx"]:
+    for i, n in zip(load.attrs["idx"], buffer_type(load.operands[0]).shape, strict=True):
         pieces = _radix(i, extents)
         if pieces is None:
             return None
+        if len(pieces) == 1 and n.is_const and pieces[0][1] > n.value:
+            pieces.insert(0, (None, 1))  # a vector that is longer than the axis gets zeros after it
         factors.append(tuple(size for _, size in pieces[1:]))
         places += [order[v] if v is not None else -1 for v, _ in pieces]
     numbered = sorted(range(len(places)), key=lambda piece: places[piece])
