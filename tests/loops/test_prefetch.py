@@ -8,11 +8,13 @@ import pytest
 from tests.codegen.native import run_kernel
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir.core import Func, Op
-from tilewright.ir.diag import ScheduleError
+from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.verify import verify_func
 from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.nest import find_loop
 from tilewright.loops.prefetch import prefetch
+from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.target.named import NAMED
 
 PANELS = """
@@ -80,6 +82,21 @@ def test_of_an_unknown_number_of_rows_the_first_few_ask() -> None:
     interpret(func, [x, b, y], {"m": 5})
     expected = np.einsum("ik,jkn->ijn", x.astype(np.float64), b).reshape(5, 96)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_nearest_cache_may_be_asked() -> None:
+    func = read("8")
+    prefetch(func, load_of(func, "b"), find_loop(func, "jo"), nearest=True)
+    assert asked(func)[0] == "prefetch b[jo + 1, 0, 24*i] with {nearest=true}"
+    text = print_func(func)
+    again = next(iter(parse_module(text).funcs.values()))
+    assert print_func(again) == text
+    verify_func(again, LOOPS_SPEC)
+    (first, _) = (op for op in again.body.walk() if op.name == "prefetch")
+    assert "i32 0, i32 3, i32 1" in kernel_ir(again, NAMED["zen3"]).text  # 3: all levels
+    first.attrs["nearest"] = False
+    with pytest.raises(VerifyError, match="'nearest' is true where it is given, not False"):
+        verify_func(again, LOOPS_SPEC)
 
 
 def test_results_stay() -> None:

@@ -120,7 +120,8 @@ def side_by_side(kernel: Func) -> list[int]:
     """The factors by which rows were jammed."""
     steps = kernel.attrs["schedule"]
     jams = [k for k, step in enumerate(steps) if step.startswith("jam")]
-    return [int(steps[k - 1].partition("factor=")[2].partition(",")[0]) for k in jams]
+    splits = [[step for step in steps[:k] if step.startswith("split")][-1] for k in jams]
+    return [int(step.partition("factor=")[2].partition(",")[0]) for step in splits]
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "cascadelake"])

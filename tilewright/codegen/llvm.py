@@ -400,7 +400,7 @@ class _Kernel:
 
     def _prefetch(self, op: Op) -> None:
         buffer = self.buffers[op.operands[0]]
-        self.memory.prefetch(buffer, self._address(op, buffer))
+        self.memory.prefetch(buffer, self._address(op, buffer), nearest="nearest" in op.attrs)
 
     # Scalars
 

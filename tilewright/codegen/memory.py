@@ -107,11 +107,12 @@ class Memory:
         count = lanes * group
         return self.text.reg(dtype, count, f"bitcast {same.typed} to {vector(memory_type(dtype), count)}")
 
-    def prefetch(self, buffer: Buffer, e: Sym) -> None:
-        """Ask for the cache line of address `e`, into the second level: the first one is to keep what is in use."""
+    def prefetch(self, buffer: Buffer, e: Sym, *, nearest: bool) -> None:
+        """Ask for the cache line of address `e`, into the first level of caches or the second."""
         where = self.address(buffer, e)
         pointer = self._pointer(buffer, where.constant, where.uniform)
-        self.text.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)")
+        locality = 3 if nearest else 2
+        self.text.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {locality}, i32 1)")
 
     def _load_register(
         self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int

@@ -29,7 +29,7 @@ ASSUMED_EXTENT = 2
 """Rounds of a loop of unknown extent that ask: few, as there may be no more."""
 
 
-def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
+def prefetch(func: Func, load: Op, loop: Op, *, nearest: bool = False) -> list[Op]:
     """In each round of `loop`, ask for what `load` reads in the next one: a share in each step of the loops within.
 
         for jo { for io in 0..8 { for k { S(B[jo, k, j]) } } }
@@ -39,6 +39,7 @@ def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
         for jo { for io in 0..8 { for k { prefetch B[jo + 1, 0, 4*(K*io + k)]; S(B[jo, k, j]) } } }
 
     The steps are those of the innermost loops of which each step has a cache line to ask for, if there are such.
+    What is asked for goes to the second-level cache, as the first one is to keep what is in use, or to the `nearest`.
     Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
     ScheduleError where the buffer is not dense, rounds do not read elements a constant distance apart, or the
     number of steps is not known. That of the outermost loop within may be unknown: its first few rounds ask for all,
@@ -76,7 +77,8 @@ def prefetch(func: Func, load: Op, loop: Op) -> list[Op]:
     first = {loop_var(o): ZERO for o in within} | {loop_var(loop): loop_var(loop) + 1}
     *outer, last = substitute(load.attrs["idx"], first)
     asked = [(*outer, last + share * position + n) for n in range(0, share, line)]
-    ops = [Op("prefetch", [buffer], [], {"idx": idx}, loc=load.loc) for idx in asked]
+    level = {"nearest": True} if nearest else {}
+    ops = [Op("prefetch", [buffer], [], {"idx": idx, **level}, loc=load.loc) for idx in asked]
     known = extent_of(steps[0]).is_const
     asking = ops if known else [new_if([ge0(counts[0] - 1 - loop_var(steps[0]))], ops)]
     insert_at(body_of(steps[-1]), 0, asking)

@@ -177,7 +177,11 @@ def _store_rule(op: Op) -> str | None:
 
 
 def _prefetch_rule(op: Op) -> str | None:
-    return _attributes(op, ("idx",)) or _shape(op, 1, 0, 0) or _buffer_rule(op)
+    wrong = _attributes(op, ("idx",), ("nearest",)) or _shape(op, 1, 0, 0) or _buffer_rule(op)
+    if wrong:
+        return wrong
+    nearest = op.attrs.get("nearest", True)
+    return None if nearest is True else f"'nearest' is true where it is given, not {nearest!r}"
 
 
 def _lanes_reduce_rule(op: Op) -> str | None:

@@ -7,6 +7,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
 from tilewright.loops.nest import body_of, enclosing_loops, extent_of, is_inside, is_loop
 from tilewright.schedule.access import perfect_nest
+from tilewright.schedule.ahead import ask_for_next_rows
 from tilewright.schedule.parallelize import ROUNDS_PER_THREAD
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.vectors import innermost_loops
@@ -47,12 +48,15 @@ def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
     return 1 << count.bit_length() - 1
 
 
-def run_side_by_side(s: Schedule, row: Op, count: int) -> None:
-    """Let `count` rows run side by side, the last few one by one."""
+def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
+    """Let `count` rows run side by side, the last few one by one, and ask for the next ones meanwhile."""
     if count == 1:
+        ask_for_next_rows(s, row, row, target)
         return
+    parts = s.split(row, count, tail="branch")
+    ask_for_next_rows(s, parts.inner, parts.outer, target)
     try:
-        s.jam(s.split(row, count, tail="branch").inner)
+        s.jam(parts.inner)
     except ScheduleError as e:
         s.declined.append(f"rows run one by one: {e}")
 

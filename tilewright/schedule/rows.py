@@ -50,7 +50,7 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
         vectorize_inner(s, loop, target, count)
     s.simplify()
     if rows is not None:
-        run_side_by_side(s, rows, count)
+        run_side_by_side(s, rows, count, target)
 
 
 def schedule_sums(s: Schedule, lowered: Lowered, target: Target) -> None:

@@ -133,8 +133,8 @@ class Schedule:
     def vectorize_reduction(self, loop: Op, lanes: int, within: Op, tail: str = "guard") -> Lanes:
         return self._do(vectorize_reduction, loop, lanes=lanes, within=within, tail=tail)
 
-    def prefetch(self, load: Op, loop: Op) -> list[Op]:
-        return self._do(prefetch, load, loop)
+    def prefetch(self, load: Op, loop: Op, *, nearest: bool = False) -> list[Op]:
+        return self._do(prefetch, load, loop, nearest=nearest)
 
     def clamp(self, loop: Op) -> Op:
         return self._do(clamp, loop)

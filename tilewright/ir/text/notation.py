@@ -140,8 +140,8 @@ def is_statement(op: Op) -> bool:
                 isinstance(buffer, BufferType)
                 and not op.results
                 and not op.blocks
-                and op.attrs.keys() == {"idx"}
-                and is_access(op.attrs, buffer)
+                and op.attrs.keys() <= {"idx", "nearest"}
+                and is_access({"idx": op.attrs.get("idx")}, buffer)
             )
     return False
 

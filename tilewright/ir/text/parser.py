@@ -401,12 +401,14 @@ class _Parser(Expressions):
         self.emit("check", [condition], [], {"kind": kind, "message": message})
 
     def prefetch(self) -> None:
-        """`prefetch buffer[i, j]`."""
+        """`prefetch buffer[i, j] with {key=value}`."""
         self.advance()
         at = self.at
         buffer, attrs = self.access()
         if attrs.keys() != {"idx"}:
             self.fail("a prefetch has no condition", at)
+        if self.accept("with"):
+            attrs |= self.attrs()
         self.emit("prefetch", [buffer], [], attrs)
 
     special: ClassVar[Mapping[str, Callable[[_Parser], None]]] = {

@@ -305,7 +305,9 @@ class _Printer:
             self.line(op, f"alloc {self.name(op.result)}: {self.type(op.result.type)}", indent)
         elif name == "prefetch":
             self.flush(indent)
-            self.line(op, f"prefetch {self.access(op.operands[0], op)}", indent)
+            more = {k: v for k, v in attrs.items() if k != "idx"}
+            shown = f" with {{{print_attrs(more)}}}" if more else ""
+            self.line(op, f"prefetch {self.access(op.operands[0], op)}{shown}", indent)
         elif name == "for":
             self.flush(indent)
             more = {k: v for k, v in attrs.items() if k not in ("var", "extent", "kind")}
