@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
@@ -16,6 +17,8 @@ from tilewright.ir.symarith import factors_of
 from tilewright.ir.types import row_major
 from tilewright.loops.bounds import Interval, Ranges, holds, lower, upper
 from tilewright.loops.nest import buffer_type, loop_range, loop_var
+
+Index = tuple[Sym, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +29,7 @@ class Access:
 
     op: Op
     buffer: Value
-    idx: tuple[Sym, ...]
+    idx: Index
     write: bool
     loops: tuple[Op, ...]
     conditional: bool
@@ -171,19 +174,32 @@ def _moving(a: Access, band: Sequence[Op], known: Ranges) -> Ranges:
 
 
 def _coordinates(a: Access, b: Access) -> Sequence[tuple[Sym, Sym]]:
-    """Pairs of numbers that differ only if the elements differ: each axis and row-major runs of axes.
+    """Pairs of numbers that differ only if the elements differ: each axis and row-major runs of axes."""
+    return _paired(a.idx, b.idx, buffer_type(a.buffer).shape)
+
+
+# Every loop of a band, and every primitive, asks for the coordinates of the same pairs of accesses.
+
+
+@lru_cache(maxsize=1 << 12)
+def _paired(a: Index, b: Index, shape: Index) -> Sequence[tuple[Sym, Sym]]:
+    """`_coordinates` of two indices.
 
     Those with the fewest divisions come first: a flat loop's quotient and remainder make its variable again in a run of
     axes, where a proof takes one step, while one for either of them may take all that are allowed.
     """
-    rank = len(a.idx)
-    shape = buffer_type(a.buffer).shape
-    found = list(zip(a.idx, b.idx, strict=True))
-    for first in range(rank - 1):
-        for last in range(first + 2, rank + 1):
-            weights = row_major(shape[first:last])
-            found.append((_linear(a.idx[first:last], weights), _linear(b.idx[first:last], weights)))
-    return sorted(found, key=lambda pair: _divisions(pair[0]) + _divisions(pair[1]))
+    pairs = dict.fromkeys(zip(_linear_forms(a, shape), _linear_forms(b, shape), strict=True))
+    return sorted(pairs, key=lambda pair: _divisions(pair[0]) + _divisions(pair[1]))
+
+
+@lru_cache(maxsize=1 << 12)
+def _linear_forms(idx: Index, shape: Index) -> Sequence[Sym]:
+    """The index on each axis, and the position in each row-major run of several axes."""
+    forms = list(idx)
+    for first in range(len(idx) - 1):
+        for last in range(first + 2, len(idx) + 1):
+            forms.append(_linear(idx[first:last], row_major(shape[first:last])))
+    return forms
 
 
 def _divisions(e: Sym) -> int:

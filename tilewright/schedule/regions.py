@@ -6,13 +6,14 @@ regions differ in nothing else: the steps of an unrolled recurrence then share o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.ir.core import Block, Op, Value, substitute
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType
+from tilewright.schedule.canonical_dims import Dims, canonical_dims
 
 FEWEST_STARTS = 3
 """Different starts from which on they become a dim: a constant start saves an addition or two per row."""
@@ -23,11 +24,11 @@ Site = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Canonical:
-    """A region over canonical dims: `dims` are the actual ones with their canonical names, `starts` the
-    variables that stand for constant starts of slices, `key` is equal for regions that can share a kernel."""
+    """A region over canonical dims: `starts` are the variables that stand for constant starts of slices, `key` is equal
+    for regions that can share a kernel."""
 
     region: Op
-    dims: Mapping[Sym, Sym]
+    dims: Dims
     starts: Mapping[Site, Sym] = field(default_factory=dict)
 
     @property
@@ -44,7 +45,7 @@ class Canonical:
 
     def actual(self) -> dict[Sym, Sym]:
         """What each canonical variable stands for in this region."""
-        values = {canonical: dim for dim, canonical in self.dims.items()}
+        values = dict(self.dims.actual)
         for (k, axis), start in self.starts.items():
             values[start] = sym(self._body.ops[k].attrs["starts"][axis])
         return values
@@ -68,7 +69,7 @@ class Canonical:
         return self.region.blocks[0]
 
     def _attrs(self, k: int, op: Op) -> dict[str, Any]:
-        attrs = {name: substitute(value, self.dims) for name, value in op.attrs.items()}
+        attrs = {name: substitute(value, self.dims.canonical) for name, value in op.attrs.items()}
         if op.name == "slice" and self.starts:
             starts = enumerate(attrs["starts"])
             attrs["starts"] = tuple(self.starts.get((k, axis), start) for axis, start in starts)
@@ -76,7 +77,7 @@ class Canonical:
 
     def _type(self, value: Value) -> TensorType:
         assert isinstance(value.type, TensorType)
-        return TensorType(value.type.dtype, substitute(value.type.shape, self.dims))
+        return TensorType(value.type.dtype, substitute(value.type.shape, self.dims.canonical))
 
     def _type_key(self, value: Value) -> Any:
         type = self._type(value)
@@ -85,7 +86,7 @@ class Canonical:
 
 def canonical_regions(regions: Sequence[Op]) -> dict[Op, Canonical]:
     """Every region over canonical dims."""
-    plain = {region: Canonical(region, _canonical_dims(region)) for region in regions}
+    plain = {region: Canonical(region, canonical_dims(region)) for region in regions}
     groups: dict[Any, list[Canonical]] = {}
     for region in plain.values():
         if sites := _constant_starts(region.region):
@@ -123,27 +124,3 @@ def _constant_starts(region: Op) -> dict[Site, int]:
             starts = enumerate(map(sym, op.attrs["starts"]))
             found |= {(k, axis): start.value for axis, start in starts if start.is_const}
     return found
-
-
-def _canonical_dims(region: Op) -> dict[Sym, Sym]:
-    """Canonical names of the variables that the region's types and attributes mention, in order."""
-    body = region.blocks[0]
-    seen: dict[Sym, None] = {}
-    for value in (*body.args, *region.results):
-        assert isinstance(value.type, TensorType)
-        seen.update(dict.fromkeys(_variables(value.type.shape)))
-    for op in body.ops:
-        for attr in op.attrs.values():
-            seen.update(dict.fromkeys(_variables(attr)))
-    return {d: var(f"n{k}", *d.bounds) for k, d in enumerate(seen)}
-
-
-def _variables(x: Any) -> Iterable[Sym]:
-    """Variables in an attribute: an expression, a type, or a tuple of such."""
-    if isinstance(x, Sym):
-        yield from sorted(x.vars, key=str)
-    elif isinstance(x, tuple):
-        for item in x:
-            yield from _variables(item)
-    elif isinstance(x, TensorType):
-        yield from _variables(x.shape)
