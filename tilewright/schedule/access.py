@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tilewright.ir.core import Op
 from tilewright.ir.prove import affine_in
 from tilewright.ir.sym import Sym, sym
-from tilewright.loops.nest import address_of, body_of, is_loop
+from tilewright.loops.nest import address_of, body_of, extent_of, is_loop, loop_var
 
 
 def stride_in(access: Op, v: Sym) -> Sym | None:
@@ -17,6 +17,22 @@ def stride_in(access: Op, v: Sym) -> Sym | None:
         return sym(0)
     found = affine_in(address, v)
     return None if found is None else found[0]
+
+
+def elements_read(load: Op, loops: Iterable[Op]) -> int | None:
+    """Elements of its buffer that a load reads in all rounds of `loops`, or a few more; None where that is not
+    known."""
+    extents = {loop_var(o): extent_of(o) for o in loops}
+    total = 1
+    for i in load.attrs["idx"]:
+        span = 1
+        for v in i.vars & extents.keys():
+            found = affine_in(i, v)
+            if found is None or not found[0].is_const or not extents[v].is_const:
+                return None
+            span += abs(found[0].value) * (extents[v].value - 1)
+        total *= span
+    return total
 
 
 def loads_in(root: Op) -> list[Op]:

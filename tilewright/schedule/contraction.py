@@ -24,6 +24,7 @@ from tilewright.schedule.access import conditional_nest
 from tilewright.schedule.blocked import blocking_of, tile_in_blocks
 from tilewright.schedule.describe import describe
 from tilewright.schedule.dots import group_of_products
+from tilewright.schedule.lines import writes_lines
 from tilewright.schedule.model import Decision, choose, why_not_cut, why_not_turned
 from tilewright.schedule.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.parallelize import parallelize_outer
@@ -108,13 +109,16 @@ def tile_contraction(
     tile = for_its_rows(decision.tile, roles)
     rest = _rows_of_rest(s, roles, tile, target)
     one_tile = _is_one_tile(roles, tile)
+    by_lines = not rest and writes_lines(s, stage, roles, loops, axis_of, target)
     column_tile, row_tile, inner = _tile_loops(s, roles, tile, rest)
     around = _outer_order(stage, roles, axis_of, column_tile, row_tile, decision.columns_outside)
+    shared = around[: len(around) - len(row_tile)]
+    if by_lines and (lines := [o for o in shared if o not in column_tile]):
+        shared, around = lines, [*lines, *row_tile, *column_tile]
     if not around:  # all of it is one tile; the sums still need a loop to be computed in
         whole = s.split(inner[0], extent_of(inner[0]).value)
         around, inner[0] = [whole.outer], whole.inner
     s.reorder(*around, *inner)
-    shared = around[: len(around) - len(row_tile)]
     parts = _row_parts(s, around, inner, tile, rest)
     costly = any(op.name in COSTLY for op in inner[-1].walk())
     deep = buffer_type(accumulator).dtype.is_float and is_deep(stage.reduce)
