@@ -7,7 +7,7 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Value
+from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.loops.nest import body_of, enclosing_loops, extent_of, kind_of, loops_in
@@ -160,3 +160,43 @@ def test_rows_side_by_side_have_fewer_sums_each() -> None:
     )
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     assert max(sums_of(kernel)) == 16
+
+
+def innermost_of(kernel: Func) -> list[Op]:
+    return [o for o in loops_in(kernel.body) if not any(c.name == "for" for c in body_of(o).walk())]
+
+
+def scaled_softmax(x: Value) -> Value:
+    """As the softmax of a model is computed: with a product for each element, not a quotient."""
+    e = ew.exp(ew.sub(x, reduce.reduce_max(x, axes=(1,), keepdims=True)))
+    return ew.mul(e, ew.div(1.0, reduce.reduce_sum(e, axes=(1,), keepdims=True)))
+
+
+def test_one_long_row_is_passed_over_once_for_each_of_its_three_kernels() -> None:
+    x = RNG.standard_normal((1, 20000)).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, x.shape)], scaled_softmax, [x])
+    kernels = [f for f in module.funcs.values() if f.level == "loops"]
+    assert len(kernels) == 3  # threads share the last
+    for kernel in kernels:
+        assert all(kind_of(o) == "vector" for o in innermost_of(kernel))
+    for kernel in kernels[:2]:  # the largest element; exponentials and their sum
+        assert len([o for o in loops_in(kernel.body) if kind_of(o) == "serial"]) == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 20000), (37, 40), (5, 387)])
+def test_sums_between_two_results_are_part_of_the_row(shape: tuple[int, int]) -> None:
+    def body(x: Value) -> tuple[Value, Value]:
+        e = ew.exp(x)
+        return e, ew.div(1.0, reduce.reduce_sum(e, axes=(1,), keepdims=True))
+
+    x = RNG.standard_normal(shape).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, shape)], body, [x])
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert all(kind_of(o) == "vector" for o in innermost_of(kernel))
+    rows = [o for o in loops_in(kernel.body) if kind_of(o) == "parallel"]
+    assert len(rows) == (shape[0] > 1)
+
+
+def test_one_row_of_unknown_length() -> None:
+    x = RNG.standard_normal((1, 517)).astype(np.float32)
+    oracle.agree([tensor(dt.f32, (1, var("n", 1)))], scaled_softmax, [x])

@@ -7,7 +7,9 @@ Every intermediate lives for one row only, so it stays in the first-level cache.
 
 from __future__ import annotations
 
-from tilewright.ir.core import Op
+from collections.abc import Sequence
+
+from tilewright.ir.core import Block, Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
@@ -29,18 +31,11 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
         if buffer_type(stage.buffer).space == "global":
             _through_scratch(s, lowered, stage)
     shared = _shared_axes(lowered)
-    final = [st for st in lowered.stages if buffer_type(st.buffer).space == "global"]
-    for k in range(shared):
-        for other in final[1:]:
-            s.fuse_siblings(final[0].axes[k], other.axes[k])
     if shared:
-        row = final[0].axes[shared - 1]
-        for stage in reversed(lowered.stages):
-            if stage not in final:
-                s.fuse_at(stage.buffer, row)
+        _share_rows(s, lowered.stages, shared)
     s.simplify()
-    for holder in [op for op in s.func.body.walk() if is_loop(op)]:
-        _share_rounds(s, holder)
+    for block in [s.func.body, *(body_of(op) for op in s.func.body.walk() if is_loop(op))]:
+        _share_rounds(s, block)
     _compute_in_outputs(s)
     _flatten_sums(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
@@ -114,9 +109,26 @@ def _shared_axes(lowered: Lowered) -> int:
     return shared
 
 
-def _share_rounds(s: Schedule, holder: Op) -> None:
+def _share_rows(s: Schedule, stages: Sequence[Stage], shared: int) -> None:
+    """One nest of `shared` loops over rows with all stages in it; what is no result is kept for one row only."""
+    final = [k for k, st in enumerate(stages) if buffer_type(st.buffer).space == "global"]
+    first, last = final[0], final[-1]
+    following = last
+    for k in range(last, first, -1):  # what lies between results first joins the one that follows it
+        if k in final:
+            following = k
+        else:
+            s.fuse_at(stages[k].buffer, stages[following].axes[shared - 1])
+    for k in range(shared):
+        for other in final[1:]:
+            s.fuse_siblings(stages[first].axes[k], stages[other].axes[k])
+    for stage in reversed(stages[:first]):
+        s.fuse_at(stage.buffer, stages[first].axes[shared - 1])
+
+
+def _share_rounds(s: Schedule, block: Block) -> None:
     """One pass for neighbouring stages where the later reads just the element that the one before has computed."""
-    nests = [op for op in body_of(holder).ops if is_loop(op)]
+    nests = [op for op in block.ops if is_loop(op)]
     for k, nest in enumerate(nests[:-1]):
         loops = perfect_nest(nest)
         following = _loops_down(nests[k + 1], len(loops))
