@@ -13,7 +13,7 @@ from tilewright.ir.text import parse_module, print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.nest import find_loop
-from tilewright.loops.prefetch import prefetch
+from tilewright.loops.prefetch import prefetch, prefetch_run
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.target.named import NAMED
 
@@ -123,3 +123,27 @@ def test_refused() -> None:
     with pytest.raises(ScheduleError, match=r"the load of buffer 'x' .* is not in it"):
         outside = read("8")
         prefetch(func, load_of(outside, "x"), find_loop(func, "jo"))
+
+
+def test_a_run_of_the_next_round_is_asked_for_line_by_line() -> None:
+    func = read("8")
+    store = next(o for o in func.body.walk() if o.name == "store")
+    prefetch_run(func, store, find_loop(func, "jo"))
+    assert asked(func) == ["prefetch y[i, 32*jo + 32]", "prefetch y[i, 32*jo + 48]"]
+    rng = np.random.default_rng(1)
+    x, b = rng.standard_normal((8, 6), np.float32), rng.standard_normal((3, 6, 32), np.float32)
+    expected = np.einsum("ik,jkn->ijn", x.astype(np.float64), b).reshape(8, 96)
+    y = np.zeros((8, 96), np.float32)
+    run_kernel(func, [x, b, y])
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_runs_that_are_none_are_refused() -> None:
+    func = read("8")
+    store = next(o for o in func.body.walk() if o.name == "store")
+    with pytest.raises(ScheduleError, match=r"loop 'j' .*: it is no run of elements of buffer 'y'"):
+        prefetch_run(func, store, find_loop(func, "j"))
+    with pytest.raises(ScheduleError, match=r"loop 'j' .*: it is no run of elements of buffer 'x'"):
+        prefetch_run(func, load_of(func, "x"), find_loop(func, "jo"))
+    with pytest.raises(ScheduleError, match=r"the access of buffer 'y' .* is not in it"):
+        prefetch_run(func, next(o for o in read("8").body.walk() if o.name == "store"), find_loop(func, "jo"))

@@ -13,12 +13,16 @@ from tests.schedule import scheduling as oracle
 from tilewright.codegen.emit import assembly
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Value
+from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.dtype import DType
+from tilewright.ir.sym import sym
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import extent_of, kind_of, loops_in
+from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.nest import address_of, enclosing_loops, extent_of, kind_of, loop_var, loops_in
 from tilewright.ops import blocked, view
 from tilewright.ops import elementwise as ew
+from tilewright.schedule.access import stores_in
+from tilewright.schedule.transposes import BLOCK
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(4)
@@ -113,3 +117,51 @@ def test_rounds_of_threads_are_long_runs() -> None:
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     outer = loops_in(kernel.body)[0]
     assert kind_of(outer) == "parallel" and extent_of(outer).value < 1000
+
+
+def squares_of(shape: tuple[int, int], dtype: DType = dt.f32) -> tuple[Func, list[Op]]:
+    """The kernel of a plain transpose and the loops around its squares, from the outermost."""
+    kernel = kernel_for(shape, transposed(1, 0), "x86-64-v3", dtype)
+    (square,) = (op for op in kernel.body.walk() if op.name == "alloc")
+    return kernel, enclosing_loops(square)
+
+
+@pytest.mark.parametrize("dtype", [dt.f32, dt.f16, dt.i8], ids=lambda d: d.name)
+@pytest.mark.parametrize("shape", [(184, 4453), (1024, 512), (1024, 520), (1025, 512), (4453, 184)])
+def test_squares_follow_each_other_along_the_rows_of_the_result(shape: tuple[int, int], dtype: DType) -> None:
+    kernel, loops = squares_of(shape, dtype)
+    (store,) = (o for o in stores_in(loops[-1]) if o.operands[-1] is kernel.args[1])
+    start = {loop_var(o): 0 for o in (*loops[:-1], *loops_in(loops[-1]))}
+    columns = [
+        store.attrs["idx"][1].subs({**start, loop_var(loops[-1]): k}).value
+        for k in range(extent_of(loops[-1]).value)
+    ]
+    side = columns[1]
+    assert columns[:-1] == list(range(0, (len(columns) - 1) * side, side))
+    most = min(shape[0], BLOCK)
+    assert most // 2 <= columns[-1] + side <= most
+
+
+def test_every_line_of_a_far_result_is_asked_for_in_the_square_before() -> None:
+    kernel, loops = squares_of((400, 600))
+    asked = [op for op in kernel.body.walk() if op.name == "prefetch"]
+    (store,) = (o for o in stores_in(loops[-1]) if o.operands[-1] is kernel.args[1])
+    ahead = {loop_var(loops[-1]): loop_var(loops[-1]) + 1, loop_var(enclosing_loops(store)[-1]): sym(0)}
+    assert [address_of(op) for op in asked] == [address_of(store).subs(ahead)]
+    assert enclosing_loops(asked[0]) == enclosing_loops(store)[:-1]  # once for each row of a square
+
+
+def test_nothing_is_asked_for_of_a_result_that_stays_near() -> None:
+    kernel, _ = squares_of((200, 100))
+    assert not any(op.name == "prefetch" for op in kernel.body.walk())
+
+
+@pytest.mark.parametrize("shape", [(1030, 20), (2049, 17), (1500, 8), (1024, 33)])
+@pytest.mark.parametrize("dtype", [dt.f32, dt.f16, dt.i8, dt.f64], ids=lambda d: d.name)
+def test_blocks_of_long_rows_agree(shape: tuple[int, int], dtype: DType) -> None:
+    """As native code, and on the interpreter for other squares."""
+    x = data(shape, dtype)
+    for target, run in (("host", run_kernel), ("aarch64-neon", lambda f, args: interpret(f, args, {}))):
+        y = np.zeros(shape[::-1], x.dtype)
+        run(kernel_for(shape, transposed(1, 0), target, dtype), [x, y])
+        np.testing.assert_array_equal(y, x.T)

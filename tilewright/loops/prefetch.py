@@ -6,7 +6,7 @@ from math import prod
 
 from tilewright.ir.core import Func, Op, substitute
 from tilewright.ir.prove import affine_in
-from tilewright.ir.sym import ZERO, ge0
+from tilewright.ir.sym import ZERO, Sym, ge0
 from tilewright.loops.nest import (
     address_of,
     body_of,
@@ -15,6 +15,7 @@ from tilewright.loops.nest import (
     enclosing_loops,
     extent_of,
     insert_at,
+    insert_before,
     is_inside,
     kind_of,
     loop_var,
@@ -77,9 +78,42 @@ def prefetch(func: Func, load: Op, loop: Op, *, nearest: bool = False) -> list[O
     first = {loop_var(o): ZERO for o in within} | {loop_var(loop): loop_var(loop) + 1}
     *outer, last = substitute(load.attrs["idx"], first)
     asked = [(*outer, last + share * position + n) for n in range(0, share, line)]
-    level = {"nearest": True} if nearest else {}
-    ops = [Op("prefetch", [buffer], [], {"idx": idx, **level}, loc=load.loc) for idx in asked]
+    ops = [_ask(load, idx, nearest) for idx in asked]
     known = extent_of(steps[0]).is_const
     asking = ops if known else [new_if([ge0(counts[0] - 1 - loop_var(steps[0]))], ops)]
     insert_at(body_of(steps[-1]), 0, asking)
     return ops
+
+
+def prefetch_run(func: Func, access: Op, loop: Op) -> list[Op]:
+    """Before the innermost loop, a run of neighbours that `access` reads or writes, ask for the run of the next round
+    of `loop`.
+
+        for io in 0..8 { for k { for j in 0..16 { y[k, 16*io + j] = S(k, j) } } }
+
+    becomes
+
+        for io in 0..8 { for k { prefetch y[k, 16*io + 16]; for j in 0..16 { y[k, 16*io + j] = S(k, j) } } }
+
+    with one request to the second-level cache for each line. Results stay the same: the op is a hint, whose address may
+    lie behind the end of the buffer. Returns the ops. ScheduleError where the innermost loop is no run of a known
+    number of elements, or is `loop` itself.
+    """
+    buffer = access.operands[-1]
+    if not is_inside(access, loop):
+        refuse("prefetch_run", loop, f"the access of {describe(buffer)} is not in it")
+    run = enclosing_loops(access)[-1]
+    step = affine_in(address_of(access), loop_var(run))
+    if run is loop or step is None or step[0] != 1 or not extent_of(run).is_const:
+        refuse("prefetch_run", run, f"it is no run of elements of {describe(buffer)} within a loop")
+    line = max(1, LINE_BYTES // buffer_type(buffer).dtype.bytes)
+    following = {loop_var(run): ZERO, loop_var(loop): loop_var(loop) + 1}
+    *outer, last = substitute(access.attrs["idx"], following)
+    ops = [_ask(access, (*outer, last + n)) for n in range(0, extent_of(run).value, line)]
+    insert_before(run, ops)
+    return ops
+
+
+def _ask(access: Op, idx: tuple[Sym, ...], nearest: bool = False) -> Op:
+    level = {"nearest": True} if nearest else {}
+    return Op("prefetch", [access.operands[-1]], [], {"idx": idx, **level}, loc=access.loc)

@@ -203,7 +203,7 @@ def _copy_rows(s: Schedule, loop: Op, nest: _Nest, tile: Tile, run: int) -> None
 def _transpose(s: Schedule, loops: list[Op], target: Target) -> None:
     """Write a result that is contiguous in its rows by squares through registers."""
     *_, row, vector = loops
-    schedule_squares(s, loops, vector, row, side_of(vector, row, target))
+    schedule_squares(s, loops, vector, row, side_of(vector, row, target), target)
 
 
 def _is_sum(load: Op) -> bool:

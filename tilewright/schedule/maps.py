@@ -51,7 +51,7 @@ def _through_registers(s: Schedule, loops: list[Op], target: Target) -> None:
     if found is None or not side:
         return
     try:
-        schedule_squares(s, loops, *found, side)
+        schedule_squares(s, loops, *found, side, target)
     except ScheduleError:
         return
 

@@ -25,7 +25,7 @@ from tilewright.loops.packing import Packing
 from tilewright.loops.parallel import parallel, serial
 from tilewright.loops.partial_sums import PartialSums, partial_sums
 from tilewright.loops.peel import peel
-from tilewright.loops.prefetch import prefetch
+from tilewright.loops.prefetch import prefetch, prefetch_run
 from tilewright.loops.preload import Preloaded, preload
 from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
@@ -135,6 +135,9 @@ class Schedule:
 
     def prefetch(self, load: Op, loop: Op, *, nearest: bool = False) -> list[Op]:
         return self._do(prefetch, load, loop, nearest=nearest)
+
+    def prefetch_run(self, access: Op, loop: Op) -> list[Op]:
+        return self._do(prefetch_run, access, loop)
 
     def clamp(self, loop: Op) -> Op:
         return self._do(clamp, loop)

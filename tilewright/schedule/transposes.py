@@ -1,20 +1,22 @@
 """Elementwise nests whose result is contiguous in one axis and an operand in another: squares through registers.
 
-    for bo { for ao {                                  a: contiguous in x, b: contiguous in y
+    for bb { for ao { for bo {                         a: contiguous in x, b: contiguous in y
       tile: reg[n, n]
       for b { for a vector { tile[b, a] = x[.., b, a] } }
-      for a { for b vector { y[.., a, b] = f(tile[b, a]) } }
-    } }
+      for a { prefetch y[.., a, b + n]; for b vector { y[.., a, b] = f(tile[b, a]) } }
+    } } }
 
-Every load and store is of a whole vector; the columns of the tile are shuffles of registers.
+Every load and store is of a whole vector; the columns of the tile are shuffles of registers. Squares follow each other
+along the result's rows, whose lines are then complete before they leave the caches; what is read of a line of the
+operand beyond the square waits in the caches for the next squares along `a`, at the end of a block of `b`.
 """
 
 from __future__ import annotations
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.types import ScalarType
-from tilewright.loops.nest import extent_of, loop_var
+from tilewright.ir.types import ScalarType, product
+from tilewright.loops.nest import buffer_type, extent_of, loop_var
 from tilewright.schedule.access import loads_in, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -22,6 +24,10 @@ from tilewright.target.target import Target
 SMALLEST = 4
 LARGEST = 16
 """Rows of a square: more would not fit the registers of any target."""
+
+BLOCK = 1024
+"""Elements of the result's rows that squares go along before they turn to the next rows: each is in a line of the
+operand of its own, and these lines are to stay in the second-level cache."""
 
 
 def transposing(loops: list[Op]) -> tuple[Op, Op] | None:
@@ -55,17 +61,22 @@ def side_of(a: Op, b: Op, target: Target) -> int:
     return side if side >= SMALLEST else 0
 
 
-def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int) -> None:
+def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int, target: Target) -> None:
     """Tile a perfect nest by squares that pass through registers. ScheduleError where overlapping squares or copies
     are not legal, or where an axis may be shorter than a square."""
     for loop in (a, b):
         if not s.at_least(extent_of(loop), side):
             raise ScheduleError(f"axis {loop_var(loop)} may be shorter than a square of {side} rows")
+    is_far = _is_far(stores_in(b)[0], target)
     outer = [o for o in loops if o not in (a, b)]
     s.reorder(*outer, a, b)
-    lane_tiles, lane = _split(s, b, side)
-    s.reorder(*lane_tiles, a)
+    blocks, b = _split(s, b, _block(b, side))
+    s.reorder(*blocks, a, b)
     _, column = _split(s, a, side)
+    squares, lane = _split(s, b, side)
+    s.reorder(*squares, column)
+    if squares and is_far:
+        s.prefetch_run(stores_in(lane)[0], squares[0])
     for load in _turned(column, lane):
         rows, vector = s.preload(load, lane, column).fill
         s.vectorize(vector)
@@ -74,9 +85,25 @@ def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int) -> N
     s.unroll(column)
 
 
+def _block(b: Op, side: int) -> int:
+    """Elements of a block of `b`: blocks of equal numbers of squares, all of `b` where it is short or not known."""
+    if not extent_of(b).is_const or extent_of(b).value <= BLOCK:
+        return 0
+    n = extent_of(b).value
+    blocks = -(-n // BLOCK)
+    return side * -(-n // (blocks * side))
+
+
+def _is_far(store: Op, target: Target) -> bool:
+    """Whether the result may be larger than what the second-level cache holds of it: lines of it come late."""
+    type = buffer_type(store.operands[-1])
+    elements = product(type.shape)
+    return not elements.is_const or elements.value * type.dtype.bytes > target.caches.l2 // 2
+
+
 def _split(s: Schedule, loop: Op, side: int) -> tuple[list[Op], Op]:
-    """The loop over tiles (none where one tile is all), and the loop within one."""
-    if extent_of(loop) == side:
+    """The loop over tiles (none where one tile, or one of no size, is all), and the loop within one."""
+    if not side or extent_of(loop) == side:
         return [], loop
     exact = extent_of(loop) % side == 0
     parts = s.split(loop, side, tail="guard" if exact else "overlap")
