@@ -21,6 +21,7 @@ from tilewright.memory.storage import assign_storage
 from tilewright.ops.spec import graph_spec
 from tilewright.options import Options, Request
 from tilewright.runtime import Artifact
+from tilewright.schedule.branches import group_branches
 from tilewright.schedule.kernels import schedule_regions
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
@@ -52,6 +53,7 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
             clock.lap("llvm")
 
         schedule_regions(module, target, ctx.remarks, emit)
+        group_branches(module, target, ctx.remarks)
         clock.lap("schedule")
         storage = assign_storage(module.main, module.funcs)
         constants = link.lay_out_constants(module)

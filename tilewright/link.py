@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tilewright.codegen.emit import Effort, Unit
 from tilewright.codegen.llvm import KernelText
 from tilewright.codegen.pool import pool_ir
 from tilewright.codegen.program import (
+    Branches,
     BufferRef,
     Condition,
     Dim,
@@ -21,6 +23,7 @@ from tilewright.codegen.program import (
     InputElement,
     Program,
     ProgramText,
+    Step,
     kernel_step,
 )
 from tilewright.graph.assumptions import Assumption
@@ -88,16 +91,15 @@ def make_program(
 ) -> Program:
     """The calls of the main function with the addresses of their buffers; what is assumed is checked before."""
     main = module.main
-    steps = []
-    for op in main.body.ops:
-        if op.name == "call":
-            kernel = module.funcs[op.attrs["kernel"]]
-            buffers = [_buffer(storage.places[v], constants) for v in (*op.operands, *op.results)]
-            steps.append(kernel_step(kernel, kernels[kernel.name], buffers, op.attrs["dims"], str(op.loc)))
+    order: list[Step | Branches] = []
+    calls = [op for op in main.body.ops if op.name == "call"]
+    for branches, together in groupby(calls, lambda op: op.attrs.get("branches", op)):
+        steps = [_step(op, module, storage, constants, kernels) for op in together]
+        order += [Branches(tuple(steps))] if isinstance(branches, int) else steps
     return Program(
         ranks=tuple(_tensor(a).rank for a in main.args),
         outputs=tuple(_tensor(v).shape for v in main.returns),
-        steps=tuple(steps),
+        order=tuple(order),
         arena=storage.arena.total,
         dims=_dims(main, assumed),
         conditions=tuple(
@@ -105,6 +107,14 @@ def make_program(
         ),
         flush_denormals=flush_denormals,
     )
+
+
+def _step(
+    call: Op, module: Module, storage: Storage, constants: Constants, kernels: dict[str, KernelText]
+) -> Step:
+    kernel = module.funcs[call.attrs["kernel"]]
+    buffers = [_buffer(storage.places[v], constants) for v in (*call.operands, *call.results)]
+    return kernel_step(kernel, kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
 
 
 def _buffer(place: Place, constants: Constants) -> BufferRef:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import kernel, run_kernel
-from tilewright.codegen.llvm import kernel_ir, parallel_extent
+from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import buffer
+from tilewright.loops.spec import parallel_extent
 from tilewright.ops.trace import Array, Trace
 from tilewright.target.named import NAMED
 

@@ -13,9 +13,9 @@ from tilewright.codegen.emit import Effort, Unit, compile_all
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.codegen.pool import pool_ir
 from tilewright.codegen.program import (
+    Branches,
     BufferRef,
     Condition,
-    Copy,
     Dim,
     ErrorTable,
     InputAxis,
@@ -50,6 +50,12 @@ def _ratio(t: Trace, a: list[Array]) -> None:
     with t.loop(n, "i") as i:
         t.check(a[0][i] < 1000, "ExecutionError", "value too large")
         a[1].store((i,), t.apply("div", a[0][i], 3))
+
+
+def _copy(t: Trace, a: list[Array]) -> None:
+    """y = x, on one thread."""
+    with t.loop(2, "i") as i:
+        a[1].store((i,), a[0][i])
 
 
 class Compiled:
@@ -101,21 +107,26 @@ class Compiled:
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    """Outputs: 4 x of the first input [batch, width] through the arena; the second [3] // 3; a constant's
-    copy."""
+    """Outputs: 4 x of the first input [batch, width] through the arena; the second [3] // 3; two parts of the
+    constants. Three of the calls share their rounds."""
     target = host_target()
     scale = kernel([buffer(dt.f32, [n])] * 2, _scale, dims=[n])
     scale.name, scale.attrs["work"] = "scale", 2 * n
     ratio = kernel([buffer(dt.i32, [n])] * 2, _ratio, dims=[n])
     ratio.name = "ratio"
-    scale_text, ratio_text = kernel_ir(scale, target), kernel_ir(ratio, target)
+    copy = kernel([buffer(dt.i64, [sym(2)])] * 2, _copy)
+    copy.name = "copy"
+    scale_text, ratio_text, copy_text = (kernel_ir(k, target) for k in (scale, ratio, copy))
     size = batch * width
     arena = BufferRef("arena", offset=sym(128))
     steps = (
         kernel_step(scale, scale_text, [BufferRef("input", 0), arena], [size]),
-        kernel_step(scale, scale_text, [arena, BufferRef("output", 0)], [size]),
+        Branches((
+            kernel_step(copy, copy_text, [BufferRef("constants", offset=sym(8)), BufferRef("output", 2)], []),
+            kernel_step(scale, scale_text, [arena, BufferRef("output", 0)], [size]),
+            kernel_step(copy, copy_text, [BufferRef("constants"), BufferRef("output", 3)], []),
+        )),
         kernel_step(ratio, ratio_text, [BufferRef("input", 1), BufferRef("output", 1)], [sym(3)], "Div_7"),
-        Copy(BufferRef("constants", offset=sym(8)), BufferRef("output", 2), sym(16)),
     )
     last = var("last", None)
     program = Program(
@@ -125,7 +136,7 @@ def compiled() -> Compiled:
         (Condition(ge(batch, 1), Check("InputError", "the batch must not be empty")),
          Condition(eq(width % 2, 0), Check("ExecutionError", "width must be even"))),
     )  # fmt: skip
-    return Compiled(program, [scale_text.text, ratio_text.text])
+    return Compiled(program, [scale_text.text, ratio_text.text, copy_text.text])
 
 
 def test_plan_gives_dims_shapes_and_sizes(compiled: Compiled) -> None:
@@ -153,16 +164,17 @@ def test_run_calls_the_steps_in_order(compiled: Compiled, shape: tuple[int, int]
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     k = np.array([10, -10, 999], np.int32)
     constants = np.arange(4, dtype=np.int64)
-    outputs = [np.zeros_like(x), np.zeros_like(k), np.zeros(2, np.int64)]
+    outputs = [np.zeros_like(x), np.zeros_like(k), np.zeros(2, np.int64), np.zeros(2, np.int64)]
     assert compiled.run([x, k], outputs, constants, threads) == 0
     np.testing.assert_array_equal(outputs[0], 4 * x)
     assert outputs[1].tolist() == [3, -3, 333]
     assert outputs[2].tolist() == [1, 2]
+    assert outputs[3].tolist() == [0, 1]
 
 
 def test_run_reports_which_step_failed(compiled: Compiled) -> None:
     x, k = np.zeros((1, 2), np.float32), np.array([1, 1000, 5], np.int32)
-    outputs = [np.zeros_like(x), np.zeros_like(k), np.zeros(2, np.int64)]
+    outputs = [np.zeros_like(x), np.zeros_like(k), np.zeros(2, np.int64), np.zeros(2, np.int64)]
     error = compiled.run([x, k], outputs, np.zeros(4, np.int64), 2)
     assert compiled.text.errors.metadata()[error - 1] == {
         "kind": "execution",

@@ -116,3 +116,15 @@ def test_residual_sums_are_right(width: int, threads: int) -> None:
     model = Model(compile_module(module, Options(), parse_target("host")), threads)
     for _ in range(2):
         np.testing.assert_allclose(model(x)[0], wanted, rtol=2e-4, atol=2e-4)
+
+
+def test_calls_at_the_same_time_share_no_memory() -> None:
+    p = Program(2)
+    a = p.call("apart", p.block.args[0])
+    one, other = p.call("over", a), p.call("over", p.block.args[1])
+    for op in p.block.ops[1:3]:
+        op.attrs["branches"] = 0
+    last = p.call("over", one)
+    storage = p.storage(p.call("apart", last, other))
+    assert len({storage.places[v].offset for v in (a, one, other)}) == 3
+    assert storage.places[last] == storage.places[one]

@@ -23,11 +23,11 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, affine_in, logical_and, select, sym
+from tilewright.ir.sym import Sym, affine_in, sym
 from tilewright.ir.types import BufferType, ScalarType, product
 from tilewright.loops.dot import products_of
 from tilewright.loops.nest import enclosing_loops, holds_parallel, loop_var
-from tilewright.loops.spec import is_shared_whole, versions_of
+from tilewright.loops.spec import parallel_extent, versions_of
 from tilewright.target.target import Target
 
 SCRATCH_ALIGNMENT = 64
@@ -58,21 +58,6 @@ def kernel_ir(func: Func, target: Target) -> KernelText:
     """The text of kernel `func`. Its parameters: state, buffers, dims, scratch, and the slice of the parallel loop; one
     that forks has the bytes of scratch of a worker and the thread pool instead."""
     return _Kernel(func, target).run()
-
-
-def parallel_extent(func: Func) -> Sym | None:
-    """The extent of the loop that is all of the kernel and parallel, or of the one whose condition holds; None for a
-    kernel that runs on one thread, or forks."""
-    return _parallel_extent(func.body) if is_shared_whole(func) else None
-
-
-def _parallel_extent(body: Block) -> Sym:
-    if len(versions_of(body)) == 1:
-        (extent,) = (o.attrs["extent"] for o in body.ops if o.name == "for")
-        return extent
-    first, second = (op for op in body.ops if op.name == "if")
-    extents = (_parallel_extent(op.blocks[0]) for op in (first, second))
-    return select(logical_and(*first.attrs["guard"]), *extents)
 
 
 class _Kernel:

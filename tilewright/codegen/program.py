@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Literal
 
 from tilewright.codegen.checks import Check
 from tilewright.codegen.convert import convert
 from tilewright.codegen.float_modes import FLUSH_DENORMALS, arch_of, float_modes
+from tilewright.codegen.forks import task_ir
 from tilewright.codegen.indices import Indices, Wide
 from tilewright.codegen.lanes import memory_type
 from tilewright.codegen.llvm import KernelText
@@ -59,12 +61,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy of `bytes` bytes, for results that are views of inputs or of constants."""
+class Branches:
+    """Calls whose rounds threads share as if they were one kernel's. The kernels do not fork, and report no errors."""
 
-    source: BufferRef
-    target: BufferRef
-    bytes: Sym
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +104,28 @@ class Condition:
 class Program:
     """A whole model after memory planning.
 
-    `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. Steps run in
-    order. With `flush_denormals` they take denormal numbers as zero, whatever the caller's modes are, and the
+    `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. What is in `order` runs one
+    after the other. With `flush_denormals` they take denormal numbers as zero, whatever the caller's modes are, and the
     caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores.
     """
 
     ranks: tuple[int, ...]
     outputs: tuple[tuple[Sym, ...], ...]
-    steps: tuple[Step | Copy, ...]
+    order: tuple[Step | Branches, ...]
     arena: Sym
     dims: tuple[Dim, ...] = ()
     conditions: tuple[Condition, ...] = ()
     flush_denormals: bool = False
 
     @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """All calls."""
+        return tuple(s for o in self.order for s in (o.steps if isinstance(o, Branches) else (o,)))
+
+    @cached_property
     def scratch(self) -> Sym:
         """Bytes of scratch memory that one worker needs, a multiple of a cache line."""
-        most = maximum(0, *{step.scratch: None for step in self.steps if isinstance(step, Step)})
+        most = maximum(0, *{step.scratch: None for step in self.steps})
         return (most + 63) // 64 * 64
 
 
@@ -181,19 +186,50 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
         parts.append(float_modes(target.triple))
     parts.append(_Plan(program, errors).text())
     parts += [_Run(program, errors, flush, timed).text() for timed in ([False, True] if profile else [False])]
+    parts += [_together(f"tw_branches{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, Branches)]
     parts.append("attributes #0 = { nounwind }")
     return ProgramText("\n".join(parts) + "\n", errors)
+
+
+def _together(symbol: str, steps: Sequence[Step]) -> str:
+    """The function (state, buffers, dims, rounds of each call, scratch, begin, end) that runs this range of the rounds
+    of all calls, one call after the other, and its task."""
+    buffers = [f"ptr %b{n}" for n in range(sum(len(s.buffers) for s in steps))]
+    dims = [f"i64 %d{n}" for n in range(sum(len(s.dims) for s in steps))]
+    rounds = [f"i64 %n{k}" for k in range(len(steps))]
+    parameters = ["ptr %state", *buffers, *dims, *rounds, "ptr %scratch", "i64 %begin", "i64 %end"]
+    lines = [f"define internal void @{symbol}({', '.join(parameters)}) #0 {{", "entry:"]
+    taken, counted = iter(buffers), iter(dims)
+    before = "0"
+    for k, step in enumerate(steps):
+        own = [*islice(taken, len(step.buffers)), *islice(counted, len(step.dims))]
+        arguments = ["ptr %state", *own, "ptr %scratch", f"i64 %first{k}", f"i64 %last{k}"]
+        lines += [
+            f"  %from{k} = sub i64 %begin, {before}",
+            f"  %to{k} = sub i64 %end, {before}",
+            f"  %first{k} = call i64 @llvm.smax.i64(i64 %from{k}, i64 0)",
+            f"  %last{k} = call i64 @llvm.smin.i64(i64 %to{k}, i64 %n{k})",
+            f"  %some{k} = icmp slt i64 %first{k}, %last{k}",
+            f"  br i1 %some{k}, label %call{k}, label %after{k}",
+            f"call{k}:",
+            f"  call void @{step.kernel}({', '.join(arguments)})",
+            f"  br label %after{k}",
+            f"after{k}:",
+            f"  %sum{k} = add i64 {before}, %n{k}",
+        ]
+        before = f"%sum{k}"
+    lines += ["  ret void", "}"]
+    return "\n".join([*lines, task_ir(symbol, len(buffers), len(dims) + len(rounds))])
 
 
 def _kernel_declarations(program: Program) -> list[str]:
     lines: dict[str, None] = {}
     for step in program.steps:
-        if isinstance(step, Step):
-            kinds = ["ptr"] * (1 + len(step.buffers)) + ["i64"] * len(step.dims)
-            kinds += ["ptr", "i64", "ptr" if step.forks else "i64"]
-            lines[f"declare void @{step.kernel}({', '.join(kinds)})"] = None
-            if step.parallel is not None:
-                lines[f"declare void @{step.kernel}.task(ptr, i64, i64, i64)"] = None
+        kinds = ["ptr"] * (1 + len(step.buffers)) + ["i64"] * len(step.dims)
+        kinds += ["ptr", "i64", "ptr" if step.forks else "i64"]
+        lines[f"declare void @{step.kernel}({', '.join(kinds)})"] = None
+        if step.parallel is not None:
+            lines[f"declare void @{step.kernel}.task(ptr, i64, i64, i64)"] = None
     return list(lines)
 
 
@@ -268,8 +304,8 @@ class _Run(_Function):
         self.flush = flush  # bits to set among the floating-point modes
         self.profile = profile
         self.bases: dict[tuple[str, int], str] = {}
-        steps = [step for step in program.steps if isinstance(step, Step)]
-        words = max((3 + len(step.buffers) + len(step.dims) for step in steps), default=1)
+        calls = [o.steps if isinstance(o, Branches) else (o,) for o in program.order]
+        words = max((3 + sum(len(s.buffers) + len(s.dims) + 1 for s in steps) for steps in calls), default=1)
         self.state = self.code.alloca("[2 x i32]", 8)
         self.arguments = self.code.alloca(f"[{words} x i64]", 64)
 
@@ -278,13 +314,17 @@ class _Run(_Function):
         for k, dim in enumerate(self.program.dims):
             self.indices.bind(dim.var, Wide(self.read("i64", "%dims", k)))
         modes = self._set_modes()
-        self._tick(0)
-        for k, step in enumerate(self.program.steps):
-            if isinstance(step, Copy):
-                self._copy(step)
-            else:
+        if self.profile:  # each call has its own time
+            self._tick(0)
+            for k, step in enumerate(self.program.steps):
                 self._step(step)
-            self._tick(k + 1)
+                self._tick(k + 1)
+        else:
+            for k, o in enumerate(self.program.order):
+                if isinstance(o, Branches):
+                    self._branches(f"tw_branches{k}", o.steps)
+                else:
+                    self._step(o)
         if modes is not None:
             self.code.line(f"call void @tw_set_float(i64 {modes})")
         result = self.code.emit(f"load i32, ptr {self.state}, align 8")
@@ -304,8 +344,7 @@ class _Run(_Function):
         return modes
 
     def _tick(self, position: int) -> None:
-        if self.profile:
-            self.write(self.code.emit("call i64 @llvm.readcyclecounter()"), "%ticks", position)
+        self.write(self.code.emit("call i64 @llvm.readcyclecounter()"), "%ticks", position)
 
     def _pointer(self, ref: BufferRef) -> str:
         if ref.base in ("constants", "arena"):
@@ -319,10 +358,13 @@ class _Run(_Function):
         offset = self.indices.uniform(ref.offset)
         return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
-    def _copy(self, copy: Copy) -> None:
-        source, target = self._pointer(copy.source), self._pointer(copy.target)
-        size = self.indices.uniform(copy.bytes)
-        self.code.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
+    def _branches(self, symbol: str, steps: Sequence[Step]) -> None:
+        """One fork for the rounds of all calls; a kernel that threads do not share is one round."""
+        pointers = [self._pointer(ref) for step in steps for ref in step.buffers]
+        dims = [self.indices.uniform(d) for step in steps for d in step.dims]
+        rounds = [sym(1) if step.parallel is None else step.parallel for step in steps]
+        dims += [self.indices.uniform(n) for n in rounds]
+        self._fork(symbol, pointers, dims, self.indices.uniform(sum(rounds, sym(0))))
 
     def _step(self, step: Step) -> None:
         if step.checks:
@@ -338,7 +380,7 @@ class _Run(_Function):
             if step.work.value < PARALLEL_WORK:
                 self._direct(step, pointers, dims, extent)
             else:
-                self._parallel(step, pointers, dims, extent)
+                self._fork(step.kernel, pointers, dims, extent)
             return
         self._by_size(step, pointers, dims, extent)
 
@@ -347,7 +389,7 @@ class _Run(_Function):
         work = self.indices.uniform(step.work)
         is_small = self.code.emit(f"icmp slt i64 {work}, {PARALLEL_WORK}")
         pool = self.code.emit(f"select i1 {is_small}, ptr null, ptr %pool")
-        self._parallel(step, pointers, dims, extent, pool)
+        self._fork(step.kernel, pointers, dims, extent, pool)
 
     def _direct(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
         arguments = [f"ptr {self.state}", *(f"ptr {p}" for p in pointers), *(f"i64 {d}" for d in dims)]
@@ -356,13 +398,13 @@ class _Run(_Function):
         arguments += ["ptr %scratch", *last]
         self.code.line(f"call void @{step.kernel}({', '.join(arguments)})")
 
-    def _parallel(
-        self, step: Step, pointers: list[str], dims: list[str], extent: str, pool: str = "%pool"
+    def _fork(
+        self, symbol: str, pointers: list[str], dims: list[str], extent: str, pool: str = "%pool"
     ) -> None:
         stride = self.indices.uniform(self.program.scratch)
         words = [("ptr", self.state), ("ptr", "%scratch"), ("i64", stride)]
         words += [("ptr", p) for p in pointers] + [("i64", d) for d in dims]
         for k, (kind, value) in enumerate(words):
             self.write(value, self.arguments, k, kind)
-        task = f"ptr @{step.kernel}.task"
+        task = f"ptr @{symbol}.task"
         self.code.line(f"call void @tw_parallel(ptr {pool}, {task}, ptr {self.arguments}, i64 {extent})")

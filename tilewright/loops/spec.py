@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, logical_and, logical_not
+from tilewright.ir.sym import Sym, logical_and, logical_not, select
 from tilewright.ir.types import BufferType, ScalarType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
 from tilewright.loops.nest import (
@@ -277,6 +277,22 @@ def is_shared_whole(func: Func) -> bool:
     """Whether the kernel, or each of its versions, is one parallel loop and nothing beside it."""
     bodies = ([o for o in body.ops if o.name != "return"] for body in versions_of(func.body))
     return all(len(ops) == 1 and is_loop(ops[0]) and kind_of(ops[0]) == "parallel" for ops in bodies)
+
+
+def parallel_extent(func: Func) -> Sym | None:
+    """The extent of the loop that is all of the kernel and parallel, or of the one whose condition holds; None for a
+    kernel that runs on one thread, or forks."""
+    return _parallel_extent(func.body) if is_shared_whole(func) else None
+
+
+def _parallel_extent(body: Block) -> Sym:
+    if len(versions_of(body)) == 1:
+        (extent,) = (o.attrs["extent"] for o in body.ops if o.name == "for")
+        assert isinstance(extent, Sym)
+        return extent
+    first, second = (op for op in body.ops if op.name == "if")
+    extents = (_parallel_extent(op.blocks[0]) for op in (first, second))
+    return select(logical_and(*first.attrs["guard"]), *extents)
 
 
 def versions_of(body: Block) -> list[Block]:

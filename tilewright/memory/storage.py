@@ -7,7 +7,7 @@ argument of its kernel that is not needed any more, where the kernel allows it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -66,11 +66,20 @@ class _Assignment:
         self.fixed = self._fixed_places()
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
-        for n, op in enumerate(func.body.ops):
+        for n, op in self._numbered():
             for value in (*op.operands, *op.results):
                 root = self.locations[value].root
                 self.first.setdefault(root, n)
                 self.last[root] = n
+
+    def _numbered(self) -> Iterator[tuple[int, Op]]:
+        """The ops with their steps; calls that run at the same time have one step."""
+        step, before = -1, None
+        for op in self.func.body.ops:
+            branches = op.attrs.get("branches")
+            step += branches is None or branches != before
+            before = branches
+            yield step, op
 
     def run(self) -> Storage:
         """The plan with results in the place of arguments, unless it needs more memory: a tensor that lives longer
@@ -117,7 +126,7 @@ class _Assignment:
     def _overwrites(self) -> dict[Value, Value]:
         """Results that take the place of an argument, and the root that they replace."""
         homes: dict[Value, Value] = {}
-        for n, op in enumerate(self.func.body.ops):
+        for n, op in self._numbered():
             kernel = self.kernels.get(op.attrs["kernel"]) if op.name == "call" else None
             pairs: Sequence[tuple[int, int]] = kernel.attrs.get("inplace", ()) if kernel is not None else ()
             for i, o in pairs:
@@ -133,7 +142,9 @@ class _Assignment:
 
     def _may_overwrite(self, call: Op, step: int, source: Value, result: Value) -> bool:
         """Whether both are whole tensors of the arena, the call is the last to need the argument, and reads it
-        under no other name."""
+        under no other name. Of calls at the same time none is the last."""
+        if "branches" in call.attrs:
+            return False
         root = self.locations[source].root
         is_own = self.locations[result] == Location(result)
         if root in self.fixed or result in self.fixed or not is_own or self.last[root] != step:
