@@ -12,7 +12,7 @@ from tests.schedule.test_defaults import native
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.types import BufferType, tensor
-from tilewright.loops.nest import kind_of, loops_in
+from tilewright.loops.nest import kind_of, loop_var, loops_in
 from tilewright.ops import activation, blocked, pool, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -28,6 +28,7 @@ def data(*shape: int) -> np.ndarray:
 
 
 FILTERS = data(32, 2, 3, 3) / 3
+FLAT_FILTERS = data(48, 16, 1) / 4
 SLOPES = data(1, 2, 1, 1, 16)
 
 
@@ -43,6 +44,13 @@ def gelu(x: Value) -> Value:
     """With its divisor as a tensor of one element, as exporters write it."""
     scale = constant(np.array(0.5**0.5, np.float32))
     return ew.mul(ew.mul(x, ew.add(ew.erf(ew.mul(x, scale)), 1.0)), 0.5)
+
+
+def flat_pooled(x: Value) -> Value:
+    """1x1 convolution over the flat image, and the greatest of 3x3 of its results."""
+    flat = view.reshape(x, shape=(1, 1, 24 * 31, 16))
+    y = blocked.conv_blocked(flat, constant(FLAT_FILTERS), channels_in=16, channels_out=48)
+    return pool.max_pool_blocked(view.reshape(y, shape=(1, 3, 24, 31, 16)), **THREE)
 
 
 def prelu(x: Value) -> Value:
@@ -96,6 +104,7 @@ CASES = [
     ("expanded", (1, 1, 21, 30, 16), expanded((21, 30), 48, 3, 1, relu6)),
     ("expanded, stride 2", (1, 1, 26, 33, 16), expanded((26, 33), 32, 3, 2, relu6)),
     ("expanded, 5x5, costly", (1, 1, 24, 24, 16), expanded((24, 24), 32, 5, 1, silu)),
+    ("max of 3x3, flat", (1, 1, 24, 31, 16), flat_pooled),
     ("max of 3x3", (1, 2, 40, 31), pooled(32, pool.max_pool_blocked, lambda x: ew.max_(x, 0.0), **THREE)),
     ("max, batch", (2, 2, 30, 31), pooled(80, pool.max_pool_blocked, lambda x: ew.max_(x, 0.0), **THREE)),
     ("two results", (1, 2, 42, 56), pooled_twice),
@@ -104,6 +113,7 @@ CASES = [
     ("slopes, sums of 2x2", (1, 2, 42, 42), pooled(32, pool.sum_pool_blocked, prelu, kernel=(2, 2), strides=(2, 2))),
     ("sums of 2x2", (1, 2, 42, 42), pooled(32, pool.sum_pool_blocked, None, kernel=(2, 2), strides=(2, 2))),
 ]  # fmt: skip
+FLAT = [c for c in CASES if c[0] in ("expanded", "expanded, stride 2", "max of 3x3, flat")]
 IDS = [c[0] for c in CASES]
 
 
@@ -138,6 +148,19 @@ def test_lines_of_a_band_are_computed_without_conditions() -> None:
     conditions = [op for op in lines.walk() if op.name == "if" or op.attrs.get("guard")]
     assert [loop for loop in loops_in(lines.blocks[0]) if kind_of(loop) == "vector"]
     assert not conditions
+
+
+@pytest.mark.parametrize(("shape", "body"), [c[1:] for c in FLAT], ids=[c[0] for c in FLAT])
+def test_lines_outside_of_the_image_are_left_out(
+    shape: tuple[int, ...], body: Callable[[Value], Value]
+) -> None:
+    """What is left are conditions on columns, which are numbers where loops are written out."""
+    kernel = scheduled(shape, body, f"x86-64-v3,l2={SMALL_L2}")
+    written_out = {loop_var(o) for o in loops_in(kernel.body) if kind_of(o) == "unroll"}
+    ops = list(kernel.body.walk())
+    assert not [op for op in ops if op.name == "select"]
+    assert all(c.vars <= written_out for op in ops if op.name == "load" for c in op.attrs.get("guard", ()))
+    assert [op for op in ops if op.name == "if"]
 
 
 def test_bands_compute_what_the_graph_says() -> None:

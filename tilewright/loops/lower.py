@@ -380,21 +380,21 @@ class _BodyWriter:
     def __init__(self, lowering: _Lowering) -> None:
         self.lowering = lowering
         self.builder = lowering.builder
-        self.written: dict[tuple[Value, tuple[Sym, ...], tuple[Sym, ...]], Value] = {}
+        self.written: dict[tuple[Value, tuple[Sym, ...], tuple[Sym, ...], Any], Value] = {}
         self.position: tuple[Sym, ...] = ()  # of the stage's own element
 
     def write_stage(self, node: _Node, mapping: dict[Sym, Sym]) -> Value:
         self.position = tuple(mapping[v] for v, _ in node.compute.axes)
-        return self.write(node, mapping, ())
+        return self._write(node, mapping, ())[0]
 
     def write_tile(self, node: _Node, mapping: dict[Sym, Sym]) -> list[Value]:
         """All elements of the tile at the position that `mapping` gives."""
         return self._write(node, mapping, ())
 
-    def write(self, node: _Node, mapping: dict[Sym, Sym], guard: tuple[Sym, ...]) -> Value:
-        return self._write(node, mapping, guard)[0]
-
-    def _write(self, node: _Node, mapping: dict[Sym, Sym], guard: tuple[Sym, ...]) -> list[Value]:
+    def _write(
+        self, node: _Node, mapping: dict[Sym, Sym], guard: tuple[Sym, ...], other: Any = 0
+    ) -> list[Value]:
+        """The elements that the body gives; where `guard` does not hold, what it loads is `other`."""
         values: dict[Value, Value] = {}
         body = node.compute.body
         operand_of = dict(zip(body.args, node.op.operands, strict=True))
@@ -402,7 +402,7 @@ class _BodyWriter:
             if op.name == "yield":
                 return [values[v] for v in op.operands]
             if op.name == "load":
-                values[op.result] = self._load(op, operand_of[op.operands[0]], mapping, guard)
+                values[op.result] = self._load(op, operand_of[op.operands[0]], mapping, guard, other)
             elif op.name == "bind":
                 self._bind(op, values, mapping)
             elif op.name == "check" and guard:
@@ -427,23 +427,27 @@ class _BodyWriter:
         with self.builder.inside(block):
             self.builder.emit("check", [values[op.operands[0]]], [], op.attrs)
 
-    def _load(self, op: Op, operand: Value, mapping: dict[Sym, Sym], outer: tuple[Sym, ...]) -> Value:
+    def _load(
+        self, op: Op, operand: Value, mapping: dict[Sym, Sym], outer: tuple[Sym, ...], spare: Any
+    ) -> Value:
         idx = substitute(op.attrs["idx"], mapping)
         own = tuple(g for g in substitute(op.attrs.get("guard", ()), mapping) if g != 1)
         guard = tuple(dict.fromkeys((*outer, *own)))
+        other = op.attrs["other"] if own else spare
         producer = self.lowering.nodes.get(operand)
         if operand in self.lowering.rewired:
             idx = self.position
         if producer is None or not producer.inline:
             idx = self.lowering.in_buffer(operand, idx)
-            element = self._load_buffer(self.lowering.buffers[operand], idx, guard, op.attrs.get("other", 0))
+            element = self._load_buffer(self.lowering.buffers[operand], idx, guard, other)
             return self._narrowed(element, op.result.type)
-        key = (operand, idx, guard)
+        inside = other if _is_view(producer.compute) else 0
+        key = (operand, idx, guard, inside)
         if key not in self.written:
             axes = {v: i for (v, _), i in zip(producer.compute.axes, idx, strict=True)}
-            self.written[key] = self.write(producer, axes, guard)
+            self.written[key] = self._write(producer, axes, guard, inside)[0]
         element = self.written[key]
-        return self._select(own, element, op.attrs["other"]) if own else element
+        return element if not own or _gives(element, guard, other) else self._select(own, element, other)
 
     def _load_buffer(self, source: Value, idx: tuple[Sym, ...], guard: tuple[Sym, ...], other: Any) -> Value:
         type = source.type
@@ -464,6 +468,17 @@ class _BodyWriter:
         holds = trace.index(logical_and(*guard)).ne(0)
         padding = trace.const(other, type.dtype)
         return self.builder.emit("select", [holds.value, element, padding.value], [type]).result
+
+
+def _gives(element: Value, guard: tuple[Sym, ...], other: Any) -> bool:
+    """Whether it is a load that gives `other` just where `guard` does not hold."""
+    load = element.op
+    return (
+        load is not None
+        and load.name == "load"
+        and load.attrs.get("guard") == guard
+        and load.attrs["other"] == other
+    )
 
 
 # Views that a reduction takes over
