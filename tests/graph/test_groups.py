@@ -16,6 +16,7 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir.sym import var
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
+from tilewright.ops.blocked import block_channels
 from tilewright.ops.define import constant
 from tilewright.options import Options
 from tilewright.runtime.module import Model
@@ -79,6 +80,17 @@ def test_single_positions_are_products():
 )
 def test_what_has_no_groups_of_several_stays(w, groups):
     assert found((1, 12, 5, 6), w, groups) == ["conv"]
+
+
+@pytest.mark.parametrize(("each", "stays"), [(16, True), (6, False)])
+def test_blocks_are_written_by_the_convolution(each, stays):
+    """Unless tiles of filters would cross groups: that costs more than another kernel."""
+    w = filters(2 * each, 3, 3, 3)
+    module = program(
+        lambda x: block_channels(relu(ct.conv(x, constant(w), groups=2, **SAME)), block=16), (1, 6, 20, 31)
+    )
+    run(module, GroupAxis(), Fold(), Canonicalize())
+    assert ("conv" in ops(module)) == stays
 
 
 def test_bias_and_activation_follow_in_the_kernel():

@@ -15,11 +15,11 @@ from functools import partial
 from typing import ClassVar
 
 from tilewright.graph.dead import drop_dead
-from tilewright.graph.match import dtype_of, shape_of
+from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.graph.window import Window
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.passes import PassContext
-from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, rewrite
+from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, rewrite
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import conv_flat, conv_grouped, matmul
@@ -30,6 +30,10 @@ VECTOR_BYTES = 64
 NEAR_PASSES, FAR_PASSES = 20, 64
 """Products of a lane in the time in which an element is written with padding, and cut out of the sums again: within the
 second-level cache, and beyond."""
+
+
+ROWS = 8
+"""Filters of a group that tiles of all filters do not cross."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ def groups_as_an_axis(near: int, op: Op, b: Builder, ctx: RewriteContext) -> Rep
     filters, channels, *kernel = shape_of(w)
     if groups == 1 or (channels == 1 and filters == groups):
         return None
+    if filters // groups % ROWS == 0 and _becomes_blocks(op.result):
+        return NoMatch("its kernel writes blocks of channels, and tiles of filters lie within groups anyway")
     window = Window(op)
     each = (groups, filters // groups)
     if window.is_pointwise:
@@ -67,6 +73,14 @@ def groups_as_an_axis(near: int, op: Op, b: Builder, ctx: RewriteContext) -> Rep
             **window.attrs,
         )
     return reshape(y, shape=shape_of(op.result))
+
+
+def _becomes_blocks(value: Value) -> bool:
+    """Whether the result, or elementwise work on it, is brought into blocks of channels."""
+    return any(
+        u.name == "block_channels" or (u.name in ELEMENTWISE and _becomes_blocks(u.result))
+        for u in value.users
+    )
 
 
 def _by_groups(x: Value, groups: int, *space: Sym) -> Value:
