@@ -117,3 +117,32 @@ def test_separated_tells_which_loops_keep_elements_apart() -> None:
     loops = loops_in(func.body)
     (store,) = accesses(func.body)
     assert separated(store, store, loops, {}) == set(loops[:2])
+
+
+@pytest.mark.parametrize(
+    ("index", "injective"),
+    [
+        ("4*(t // n) + i, 4*(t % n) + j", True),
+        ("4*(t // n) + j, 4*(t % n) + i", True),
+        ("3*(t // n) + i, 4*(t % n) + j", False),  # tiles that overlap
+        ("4*(t // n) + i, 4*(t % n)", False),  # without j
+        ("4*(t // n) + i, j", False),  # without the units of t
+        ("4*(t % n) + i, 4*(t % n) + j", False),
+        ("4*(t // n) + i + j, 4*(t % n)", False),
+    ],
+)
+def test_separated_knows_parts_of_a_flat_loop(index: str, injective: bool) -> None:
+    """Against all places that a small image has: distinct in distinct iterations, or not."""
+    text = f"""
+    kernel @k(y: &f64[4*m, 4*n]) dims(m, n) with {{outputs=1}} {{
+      for t in 0..m*n {{ for i in 0..4 {{ for j in 0..4 {{ y[{index}] = 0 }} }} }}
+      return
+    }}
+    """
+    (func,) = parse_module(text).funcs.values()
+    loops = loops_in(func.body)
+    (store,) = accesses(func.body)
+    assert (separated(store, store, loops, {}) == set(loops)) == injective
+    rounds = [{"t": t, "i": i, "j": j, "n": 3} for t in range(6) for i in range(4) for j in range(4)]
+    places = {tuple(e.evaluate(r) for e in store.idx) for r in rounds}
+    assert (len(places) == len(rounds)) == injective

@@ -16,6 +16,7 @@ from tilewright.ir.sym import Sym, affine_in, gt, sym, var
 from tilewright.ir.symarith import factors_of
 from tilewright.ir.types import row_major
 from tilewright.loops.bounds import Interval, Ranges, holds, lower, upper
+from tilewright.loops.injective import is_injective
 from tilewright.loops.nest import buffer_type, loop_range, loop_var
 
 Index = tuple[Sym, ...]
@@ -116,6 +117,8 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
 
     `band` are loops around both, outermost first; variables of `outer` have the same value for both.
     """
+    if _differs_between_rounds(a, b, band, outer):
+        return set(band)
     equal: set[Op] = set()
     found = True
     while found and len(equal) < len(band):
@@ -125,6 +128,14 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
                 equal.add(loop)
                 found = True
     return equal
+
+
+def _differs_between_rounds(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> bool:
+    """Whether both have one index, which no two iterations of the loops around them share."""
+    if a.idx != b.idx or a.loops != b.loops or a.unknown:
+        return False
+    loops = a.loops if not band or band[0] in a.loops else (*band, *a.loops)
+    return is_injective(a.idx, [o for o in loops if loop_var(o) not in outer])
 
 
 def ordered(first: Access, second: Access, loop: Op, outer: Ranges) -> bool:

@@ -17,7 +17,7 @@ from tilewright.schedule.maps import schedule_maps
 from tilewright.schedule.own_loops import schedule_own_loops
 from tilewright.schedule.recurrence import schedule_recurrence
 from tilewright.schedule.rows import schedule_dot_products, schedule_rows, schedule_sums
-from tilewright.schedule.tiled import schedule_tiled
+from tilewright.schedule.tiled import schedule_rows_of_tiles, schedule_tiled
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.windows import schedule_windows
 from tilewright.target.target import Target
@@ -25,7 +25,8 @@ from tilewright.target.target import Target
 _BY_KIND = {
     "attention": (schedule_attention, schedule_maps),
     "contraction": (schedule_windows, schedule_dot_products, schedule_contraction, schedule_maps),
-    "tiled": (schedule_tiled, schedule_maps),
+    "tiled": (schedule_tiled, schedule_rows_of_tiles, schedule_maps),
+    "rows of tiles": (schedule_rows_of_tiles, schedule_maps),
     "banded": (schedule_banded, schedule_maps),
     "reduce": (schedule_windows, schedule_sums, schedule_contraction, schedule_maps),
     "row": (schedule_rows, schedule_maps),
@@ -35,6 +36,9 @@ _BY_KIND = {
 
 _IN_STEPS = ("contraction", "reduce")
 """Kinds of kernels whose tiles for small dims are chosen in steps; the others have one kernel for all of these."""
+
+_FOR_OTHER_DIMS = {"tiled": "rows of tiles"}
+"""Kinds whose kernel for other dims is of a kind of its own."""
 
 
 def schedule_kernel(lowered: Lowered, kind: str, target: Target, remarks: list[Remark]) -> Lowered:
@@ -56,8 +60,8 @@ def _for_all_dims(lowered: Lowered, kind: str, target: Target, remarks: list[Rem
     if not supposed:
         return large
     others = lowered.clone()
-    if suppose_less(others.func, supposed) and kind in _IN_STEPS:
-        small = _for_all_dims(others, kind, target, [])
+    if (suppose_less(others.func, supposed) and kind in _IN_STEPS) or kind in _FOR_OTHER_DIMS:
+        small = _for_all_dims(others, _FOR_OTHER_DIMS.get(kind, kind), target, [])
     else:
         small = _scheduled(others, kind, target, [], supposing=False)
     steps = (*large.func.attrs["schedule"], "otherwise()", *small.func.attrs["schedule"])

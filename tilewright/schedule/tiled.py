@@ -11,7 +11,8 @@
       }
     }
 
-What lies between the two parts stays in the second-level cache.
+What lies between the two parts stays in the second-level cache. The tiles of an image of unknown size are one axis, of
+which a band is a fixed number; bands may begin and end within rows of tiles.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.tile_bands import Tiles, choose_band, divisors
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
+
+TILES = 28
+"""Of a band of an image of unknown size: whole register tiles, and filters are read for more than a row of tiles of a
+small image, which they would outlast."""
 
 PANEL = 2
 """Blocks of columns that share the reading of the rows of an image whose size is not known."""
@@ -64,9 +69,19 @@ class _Nest:
 
 
 def schedule_tiled(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """ScheduleError when the kernel is not one contraction, one stage of tiles, and elementwise work."""
+    """ScheduleError when the kernel is not one contraction, one stage of tiles, and elementwise work, or when the tiles
+    of an image of unknown size cannot be one axis."""
     stages = _stages(s, lowered)
-    nest = _cut(s, stages, target)
+    _schedule(s, stages, _cut_flat(s, stages) or _cut(s, stages, target), target)
+
+
+def schedule_rows_of_tiles(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """As `schedule_tiled`, with an image of unknown size row by row."""
+    stages = _stages(s, lowered)
+    _schedule(s, stages, _cut(s, stages, target), target)
+
+
+def _schedule(s: Schedule, stages: _Stages, nest: _Nest, target: Target) -> None:
     s.reorder(*nest.order)
     transform = s.fuse_at(stages.tiles.buffer, nest.tiles[-1])
     vectors = [nest.within[-1], transform.copies[stages.tiles.axes[-1]]]
@@ -103,12 +118,40 @@ def _stages(s: Schedule, lowered: Lowered) -> _Stages:
     return _Stages(rows, found[0], found[1], list(first.axes))
 
 
+def _cut_flat(s: Schedule, stages: _Stages) -> _Nest | None:
+    """Bands of `TILES` tiles of an image of unknown size, all of whose tiles are one axis; the last band overlaps the
+    one before it. None for images of known size or one axis, and where there may be fewer tiles."""
+    batch, columns, *space, vector = stages.loops
+    lengths = stages.tiles.tiles[2:-1]
+    count = product(-(-extent_of(o) // n) for o, n in zip(space, lengths, strict=True))
+    if len(space) < 2 or count.is_const or not s.at_least(count, TILES):
+        return None
+    tiles, within = _in_tiles(s, space, lengths)
+    s.reorder(batch, columns, *tiles, *within, vector)
+    flat = tiles[0]
+    for axis in tiles[1:]:
+        flat = s.fuse_loops(flat, axis)
+    bands = s.split(flat, TILES, tail="overlap")
+    panels = s.split(columns, _blocks_of_panel(extent_of(columns)))
+    return _Nest([batch], [bands.outer], panels.outer, [panels.inner, bands.inner], [*within, vector])
+
+
+def _in_tiles(s: Schedule, space: Sequence[Op], lengths: Sequence[int]) -> tuple[list[Op], list[Op]]:
+    """Loops over tiles of these lengths, and loops within a tile along the axes where it is longer than one element."""
+    parts = [s.split(o, n) if n > 1 else None for o, n in zip(space, lengths, strict=True)]
+    tiles = [o if part is None else part.outer for o, part in zip(space, parts, strict=True)]
+    return tiles, [part.inner for part in parts if part is not None]
+
+
+def _blocks_of_panel(columns: Sym) -> int:
+    """Blocks of columns of a panel of an image of unknown size."""
+    return max(n for n in divisors(columns.value if columns.is_const else 1) if n <= PANEL)
+
+
 def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
     """Split the axes of the result: those that the tiles cut in tiles, these in bands, and columns in panels."""
     batch, columns, *space, vector = stages.loops
-    lengths = stages.tiles.tiles[2:-1]
-    parts = [s.split(o, n) if n > 1 else None for o, n in zip(space, lengths, strict=True)]
-    tiles = [o if part is None else part.outer for o, part in zip(space, parts, strict=True)]
+    tiles, within = _in_tiles(s, space, stages.tiles.tiles[2:-1])
     band = _band(stages, [extent_of(o) for o in tiles], extent_of(columns), target)
     lengths_of_band = (band.rows, band.across)[-len(tiles) :]
     bands = [s.split(o, n) if n else None for o, n in zip(tiles, lengths_of_band, strict=True)]
@@ -118,7 +161,7 @@ def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
         [b.outer for b in bands if b is not None],
         panels.outer,
         [panels.inner, *(o if b is None else b.inner for o, b in zip(tiles, bands, strict=True))],
-        [*(part.inner for part in parts if part is not None), vector],
+        [*within, vector],
     )
 
 
@@ -138,10 +181,9 @@ def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) 
     images, _, points, _, lanes = sums.shape
     depth = product(extent_of(o) for o in stages.sums.reduce)
     if not all(n.is_const for n in (*counts, columns, points, lanes, depth)):
-        panel = max(n for n in divisors(columns.value if columns.is_const else 1) if n <= PANEL)
         if len(counts) == 1:
             raise ScheduleError("a line of unknown length is not cut into bands")
-        return _Band(1, None, panel)
+        return _Band(1, None, _blocks_of_panel(columns))
     tiles = Tiles(
         images=images.value if images.is_const else 1,
         rows=product(counts[:-1]).value,
