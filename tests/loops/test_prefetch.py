@@ -70,6 +70,12 @@ def test_large_shares_take_several_requests() -> None:
     assert asked(func) == ["prefetch b[jo + 1, 0, 192*i + 32*k]", "prefetch b[jo + 1, 0, 192*i + 32*k + 16]"]
 
 
+def test_what_later_rounds_read_is_asked_for_at_the_start_of_a_round() -> None:
+    func = read("8")
+    prefetch(func, load_of(func, "b"), find_loop(func, "k"), ahead=3)
+    assert asked(func) == ["prefetch b[jo, k + 3, 0]", "prefetch b[jo, k + 3, 16]"]
+
+
 def test_of_an_unknown_number_of_rows_the_first_few_ask() -> None:
     func = read("m")
     prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
@@ -119,7 +125,9 @@ def test_refused() -> None:
     with pytest.raises(ScheduleError, match="its rounds do not read elements of buffer 'b'"):
         prefetch(func, load_of(func, "b"), find_loop(func, "i"))
     with pytest.raises(ScheduleError, match="the number of steps within a round is not known"):
-        prefetch(func, load_of(func, "b"), find_loop(func, "k"))
+        inside = PANELS.replace("i in 0..m", "r in 0..6").replace("k in 0..6", "i in 0..m").replace(" k", " r")
+        unknown = next(iter(parse_module(inside).funcs.values()))
+        prefetch(unknown, load_of(unknown, "b"), find_loop(unknown, "jo"))
     with pytest.raises(ScheduleError, match=r"the load of buffer 'x' .* is not in it"):
         outside = read("8")
         prefetch(func, load_of(outside, "x"), find_loop(func, "jo"))

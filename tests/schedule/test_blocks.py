@@ -13,10 +13,19 @@ from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
 from tilewright.graph.fuse import Fuse
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Module, Op, Value
+from tilewright.ir.core import Func, Module, Op, Value, substitute
 from tilewright.ir.passes import PassContext
+from tilewright.ir.sym import ZERO
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import body_of, enclosing_loops, extent_of, is_loop, kind_of, loops_in
+from tilewright.loops.nest import (
+    address_of,
+    body_of,
+    enclosing_loops,
+    extent_of,
+    is_loop,
+    kind_of,
+    loops_in,
+)
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -217,6 +226,15 @@ def prefetches(rows: int, depth: int = 256) -> list[Op]:
 
 def test_weights_are_asked_for_ahead_where_they_are_read_again() -> None:
     assert prefetches(rows=64) and not prefetches(rows=1)
+
+
+def test_of_weights_that_are_read_once_those_of_later_steps_are_asked_for() -> None:
+    first, *others = prefetches(rows=5)
+    (step,) = [o for o in enclosing_loops(first) if kind_of(o) == "serial"]
+    width = 16 * (1 + len(others))  # one request for each vector of the tile
+    ahead = substitute(address_of(first), dict.fromkeys(address_of(first).vars, ZERO)).value
+    assert extent_of(step) == 256
+    assert 4096 <= 4 * ahead < 4096 + 4 * width
 
 
 def test_a_deep_sum_in_parts_asks_for_its_weights_step_by_step() -> None:

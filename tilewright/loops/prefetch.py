@@ -30,8 +30,8 @@ ASSUMED_EXTENT = 2
 """Rounds of a loop of unknown extent that ask: few, as there may be no more."""
 
 
-def prefetch(func: Func, load: Op, loop: Op, *, nearest: bool = False) -> list[Op]:
-    """In each round of `loop`, ask for what `load` reads in the next one: a share in each step of the loops within.
+def prefetch(func: Func, load: Op, loop: Op, ahead: int = 1, *, nearest: bool = False) -> list[Op]:
+    """In each round of `loop`, ask for what `load` reads `ahead` rounds later: a share in each step within.
 
         for jo { for io in 0..8 { for k { S(B[jo, k, j]) } } }
 
@@ -39,8 +39,9 @@ def prefetch(func: Func, load: Op, loop: Op, *, nearest: bool = False) -> list[O
 
         for jo { for io in 0..8 { for k { prefetch B[jo + 1, 0, 4*(K*io + k)]; S(B[jo, k, j]) } } }
 
-    The steps are those of the innermost loops of which each step has a cache line to ask for, if there are such.
-    What is asked for goes to the second-level cache, as the first one is to keep what is in use, or to the `nearest`.
+    The steps are those of the innermost loops of which each step has a cache line to ask for, if there are such; of a
+    round without loops within it is the round. What is asked for goes to the second-level cache, as the first one is to
+    keep what is in use, or to the `nearest`.
     Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
     ScheduleError where the buffer is not dense, rounds do not read elements a constant distance apart, or the
     number of steps is not known. That of the outermost loop within may be unknown: its first few rounds ask for all,
@@ -55,7 +56,7 @@ def prefetch(func: Func, load: Op, loop: Op, *, nearest: bool = False) -> list[O
     around = enclosing_loops(load)
     within = around[around.index(loop) + 1 :]
     steps = [o for o in within if kind_of(o) == "serial"]
-    if not steps or not all(extent_of(o).is_const for o in steps[1:]):
+    if not all(extent_of(o).is_const for o in steps[1:]):
         refuse("prefetch", loop, "the number of steps within a round is not known")
     moved = affine_in(address_of(load), loop_var(loop))
     if moved is None or not moved[0].is_const or moved[0].value <= 0:
@@ -67,21 +68,19 @@ def prefetch(func: Func, load: Op, loop: Op, *, nearest: bool = False) -> list[O
     line = max(1, LINE_BYTES // type.dtype.bytes)
     counts = [extent_of(o).value if extent_of(o).is_const else ASSUMED_EXTENT for o in steps]
     while len(steps) > 1 and moved[0].value < line * prod(counts):
-        steps, counts = (
-            steps[:-1],
-            counts[:-1],
-        )  # requests for parts of a line cost as much as those for lines
+        # requests for parts of a line cost as much as those for lines
+        steps, counts = steps[:-1], counts[:-1]
     position = ZERO
     for o in steps:
         position = position * extent_of(o) + loop_var(o)
     share = -(-moved[0].value // prod(counts))
-    first = {loop_var(o): ZERO for o in within} | {loop_var(loop): loop_var(loop) + 1}
+    first = {loop_var(o): ZERO for o in within} | {loop_var(loop): loop_var(loop) + ahead}
     *outer, last = substitute(load.attrs["idx"], first)
     asked = [(*outer, last + share * position + n) for n in range(0, share, line)]
     ops = [_ask(load, idx, nearest) for idx in asked]
-    known = extent_of(steps[0]).is_const
+    known = not steps or extent_of(steps[0]).is_const
     asking = ops if known else [new_if([ge0(counts[0] - 1 - loop_var(steps[0]))], ops)]
-    insert_at(body_of(steps[-1]), 0, asking)
+    insert_at(body_of(steps[-1] if steps else loop), 0, asking)
     return ops
 
 

@@ -20,6 +20,10 @@ FAR_BYTES = 1024
 REUSES = 4
 LONGEST_STRIDE = 16
 LONGEST_RUN = 16  # steps of the depth between requests for memory
+LINE_BYTES = 64
+AHEAD_BYTES = (
+    4096  # of a panel that is read once: at 10 bytes in a nanosecond, some times the latency of memory
+)
 
 
 def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
@@ -131,34 +135,56 @@ def _is_read_often(load: Op) -> bool:
 
 
 def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Target) -> None:
-    """While one panel of a packed operand is used, bring the next one from far memory into the second-level cache:
-    a panel is read faster than that memory delivers, and then again for each tile of rows. A panel that is read once is
-    left to the hardware, which follows one stream well. `reduction` is the loop that reads the panel; the innermost one
-    that it became (deep sums are cut in parts) is split in steps long enough to ask for whole cache lines."""
+    """Bring packed operands from far memory into the second-level cache before they are needed. `reduction` is the loop
+    that reads a panel of them (what it became, where deep sums are cut in parts).
+
+    While one panel is used for several tiles of rows, the next one comes, as slowly as memory delivers it. Of a panel
+    that is read once, what later steps read comes: rows that multiply in bursts outrun the hardware's own guesses. With
+    one row alone there is hardly any work that memory could be late for."""
     if reduction.parent is None:  # of no rows nothing is left
         return
     packed = [s.func.args[index] for index in s.func.attrs.get("packed", {})]
-    first = {load.operands[0]: load for load in reversed(loads_in(reduction)) if load.operands[0] in packed}
-    far = [load for load in first.values() if _bytes_of(load.operands[0]) > target.caches.l2 // 2]
-    for load in far:
+    loads = [load for load in loads_in(reduction) if load.operands[0] in packed]
+    asked: set[Value] = set()
+    for load in loads:
+        operand = load.operands[0]
         moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
-        if not moving or not _is_read_again(load, moving[-1]):
+        if not moving or operand in asked or _bytes_of(operand) <= target.caches.l2 // 2:
             continue
         depth = [o for o in enclosing_loops(load) if kind_of(o) == "serial"][-1]
-        steps = extent_of(depth).value if extent_of(depth).is_const else 1
-        run = max(d for d in range(1, LONGEST_RUN + 1) if steps % d == 0)
-        if steps > LONGEST_RUN and run > 1:
-            s.split(depth, run)
         try:
-            s.prefetch(load, moving[-1])
+            if _is_read_again(load, moving[-1], "serial"):
+                asked.add(operand)
+                _in_long_steps(s, depth)
+                s.prefetch(load, moving[-1])
+            elif _is_read_again(load, depth, "unroll"):
+                _ask_for_later_steps(s, load, depth)
         except ScheduleError:
             continue
 
 
-def _is_read_again(load: Op, loop: Op) -> bool:
-    """Whether one round of `loop` reads the same elements several times, for other rows."""
+def _ask_for_later_steps(s: Schedule, load: Op, depth: Op) -> None:
+    """In the steps of `depth`, ask for what is read AHEAD_BYTES further on. ScheduleError where they read less than a
+    line each, which would be asked for several times, or no elements a constant distance apart."""
+    step = stride_in(load, loop_var(depth))
+    size = step.value * element_bytes(load.operands[0]) if step is not None and step.is_const else 0
+    if size < LINE_BYTES:
+        raise ScheduleError("a step of the sum reads less than a cache line")
+    s.prefetch(load, depth, ahead=-(-AHEAD_BYTES // size))
+
+
+def _in_long_steps(s: Schedule, depth: Op) -> None:
+    """Split a loop in steps of several rounds, if it has such a divisor."""
+    rounds = extent_of(depth).value if extent_of(depth).is_const else 1
+    run = max(d for d in range(1, LONGEST_RUN + 1) if rounds % d == 0)
+    if rounds > LONGEST_RUN and run > 1:
+        s.split(depth, run)
+
+
+def _is_read_again(load: Op, loop: Op, kind: str) -> bool:
+    """Whether loops of a kind within one round of `loop` read the same elements several times, for other rows."""
     around = enclosing_loops(load)
-    within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == "serial" and extent_of(o) != 1]
+    within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == kind and extent_of(o) != 1]
     return any(stride_in(load, loop_var(o)) == 0 for o in within)
 
 

@@ -133,8 +133,8 @@ class Schedule:
     def vectorize_reduction(self, loop: Op, lanes: int, within: Op, tail: str = "guard") -> Lanes:
         return self._do(vectorize_reduction, loop, lanes=lanes, within=within, tail=tail)
 
-    def prefetch(self, load: Op, loop: Op, *, nearest: bool = False) -> list[Op]:
-        return self._do(prefetch, load, loop, nearest=nearest)
+    def prefetch(self, load: Op, loop: Op, ahead: int = 1, *, nearest: bool = False) -> list[Op]:
+        return self._do(prefetch, load, loop, ahead=ahead, nearest=nearest)
 
     def prefetch_run(self, access: Op, loop: Op) -> list[Op]:
         return self._do(prefetch_run, access, loop)
