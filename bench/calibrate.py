@@ -3,7 +3,7 @@
 python -m bench.calibrate compile OBJECTS --target cascadelake     kernels under every decision; can be interrupted
 python -m bench.calibrate measure OBJECTS --target cascadelake     their times; again adds passes and keeps the least
 python -m bench.calibrate fit cascadelake cascadelake-avx2         shares by least squares, the mean of the machines
-python -m bench.calibrate report cascadelake --layers judged       regret and rank correlation
+python -m bench.calibrate report cascadelake --layers third        regret and rank correlation
 
 Layers are those that the shares are `fitted` to, or those of two draws that only judge the model.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from llvmlite import binding
 
-from bench.calibration.shapes import SEEDS, Conv, Layer, Matmul, layers_of
+from bench.calibration.shapes import DRAWS, Conv, Layer, Matmul, Turned, layers_of
 from tilewright.codegen.emit import compile_ir
 from tilewright.codegen.llvm import kernel_ir
 from tilewright.graph.fuse import Fuse
@@ -37,9 +37,9 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.schedule.blocks import Blocks
 from tilewright.schedule.contraction import schedule_contraction
-from tilewright.schedule.describe import describe
+from tilewright.schedule.describe import describe, describe_turned
 from tilewright.schedule.model import SHARES, Counts, Decision, candidates, choose, count, cycles
-from tilewright.schedule.roles import assign_roles, axes_read, one_nest
+from tilewright.schedule.roles import assign_roles, axes_read, one_nest, turned_roles
 from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.schedule.trace import Schedule
 from tilewright.target.named import parse_target
@@ -59,12 +59,23 @@ def kernel_of(layer: Layer) -> Lowered:
     """The kernel of a layer before any decision."""
     module = Module()
     space = 1 if isinstance(layer, Conv) and layer.kernel == layer.stride == 1 else 2
-    shape = (layer.rows, layer.depth) if isinstance(layer, Matmul) else _blocked_shape(layer, space)
+    match layer:
+        case Matmul():
+            shape: tuple[int, ...] = (layer.rows, layer.depth)
+        case Turned():
+            shape = (layer.depth, layer.columns)
+        case Conv():
+            shape = _blocked_shape(layer, space)
     block = Block([tensor(dt.f32, shape)], ["x"])
     with Builder(block, module) as builder:
-        made = (
-            _matmul(block.args[0], layer) if isinstance(layer, Matmul) else _conv(block.args[0], layer, space)
-        )
+        x = block.args[0]
+        match layer:
+            case Matmul():
+                made = _matmul(x, layer)
+            case Turned():
+                made = _turned(x, layer)
+            case Conv():
+                made = _conv(x, layer, space)
         builder.emit("return", (made,))
     module.add(Func("main", block))
     Fuse().run(module, PassContext(parse_target("x86-64-v3")))
@@ -89,6 +100,11 @@ def _matmul(x: Value, layer: Matmul) -> Value:
     return ew.add(product_, _zeros("b", layer.columns))
 
 
+def _turned(x: Value, layer: Turned) -> Value:
+    product_ = contract.matmul(_zeros("w", layer.rows, layer.depth), x)
+    return ew.add(product_, _zeros("b", layer.rows, 1))
+
+
 def _conv(x: Value, layer: Conv, space: int) -> Value:
     y = blocked.conv_blocked(
         x,
@@ -100,14 +116,19 @@ def _conv(x: Value, layer: Conv, space: int) -> Value:
     return ew.max_(ew.add(y, _zeros("b", -(-layer.outputs // 16), *(1,) * space, 16)), 0.0)
 
 
-def shape_of(lowered: Lowered) -> Contraction:
-    """What the model sees of a kernel."""
+def shape_of(lowered: Lowered, turned: bool) -> Contraction:
+    """What the model sees of a kernel, with vectors along its rows if `turned`."""
     copy = lowered.clone()
     s = Schedule(copy.func)
     stage, loops, sums = one_nest(s, copy)
     axis_of = axes_read(loops, sums)
     constants = [copy.func.args[k] for k in copy.func.attrs["constants"]]
-    return describe(stage, assign_roles(stage, loops, sums, axis_of), axis_of, constants)
+    roles = assign_roles(stage, loops, sums, axis_of)
+    if not turned:
+        return describe(stage, roles, axis_of, constants)
+    across = turned_roles(stage, loops, sums, axis_of, roles, constants)
+    assert across is not None
+    return describe_turned(stage, across, axis_of, constants)
 
 
 @dataclass(frozen=True)
@@ -122,11 +143,11 @@ class Compiled:
     rounds: int
 
 
-def compile_kernel(lowered: Lowered, decision: Decision, target: Target) -> Compiled | None:
+def compile_kernel(lowered: Lowered, decision: Decision, target: Target, turned: bool) -> Compiled | None:
     """The kernel under a decision; None where that is not possible."""
     copy = lowered.clone()
     try:
-        schedule_contraction(Schedule(copy.func), copy, target, decision)
+        schedule_contraction(Schedule(copy.func), copy, target, decision, turned=turned)
     except ScheduleError:
         return None
     text = kernel_ir(copy.func, target)
@@ -142,12 +163,16 @@ def compile_all(layers: Sequence[Layer], folder: Path, target: Target) -> None:
     for layer in layers:
         path = file_of(layer, folder)
         lowered = kernel_of(layer)
-        shape = shape_of(lowered)
+        turned = isinstance(layer, Turned)
+        shape = shape_of(lowered, turned)
         found: dict[str, Compiled | None] = pickle.loads(path.read_bytes())[1] if path.exists() else {}
-        lacking = {text_of(d): d for d in (*candidates(shape, target), choose(shape, target).decision)}
+        decisions = candidates(shape, target)
+        if not decisions:
+            continue
+        lacking = {text_of(d): d for d in (*decisions, choose(shape, target).decision)}
         lacking = {text: d for text, d in lacking.items() if text not in found}
         if lacking:
-            found |= {text: compile_kernel(lowered, d, target) for text, d in lacking.items()}
+            found |= {text: compile_kernel(lowered, d, target, turned) for text, d in lacking.items()}
             path.write_bytes(pickle.dumps((asdict(shape), found)))
             print(layer, f"{len(lacking)} of {len(found)} are new", flush=True)
 
@@ -253,7 +278,8 @@ def measure_all(layers: Sequence[Layer], folder: Path, out: Path, seconds: float
 
 
 def _least(kernels: dict[str, Kernel], end: float) -> dict[str, float] | None:
-    """The least time of each kernel in microseconds, called in turns; None where time is too short."""
+    """The least time of each kernel in microseconds, called in turns of any order, as what one leaves in the caches
+    helps some of the others; None where time is too short."""
     for kernel in kernels.values():
         kernel.seconds()
     one = sum(kernel.seconds() for kernel in kernels.values())
@@ -261,9 +287,11 @@ def _least(kernels: dict[str, Kernel], end: float) -> dict[str, float] | None:
     if start + 3 * one > end:
         return None
     least = dict.fromkeys(kernels, 1.0)
+    turn, rng = list(kernels), np.random.default_rng(0)
     while rounds < 3 or (rounds < 40 and time.monotonic() - start < 0.35):
-        for text, kernel in kernels.items():
-            least[text] = min(least[text], kernel.seconds())
+        rng.shuffle(turn)
+        for text in turn:
+            least[text] = min(least[text], kernels[text].seconds())
         rounds += 1
     return {text: round(1e6 * seconds, 1) for text, seconds in least.items()}
 
@@ -369,7 +397,7 @@ def main() -> None:
         command = commands.add_parser(name)
         command.add_argument("machines", nargs="+", choices=list(TARGETS))
     for name in ("compile", "measure", "report"):
-        commands.choices[name].add_argument("--layers", choices=("fitted", *SEEDS), default="fitted")
+        commands.choices[name].add_argument("--layers", choices=("fitted", *DRAWS), default="fitted")
     options = parser.parse_args()
     if options.command == "fit":
         fitted = np.mean([fit(machine) for machine in options.machines], axis=0)

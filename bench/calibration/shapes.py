@@ -1,5 +1,5 @@
 """The shapes that the cost model is calibrated on, layers of well-known networks and odd ones; and those that it is
-judged on, drawn by chance once it was made."""
+judged on, drawn by chance."""
 
 from __future__ import annotations
 
@@ -38,7 +38,19 @@ class Conv:
         return name + (f" stride {self.stride}" if self.stride > 1 else "")
 
 
-Layer = Matmul | Conv
+@dataclass(frozen=True)
+class Turned:
+    """constant rows x depth by depth x columns with a bias for each row, and vectors along the rows."""
+
+    rows: int
+    depth: int
+    columns: int
+
+    def __str__(self) -> str:
+        return f"turned {self.rows}x{self.depth}x{self.columns}"
+
+
+Layer = Matmul | Conv | Turned
 
 _BERT = ((768, 768), (768, 2304), (768, 3072), (3072, 768))
 _MATMULS = (
@@ -76,21 +88,37 @@ _CONVS = (
 
 SHAPES: tuple[Layer, ...] = (*_MATMULS, *_CONVS)
 
-SEEDS = {"judged": 20261121, "judged-again": 20261124}
-"""Of the two draws of layers. The first judged the model as it was; the second judges what was changed then."""
 
-DRAWN_MATMULS, DRAWN_CONVS = 14, 20
+@dataclass(frozen=True)
+class Draw:
+    """Layers that are drawn by a seed: so many matrix products, convolutions, products of more than LONG rows, and
+    products of constant rows."""
+
+    seed: int
+    matmuls: int = 14
+    convs: int = 20
+    long: int = 0
+    turned: int = 0
+
+
+DRAWS = {"second": Draw(20261124), "third": Draw(20261203, long=5, turned=7)}
+"""The second draw judged the model after its last change; the third was drawn when kernels had changed since."""
+
 FEWEST_PRODUCTS, MOST_PRODUCTS = 2e6, 3e8
 """Multiplications of a drawn layer: fewer take less time than a call can be measured with, more would take long."""
 
+LONG, MOST_LONG_PRODUCTS = 2048, 2e9
+MOST_ELEMENTS = 12 << 20
+"""Of an operand of a product of many rows."""
+
 
 @cache
-def drawn(seed: int) -> tuple[Layer, ...]:
-    """Layers drawn by a seed, extents evenly in their logarithm: half of the matrix products have any extents,
-    the others multiples of 64; convolutions have any size of images and whole blocks of channels."""
-    rng = np.random.default_rng(seed)
+def drawn(draw: Draw) -> tuple[Layer, ...]:
+    """The layers of a draw, extents evenly in their logarithm: half of the matrix products have any extents, the
+    others multiples of 64; convolutions have any size of images and whole blocks of channels."""
+    rng = np.random.default_rng(draw.seed)
     found: list[Layer] = []
-    while len(found) < DRAWN_MATMULS:
+    while len(found) < draw.matmuls:
         unit = 1 if len(found) % 2 else 64
         rows, depth, columns = (
             _extent(rng, 1, 512),
@@ -99,12 +127,25 @@ def drawn(seed: int) -> tuple[Layer, ...]:
         )
         if FEWEST_PRODUCTS <= rows * depth * columns <= MOST_PRODUCTS:
             found.append(Matmul(rows, depth, columns))
-    while len(found) < DRAWN_MATMULS + DRAWN_CONVS:
+    while len(found) < draw.matmuls + draw.convs:
         kernel, stride = ((1, 1), (3, 1), (1, 2), (3, 2), (1, 1), (5, 1))[len(found) % 6]
         inputs, outputs, size = _extent(rng, 16, 1024, 16), _extent(rng, 16, 1024, 16), _extent(rng, 6, 90)
         steps = ((size - kernel) // stride + 1) ** 2 * inputs * kernel**2
         if FEWEST_PRODUCTS <= steps * outputs <= MOST_PRODUCTS:
             found.append(Conv(1, inputs, outputs, size, kernel, stride))
+    while len(found) < draw.matmuls + draw.convs + draw.long:
+        unit = 1 if len(found) % 2 else 64
+        rows, depth, columns = (
+            _extent(rng, LONG, 4 * LONG, unit),
+            _extent(rng, 64, 3000, unit),
+            _extent(rng, 64, 3000, unit),
+        )
+        if rows * depth * columns <= MOST_LONG_PRODUCTS and rows * max(depth, columns) <= MOST_ELEMENTS:
+            found.append(Matmul(rows, depth, columns))
+    while len(found) < draw.matmuls + draw.convs + draw.long + draw.turned:
+        rows, depth, columns = _extent(rng, 32, 2048, 16), _extent(rng, 32, 2048), _extent(rng, 16, 3200)
+        if FEWEST_PRODUCTS <= rows * depth * columns <= MOST_PRODUCTS:
+            found.append(Turned(rows, depth, columns))
     return tuple(found)
 
 
@@ -115,5 +156,5 @@ def _extent(rng: np.random.Generator, least: int, most: int, unit: int = 1) -> i
 
 
 def layers_of(name: str) -> tuple[Layer, ...]:
-    """The layers of a set: those of `SEEDS`, or those that the model is `fitted` to."""
-    return SHAPES if name == "fitted" else drawn(SEEDS[name])
+    """The layers of a set: those of `DRAWS`, or those that the model is `fitted` to."""
+    return SHAPES if name == "fitted" else drawn(DRAWS[name])

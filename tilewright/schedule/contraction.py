@@ -22,7 +22,7 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import buffer_type, extent_of
 from tilewright.schedule.access import conditional_nest
 from tilewright.schedule.blocked import blocking_of, tile_in_blocks
-from tilewright.schedule.describe import describe
+from tilewright.schedule.describe import describe, describe_turned
 from tilewright.schedule.dots import group_of_products
 from tilewright.schedule.lines import writes_lines
 from tilewright.schedule.model import Decision, choose, why_not_cut, why_not_turned
@@ -52,16 +52,16 @@ TILES_PER_CORE = 4
 
 
 def schedule_contraction(
-    s: Schedule, lowered: Lowered, target: Target, decision: Decision | None = None
+    s: Schedule, lowered: Lowered, target: Target, decision: Decision | None = None, *, turned: bool = False
 ) -> None:
     """Tile the reduction stage and compute the stages after it on each tile in registers: as the cost model chooses, or
-    as `decision` says.
+    as `decision` says (for vectors along the rows, if `turned`).
 
     ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
     """
     weights, sums = weights_apart(lowered)
     stage, loops, accumulator = one_nest(s, sums)
-    tile_contraction(s, stage, loops, accumulator, target, decision, weights)
+    tile_contraction(s, stage, loops, accumulator, target, decision, weights, turned)
     parallelize_outer(s, target)
 
 
@@ -73,6 +73,7 @@ def tile_contraction(
     target: Target,
     decision: Decision | None = None,
     weights: Sequence[Stage] = (),
+    turned: bool = False,
 ) -> None:
     """Compute the sums of `stage`, which `accumulator` holds, by tiles in registers within the nest `loops` that
     reads them; stages of `weights` compute operands from constants. ScheduleError when it has not this form."""
@@ -85,18 +86,18 @@ def tile_contraction(
         shape = replace(shape, uncut="groups of integers are multiplied in tiles of the whole depth")
     if weights:
         shape = replace(shape, uncut="weights become wide by panels of the whole depth")
-    if decision is None:
-        turned = (
-            None if group is not None else turned_roles(stage, loops, accumulator, axis_of, roles, constants)
-        )
-        if turned is not None:
-            across = describe(stage, turned, axis_of, constants)
-            across = replace(across, exact_columns=True, turned=True)
-            reason = why_not_turned(shape, across, target)
+    if group is None and (turned or decision is None):
+        across = turned_roles(stage, loops, accumulator, axis_of, roles, constants)
+        if across is None and turned:
+            raise ScheduleError("its constant rows are not whole vectors")
+        if across is not None:
+            shape_across = describe_turned(stage, across, axis_of, constants)
+            reason = "" if turned else why_not_turned(shape, shape_across, target)
             if reason:
                 s.declined.append(f"vectors along the constants, the result transposed: {reason}")
             else:
-                roles, shape = turned, across
+                roles, shape = across, shape_across
+    if decision is None:
         choice = choose(shape, target)
         decision = choice.decision
         s.declined += choice.declined

@@ -60,6 +60,13 @@ def describe(
     )
 
 
+def describe_turned(
+    stage: Stage, turned: Roles, axis_of: dict[Op, int], constants: Sequence[Value]
+) -> Contraction:
+    """As `describe`, with the roles that `turned_roles` found."""
+    return replace(describe(stage, turned, axis_of, constants), exact_columns=True, turned=True)
+
+
 def _rounds(loops: Sequence[Op]) -> int:
     """Of loops of known extents, all together."""
     return known(product(extent_of(o) for o in loops)) or 1
