@@ -159,6 +159,14 @@ def test_a_row_alone_reads_each_column_once(name: str) -> None:
     assert choice.decision.tile.rows == 1 and choice.decision.blocks is None
 
 
+@pytest.mark.parametrize(("depth", "cores", "columns"), [(1536, 1, 8), (1536, 2, 4), (40, 2, 8)])
+def test_every_core_has_a_tile_where_there_is_work_enough(depth: int, cores: int, columns: int) -> None:
+    """A row of 128 columns: one tile is best for one core, and for a short sum."""
+    shape = Contraction(rows=1, lines=1, columns=8, depth=depth, outer_depth=depth, around=1, lanes=16)
+    tile = choose(shape, parse_target(f"cascadelake,cores={cores}")).decision.tile
+    assert tile.columns == columns
+
+
 def test_rows_that_crowd_the_cache_are_copied_in_blocks() -> None:
     assert choose(SHAPES["a deep layer"], parse_target("x86-64-v4")).decision.blocks is not None
 

@@ -46,6 +46,9 @@ MOST_CANDIDATES = 36
 TURNING = 2
 """Passes over the sums that transposing them costs: its shuffles take about as long."""
 
+SHORT = 10_000
+"""Cycles up to which one core does it alone."""
+
 LEAST_GAIN = 1.03
 """Of the time: blocks that gain less are not worth their code."""
 
@@ -112,11 +115,21 @@ load, an addition and a store of one vector, and what they wait for."""
 
 
 def cycles(shape: Contraction, decision: Decision, target: Target) -> float:
-    """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share."""
+    """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share. Where there
+    are fewer tiles than cores, the mean of one core's cycles and of those of all that wait."""
     total = count(shape, decision, target).weighted(SHARES)
     if decision.blocks is not None:
-        total *= LEAST_GAIN * unevenness(shape, decision.tile, decision.blocks, target)
+        return total * LEAST_GAIN * unevenness(shape, decision.tile, decision.blocks, target)
+    tiles = _tiles(shape, decision.tile)
+    if tiles < target.cores and total > SHORT:
+        total *= (1 + target.cores / tiles) / 2
     return total
+
+
+def _tiles(shape: Contraction, tile: Tile) -> int:
+    """Register tiles of all of the result, which threads share."""
+    assert shape.rows is not None and shape.columns is not None
+    return shape.around * shape.lines * -(-shape.rows // tile.rows) * -(-shape.columns // tile.columns)
 
 
 def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
