@@ -115,8 +115,8 @@ load, an addition and a store of one vector, and what they wait for."""
 
 
 def cycles(shape: Contraction, decision: Decision, target: Target) -> float:
-    """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share. Where tiles
-    are fewer than cores, the mean of one core's cycles and of those of all that wait."""
+    """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share. Where
+    tiles are fewer than cores, the mean of one core's cycles and of those of all that wait."""
     total = count(shape, decision, target).weighted(SHARES)
     if decision.blocks is not None:
         return total * LEAST_GAIN * unevenness(shape, decision.tile, decision.blocks, target)
