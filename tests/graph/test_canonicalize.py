@@ -10,6 +10,7 @@ import pytest
 from tests.graph.programs import find, ops, program, run, softmax, weights
 from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.fold import Fold
+from tilewright.graph.groups import GroupAxis
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.passes import PassContext
@@ -189,3 +190,32 @@ def test_sums_with_constants_round_as_written_if_strict_and_bounds_always_meet(n
     Canonicalize().run(module, PassContext(options=Options(numerics=numerics)))
     Fold().run(module, PassContext())
     assert [name for name in ops(module) if name != "full"] == left
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "own"),
+    [
+        ((0, 3), (0, 5), (5,)),
+        ((4, 0), (0, 7, 2), (1, 1)),
+        ((var("n", 1), 3 * var("n", 1)), (var("n", 1), 2 * (3 * var("n", 1) // 2)), (1,)),
+    ],
+    ids=["no elements", "no elements, other ranks", "sizes that only the model knows to be equal"],
+)
+def test_reshapes_whose_axes_do_not_pair_keep_their_constants(old, new, own):
+    """Runs of axes with equal sizes cannot be told apart there; whatever is done, it is legal."""
+    module = program(lambda x: ew.add(vw.reshape(x, shape=new), constant(np.ones(own, np.float32))), old)
+    run(module, Canonicalize())
+
+
+def test_a_long_chain_of_joined_branches_after_groups_takes_no_time():
+    """x * sigmoid(x), forty times: every way through it would be 2^40."""
+
+    def body(x):
+        y = ct.conv(x, constant(np.ones((32, 3, 3, 3), np.float32)), groups=4)
+        for _ in range(40):
+            y = ew.mul(y, ew.sigmoid(y))
+        return y
+
+    module = program(body, (1, 12, 9, 9))
+    GroupAxis().run(module, PassContext())
+    assert "conv" not in ops(module)

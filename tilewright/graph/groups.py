@@ -31,7 +31,6 @@ NEAR_PASSES, FAR_PASSES = 20, 64
 """Products of a lane in the time in which an element is written with padding, and cut out of the sums again: within the
 second-level cache, and beyond."""
 
-
 ROWS = 8
 """Filters of a group that tiles of all filters do not cross."""
 
@@ -77,10 +76,15 @@ def groups_as_an_axis(near: int, op: Op, b: Builder, ctx: RewriteContext) -> Rep
 
 def _becomes_blocks(value: Value) -> bool:
     """Whether the result, or elementwise work on it, is brought into blocks of channels."""
-    return any(
-        u.name == "block_channels" or (u.name in ELEMENTWISE and _becomes_blocks(u.result))
-        for u in value.users
-    )
+    waiting, seen = [value], {value}
+    while waiting:
+        for user in waiting.pop().users:
+            if user.name == "block_channels":
+                return True
+            if user.name in ELEMENTWISE and user.result not in seen:
+                seen.add(user.result)
+                waiting.append(user.result)
+    return False
 
 
 def _by_groups(x: Value, groups: int, *space: Sym) -> Value:

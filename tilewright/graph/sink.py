@@ -168,18 +168,20 @@ def _before_reshape(
     found: list[Sym] = []
     for before, after in _runs(old, new):
         mine, own = own[: len(after)], own[len(after) :]
-        if live_dims(mine) and mine != after:
+        if live_dims(mine) and (mine != after or product(before) != product(after)):
             return None
         found += before if live_dims(mine) else [sym(1)] * len(before)
     return tuple(found)
 
 
 def _runs(old: tuple[Sym, ...], new: tuple[Sym, ...]) -> list[tuple[tuple[Sym, ...], tuple[Sym, ...]]]:
-    """The axes of two shapes of equal size in the shortest runs that have equal sizes."""
+    """The axes of two shapes of equal size in the shortest runs that have equal sizes. What is left is one run where
+    sizes are not seen to be equal, or are 0 together only."""
     found = []
     while old or new:
         ends = ((i, j) for i in range(len(old) + 1) for j in range(len(new) + 1) if i + j > 0)
-        i, j = next((i, j) for i, j in ends if product(old[:i]) == product(new[:j]))
+        equal = ((i, j) for i, j in ends if product(old[:i]) == product(new[:j]))
+        i, j = next(equal, (len(old), len(new)))
         found.append((old[:i], new[:j]))
         old, new = old[i:], new[j:]
     return found

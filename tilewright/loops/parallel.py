@@ -88,4 +88,5 @@ def _reads_own(store: Access, load: Access) -> bool:
         and store.op.parent is load.op.parent
         and store.idx == load.idx
         and not store.unknown
+        and "guard" not in store.op.attrs
     )

@@ -30,9 +30,9 @@ def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
         distance = stride_in(load, loop_var(loop))
         if distance is None or not distance.is_const or not distance.value:
             continue
-        bytes = distance.value * buffer_type(load.operands[0]).dtype.bytes
-        if bytes > target.caches.l1d // 4:
-            s.declined.append(f"the next {bytes} bytes of rows are not asked for: they are too many")
+        size = distance.value * buffer_type(load.operands[0]).dtype.bytes
+        if size > target.caches.l1d // 4:
+            s.declined.append(f"the next {size} bytes of rows are not asked for: they are too many")
             continue
         try:
             s.prefetch(load, loop, nearest=True)

@@ -21,9 +21,9 @@ REUSES = 4
 LONGEST_STRIDE = 16
 LONGEST_RUN = 16  # steps of the depth between requests for memory
 LINE_BYTES = 64
-AHEAD_BYTES = (
-    4096  # of a panel that is read once: at 10 bytes in a nanosecond, some times the latency of memory
-)
+
+AHEAD_BYTES = 4096
+"""Of a panel that is read once: at 10 bytes in a nanosecond, some times the latency of memory."""
 
 
 def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
