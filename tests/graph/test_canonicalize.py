@@ -16,12 +16,14 @@ from tilewright.ir.core import Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
+from tilewright.ir.verify import verify_func
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops import view as vw
 from tilewright.ops.define import constant
 from tilewright.ops.source import full
+from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
 
 CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
@@ -204,7 +206,9 @@ def test_sums_with_constants_round_as_written_if_strict_and_bounds_always_meet(n
 def test_reshapes_whose_axes_do_not_pair_keep_their_constants(old, new, own):
     """Runs of axes with equal sizes cannot be told apart there; whatever is done, it is legal."""
     module = program(lambda x: ew.add(vw.reshape(x, shape=new), constant(np.ones(own, np.float32))), old)
-    run(module, Canonicalize())
+    Canonicalize().run(module, PassContext())
+    verify_func(module.main, graph_spec(module))
+    assert "add" in ops(module)
 
 
 def test_a_long_chain_of_joined_branches_after_groups_takes_no_time():
