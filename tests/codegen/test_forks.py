@@ -10,7 +10,11 @@ from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import buffer
-from tilewright.loops.spec import parallel_extent
+from tilewright.ir.verify import verify_func
+from tilewright.loops.alternate import alternate
+from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.nest import body_of, holds_parallel, kind_of, loop_var
+from tilewright.loops.spec import LOOPS_SPEC, parallel_extent
 from tilewright.ops.trace import Array, Trace
 from tilewright.target.named import NAMED
 
@@ -55,6 +59,51 @@ def test_threads_share_each_round_of_a_serial_loop(threads: int) -> None:
     assert error == 0
     assert compiled.forks and compiled.parallel is None
     np.testing.assert_array_equal(y, relaxed(x, 50))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rounds_that_take_turns_in_their_order_do_the_same(threads: int) -> None:
+    def run(turns: bool) -> np.ndarray:
+        func = kernel(
+            [buffer(dt.f32, [count]), buffer(dt.f32, [STEPS, count])], _relaxation, dims=[STEPS, count]
+        )
+        if turns:
+            (steps,) = [
+                o for o in func.body.ops if o.name == "for" and kind_of(o) == "serial" and holds_parallel(o)
+            ]
+            for loop in [o for o in body_of(steps).ops if o.name == "for"]:
+                alternate(func, loop, steps)
+            verify_func(func, LOOPS_SPEC)
+        y = np.zeros((51, WIDTH), np.float32)
+        x = np.random.default_rng(0).standard_normal(WIDTH).astype(np.float32)
+        run_kernel(func, [x, y], [51, WIDTH], threads=threads)
+        return y
+
+    np.testing.assert_array_equal(run(turns=True), run(turns=False))
+
+
+def test_every_other_round_runs_from_the_last_iteration() -> None:
+    """Each round reads what the iteration before it in time has left behind."""
+
+    def body(t: Trace, a: list[Array]) -> None:
+        with t.loop(4, "s") as s, t.loop(WIDTH, "i") as i:
+            a[1].store((s, i), a[0][0])
+            a[0].store((0,), a[0][0] + 1)
+
+    func = kernel([buffer(dt.i64, [1]), buffer(dt.i64, [4, WIDTH])], body)
+    (steps,) = [o for o in func.body.ops if o.name == "for"]
+    (loop,) = [o for o in body_of(steps).ops if o.name == "for"]
+    loop.attrs["alternate"] = loop_var(
+        steps
+    )  # not what the step of the schedule would allow: the order shows
+    x, y = np.zeros(1, np.int64), np.zeros((4, WIDTH), np.int64)
+    run_kernel(func, [x, y])
+    rounds = np.arange(4 * WIDTH).reshape(4, WIDTH)
+    rounds[1::2] = rounds[1::2, ::-1]
+    np.testing.assert_array_equal(y, rounds)
+    interpreted = [np.zeros(1, np.int64), np.zeros((4, WIDTH), np.int64)]
+    interpret(func, interpreted)
+    np.testing.assert_array_equal(interpreted[1], rounds)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -182,6 +182,9 @@ class Native:
         self.destroy = self._function("tw_pool_destroy", None, pointer)
         self.threads = self._function("tw_pool_threads", ctypes.c_int32, pointer)
         self.parallel = self._function("tw_parallel", None, pointer, pointer, pointer, i64)
+        self.ordered = self._function(
+            "tw_parallel_ordered", None, pointer, pointer, pointer, i64, ctypes.c_bool
+        )
         self.repeat = self._function("repeat", None, pointer, pointer, i64, i64)
 
     def _function(self, name: str, result: object, *arguments: object):
@@ -219,16 +222,32 @@ def pieces_of(listed: np.ndarray) -> list[list[int]]:
     return sorted(listed[1:].reshape(-1, 3)[: listed[0]].tolist())
 
 
+@pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 7, 16])
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 15, 16, 17, 1000, 2**62 + 3])
-def test_pieces_cover_the_range_once(native: Native, make_pool, threads: int, n: int) -> None:
+def test_pieces_cover_the_range_once(
+    native: Native, make_pool, threads: int, n: int, backwards: bool
+) -> None:
     listed = np.zeros(3001, np.int64)
-    native.parallel(make_pool(threads), native.address("list"), listed.ctypes.data, n)
+    native.ordered(make_pool(threads), native.address("list"), listed.ctypes.data, n, backwards)
     pieces = pieces_of(listed)
     assert pieces[0][0] == 0 and pieces[-1][1] == n
     assert [end for _, end, _ in pieces[:-1]] == [begin for begin, _, _ in pieces[1:]]
     assert {worker for _, _, worker in pieces} <= set(range(min(threads, n)))
     assert len(pieces) <= 40 * threads
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_share_is_given_out_from_its_start_or_its_end(native: Native, make_pool, backwards: bool) -> None:
+    listed = np.zeros(3003, np.int64)
+    listed[0] = 1000
+    native.ordered(make_pool(2), native.address("stuck"), listed.ctypes.data, 1000, backwards)
+    pieces = listed[3:].reshape(-1, 3)[: listed[2]].tolist()
+    for worker, share in ((0, range(500)), (1, range(500, 1000))):
+        first, upto = next((begin, end) for begin, end, by in pieces if by == worker and begin in share)
+        assert (upto - 1 == share[-1]) if backwards else (first == share[0])
+        own = [begin for begin, _, by in pieces if by == worker and begin in share]
+        assert own == sorted(own, reverse=backwards)
 
 
 def test_others_do_what_a_stuck_thread_leaves(native: Native, make_pool) -> None:

@@ -8,6 +8,7 @@ from tests.loops.kernel_texts import DOUBLE, HISTOGRAM, SUM, SYMBOLIC, TWO_STAGE
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
+from tilewright.loops.alternate import alternate
 from tilewright.loops.cache import cache, cache_write
 from tilewright.loops.cut import cut
 from tilewright.loops.fuse_at import fuse_at
@@ -27,6 +28,17 @@ RUNNING_SUM = """
 kernel @k(x: &f64[10], y: &f64[10]) dims() with {outputs=1} {
   for i in 0..10 {
     y[i] = x[i] + y[i - 1 if i >= 1 else 0]
+  }
+  return
+}
+"""
+
+TWO_AXES = """
+kernel @k(x: &f64[4, 8], y: &f64[4, 8]) dims() with {outputs=1} {
+  for i in 0..4 {
+    for j in 0..8 {
+      y[i, j] = x[i, j] + x[i, j]
+    }
   }
   return
 }
@@ -472,6 +484,22 @@ REFUSED = {
         lambda f: Packing(((4,),), (0,)),
         "packing order (0,) does not list each of the 2 pieces once",
     ),
+    "turns of iterations that depend on each other": (
+        SUM,
+        lambda f: alternate(f, find_loop(f, "k"), find_loop(f, "i")),
+        "alternate loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        "load at [i] and store at [i]",
+    ),
+    "turns of a loop that is not inside": (
+        SUM,
+        lambda f: alternate(f, find_loop(f, "i"), find_loop(f, "k")),
+        "alternate loop 'i' (0..3, serial): it is not in loop 'k' (0..10, serial)",
+    ),
+    "turns of lanes": (
+        TWO_AXES,
+        lambda f: alternate(f, vectorize(f, find_loop(f, "j")).inner, find_loop(f, "i")),
+        "alternate loop 'j' (0..8, vector): it is a vector loop",
+    ),
     "a loop that does not exist": (
         SUM,
         lambda f: find_loop(f, "z"),
@@ -488,6 +516,7 @@ TWO_STEPS = {
     "pack inside of lanes",
     "threads for overlapping rounds in a loop that overwrites",
     "threads for overlapping rounds beside another body",
+    "turns of lanes",
 }
 
 

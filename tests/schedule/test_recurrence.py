@@ -184,6 +184,23 @@ def test_tiles_that_threads_cannot_share_evenly_are_said() -> None:
     assert any("2 threads do not get equal shares of 17 tiles of units" in r for r in remarks)
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_weights_beyond_the_second_level_cache_are_read_there_and_back(name: str, cores: int) -> None:
+    def turns(hidden: int) -> list[bool]:
+        kernel, _ = unit_kernel(name, 1, hidden, f"zen3,cores={cores}")
+        verify_func(kernel, LOOPS_SPEC)
+        weights = kernel.args[1]
+        reading = [o for o in kernel.body.walk() if o.name == "load" and o.operands[0] is weights]
+        around = [o for load in reading for o in enclosing_loops(load)]
+        return [
+            o.attrs["alternate"] == loop_var(enclosing_loops(o)[-1]) for o in around if "alternate" in o.attrs
+        ]
+
+    assert turns(512) and all(turns(512))
+    assert not turns(64)
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_shared_steps_compute_what_their_definition_says(steps: int) -> None:
     hidden = 96

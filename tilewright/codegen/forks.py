@@ -30,14 +30,27 @@ def task_ir(symbol: str, buffers: int, numbers: int, *, sees_first: bool = False
     return "\n".join([head, "entry:", *lines, f"  call void @{symbol}({call})", "  ret void", "}", ""])
 
 
-def fork(text: Text, symbol: str, buffers: Sequence[str], numbers: Sequence[str], extent: str) -> None:
-    """Let the threads of %pool run the task of `symbol` over 0..`extent`, in a function that has %state, %scratch and
-    %stride (the bytes of scratch of a worker); returns when all of it is done."""
+def fork(
+    text: Text,
+    symbol: str,
+    buffers: Sequence[str],
+    numbers: Sequence[str],
+    extent: str,
+    backwards: str | None = None,
+) -> None:
+    """Let the threads of %pool run the task of `symbol` over 0..`extent`, each its share from the end where the flag
+    `backwards` is set, in a function that has %state, %scratch and %stride (the bytes of scratch of a worker); returns
+    when all of it is done."""
     words = [("ptr", "%state"), ("ptr", "%scratch"), ("i64", "%stride")]
     words += [("ptr", b) for b in buffers] + [("i64", n) for n in numbers]
     arguments = text.alloca(f"[{len(words)} x i64]", 64)
     for k, (kind, value) in enumerate(words):
         at = text.emit(f"getelementptr i64, ptr {arguments}, i64 {k}")
         text.line(f"store {kind} {value}, ptr {at}, align 8")
-    text.declarations["declare void @tw_parallel(ptr, ptr, ptr, i64)"] = None
-    text.line(f"call void @tw_parallel(ptr %pool, ptr @{symbol}.task, ptr {arguments}, i64 {extent})")
+    work = f"ptr %pool, ptr @{symbol}.task, ptr {arguments}, i64 {extent}"
+    if backwards is None:
+        text.declarations["declare void @tw_parallel(ptr, ptr, ptr, i64)"] = None
+        text.line(f"call void @tw_parallel({work})")
+    else:
+        text.declarations["declare void @tw_parallel_ordered(ptr, ptr, ptr, i64, i1)"] = None
+        text.line(f"call void @tw_parallel_ordered({work}, i1 {backwards})")

@@ -131,7 +131,8 @@ class _Kernel:
         self.parts += self._part(symbol, loop, around)
         numbers = [self.indices.uniform(v) for v in (*self._dims, *around)]
         buffers = [f"%b{k}" for k in range(len(self.func.args))]
-        fork(self.text, symbol, buffers, numbers, self.indices.uniform(loop.attrs["extent"]))
+        extent = self.indices.uniform(loop.attrs["extent"])
+        fork(self.text, symbol, buffers, numbers, extent, self._backwards(loop))
 
     def _part(self, symbol: str, loop: Op, around: Sequence[Sym]) -> list[str]:
         """The functions of a part: scratch memory from outside of the loop is the first worker's, whose kernel it is;
@@ -245,13 +246,30 @@ class _Kernel:
         hole = len(text.lines)
         text.lines.append("")
         with self.indices.scope(is_block=True):
-            self.indices.bind(op.attrs["var"], Wide(counter))
+            self.indices.bind(op.attrs["var"], Wide(self._in_turn(op, counter, first, end)))
             self._block(op.blocks[0])
         text.line(f"{following} = add nuw nsw i64 {counter}, 1")
         more = text.emit(f"icmp slt i64 {following}, {end}")
         text.lines[hole] = f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{text.block} ]"
         text.branch(more, body, done)
         text.start(done)
+
+    def _in_turn(self, op: Op, counter: str, first: str, end: str) -> str:
+        """The variable of a loop whose rounds so far are `counter` - `first`."""
+        backwards = self._backwards(op)
+        if backwards is None:
+            return counter
+        last = self.text.emit(f"add nsw i64 {first}, {end}")
+        left = self.text.emit(f"sub nsw i64 {last}, {counter}")
+        mirrored = self.text.emit(f"sub nsw i64 {left}, 1")
+        return self.text.emit(f"select i1 {backwards}, i64 {mirrored}, i64 {counter}")
+
+    def _backwards(self, op: Op) -> str | None:
+        """Whether an alternating loop runs from its last iteration now; None for other loops."""
+        if "alternate" not in op.attrs:
+            return None
+        turn = self.indices.uniform(op.attrs["alternate"])
+        return self.text.emit(f"trunc i64 {turn} to i1")
 
     def _vector_loop(self, op: Op, extent: int) -> None:
         for base, lanes in segments(extent):

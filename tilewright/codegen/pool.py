@@ -13,6 +13,8 @@ Functions for the runtime and for generated code:
   have the same `worker`, below the number of threads, but never two at once: scratch memory that is indexed by
   `worker` is not shared. Where the pieces begin and end differs from call to call. A null pool means one thread
   and one piece. `fn` must not call `tw_parallel` while it uses scratch memory.
+- `void tw_parallel_ordered(ptr pool, ptr fn, ptr args, i64 n, i1 backwards)`: the same; with `backwards` each
+  thread's share is given out from its end.
 
 How it works. Each worker has a mailbox on its own cache lines with one word of state:
 
@@ -61,12 +63,14 @@ def pool_ir(triple: str) -> str:
 # What different threads write lies 128 bytes apart: a line of Apple's cores, and the pair of 64-byte lines
 # that Intel's and AMD's prefetchers fetch together.
 _TYPES = """
-; fn, args, number of shares, least size of a piece, floating-point modes of the caller
-%tw_job = type { ptr, ptr, i64, i64, i64 }
+; fn, args, number of shares, least size of a piece, floating-point modes of the caller, whether shares are given out
+; from their ends
+%tw_job = type { ptr, ptr, i64, i64, i64, i64 }
 ; threads, (padding), spin_ns | busy | job
-%tw_pool = type { i32, i32, i64, [112 x i8], i32, [124 x i8], %tw_job, [88 x i8] }
-; state, index, pool, pthread_t, cpu | share: first element that is not given out, end
-%tw_mailbox = type { i32, i32, ptr, i64, i32, i32, i64, i64, [80 x i8] }
+%tw_pool = type { i32, i32, i64, [112 x i8], i32, [124 x i8], %tw_job, [80 x i8] }
+; state, index, pool, pthread_t, cpu | share: first element that is not given out (counted from the end where shares are
+; given out from there), end, begin
+%tw_mailbox = type { i32, i32, ptr, i64, i32, i32, i64, i64, i64, [72 x i8] }
 """
 
 _LIBC = """
@@ -103,10 +107,16 @@ entry:
   %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
   %next.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 6
   %end.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 7
+  %first.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 8
+  %backwards.at = getelementptr %tw_job, ptr %job, i64 0, i32 5
   %fn = load ptr, ptr %job
   %args = load ptr, ptr %args.at
   %least = load i64, ptr %least.at
   %end = load i64, ptr %end.at
+  %first = load i64, ptr %first.at
+  %both = add i64 %first, %end
+  %backwards.word = load i64, ptr %backwards.at
+  %backwards = icmp ne i64 %backwards.word, 0
   br label %look
 look:
   %next = load atomic i64, ptr %next.at monotonic, align 8
@@ -127,7 +137,11 @@ try:
   %mine = extractvalue { i64, i1 } %taken, 1
   br i1 %mine, label %run, label %take
 run:
-  call void %fn(ptr %args, i64 %begin, i64 %upto, i64 %worker)
+  %begin.back = sub i64 %both, %upto
+  %upto.back = sub i64 %both, %begin
+  %from = select i1 %backwards, i64 %begin.back, i64 %begin
+  %to = select i1 %backwards, i64 %upto.back, i64 %upto
+  call void %fn(ptr %args, i64 %from, i64 %to, i64 %worker)
   br label %look
 done:
   ret void
@@ -284,13 +298,15 @@ done:
 """
 
 _PARALLEL = f"""
-define internal void @tw_fill_job(ptr %pool, ptr %fn, ptr %args, i64 %n, i64 %shares) nounwind {{
+define internal void @tw_fill_job(ptr %pool, ptr %fn, ptr %args, i64 %n, i64 %shares, i1 %backwards) nounwind {{
 entry:
   %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
   %args.at = getelementptr %tw_job, ptr %job, i64 0, i32 1
   %shares.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
   %least.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
   %float.at = getelementptr %tw_job, ptr %job, i64 0, i32 4
+  %backwards.at = getelementptr %tw_job, ptr %job, i64 0, i32 5
+  %backwards.word = zext i1 %backwards to i64
   %size = udiv i64 %n, %shares
   %larger = urem i64 %n, %shares
   %part = udiv i64 %size, {PIECES}
@@ -301,6 +317,7 @@ entry:
   store i64 %shares, ptr %shares.at
   store i64 %least, ptr %least.at
   store i64 %float, ptr %float.at
+  store i64 %backwards.word, ptr %backwards.at
   br label %share
 share:
   %index = phi i64 [ 0, %entry ], [ %index.next, %share ]
@@ -308,12 +325,14 @@ share:
   %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
   %next.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 6
   %end.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 7
+  %first.at = getelementptr %tw_mailbox, ptr %mailbox, i64 0, i32 8
   %is.larger = icmp ult i64 %index, %larger
   %one = zext i1 %is.larger to i64
   %count = add i64 %size, %one
   %end = add i64 %begin, %count
   store i64 %begin, ptr %next.at
   store i64 %end, ptr %end.at
+  store i64 %begin, ptr %first.at
   %index.next = add i64 %index, 1
   %more = icmp ult i64 %index.next, %shares
   br i1 %more, label %share, label %done
@@ -322,6 +341,11 @@ done:
 }}
 
 define void @tw_parallel(ptr %pool, ptr %fn, ptr %args, i64 %n) nounwind {{
+  call void @tw_parallel_ordered(ptr %pool, ptr %fn, ptr %args, i64 %n, i1 false)
+  ret void
+}}
+
+define void @tw_parallel_ordered(ptr %pool, ptr %fn, ptr %args, i64 %n, i1 %backwards) nounwind {{
 entry:
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %sized, label %done
@@ -345,7 +369,7 @@ lock:
   %free = extractvalue {{ i32, i1 }} %locked, 1
   br i1 %free, label %fork, label %alone
 fork:
-  call void @tw_fill_job(ptr %pool, ptr %fn, ptr %args, i64 %n, i64 %shares)
+  call void @tw_fill_job(ptr %pool, ptr %fn, ptr %args, i64 %n, i64 %shares, i1 %backwards)
   call void @tw_fork(ptr %pool, i64 %shares)
   call void @tw_work(ptr %pool, i64 0)
   call void @tw_join(ptr %pool, i64 %shares)

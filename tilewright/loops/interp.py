@@ -167,7 +167,10 @@ class _Run:
             if self._speculate(op.blocks[0], name, extent):
                 return
             self.serial.add(op)
-        for i in reversed(range(extent)) if kind == "parallel" and self.backwards else range(extent):
+        turned = kind == "parallel" and self.backwards
+        if "alternate" in op.attrs:
+            turned ^= bool(self._index(op.attrs["alternate"]) % 2)
+        for i in reversed(range(extent)) if turned else range(extent):
             self.env[name] = i
             self._block(op.blocks[0])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, logical_and, logical_not, select
+from tilewright.ir.sym import ZERO, Sym, logical_and, logical_not, select
 from tilewright.ir.types import BufferType, ScalarType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
 from tilewright.loops.nest import (
@@ -55,12 +55,16 @@ def _scalar(value: Value) -> ScalarType | None:
 
 
 def _for_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("var", "extent", "kind"), ("overlap",)) or _shape(op, 0, 0, 1)
+    wrong = _attributes(op, ("var", "extent", "kind"), ("overlap", "alternate")) or _shape(op, 0, 0, 1)
     if wrong:
         return wrong
     if op.attrs.get("overlap", True) is not True:
         return f"'overlap' is true where it is given, not {op.attrs['overlap']!r}"
-    extent, kind = op.attrs["extent"], op.attrs["kind"]
+    extent, kind, turn = op.attrs["extent"], op.attrs["kind"], op.attrs.get("alternate", ZERO)
+    if not isinstance(turn, Sym):
+        return f"'alternate' is an expression, not {turn!r}"
+    if "alternate" in op.attrs and kind not in ("serial", "parallel"):
+        return f"a loop of kind {kind} has no order to alternate"
     if not isinstance(extent, Sym):
         return f"the extent is an expression, not {extent!r}"
     if kind not in LOOP_KINDS:

@@ -20,5 +20,6 @@ def unroll(func: Func, loop: Op) -> Op:
         refuse("unroll", loop, f"it is a {kind_of(loop)} loop already")
     if holds_parallel(loop):
         refuse("unroll", loop, "threads share a loop in it")
+    loop.attrs.pop("alternate", None)
     loop.attrs["kind"] = "unroll"
     return loop

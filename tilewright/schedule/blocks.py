@@ -83,10 +83,12 @@ def count(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
 
 def unevenness(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The greatest share of the blocks that a core gets, in that of the mean."""
-    if target.cores == 1:
-        return 1.0
-    rounds = count(shape, tile, blocks)
-    return -(-rounds // target.cores) * target.cores / rounds
+    return share_of_greatest(count(shape, tile, blocks), target.cores)
+
+
+def share_of_greatest(rounds: int, cores: int) -> float:
+    """What the core with most of so many equal rounds gets, in the mean of all cores."""
+    return -(-rounds // cores) * cores / max(1, rounds)
 
 
 def _parts(extent: int, target: Target) -> list[int]:

@@ -10,9 +10,9 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.nest import buffer_type, enclosing_loops, extent_of, kind_of, loop_var
 from tilewright.loops.packing import Packing, identity_packing
-from tilewright.schedule.access import loads_in, stride_in, variables
+from tilewright.schedule.access import elements_read, loads_in, stride_in, variables
 from tilewright.schedule.packing import packing_for
-from tilewright.schedule.roles import element_bytes
+from tilewright.schedule.roles import bytes_of, element_bytes
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -149,7 +149,7 @@ def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Ta
     for load in loads:
         operand = load.operands[0]
         moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
-        if not moving or operand in asked or _bytes_of(operand) <= target.caches.l2 // 2:
+        if not moving or operand in asked or bytes_of(operand) <= target.caches.l2 // 2:
             continue
         depth = [o for o in enclosing_loops(load) if kind_of(o) == "serial"][-1]
         try:
@@ -165,11 +165,16 @@ def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Ta
 
 def _ask_for_later_steps(s: Schedule, load: Op, depth: Op) -> None:
     """In the steps of `depth`, ask for what is read AHEAD_BYTES further on. ScheduleError where they read less than a
-    line each, which would be asked for several times, or no elements a constant distance apart."""
+    line each, which would be asked for several times, or no elements a constant distance apart; and in streams, for
+    which the hardware's guesses do."""
     step = stride_in(load, loop_var(depth))
     size = step.value * element_bytes(load.operands[0]) if step is not None and step.is_const else 0
     if size < LINE_BYTES:
         raise ScheduleError("a step of the sum reads less than a cache line")
+    around = enclosing_loops(load)
+    read = elements_read(load, around[around.index(depth) + 1 :]) or 0
+    if read * element_bytes(load.operands[0]) > size:
+        raise ScheduleError("a step of the sum reads several streams")
     s.prefetch(load, depth, ahead=-(-AHEAD_BYTES // size))
 
 
@@ -186,9 +191,3 @@ def _is_read_again(load: Op, loop: Op, kind: str) -> bool:
     around = enclosing_loops(load)
     within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == kind and extent_of(o) != 1]
     return any(stride_in(load, loop_var(o)) == 0 for o in within)
-
-
-def _bytes_of(operand: Value) -> int:
-    """Of a buffer of known size."""
-    type = buffer_type(operand)
-    return int(product(type.shape).value) * type.dtype.bytes

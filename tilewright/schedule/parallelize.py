@@ -8,6 +8,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.nest import body_of, extent_of, is_loop, kind_of
+from tilewright.schedule.blocks import share_of_greatest
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -45,7 +46,11 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
     except ScheduleError as e:
         s.declined.append(f"not shared by more threads: {e}")
     rounds = extent_of(outer)
-    if rounds.is_const and kind_of(outer) == "parallel" and unevenness(rounds.value, target.cores) > UNEVEN:
+    if (
+        rounds.is_const
+        and kind_of(outer) == "parallel"
+        and share_of_greatest(rounds.value, target.cores) > UNEVEN
+    ):
         s.declined.append(f"{target.cores} threads do not get equal shares of {rounds.value} rounds")
 
 
@@ -68,11 +73,6 @@ def _has_rounds(loop: Op, wanted: int, assumed: Callable[[Sym], Sym]) -> bool:
     a flat one costs every round a division."""
     rounds = assumed(extent_of(loop))
     return rounds.is_const and rounds.value >= wanted
-
-
-def unevenness(rounds: int, threads: int) -> float:
-    """The greatest number of rounds that a thread runs, in parts of the mean."""
-    return -(-rounds // threads) * threads / max(1, rounds)
 
 
 def _only_loop(loop: Op) -> Op | None:

@@ -7,7 +7,8 @@ they are read.
 becomes a loop over tiles of units `j`. All sums of a tile (entries x gates x vectors of units) stay in registers while
 `k` runs; the weights lie in the order in which they are read, those of all gates of a tile's units together.
 
-Threads share the groups of batch entries or, where a step is long enough, the tiles of each step.
+Threads share the groups of batch entries or, where a step is long enough, the tiles of each step. Steps read weights
+that no cache of a core holds there and back, in turns.
 """
 
 from __future__ import annotations
@@ -21,10 +22,20 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.deps import accumulation_of
 from tilewright.loops.lower import Lowered
-from tilewright.loops.nest import block_of, body_of, buffer_type, extent_of, is_loop, kind_of
+from tilewright.loops.nest import (
+    block_of,
+    body_of,
+    buffer_type,
+    enclosing_loops,
+    extent_of,
+    is_loop,
+    kind_of,
+)
 from tilewright.loops.packing import Packing
 from tilewright.loops.vectorize import MAX_LANES
-from tilewright.schedule.parallelize import UNEVEN, unevenness
+from tilewright.schedule.blocks import share_of_greatest
+from tilewright.schedule.parallelize import UNEVEN
+from tilewright.schedule.roles import bytes_of
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.vectors import innermost_loops, vectorize_inner
 from tilewright.target.target import Target
@@ -78,6 +89,7 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
     else:
         s.declined.append(f"steps not shared by more threads: {reason}")
     s.simplify()
+    _alternate(s, tiles, sum(bytes_of(weights) for weights in widths), target)
     for loop in innermost_loops(s):
         vectorize_inner(s, loop, target)
     s.simplify()
@@ -91,7 +103,7 @@ def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str | 
         return f"{mean} multiplications at a time are too few for {threads} threads to wait for each other"
     for loop in [o for o in s.func.body.ops if is_loop(o) and kind_of(o) == "parallel"]:
         groups = extent_of(loop)
-        if groups.is_const and groups.value > 1 and unevenness(groups.value, threads) <= UNEVEN:
+        if groups.is_const and groups.value > 1 and share_of_greatest(groups.value, threads) <= UNEVEN:
             return f"they get equal shares of {groups} groups of entries"
     return None
 
@@ -104,8 +116,24 @@ def _share_steps(s: Schedule, tiles: list[Op], target: Target) -> None:
     for loop in tiles:
         s.parallel(loop)
         rounds = extent_of(loop).value
-        if unevenness(rounds, threads) > UNEVEN:
+        if share_of_greatest(rounds, threads) > UNEVEN:
             s.declined.append(f"{threads} threads do not get equal shares of {rounds} tiles of units")
+
+
+def _alternate(s: Schedule, tiles: list[Op], weights: int, target: Target) -> None:
+    """Read the weights of a step in the order opposite to that of the step before: as much of them as the second-level
+    cache holds is still there. In one order all of them would push one another out. What fits needs no order."""
+    if weights <= target.caches.l2 // 2:
+        return
+    for loop in tiles:
+        steps = (
+            [o for o in enclosing_loops(loop) if kind_of(o) == "serial"] if loop.parent is not None else []
+        )
+        try:
+            if steps:
+                s.alternate(loop, steps[-1])
+        except ScheduleError as error:
+            s.declined.append(f"weights read in one order: {error}")
 
 
 def _products(s: Schedule) -> Iterator[_Product]:

@@ -9,6 +9,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym
+from tilewright.ir.types import product
 from tilewright.loops.fission import Fission
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import body_of, buffer_type, extent_of, loop_var
@@ -127,6 +128,11 @@ def turned_roles(
 
 def element_bytes(buffer: Value) -> int:
     return buffer_type(buffer).dtype.bytes
+
+
+def bytes_of(buffer: Value) -> int:
+    """Of a buffer of known size."""
+    return int(product(buffer_type(buffer).shape).value) * element_bytes(buffer)
 
 
 def operands_moving(stage: Stage, axis: int | None) -> set[Op]:

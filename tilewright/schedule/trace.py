@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
+from tilewright.loops.alternate import alternate
 from tilewright.loops.cache import Cached, cache, cache_write
 from tilewright.loops.clamp import clamp
 from tilewright.loops.compute_in import compute_in
@@ -141,6 +142,9 @@ class Schedule:
 
     def clamp(self, loop: Op) -> Op:
         return self._do(clamp, loop)
+
+    def alternate(self, loop: Op, around: Op) -> Op:
+        return self._do(alternate, loop, around)
 
     def unroll(self, loop: Op) -> Op:
         return self._do(unroll, loop)
