@@ -64,6 +64,8 @@ CONTRACTIONS = {
     "matmul": matmul(128, 768, 768),
     "matmul of odd sizes": matmul(101, 333, 77),
     "matrix-vector": matmul(1, 768, 768),
+    "matrix-vector in many streams": matmul(1, 768, 6144),
+    "two rows": matmul(2, 768, 3072),
     "conv 1x1": conv(64, 256, 28, 1),
     "conv 3x3": conv(64, 64, 28, 3),
     "conv 3x3 of stride 2": conv(64, 64, 28, 3, stride=2),

@@ -39,6 +39,7 @@ from tilewright.schedule.roles import (
     separate_sums,
     turned_roles,
 )
+from tilewright.schedule.streams import cut_in_streams, order_of_streams
 from tilewright.schedule.tiles import Tile
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.widen import mark, weights_apart, widen
@@ -134,8 +135,11 @@ def tile_contraction(
     updates = [n.nests[1] for n in summed]
     step = updates[0].outer[-1] if one_tile else None
     widening = [widen(s, w, parts[0].around, step, tile.lanes) for w in weights]
+    once = len(parts) == 1 and group is None and not weights and _is_read_once(roles, tile)
+    stream = cut_in_streams(s, updates[0].tile, tile, shape.element) if once else None
+    packed = [[*order_of_streams(u.outer, u.tile, stream), *u.group] for u in updates]
+    pack_constants(s, [*packed, *widening])
     summing = [[*update.outer, *update.tile] for update in updates]
-    pack_constants(s, [*([*loops, *u.group] for loops, u in zip(summing, updates, strict=True)), *widening])
     depth = [o for o in updates[0].outer if o not in parts[0].around and extent_of(o) != 1]
     if group is None:
         pack_columns(s, summing, depth, shared, row_tile)
@@ -159,6 +163,11 @@ def _is_one_tile(roles: Roles, tile: Tile) -> bool:
     """Whether all rows are one register tile."""
     most = 1 if roles.row is None else extent_of(roles.row).bounds[1]
     return most is not None and most <= tile.rows
+
+
+def _is_read_once(roles: Roles, tile: Tile) -> bool:
+    """Whether columns are read for one register tile of rows alone."""
+    return _is_one_tile(roles, tile) and all(extent_of(o) == 1 for o in roles.outer)
 
 
 @dataclass(eq=False)

@@ -14,13 +14,15 @@ from functools import lru_cache
 from itertools import takewhile
 from math import gcd
 
-from tilewright.schedule.blocks import Blocks, candidate_blocks, may_be_cut, unevenness
+from tilewright.schedule.blocks import Blocks, candidate_blocks, may_be_cut, share_of_greatest, unevenness
 from tilewright.schedule.tiles import (
+    MOST_ROWS_OF_STREAMS,
     Contraction,
     Tile,
     candidate_tiles,
     cycles_per_step,
     registers_per_vector,
+    streams_of,
 )
 from tilewright.target.target import Target
 
@@ -54,6 +56,9 @@ LEAST_GAIN = 1.03
 
 # Where loops do not fit a cache entirely: shares of the caches that hold what was read last.
 L1_SHARE, L2_SHARE = 1.0, 0.65
+
+ONE_STREAM = 1.07
+"""Of the time of memory, what columns take in one run of addresses that few rows read, beside several streams."""
 
 LONG_PANEL = 1 / 8
 """Of the second-level cache: while a longer panel is used, the next one is not brought there in time, or not kept."""
@@ -116,14 +121,21 @@ load, an addition and a store of one vector, and what they wait for."""
 
 def cycles(shape: Contraction, decision: Decision, target: Target) -> float:
     """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share. Where
-    tiles are fewer than cores, the mean of one core's cycles and of those of all that wait."""
+    tiles are fewer than cores, or columns that are read once not the same for all, the mean of one core's cycles and of
+    those of all that wait."""
     total = count(shape, decision, target).weighted(SHARES)
     if decision.blocks is not None:
         return total * LEAST_GAIN * unevenness(shape, decision.tile, decision.blocks, target)
     tiles = _tiles(shape, decision.tile)
-    if tiles < target.cores and total > SHORT:
-        total *= (1 + target.cores / tiles) / 2
+    if total > SHORT and (tiles < target.cores or _reads_once(shape, decision.tile)):
+        total *= (1 + share_of_greatest(tiles, target.cores)) / 2
     return total
+
+
+def _reads_once(shape: Contraction, tile: Tile) -> bool:
+    """Whether all columns are read for one tile of rows alone."""
+    assert shape.rows is not None
+    return shape.around * shape.lines == 1 and shape.rows <= tile.rows
 
 
 def _tiles(shape: Contraction, tile: Tile) -> int:
@@ -159,6 +171,8 @@ def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
         kept = shape.around * shape.lines * rows * column_tiles * tile.columns * tile.lanes * element
         from_l3 += max(0.0, far[2] - kept)
     memory = all_columns / speed.memory if shape.packed else 0.0
+    if _reads_once(shape, tile) and tile.rows <= MOST_ROWS_OF_STREAMS and streams_of(tile, element) == 1:
+        memory *= ONE_STREAM
     return Counts(
         multiply=loops.multiply,
         load=loops.loads / target.pipes.loads,

@@ -65,6 +65,21 @@ def registers_per_vector(lanes: int, element: int, target: Target) -> int:
     return max(1, 8 * lanes * element // target.vector_bits)
 
 
+STREAM_BYTES = 128
+"""That a step reads of a stream at least: streams of single cache lines are slower than one, as lines come in pairs."""
+
+MOST_ROWS_OF_STREAMS = 2
+"""More rows multiply for so long that one stream whose lines are asked for ahead does better."""
+
+
+def streams_of(tile: Tile, element: int) -> int:
+    """Streams of equal width that the columns of a tile are cut into when they are read once."""
+    if tile.rows > MOST_ROWS_OF_STREAMS:
+        return 1
+    whole = (d for d in range(2, tile.columns + 1) if tile.columns % d == 0)
+    return max((d for d in whole if tile.columns // d * tile.lanes * element >= STREAM_BYTES), default=1)
+
+
 def registers_used(tile: Tile, element: int, target: Target) -> int:
     """Accumulators, one row of column vectors, and a broadcast element where it needs a register: with AVX-512 an FMA
     reads it from memory, unless several columns share it."""
@@ -117,8 +132,10 @@ def candidate_tiles(shape: Contraction, target: Target) -> list[Tile]:
 def _rows_of_tiles(shape: Contraction, columns: int, target: Target) -> set[int]:
     """As many rows as registers hold, and as many as make equal tiles, or one more of these."""
     assert shape.rows is not None
-    least = registers_used(Tile(1, columns, shape.lanes), shape.element, target)
     row = columns * registers_per_vector(shape.lanes, shape.element, target)
+    if shape.rows == 1:  # each column is used once, read from memory by the FMA
+        return {1} if row + 2 <= target.vector_registers else set()
+    least = registers_used(Tile(1, columns, shape.lanes), shape.element, target)
     most = min(MOST_ROWS, shape.rows, (target.vector_registers - least) // row + 1)
     if most < 1:
         return set()
