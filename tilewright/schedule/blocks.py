@@ -9,7 +9,7 @@ from math import isqrt
 from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.target.target import Target
 
-L2_SHARE = 0.7
+L2_SHARE = 0.635
 """Of the second-level cache that a block may fill: pages lie anywhere in memory, so that some of its sets are taken
 before others."""
 
