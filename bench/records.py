@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ class Record:
     machine: Mapping[str, Any] = field(default_factory=dict)
 
 
+# of an absolute path, which stands at the start, after a space or after a mark: all but its last part
+_FOLDERS = re.compile(r"(?<![\w.~/])/(?:[^\s/:'\"]+/)+")
+
+
 def times(standing: Standing) -> dict[str, Any]:
     """The fields of a record that come from turns."""
     seconds = [s for turn in standing.turns for s in turn.seconds]
@@ -75,10 +80,11 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def write(record: Record, path: Path) -> None:
-    """Append a line."""
+    """Append a line. Results are published: a failure's message keeps the names of files, not their folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    published = replace(record, failure=_FOLDERS.sub("", record.failure))
     with path.open("a") as file:
-        file.write(json.dumps(asdict(record)) + "\n")
+        file.write(json.dumps(asdict(published)) + "\n")
 
 
 def read(paths: Iterable[Path]) -> list[Record]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import compile as compile_time
-from bench import ratios, roofline, table
+from bench import ratios, records, roofline, table
 from bench.commands.told import told_of_ratios
 from bench.meters import Level, block_sizes
 from bench.records import Record
@@ -103,6 +103,14 @@ def test_the_page_tells_where_the_time_of_compiling_goes(tmp_path: Path) -> None
     )
     assert "| m | 9 | 8 | 7 | 1 | 2 | 3 | 4 | 5 | 6 | 21 | 10 |" in made
     assert compile_time.read(tmp_path / "none.json") == []
+
+
+def test_published_failures_name_files_without_their_folders(tmp_path: Path) -> None:
+    said = "importer gave 1: at /home/me/cache/model.mlir:193:12: 'a/b' and 1/2 in (/opt/x/lib.so)"
+    path = tmp_path / "results" / "new.jsonl"
+    records.write(Record("networks", "m", 1, "iree", failure=said), path)
+    (found,) = records.read([path])
+    assert found.failure == "importer gave 1: at model.mlir:193:12: 'a/b' and 1/2 in (lib.so)"
 
 
 def test_tables_without_results() -> None:
