@@ -21,16 +21,13 @@ from tilewright.runtime.inputs import Shape, as_array, check_shapes, numpy_dtype
 from tilewright.runtime.loader import NativeCode
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
+from tilewright.runtime.results import Results
 from tilewright.runtime.threads import ThreadPool, check_threads
 
 
 def load(path: str | Path, threads: int | None = None, *, check_weights: bool = True) -> Model:
     """Load a compiled model from a file; see `Artifact.load` and `Model`."""
     return Model(Artifact.load(path, check_weights=check_weights), threads)
-
-
-# names without a dot are found faster, and this is called for each output of each call
-_empty = np.empty
 
 
 class _Context:
@@ -46,7 +43,7 @@ class _Context:
         self.arena = Arena("intermediate tensors")
         self.scratch = Arena("scratch memory of the threads")
         self.planned: tuple[Shape, ...] | None = None
-        self.results: list[tuple[Shape, np.dtype]] = []
+        self.results = Results()
         plan = artifact.static_plan
         values = plan.dims if plan else ()
         self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
@@ -84,8 +81,9 @@ class Model:
 
         An input is an array of the right dtype, used in place when C-contiguous (also anything with
         `__dlpack__` or `__array__`), or a Python number or list. The outputs are new arrays, or those of
-        `out`: C-contiguous, of the right dtype and shape, apart from the inputs. InputError says what does
-        not fit, ExecutionError what went wrong while running.
+        `out`: C-contiguous, of the right dtype and shape, apart from the inputs. The memory of a new array serves
+        a later call as soon as the array and all its views are gone. InputError says what does not fit,
+        ExecutionError what went wrong while running.
         """
         if named or len(args) != len(self.inputs):
             args = place_named(self.inputs, args, named)
@@ -153,7 +151,7 @@ class Model:
         plan = self.artifact.static_plan
         if plan is not None:
             context.planned = tuple(_fixed(info) for info in self.inputs)
-            context.results = self._typed([_fixed(info) for info in self.outputs])
+            context.results.plan(self._typed([_fixed(info) for info in self.outputs]))
             self._reserve(context, plan.arena, plan.scratch)
         return context
 
@@ -173,8 +171,8 @@ class Model:
             self._plan(context, shapes)
         if out is None:
             try:
-                results = [_empty(shape, dtype) for shape, dtype in context.results]
-            except (MemoryError, ValueError) as error:
+                results = context.results.make()
+            except (MemoryError, ValueError, OverflowError) as error:
                 raise self._no_memory(context) from error
         else:
             results = self._check_out(context, out, arrays)
@@ -204,7 +202,7 @@ class Model:
         code = plan(context.in_shapes, context.in_data, context.dims, context.out_shapes, context.sizes)
         if code:
             raise self._failure(code, shapes)
-        context.results = self._typed(self._output_shapes(context))
+        context.results.plan(self._typed(self._output_shapes(context)))
         self._reserve(context, *context.sizes)
         context.planned = shapes
 
@@ -236,7 +234,7 @@ class Model:
     ) -> list[np.ndarray]:
         if isinstance(out, np.ndarray) or len(out) != len(self.outputs):
             raise InputError(f"out must be a tuple of {len(self.outputs)} arrays")
-        for given, (shape, dtype), info in zip(out, context.results, self.outputs, strict=True):
+        for given, (shape, dtype), info in zip(out, context.results.shapes, self.outputs, strict=True):
             fits = isinstance(given, np.ndarray) and given.dtype == dtype and given.shape == shape
             if not fits or not given.flags.carray:
                 raise InputError(
@@ -255,7 +253,7 @@ class Model:
         shape, dtype, name = max(
             (
                 (shape, dtype, info.name)
-                for (shape, dtype), info in zip(context.results, self.outputs, strict=True)
+                for (shape, dtype), info in zip(context.results.shapes, self.outputs, strict=True)
             ),
             key=lambda result: math.prod(result[0]) * result[1].itemsize,
         )
