@@ -74,7 +74,10 @@ def machine(l2: int, cores: int = 2) -> Target:
 def test_candidates_fit_the_cache_and_the_first_give_every_core_the_same_work(cores: int) -> None:
     for l2 in (256 << 10, 512 << 10, 1 << 20, 2 << 20):
         found = candidate_blocks(LARGE, TILE, machine(l2, cores), 2)
-        assert found and all(footprint(LARGE, TILE, b) <= l2 and LARGE.depth % b.depth == 0 for b in found)
+        assert found and all(
+            footprint(LARGE, TILE, b.rows, b.columns, b.depth) <= l2 and LARGE.depth % b.depth == 0
+            for b in found
+        )
         rounds = -(-LARGE.rows // found[0].rows) * -(-32 // found[0].columns)
         assert -(-rounds // cores) * cores <= 1.2 * rounds
 
@@ -83,13 +86,15 @@ def test_candidates_fit_the_cache_and_the_first_give_every_core_the_same_work(co
 def test_the_longest_products_have_blocks_that_fit_too(l2: int) -> None:
     shape = replace(LARGE, rows=8192, columns=512, depth=8192, outer_depth=8192)
     found = candidate_blocks(shape, TILE, machine(l2, 1), 2)
-    assert found and all(footprint(shape, TILE, b) <= l2 for b in found)
+    assert found and all(footprint(shape, TILE, b.rows, b.columns, b.depth) <= l2 for b in found)
 
 
 def test_footprint_counts_rows_sums_and_two_panels() -> None:
     # 26 rows of 64 and of 2*32 sums, panels of 64*32
     blocks = Blocks(rows=26, columns=2, depth=64)
-    assert footprint(LARGE, TILE, blocks) == 4 * (26 * 64 + 26 * 64 + 2 * 64 * 32)
+    assert footprint(LARGE, TILE, blocks.rows, blocks.columns, blocks.depth) == 4 * (
+        26 * 64 + 26 * 64 + 2 * 64 * 32
+    )
 
 
 def test_rows_are_copied_in_runs_that_divide_a_piece() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from math import isqrt
 
@@ -51,10 +52,11 @@ def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) 
     whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths if r >= least]
     whole = [b for b in whole if count(shape, tile, b) > 1]
     whole.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
+    room = L2_SHARE * target.caches.l2
     found: list[Blocks] = []
     for depth in _pieces(shape):
-        cut = (Blocks(b.rows, b.columns, depth) for b in whole)
-        found += islice((b for b in cut if footprint(shape, tile, b) <= L2_SHARE * target.caches.l2), most)
+        fitting = (b for b in whole if footprint(shape, tile, b.rows, b.columns, depth) <= room)
+        found += [Blocks(b.rows, b.columns, depth) for b in islice(fitting, most)]
     return found
 
 
@@ -65,13 +67,12 @@ def may_be_cut(shape: Contraction, tile: Tile) -> bool:
     return shape.rows * shape.lines >= 2 * tile.rows and shape.columns >= 2 * tile.columns
 
 
-def footprint(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
-    """Bytes of a block's rows and sums, and of two panels of columns."""
+def footprint(shape: Contraction, tile: Tile, rows: int, columns: int, depth: int) -> int:
+    """Bytes of the rows and sums of a block of so many rows, column tiles and outer steps, and of two panels."""
     assert shape.depth is not None
     width = tile.columns * tile.lanes
-    depth = blocks.depth * (shape.depth // shape.outer_depth)
-    rows, sums = int(blocks.rows * depth / shape.windows), blocks.rows * blocks.columns * width
-    return shape.element * (rows + sums + 2 * depth * width)
+    steps = depth * (shape.depth // shape.outer_depth)
+    return shape.element * (int(rows * steps / shape.windows) + rows * columns * width + 2 * steps * width)
 
 
 def count(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
@@ -107,7 +108,8 @@ def _pieces(shape: Contraction) -> list[int]:
     return sorted({max((d for d in whole if d * steps <= most), default=whole[0]) for most in LONGEST_SUMS})
 
 
-def _divisors(n: int) -> list[int]:
+@lru_cache(maxsize=256)
+def _divisors(n: int) -> tuple[int, ...]:
     """In ascending order."""
     small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
+    return tuple(sorted({*small, *(n // d for d in small)}))
