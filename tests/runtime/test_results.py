@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -17,15 +18,24 @@ from tilewright.runtime.results import LEAST_BYTES, Results
 F32 = np.dtype(np.float32)
 
 
-def results(*sizes: int) -> Results:
-    made = Results()
-    made.plan([((size,), F32) for size in sizes])
-    return made
+class Outputs(Results):
+    """Of so many f32 each, with a place for their addresses."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.plan([((size,), F32) for size in sizes])
+
+    def arrays(self) -> list[np.ndarray]:
+        addresses = (ctypes.c_void_p * len(self.shapes))()
+        made = self.make(addresses)
+        for array, address in zip(made, addresses, strict=True):
+            assert array.ctypes.data == address or not array.size
+        return made
 
 
 @pytest.mark.parametrize("size", [LEAST_BYTES // 4, 5000, 1 << 20, 3 << 20])
 def test_arrays_are_aligned_and_whole(size: int) -> None:
-    (array,) = results(size).make()
+    (array,) = Outputs(size).arrays()
     assert array.ctypes.data % 64 == 0
     assert array.shape == (size,) and array.dtype == F32 and array.flags.carray
     array[:] = 1  # the memory is there
@@ -33,10 +43,21 @@ def test_arrays_are_aligned_and_whole(size: int) -> None:
 
 
 def test_memory_serves_again_when_the_array_is_gone() -> None:
-    made = results(5000, 6000)
-    addresses = [array.ctypes.data for array in made.make()]
+    made = Outputs(5000, 6000)
+    addresses = [array.ctypes.data for array in made.arrays()]
     assert addresses[0] != addresses[1]
-    assert [array.ctypes.data for array in made.make()] == addresses
+    assert [array.ctypes.data for array in made.arrays()] == addresses
+
+
+def test_a_loop_that_holds_the_last_result_needs_two_blocks() -> None:
+    made = Outputs(5000)
+    seen, last = set(), None
+    for _ in range(6):
+        last = made.arrays()
+        seen.add(last[0].ctypes.data)
+    assert len(seen) == 2
+    del last
+    assert made.arrays()[0].ctypes.data in seen
 
 
 class Watched(np.ndarray):
@@ -60,8 +81,8 @@ HOLDERS: dict[str, Callable[[np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_memory_that_somebody_can_see_is_left_alone(holder: str) -> None:
-    made = results(5000)
-    (array,) = made.make()
+    made = Outputs(5000)
+    (array,) = made.arrays()
     array[:] = np.arange(5000)
     held = HOLDERS[holder](array)
     before = np.array(held)
@@ -69,7 +90,7 @@ def test_memory_that_somebody_can_see_is_left_alone(holder: str) -> None:
     del array
     gc.collect()
     for _ in range(3):
-        (other,) = made.make()
+        (other,) = made.arrays()
         assert other.ctypes.data != first
         other[:] = -1
         del other
@@ -77,24 +98,24 @@ def test_memory_that_somebody_can_see_is_left_alone(holder: str) -> None:
 
 
 def test_an_output_holds_no_block_of_more_than_twice_its_size() -> None:
-    made = results(100_000)
-    large = made.make()[0].ctypes.data
+    made = Outputs(100_000)
+    large = made.arrays()[0].ctypes.data
     made.plan([((60_000,), F32)])
-    assert made.make()[0].ctypes.data == large
+    assert made.arrays()[0].ctypes.data == large
     made.plan([((40_000,), F32)])
-    (small,) = made.make()
+    (small,) = made.arrays()
     assert small.base._length_ == 160_000
 
 
 def test_small_and_empty_outputs_are_ordinary_arrays() -> None:
-    small, empty = results(8, 0).make()
+    small, empty = Outputs(8, 0).arrays()
     assert small.flags.owndata and empty.flags.owndata and empty.shape == (0,)
 
 
 def test_dtypes_that_numpy_does_not_know() -> None:
-    made = Results()
+    made = Outputs()
     made.plan([((70, 100), np.dtype(ml_dtypes.bfloat16)), ((70, 100), np.dtype(bool))])
-    for array, dtype in zip(made.make(), (ml_dtypes.bfloat16, bool), strict=True):
+    for array, dtype in zip(made.arrays(), (ml_dtypes.bfloat16, bool), strict=True):
         assert array.dtype == dtype and array.shape == (70, 100) and array.ctypes.data % 64 == 0
 
 

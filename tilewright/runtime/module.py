@@ -171,13 +171,12 @@ class Model:
             self._plan(context, shapes)
         if out is None:
             try:
-                results = context.results.make()
+                results = context.results.make(out_data)
             except (MemoryError, ValueError, OverflowError) as error:
                 raise self._no_memory(context) from error
         else:
             results = self._check_out(context, out, arrays)
-        for index, result in enumerate(results):
-            out_data[index] = address_of(result)
+            out_data[:] = [address_of(result) for result in results]
         code = self._run(
             self._pool_address,
             in_data,
