@@ -14,15 +14,16 @@ from tilewright.graph.canonicalize import Canonicalize
 from tilewright.graph.expand import Expand
 from tilewright.graph.factors import LiftFactors
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Module, Value
+from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.loops.nest import kind_of, loops_in
+from tilewright.loops.nest import buffer_type, enclosing_loops, kind_of, loop_var, loops_in
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.norm import softmax
 from tilewright.ops.source import full
+from tilewright.schedule.access import stores_in, stride_in
 
 N = var("n", 1)
 M = var("m", 1)
@@ -170,3 +171,30 @@ def test_only_the_scores_of_a_block_are_kept() -> None:
     sizes = [op.result.type.size for op in kernel.body.walk() if op.name == "alloc"]  # type: ignore[union-attr]
     assert max(size.value for size in sizes) <= 75 * 33
     assert kind_of(loops_in(kernel.body)[0]) == "parallel"
+
+
+def innermost(op: Op) -> Op:
+    return enclosing_loops(op)[-1]
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])
+@pytest.mark.parametrize("name", ["odd sizes", "a mask for all heads", "one tensor"])
+def test_no_element_of_a_row_is_computed_alone(name: str, target: str) -> None:
+    module = built(next(c for c in CASES if c.name == name))
+    oracle.scheduled(module, target)
+    powers = [op for op in module.funcs["k0_attention"].body.walk() if op.name == "exp"]
+    assert powers and all(kind_of(innermost(op)) == "vector" for op in powers)
+    for op in powers:  # weights are summed as they are computed
+        spaces = {buffer_type(o.operands[1]).space for o in stores_in(innermost(op))}
+        assert spaces == {"reg", "scratch"}
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_keys_are_turned_in_registers(target: str) -> None:
+    module = built(next(c for c in CASES if c.name == "many rows"))
+    oracle.scheduled(module, target)
+    kernel = module.funcs["k0_attention"]
+    reads = [op for op in kernel.body.walk() if op.name == "load" and op.operands[0] is kernel.args[1]]
+    assert reads
+    for op in reads:
+        assert kind_of(innermost(op)) == "vector" and stride_in(op, loop_var(innermost(op))) == 1

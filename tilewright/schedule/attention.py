@@ -23,15 +23,17 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv
 from tilewright.ir.types import product
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.nest import body_of, buffer_type, extent_of, is_loop, loop_var
 from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, stores_in, stride_in
 from tilewright.schedule.model import choose_tile
 from tilewright.schedule.parallelize import parallelize_outer
 from tilewright.schedule.roles import separate_sums
+from tilewright.schedule.rows import share_rounds
 from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.schedule.trace import Schedule
-from tilewright.schedule.vectors import lanes_for
+from tilewright.schedule.transposes import schedule_squares, side_of, transposing
+from tilewright.schedule.vectors import vectorize_inner
 from tilewright.target.target import Target
 
 VECTOR_BYTES = 64
@@ -88,13 +90,14 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     else:
         copies, nests = _blocks(s, form, row, target)
     s.simplify()
+    _share_rounds_of_rows(s, form, copies)
     for nest in nests:
         _mark_tile(s, nest)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     for stage in (form.scores, *form.rows):
         innermost = copies.get((*stage.axes, *stage.reduce)[-1])
-        if innermost is not None:
-            _vectorize_innermost(s, innermost, target)
+        if innermost is not None and innermost.parent is not None and not _holds_loops(innermost):
+            vectorize_inner(s, innermost, target)
     s.simplify()
 
 
@@ -117,7 +120,7 @@ def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op,
     scores = _scores(s, form, size, block.outer, copies, target)
     sums = _sum_nests(s, form.values, values.copies, [form.row_axis, form.column_axis], tile)
     for nest in (scores[1], sums[1]):
-        _pack_columns(s, nest, home or block.outer)
+        _pack_columns(s, nest, home or block.outer, target)
     _join_rows(s, form, copies)
     return copies, [*scores, *sums, last]
 
@@ -368,7 +371,7 @@ def _mark_tile(s: Schedule, nest: _Nest) -> None:
 FAR_BYTES = 1024
 
 
-def _pack_columns(s: Schedule, nest: _Nest, home: Op) -> None:
+def _pack_columns(s: Schedule, nest: _Nest, home: Op, target: Target) -> None:
     """Copy the operand that moves with the columns into panels as wide as the tile, once for each round of `home`."""
     vector = nest.tile[-1]
     width = extent_of(vector).value
@@ -392,8 +395,20 @@ def _pack_columns(s: Schedule, nest: _Nest, home: Op) -> None:
             fill = s.pack(load.operands[0], home, packing, only=[load]).fill
             if contiguous:
                 s.vectorize(fill[-1], VECTOR_BYTES // 4)
+            else:
+                _turn(s, fill, target)
         except ScheduleError:
             continue
+
+
+def _turn(s: Schedule, fill: list[Op], target: Target) -> None:
+    """Copy rows into columns by squares in registers, where rows are contiguous."""
+    axes = transposing(fill)
+    if axes is None:
+        return
+    side = side_of(*axes, target)
+    if side:
+        schedule_squares(s, fill, *axes, side, target)
 
 
 def _is_far(load: Op, reduction: Op) -> bool:
@@ -417,19 +432,12 @@ def _join_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
             return
 
 
-def _vectorize_innermost(s: Schedule, loop: Op, target: Target) -> None:
-    """A reduction into lanes, or independent elements; loops that allow neither stay as they are."""
-    if loop.parent is None or any(is_loop(op) for op in body_of(loop).walk()) or kind_of(loop) != "serial":
-        return
-    lanes = lanes_for(loop, target)
-    if lanes < 2:
-        return
-    try:
-        s.vectorize_reduction(loop, lanes, loop, tail="peel")
-        return
-    except ScheduleError:
-        pass
-    try:
-        s.vectorize(loop, lanes, tail="peel")
-    except ScheduleError:
-        return
+def _share_rounds_of_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
+    """Weights are summed as they are computed."""
+    for row in dict.fromkeys(copies.get(st.axes[-2]) for st in form.rows if len(st.axes) > 1):
+        if row is not None and row.parent is not None:
+            share_rounds(s, body_of(row))
+
+
+def _holds_loops(loop: Op) -> bool:
+    return any(is_loop(op) for op in body_of(loop).walk())
