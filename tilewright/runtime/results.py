@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.arena import address_of, aligned_bytes
-
-Shape = tuple[int, ...]
+from tilewright.runtime.inputs import Shape
 
 LEAST_BYTES = 4096
 """Smaller outputs are ordinary new arrays: making one costs less than a look at a block."""
