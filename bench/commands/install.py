@@ -25,7 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     for folder, packages in environments(options.engines, options.home).items():
         print(f"{folder}: {' '.join(packages)}", flush=True)
-        venv.create(folder, with_pip=True, clear=not (folder / "bin" / "python").exists())
+        if not (folder / "bin" / "python").exists():
+            venv.create(folder, with_pip=True, clear=True)
         command = [
             str(folder / "bin" / "python"),
             "-m",

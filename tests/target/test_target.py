@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tilewright.ir import dtype as dt
+from tilewright.target.cores import pipes_of
 from tilewright.target.features import V3_FEATURES, V4_FEATURES
 from tilewright.target.host import host_target, make_host, read_caches
 from tilewright.target.named import NAMED, parse_target
@@ -63,6 +65,23 @@ def test_host_without_avx512_gets_narrow_registers_and_says_what_is_absent() -> 
     target = make_host("x86_64-unknown-linux-gnu", "cascadelake", features, Caches(), 2)
     assert (target.vector_bits, target.vector_registers, target.embedded_broadcast) == (256, 16, False)
     assert "-avx512f" in target.feature_text and "+avx2" in target.feature_text
+
+
+@pytest.mark.parametrize("name", ["zen3", "zen4", "cascadelake"])
+def test_host_has_the_facts_of_the_named_target_of_its_core(name: str) -> None:
+    known = NAMED[name]
+    features = dict.fromkeys(known.features, True)
+    host = make_host(known.triple, known.cpu, features, known.caches, known.cores)
+    assert set(host.features) == set(known.features)
+    assert replace(host, name=name, features=known.features, absent=()) == known
+
+
+def test_cores_that_halve_wide_vectors_begin_half_as_many() -> None:
+    wide = NAMED["zen4"]
+    narrow = pipes_of(wide.cpu, 256)
+    assert 2 * wide.pipes.multiply_adds == narrow.multiply_adds
+    assert 2 * wide.pipes.loads == narrow.loads
+    assert pipes_of("unknown", 512) == NAMED["cascadelake"].pipes
 
 
 def test_host_of_another_architecture() -> None:

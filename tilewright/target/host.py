@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import llvmlite
 from llvmlite import binding
 
+from tilewright.target.cores import bandwidth_of, pipes_of
 from tilewright.target.features import FEATURES, V4_FEATURES
-from tilewright.target.target import WIDE_PIPES, ZEN_BANDWIDTH, Caches, Target
+from tilewright.target.target import Caches, Target
 
 _SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -32,23 +32,34 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
     usable = FEATURES.get(triple.split("-", 1)[0], ())
     on = tuple(name for name in usable if features.get(name))
     off = tuple(name for name in usable if not features.get(name, True))
-    common = Target("host", triple, cpu, on, 128, 32, caches=caches, cores=cores, absent=off)
-    if not triple.startswith("x86_64"):
-        return common
-    common = replace(common, vector_registers=16, has_fma="fma" in on)
-    if cpu.startswith("znver"):
-        common = replace(common, bandwidth=ZEN_BANDWIDTH)
-    if set(V4_FEATURES) <= set(on):
-        return replace(
-            common,
-            vector_bits=512,
-            vector_registers=32,
-            masked_memory=True,
-            fast_gather=True,
-            embedded_broadcast=True,
-            pipes=WIDE_PIPES,
-        )
-    return replace(common, vector_bits=256, masked_memory=True) if "avx" in on else common
+    bits = _vector_bits(triple, on)
+    x86 = triple.startswith("x86_64")
+    wide = bits == 512
+    return Target(
+        "host",
+        triple,
+        cpu,
+        on,
+        vector_bits=bits,
+        vector_registers=16 if x86 and not wide else 32,
+        has_fma=not x86 or "fma" in on,
+        masked_memory=bits > 128,
+        embedded_broadcast=wide,
+        caches=caches,
+        cores=cores,
+        absent=off,
+        pipes=pipes_of(cpu, bits),
+        bandwidth=bandwidth_of(cpu),
+    )
+
+
+def _vector_bits(triple: str, features: Collection[str]) -> int:
+    if triple.startswith("x86_64"):
+        if set(V4_FEATURES) <= set(features):
+            return 512
+        if "avx" in features:
+            return 256
+    return 128
 
 
 def assembler_version() -> str:

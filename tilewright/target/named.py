@@ -5,49 +5,56 @@ from __future__ import annotations
 import difflib
 from dataclasses import replace
 
+from tilewright.target.cores import bandwidth_of, pipes_of
 from tilewright.target.features import FEATURES, V3_FEATURES, V4_FEATURES
 from tilewright.target.host import host_target
-from tilewright.target.target import WIDE_PIPES, ZEN_BANDWIDTH, Caches, Pipes, Target, TargetError
+from tilewright.target.target import Caches, Target, TargetError
 
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
 _LINUX_ARM = "aarch64-unknown-linux-gnu"
 
 _SMALL, _SERVER = Caches(32 << 10, 512 << 10, 32 << 20), Caches(32 << 10, 1 << 20, 32 << 20)
-_AVX512 = Target(
-    "x86-64-v4",
-    _LINUX_X86,
-    "x86-64-v4",
-    V4_FEATURES,
-    vector_bits=512,
-    vector_registers=32,
-    masked_memory=True,
-    fast_gather=True,
-    embedded_broadcast=True,
-    caches=_SERVER,
-    pipes=WIDE_PIPES,
-)
-_AVX2 = Target("x86-64-v3", _LINUX_X86, "x86-64-v3", V3_FEATURES, 256, 16, masked_memory=True)
-_NEON = Target("aarch64-neon", _LINUX_ARM, "generic", ("neon",), 128, 32, pipes=Pipes(arithmetic=2))
+_VNNI4 = (*V4_FEATURES, "avx512vnni")
+_ZEN4 = (*_VNNI4, "avx512bf16", "avx512ifma", "avx512vbmi", "avx512vbmi2", "gfni")
+
+
+def _avx2(name: str, cpu: str, caches: Caches) -> Target:
+    return _with_core(Target(name, _LINUX_X86, cpu, V3_FEATURES, 256, 16, masked_memory=True, caches=caches))
+
+
+def _avx512(name: str, cpu: str, features: tuple[str, ...]) -> Target:
+    return _with_core(
+        Target(
+            name,
+            _LINUX_X86,
+            cpu,
+            features,
+            vector_bits=512,
+            vector_registers=32,
+            masked_memory=True,
+            embedded_broadcast=True,
+            caches=_SERVER,
+        )
+    )
+
+
+def _neon(name: str, cpu: str, features: tuple[str, ...], caches: Caches) -> Target:
+    return _with_core(Target(name, _LINUX_ARM, cpu, features, 128, 32, caches=caches))
+
+
+def _with_core(target: Target) -> Target:
+    pipes, bandwidth = pipes_of(target.cpu, target.vector_bits), bandwidth_of(target.cpu)
+    return replace(target, pipes=pipes, bandwidth=bandwidth)
+
+
 _NAMED = (
-    _AVX2,
-    _AVX512,
-    replace(
-        _AVX2,
-        name="zen3",
-        cpu="znver3",
-        caches=_SMALL,
-        pipes=Pipes(issue=6, arithmetic=4),
-        bandwidth=ZEN_BANDWIDTH,
-    ),
-    replace(_AVX512, name="cascadelake", cpu="cascadelake", features=(*V4_FEATURES, "avx512vnni")),
-    _NEON,
-    replace(
-        _NEON,
-        name="neoverse-n1",
-        cpu="neoverse-n1",
-        features=("neon", "fullfp16", "dotprod"),
-        caches=Caches(64 << 10, 1 << 20, 32 << 20),
-    ),
+    _avx2("x86-64-v3", "x86-64-v3", Caches()),
+    _avx512("x86-64-v4", "x86-64-v4", V4_FEATURES),
+    _avx2("zen3", "znver3", _SMALL),
+    _avx512("zen4", "znver4", _ZEN4),
+    _avx512("cascadelake", "cascadelake", _VNNI4),
+    _neon("aarch64-neon", "generic", ("neon",), Caches()),
+    _neon("neoverse-n1", "neoverse-n1", ("neon", "fullfp16", "dotprod"), Caches(64 << 10, 1 << 20, 32 << 20)),
 )
 
 NAMED: dict[str, Target] = {target.name: target for target in _NAMED}

@@ -39,13 +39,9 @@ class Pipes:
     issue: int = 4
     multiply_adds: int = 2
     arithmetic: int = 3
-    loads: int = 2
-    stores: int = 1
+    loads: float = 2
+    stores: float = 1
     latency: int = 4
-
-
-WIDE_PIPES = Pipes(arithmetic=2)
-"""Of x86-64 cores whose units for 512 bits are those for 256 joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +54,6 @@ class Bandwidth:
     memory: float = 5.4
 
 
-ZEN_BANDWIDTH = Bandwidth(l2=28, l3=20, memory=6.6)
-"""Of Zen 3: 97, 72 and 23 GB/s at 3.45 GHz."""
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """A machine to compile for.
@@ -69,8 +61,7 @@ class Target:
     `cpu` and `features` are LLVM's names; `features` lists what generated code may use beyond the
     architecture's baseline, and is what an artefact requires of the machine that loads it; `absent` lists
     what CPUs of this name usually have and this one lacks (virtual machines hide features). `masked_memory`
-    says that a masked vector load or store is an instruction, `fast_gather` that a gather beats loads of
-    single lanes.
+    says that a masked vector load or store is an instruction.
     """
 
     name: str
@@ -81,7 +72,6 @@ class Target:
     vector_registers: int
     has_fma: bool = True
     masked_memory: bool = False
-    fast_gather: bool = False
     embedded_broadcast: bool = False
     caches: Caches = field(default_factory=Caches)
     cores: int = 1
