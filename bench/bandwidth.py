@@ -43,9 +43,8 @@ class Rates:
     def seconds(self, read: int, written: int) -> float:
         """The least time to read and write so many bytes."""
         both = min(read, written)
-        return 1e-9 * (
-            2 * both / self.copy + max(read - both, 0) / self.read + max(written - both, 0) / self.write
-        )
+        copied = 2 * both / max(self.copy, self.streamed)
+        return 1e-9 * (copied + max(read - both, 0) / self.read + max(written - both, 0) / self.write)
 
 
 def _node(op: str, *inputs: str, **attributes: object) -> onnx.NodeProto:

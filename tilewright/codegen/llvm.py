@@ -106,8 +106,13 @@ class _Kernel:
     def _function(self, symbol: str, parameters: Sequence[str]) -> str:
         """What was emitted, as a function."""
         head = f"define void @{symbol}({', '.join(parameters)}) noinline #0 {{"
-        lines = [*self.text.allocas, *self.text.lines, "  ret void"]
+        lines = [*self.text.allocas, *self.text.lines, *self._fence(), "  ret void"]
         return "\n".join([head, "entry:", *lines, "}", ""])
+
+    def _fence(self) -> list[str]:
+        """What lets other threads see stores past the caches, which x86-64 does not order with others."""
+        fenced = self.memory.streamed and self.target.arch == "x86_64"
+        return ["  call void @llvm.x86.sse.sfence()"] if fenced else []
 
     def _parameters(self) -> list[str]:
         """State, buffers and dims, which get their values."""
@@ -399,7 +404,8 @@ class _Kernel:
             return
         address = self._address(op, buffer)
         with self._only_where(TRUE if guard.uniform is None else Flag(guard.uniform)):
-            self.memory.store(buffer, address, self.values[value], self.lanes, guard)
+            past = self.indices.condition(op.attrs["stream"]) if "stream" in op.attrs else None
+            self.memory.store(buffer, address, self.values[value], self.lanes, guard, past)
 
     def _prefetch(self, op: Op) -> None:
         buffer = self.buffers[op.operands[0]]

@@ -18,7 +18,7 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
-from tilewright.target.target import Target
+from tilewright.target.target import LINE_BYTES, Target
 
 _SHUFFLED_STRIDES = (2, 3, 4)
 """Strides for which whole vectors are loaded and the wanted lanes picked."""
@@ -54,6 +54,7 @@ class Memory:
         self.indices = indices
         self.register_bytes = target.vector_bits // 8
         self.masked_memory = target.masked_memory
+        self.streamed = False  # whether a store went past the caches
 
     def address(self, buffer: Buffer, e: Sym) -> Affine:
         """The address `e` as it moves over the lanes."""
@@ -254,9 +255,11 @@ class Memory:
 
     # Stores
 
-    def store(self, buffer: Buffer, e: Sym, value: Reg, lanes: int, guard: Guard) -> None:
-        """Write at address `e` where the lane mask of `guard` holds; a uniform guard is the caller's
-        branch."""
+    def store(
+        self, buffer: Buffer, e: Sym, value: Reg, lanes: int, guard: Guard, past: Flag | None = None
+    ) -> None:
+        """Write at address `e` where the lane mask of `guard` holds; a uniform guard is the caller's branch. A run that
+        begins with a cache line goes past the caches where `past` holds."""
         where = self.address(buffer, e)
         dtype = buffer.type.dtype
         if guard.lanes is not None and where.stride == 1 and _in_registers(buffer, where, lanes):
@@ -272,7 +275,7 @@ class Memory:
             return
         wide = self._to_memory(self.text.splat(value, lanes))
         if where.general is None and where.stride in (1, -1):
-            self._store_run(buffer, where, wide, guard)
+            self._store_run(buffer, where, wide, guard, past)
             return
         element = memory_type(dtype)
         base = self._pointer(buffer, where.constant, where.uniform)
@@ -283,15 +286,18 @@ class Memory:
             f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed})"
         )
 
-    def _store_run(self, buffer: Buffer, where: Affine, value: Reg, guard: Guard) -> None:
+    def _store_run(self, buffer: Buffer, where: Affine, value: Reg, guard: Guard, past: Flag | None) -> None:
         dtype = buffer.type.dtype
         forward = where.stride == 1
         start = where.constant if forward else where.constant - (value.lanes - 1)
         pointer = self._pointer(buffer, start, where.uniform)
         value = value if forward else self._reversed(value)
         if guard.lanes is None:
-            for first, part in self._register_parts(buffer, value):
-                at = self._offset(pointer, dtype, first)
+            parts = [(self._offset(pointer, dtype, n), p) for n, p in self._register_parts(buffer, value)]
+            if past is not None and past.known is not False:
+                self._store_past_caches(pointer, parts, dtype, past)
+                return
+            for at, part in parts:
                 self.text.line(f"store {part.typed}, ptr {at}, align {dtype.bytes}")
             return
         mask = guard.lanes if forward else self._reversed(guard.lanes)
@@ -299,6 +305,28 @@ class Memory:
             f"call void @llvm.masked.store.{_suffix(memory_type(dtype), value.lanes)}.p0({value.typed}, "
             f"ptr align {dtype.bytes} {pointer}, {mask.typed})"
         )
+
+    def _store_past_caches(
+        self, pointer: str, parts: list[tuple[str, Reg]], dtype: DType, past: Flag
+    ) -> None:
+        """Store the parts past the caches where `past` holds and the first begins with a cache line, as a part of a
+        line costs more there than in a cache."""
+        self.streamed = True
+        self.text.globals["nontemporal"] = "!0 = !{i32 1}"
+        number = self.text.emit(f"ptrtoint ptr {pointer} to i64")
+        low = self.text.emit(f"and i64 {number}, {LINE_BYTES - 1}")
+        whole = self.text.emit(f"icmp eq i64 {low}, 0")
+        if past.known is None:
+            whole = self.text.emit(f"and i1 {whole}, {past.name}")
+        then, otherwise, after = (self.text.label(hint) for hint in ("past", "cached", "after"))
+        self.text.branch(whole, then, otherwise)
+        for label, align, hint in ((then, LINE_BYTES, ", !nontemporal !0"), (otherwise, dtype.bytes, "")):
+            self.text.start(label)
+            for at, part in parts:
+                aligned = min(align, self.register_bytes) if hint else align
+                self.text.line(f"store {part.typed}, ptr {at}, align {aligned}{hint}")
+            self.text.jump(after)
+        self.text.start(after)
 
     # Pieces
 

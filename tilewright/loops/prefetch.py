@@ -22,9 +22,7 @@ from tilewright.loops.nest import (
     new_if,
     refuse,
 )
-
-LINE_BYTES = 64
-"""Of a cache line on most cores; where lines are longer, some requests are repeated."""
+from tilewright.target.target import LINE_BYTES
 
 ASSUMED_EXTENT = 2
 """Rounds of a loop of unknown extent that ask: few, as there may be no more."""

@@ -171,9 +171,11 @@ def _load_rule(op: Op) -> str | None:
 
 
 def _store_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("idx",), ("guard",)) or _shape(op, 2, 0, 0) or _buffer_rule(op)
+    wrong = _attributes(op, ("idx",), ("guard", "stream")) or _shape(op, 2, 0, 0) or _buffer_rule(op)
     if wrong:
         return wrong
+    if not isinstance(op.attrs.get("stream", ZERO), Sym):
+        return f"'stream' is a condition, not {op.attrs['stream']!r}"
     type = op.operands[1].type
     assert isinstance(type, BufferType)
     stored = op.operands[0].type

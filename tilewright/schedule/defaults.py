@@ -17,6 +17,7 @@ from tilewright.schedule.maps import schedule_maps
 from tilewright.schedule.own_loops import schedule_own_loops
 from tilewright.schedule.recurrence import schedule_recurrence
 from tilewright.schedule.rows import schedule_dot_products, schedule_rows, schedule_sums
+from tilewright.schedule.streaming import stream_results
 from tilewright.schedule.tiled import schedule_rows_of_tiles, schedule_tiled
 from tilewright.schedule.trace import Schedule
 from tilewright.schedule.windows import schedule_windows
@@ -85,6 +86,7 @@ def _scheduled(
         except ScheduleError as e:
             remarks.append(Remark("schedule", f"{lowered.func.name}: {attempt.__name__}", str(e)))
             continue
+        stream_results(s, target)
         remarks += [Remark("tiling", lowered.func.name, reason) for reason in s.declined]
         candidate.func.attrs["schedule"] = tuple(map(str, s.steps))
         return candidate

@@ -14,8 +14,7 @@ from tilewright.loops.nest import buffer_type, extent_of, loop_var
 from tilewright.schedule.access import stride_in
 from tilewright.schedule.roles import VECTOR_BYTES, Roles, element_bytes, known, operands_moving
 from tilewright.schedule.tiles import Contraction
-
-LINE_BYTES = 64
+from tilewright.target.target import LINE_BYTES
 
 
 def describe(

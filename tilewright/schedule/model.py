@@ -24,9 +24,8 @@ from tilewright.schedule.tiles import (
     registers_per_vector,
     streams_of,
 )
-from tilewright.target.target import Target
+from tilewright.target.target import LINE_BYTES, Target
 
-LINE_BYTES = 64
 L1_SETS = 64
 CROWDED = 4
 """Rows of a tile that one set of the first-level cache may hold, beside the columns."""

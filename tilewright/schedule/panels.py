@@ -14,13 +14,12 @@ from tilewright.schedule.access import elements_read, loads_in, stride_in, varia
 from tilewright.schedule.packing import packing_for
 from tilewright.schedule.roles import bytes_of, element_bytes
 from tilewright.schedule.trace import Schedule
-from tilewright.target.target import Target
+from tilewright.target.target import LINE_BYTES, Target
 
 FAR_BYTES = 1024
 REUSES = 4
 LONGEST_STRIDE = 16
 LONGEST_RUN = 16  # steps of the depth between requests for memory
-LINE_BYTES = 64
 
 AHEAD_BYTES = 4096
 """Of a panel that is read once: at 10 bytes in a nanosecond, some times the latency of memory."""

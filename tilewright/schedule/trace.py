@@ -32,6 +32,7 @@ from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
 from tilewright.loops.skip import skip_neutral
 from tilewright.loops.split import Split, split
+from tilewright.loops.stream import stream
 from tilewright.loops.suppose import suppose
 from tilewright.loops.swap_axes import swap_axes
 from tilewright.loops.unroll import unroll
@@ -139,6 +140,11 @@ class Schedule:
 
     def prefetch_run(self, access: Op, loop: Op) -> list[Op]:
         return self._do(prefetch_run, access, loop)
+
+    def stream(self, store: Op, condition: Sym) -> Op:
+        result = stream(self.func, store, condition)
+        self._note("stream", (store.operands[-1],), {"condition": condition})
+        return result
 
     def clamp(self, loop: Op) -> Op:
         return self._do(clamp, loop)

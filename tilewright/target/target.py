@@ -9,6 +9,9 @@ from tilewright.ir.dtype import DType
 from tilewright.target.dots import Dot, dots_of
 from tilewright.target.scale import Scale, scale_of
 
+LINE_BYTES = 64
+"""Of a cache line on most cores; where lines are longer, some requests are repeated."""
+
 
 class TargetError(TilewrightError):
     """A target's name or one of its features is not known."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.ir.core import Op
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType, ScalarType, TensorType
 
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*", re.ASCII)
@@ -155,7 +155,8 @@ def is_store(op: Op) -> bool:
         type(value.type) is ScalarType
         and isinstance(target.type, BufferType | TensorType)
         and "other" not in op.attrs
-        and is_access(op.attrs, target.type)
+        and is_access({k: v for k, v in op.attrs.items() if k != "stream"}, target.type)
+        and isinstance(op.attrs.get("stream", ZERO), Sym)
     )
 
 

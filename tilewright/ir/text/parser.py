@@ -250,7 +250,7 @@ class _Parser(Expressions):
         self.define(name, result, at)
 
     def store(self) -> None:
-        """`buffer[i] = expression` or `buffer[i] += expression`."""
+        """`buffer[i] = expression with {key=value}` or `buffer[i] += expression`."""
         at = self.at
         buffer, attrs = self.access()
         dtype = self.element(buffer, at)
@@ -262,6 +262,8 @@ class _Parser(Expressions):
         else:
             self.expect("=")
             value = self.scalar(dtype)
+        if self.accept("with"):
+            attrs |= self.attrs()
         self.emit("store", [value, buffer], [], attrs)
 
     def results(self) -> None:

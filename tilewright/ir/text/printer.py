@@ -289,10 +289,11 @@ class _Printer:
         ((text, _),) = self.take([value], [buffer.type.dtype])
         target = self.access(buffer, op)
         self.flush(indent)
+        shown = f" with {{{print_attrs({'stream': op.attrs['stream']})}}}" if "stream" in op.attrs else ""
         if tree is not None and _adds_to_target(tree, op) and text.startswith(f"{target} + "):
-            self.line(op, f"{target} += {text[len(target) + 3 :]}", indent)
+            self.line(op, f"{target} += {text[len(target) + 3 :]}{shown}", indent)
         else:
-            self.line(op, f"{target} = {text}", indent)
+            self.line(op, f"{target} = {text}{shown}", indent)
 
     def special(self, op: Op, indent: str) -> None:
         """A statement with a notation of its own."""
