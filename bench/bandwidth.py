@@ -41,7 +41,7 @@ class Rates:
     streamed: float
 
     def seconds(self, read: int, written: int) -> float:
-        """The least time to read and write so many bytes."""
+        """The least time to read and write so many bytes, with the faster kind of stores for what is copied."""
         both = min(read, written)
         copied = 2 * both / max(self.copy, self.streamed)
         return 1e-9 * (copied + max(read - both, 0) / self.read + max(written - both, 0) / self.write)
