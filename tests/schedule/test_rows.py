@@ -200,3 +200,17 @@ def test_sums_between_two_results_are_part_of_the_row(shape: tuple[int, int]) ->
 def test_one_row_of_unknown_length() -> None:
     x = RNG.standard_normal((1, 517)).astype(np.float32)
     oracle.agree([tensor(dt.f32, (1, var("n", 1)))], scaled_softmax, [x])
+
+
+@pytest.mark.parametrize(
+    ("rows", "apart"),
+    [(128, False), (1024, True), (1026, False)],
+    ids=["in a cache", "from memory", "no multiple"],
+)
+def test_rows_side_by_side_that_come_from_memory_lie_far_apart(rows: int, apart: bool) -> None:
+    module = oracle.build([tensor(dt.f32, (rows, 96))], softmax)
+    oracle.scheduled(module, "x86-64-v3,l3=65536")
+    (func,) = (f for name, f in module.funcs.items() if name != "main")
+    steps = func.attrs["schedule"]
+    assert any(step.startswith("jam") for step in steps)
+    assert any(step.startswith("split_apart") for step in steps) == apart

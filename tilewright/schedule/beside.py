@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import ZERO
 from tilewright.ir.types import product
-from tilewright.loops.nest import body_of, enclosing_loops, extent_of, is_inside, is_loop
+from tilewright.loops.nest import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
 from tilewright.schedule.access import perfect_nest
 from tilewright.schedule.ahead import ask_for_next_rows
 from tilewright.schedule.parallelize import ROUNDS_PER_THREAD
@@ -53,12 +54,26 @@ def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
     if count == 1:
         ask_for_next_rows(s, row, row, target)
         return
-    parts = s.split(row, count, tail="branch")
+    parts = (
+        s.split_apart(row, count)
+        if _comes_from_memory(s, target) and extent_of(row) % count is ZERO
+        else s.split(row, count, tail="branch")
+    )
     ask_for_next_rows(s, parts.inner, parts.outer, target)
     try:
         s.jam(parts.inner)
     except ScheduleError as e:
         s.declined.append(f"rows run one by one: {e}")
+
+
+def _comes_from_memory(s: Schedule, target: Target) -> bool:
+    """Whether an operand is known not to be in a cache. Then rows side by side are best far apart: what the hardware
+    fetches ahead follows each of them as it follows a single row, while neighbours that are read in turns confuse it
+    (sums of rows of 256 take three times as long on Zen 4). In a cache rows that far apart would take each other's
+    sets."""
+    operands = s.func.args[: len(s.func.args) - s.func.attrs["outputs"]]
+    sizes = [product(buffer_type(v).shape) * buffer_type(v).dtype.bytes for v in operands]
+    return any(size.is_const and size.value > target.caches.l3 for size in sizes)
 
 
 def _length(loop: Op, row: Op) -> int:

@@ -32,6 +32,7 @@ from tilewright.loops.reorder import reorder
 from tilewright.loops.simplify import simplify
 from tilewright.loops.skip import skip_neutral
 from tilewright.loops.split import Split, split
+from tilewright.loops.split_apart import split_apart
 from tilewright.loops.stream import stream
 from tilewright.loops.suppose import suppose
 from tilewright.loops.swap_axes import swap_axes
@@ -81,6 +82,9 @@ class Schedule:
     def split(self, loop: Op, factor: int, tail: str = "guard", rest: int = 0) -> Split:
         more = {"rest": rest} if rest else {}
         return self._do(split, loop, factor=factor, tail=tail, **more)
+
+    def split_apart(self, loop: Op, parts: int) -> Split:
+        return self._do(split_apart, loop, parts=parts)
 
     def reorder(self, *loops: Op) -> None:
         self._note("reorder", loops, {})
