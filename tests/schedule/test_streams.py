@@ -16,6 +16,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.schedule.model import Decision, choose, cycles
 from tilewright.schedule.tiles import STREAM_BYTES, Contraction, Tile, streams_of
+from tilewright.target.cores import bandwidth_of
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(24)
@@ -40,7 +41,9 @@ def weights_of(kernel: Func) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("columns", [512, 500])
-@pytest.mark.parametrize(("rows", "target"), [(1, "x86-64-v4"), (1, "neoverse-n1"), (1, "zen3"), (2, "x86-64-v4")])
+@pytest.mark.parametrize(
+    ("rows", "target"), [(1, "x86-64-v4"), (1, "neoverse-n1"), (1, "x86-64-v3"), (2, "x86-64-v4")]
+)
 def test_each_stream_is_a_run_of_its_own(rows: int, columns: int, target: str) -> None:
     kernel = product(sym(rows), columns, target)
     tiles, streams, depth, vectors, lanes = weights_of(kernel)
@@ -48,6 +51,12 @@ def test_each_stream_is_a_run_of_its_own(rows: int, columns: int, target: str) -
     assert 4 * vectors * lanes >= STREAM_BYTES
     assert (tiles - 1) * streams * vectors * lanes < columns <= tiles * streams * vectors * lanes
     assert not any(op.name == "prefetch" for op in kernel.body.walk())
+
+
+@pytest.mark.parametrize("target", ["zen3", "zen4"])
+def test_cores_that_follow_one_stream_best_get_one(target: str) -> None:
+    assert DEPTH in weights_of(product(sym(1), 512, target))[:2]
+    assert bandwidth_of("znver4").streams == 1
 
 
 @pytest.mark.parametrize("rows", [sym(3), sym(40), var("n", 1)], ids=["3", "40", "unknown"])
@@ -58,7 +67,7 @@ def test_more_rows_read_one_stream(rows: Sym) -> None:
 
 @pytest.mark.parametrize("columns", range(1, 17))
 def test_streams_are_as_many_as_have_whole_pairs_of_lines(columns: int) -> None:
-    streams = streams_of(Tile(1, columns, 16), 4)
+    streams = streams_of(Tile(1, columns, 16), 4, parse_target("x86-64-v4"))
     assert columns % streams == 0
     assert streams == 1 or columns // streams >= 2
     assert streams > 1 or columns < 4 or all(columns % d for d in range(2, columns // 2 + 1))

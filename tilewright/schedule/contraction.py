@@ -136,7 +136,7 @@ def tile_contraction(
     step = updates[0].outer[-1] if one_tile else None
     widening = [widen(s, w, parts[0].around, step, tile.lanes) for w in weights]
     once = shape.packed and group is None and not weights and _is_read_once(roles, tile)
-    stream = cut_in_streams(s, updates[0].tile, tile, shape.element) if once else None
+    stream = cut_in_streams(s, updates[0].tile, tile, shape.element, target) if once else None
     packed = [[*order_of_streams(u.outer, u.tile, stream), *u.group] for u in updates]
     pack_constants(s, [*packed, *widening])
     summing = [[*update.outer, *update.tile] for update in updates]

@@ -131,6 +131,12 @@ def cycles(shape: Contraction, decision: Decision, target: Target) -> float:
     return total
 
 
+def _lacks_streams(tile: Tile, element: int, target: Target) -> bool:
+    """Whether the columns of a tile are read in one run of addresses on a core that does better with several."""
+    few_rows = tile.rows <= MOST_ROWS_OF_STREAMS and target.bandwidth.streams > 1
+    return few_rows and streams_of(tile, element, target) == 1
+
+
 def _reads_once(shape: Contraction, tile: Tile) -> bool:
     """Whether all columns are read for one tile of rows alone."""
     assert shape.rows is not None
@@ -170,7 +176,7 @@ def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
         kept = shape.around * shape.lines * rows * column_tiles * tile.columns * tile.lanes * element
         from_l3 += max(0.0, far[2] - kept)
     memory = all_columns / speed.memory if shape.packed else 0.0
-    if _reads_once(shape, tile) and tile.rows <= MOST_ROWS_OF_STREAMS and streams_of(tile, element) == 1:
+    if _reads_once(shape, tile) and _lacks_streams(tile, element, target):
         memory *= ONE_STREAM
     return Counts(
         multiply=loops.multiply,

@@ -15,12 +15,13 @@ from tilewright.ir.core import Op
 from tilewright.loops.nest import extent_of
 from tilewright.schedule.tiles import Tile, streams_of
 from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
 
 
-def cut_in_streams(s: Schedule, loops: list[Op], tile: Tile, element: int) -> Op | None:
+def cut_in_streams(s: Schedule, loops: list[Op], tile: Tile, element: int, target: Target) -> Op | None:
     """Split the loop over the vectors of a tile, of whose `loops` it is the last but one, into streams of constants of
     so many bytes an element; gives the loop over streams, None where there is only one."""
-    streams = streams_of(tile, element)
+    streams = streams_of(tile, element, target)
     if streams == 1 or extent_of(loops[-2]) != tile.columns:
         return None
     parts = s.split(loops[-2], tile.columns // streams)

@@ -72,11 +72,12 @@ MOST_ROWS_OF_STREAMS = 2
 """More rows multiply for so long that one stream whose lines are asked for ahead does better."""
 
 
-def streams_of(tile: Tile, element: int) -> int:
+def streams_of(tile: Tile, element: int, target: Target) -> int:
     """Streams of equal width that the columns of a tile are cut into when they are read once."""
     if tile.rows > MOST_ROWS_OF_STREAMS:
         return 1
-    whole = (d for d in range(2, tile.columns + 1) if tile.columns % d == 0)
+    most = min(tile.columns, target.bandwidth.streams)
+    whole = (d for d in range(2, most + 1) if tile.columns % d == 0)
     return max((d for d in whole if tile.columns // d * tile.lanes * element >= STREAM_BYTES), default=1)
 
 

@@ -25,11 +25,9 @@ _PIPES: Mapping[tuple[str, int], Pipes] = MappingProxyType(
     }
 )
 
-_BANDWIDTH: Mapping[str, Bandwidth] = MappingProxyType(
-    {
-        "znver3": Bandwidth(l2=28, l3=20, memory=6.6),  # 97, 72 and 23 GB/s at 3.45 GHz
-    }
-)
+_ZEN_BANDWIDTH = Bandwidth(l2=28, l3=20, memory=6.6, streams=1)
+"""Of Zen 3: 97, 72 and 23 GB/s at 3.45 GHz (Zen 4: 117, 99 and 31 at 3.66). Several streams are slower than one on
+Zen 4: docs/decisions/0024-streams.md."""
 
 
 def pipes_of(cpu: str, vector_bits: int) -> Pipes:
@@ -40,5 +38,4 @@ def pipes_of(cpu: str, vector_bits: int) -> Pipes:
 
 def bandwidth_of(cpu: str) -> Bandwidth:
     """Of a core; that of a usual server where nothing is known."""
-    zen = _BANDWIDTH["znver3"] if cpu.startswith("znver") else Bandwidth()
-    return _BANDWIDTH.get(cpu, zen)
+    return _ZEN_BANDWIDTH if cpu.startswith("znver") else Bandwidth()

@@ -50,11 +50,13 @@ class Pipes:
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
     """Bytes that one core reads in a cycle from the second-level cache, the third, and memory, when it does nothing
-    else. In cycles, so that the clock need not be known."""
+    else. In cycles, so that the clock need not be known. `streams` are the runs of addresses that it reads side by side
+    at its best."""
 
     l2: float = 24
     l3: float = 7
     memory: float = 5.4
+    streams: int = 8
 
 
 @dataclass(frozen=True, slots=True)
