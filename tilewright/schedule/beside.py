@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import ZERO
 from tilewright.ir.types import product
 from tilewright.loops.nest import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
 from tilewright.schedule.access import perfect_nest
@@ -54,11 +55,10 @@ def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
     if count == 1:
         ask_for_next_rows(s, row, row, target)
         return
-    parts = (
-        s.split_apart(row, count)
-        if _comes_from_memory(s, target) and extent_of(row) % count is ZERO
-        else s.split(row, count, tail="branch")
+    apart = (
+        gcd(extent_of(row).value, count) if extent_of(row).is_const and _comes_from_memory(s, target) else 1
     )
+    parts = s.split_apart(row, apart) if apart > 1 else s.split(row, count, tail="branch")
     ask_for_next_rows(s, parts.inner, parts.outer, target)
     try:
         s.jam(parts.inner)
