@@ -54,3 +54,22 @@ def test_other_products_have_lanes_along_the_results(m: int, k: int, n: int) -> 
     w = RNG.standard_normal((k, n)).astype(np.float32)
     module, _ = oracle.agree([tensor(dt.f32, x.shape), tensor(dt.f32, w.shape)], product, [x, w])
     assert not any(map(sums_in_lanes, kernels(module)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [((5, 7, 33), (5, 33, 1)), ((5, 1, 33), (5, 33, 1)), ((2, 3, 7, 40), (2, 3, 40, 1))]
+)
+def test_each_matrix_of_many_has_a_vector_of_its_own(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    x = RNG.standard_normal(left).astype(np.float32)
+    w = RNG.standard_normal(right).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, left), tensor(dt.f32, right)], product, [x, w])
+    (kernel,) = kernels(module)
+    assert sums_in_lanes(kernel)
+    assert not [o for o in kernel.body.walk() if o.name == "alloc" and o.result.type.space == "scratch"]  # type: ignore[union-attr]
+
+
+def test_matrices_with_several_columns_are_tiled() -> None:
+    x = RNG.standard_normal((3, 20, 33)).astype(np.float32)
+    w = RNG.standard_normal((3, 33, 8)).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, x.shape), tensor(dt.f32, w.shape)], product, [x, w])
+    assert not any(map(sums_in_lanes, kernels(module)))

@@ -64,9 +64,9 @@ def schedule_sums(s: Schedule, lowered: Lowered, target: Target) -> None:
 
 
 def schedule_dot_products(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """Products of a matrix, or a vector, and a vector as rows: lanes run along the sum, which reads the matrix as it
-    lies in memory. ScheduleError for other contractions, and where the matrix is a constant, which is packed for lanes
-    along rows."""
+    """Products of a matrix, or a vector, and a vector as rows, also of many such pairs: lanes run along the sum, which
+    reads the matrix as it lies in memory. ScheduleError for other contractions, and where the matrix is a constant,
+    which is packed for lanes along rows."""
     stage = lowered.stages[0]
     summed = [o for o in stage.reduce if extent_of(o) != 1]
     if [st.kind for st in lowered.stages].count("reduce") != 1 or stage.kind != "reduce" or len(summed) != 1:
@@ -75,15 +75,23 @@ def schedule_dot_products(s: Schedule, lowered: Lowered, target: Target) -> None
         raise ScheduleError("a sum may be shorter than a vector")
     loads = [op for op in loads_in(stage.reduce[-1]) if op.operands[0] is not stage.buffer]
     rows = {loop_var(o) for o in stage.axes if extent_of(o) != 1}
-    matrices = [op for op in loads if rows & variables(op.attrs["idx"])]
-    if len(matrices) > 1 or any(not rows <= variables(op.attrs["idx"]) for op in matrices):
+    matrices = [op for op in loads if rows <= variables(op.attrs["idx"])] if rows else []
+    vectors = [op for op in loads if op not in matrices]
+    if rows and not matrices:
         raise ScheduleError("it is not the product of a matrix and a vector")
+    if any(rows & variables(op.attrs["idx"]) for op in vectors) and any(map(_is_window, matrices)):
+        raise ScheduleError("rows of the matrix overlap")
     constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
     if any(op.operands[0] in constants for op in matrices):
         raise ScheduleError("the matrix is packed when compiling")
     if len(loads) == 1 or any(stride_in(op, loop_var(summed[0])) != 1 for op in loads):
         raise ScheduleError("the sum does not run along contiguous memory")
     schedule_rows(s, lowered, target)
+
+
+def _is_window(load: Op) -> bool:
+    """Whether an index moves with several loops, as that of a convolution, so that elements are read again."""
+    return any(len(i.vars) > 1 for i in load.attrs["idx"])
 
 
 def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:
