@@ -41,6 +41,10 @@ class Case:
 CASES = [
     *(Case("LSTM", batch, 21) for batch in (1, 2, 5, 7, 13)),
     *(Case("LSTM", 3, hidden) for hidden in (1, 8, 16, 35)),
+    *(Case("LSTM", batch, 141) for batch in (1, 2, 9)),
+    Case("LSTM", 8, 130, {"direction": "bidirectional"}, lengths=True, peepholes=True),
+    *(Case("GRU", 7, 150, {"linear_before_reset": linear}, lengths=True) for linear in (0, 1)),
+    Case("RNN", 10, 260, {"direction": "reverse"}, lengths=True),
     *(Case(op, 5, 19, {"direction": "bidirectional"}, lengths=True) for op in GATES),
     *(Case(op, 1, 33, {"direction": "reverse"}) for op in GATES),
     *(Case(op, 4, 17, {"direction": "reverse"}, lengths=True) for op in GATES),

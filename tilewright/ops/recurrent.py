@@ -1,8 +1,9 @@
 """Recurrent networks: the steps over time as one loop for a few batch entries at once.
 
 What does not depend on the state, the product of the inputs with their weights, is computed before for all
-steps at once and comes as `gates`. A weight of the recurrent product that was read serves all entries of a group.
-Steps beyond an entry's length leave its state as it is and give zeros; without lengths all entries last for all steps.
+steps at once and comes as `gates`: for each gate its units, which may be followed by the rest of their last cache line.
+A weight of the recurrent product that was read serves all entries of a group. Steps beyond an entry's length leave its
+state as it is and give zeros; without lengths all entries last for all steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, ceildiv, minimum
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.shape import require_equal_dim
 from tilewright.ops.trace import Array, Scalar, Trace
@@ -21,10 +22,23 @@ from tilewright.ops.trace import Array, Scalar, Trace
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 
 GROUPS = (6, 4, 3, 2, 1)
-"""Numbers of batch entries that may go through time together."""
+"""Numbers of batch entries that may go through time together where weights are few."""
 
 WEIGHTS_COST = 2
 """Entries that one more group costs, as it reads all weights again."""
+
+MANY_WEIGHTS = 1 << 16
+"""Recurrent weights from which on all entries go through time together, so that each step reads them once: a quarter
+of a MiB, which groups that take turns would push out of a second-level cache."""
+
+
+LINE = 16
+"""Floats of a cache line: states of each entry begin with a line, and the gates of a unit may."""
+
+
+def lined(units: Sym | int) -> Sym:
+    """So many floats and those that are left of their last cache line."""
+    return ceildiv(units, LINE) * LINE
 
 
 def activated(t: Trace, name: str, x: Scalar) -> Scalar:
@@ -36,10 +50,11 @@ def _checked(
 ) -> tuple[TensorType, TensorType]:
     """The types of all outputs over time and of the last state."""
     if gates.rank != 3 or r.rank != 3:
-        raise ValueError("gates must be [time, batch, gates * hidden] and weights [gates, hidden, hidden]")
+        raise ValueError("gates must be [time, batch, gates * units] and weights [gates, hidden, hidden]")
     steps, batch, width = gates.shape
     hidden = r.shape[2]
-    require_equal_dim(width, hidden * count, "the gates and the hidden size times their number")
+    if width != lined(hidden) * count:
+        require_equal_dim(width, hidden * count, "the gates and the hidden size times their number")
     require_equal_dim(
         r.shape[0] * r.shape[1], hidden * count, "the rows of the recurrent weights and the gates"
     )
@@ -52,10 +67,12 @@ def _checked(
     return TensorType(gates.dtype, (steps, batch, hidden)), TensorType(gates.dtype, (batch, hidden))
 
 
-def _group_size(batch: Sym) -> int:
+def _group_size(batch: Sym, weights: Sym) -> int:
     """How many entries go through time together; 1 for a batch that is not known."""
     if not batch.is_const:
         return 1
+    if weights.is_const and weights.value >= MANY_WEIGHTS:
+        return max(1, batch.value)
     fitting = [n for n in GROUPS if n <= max(1, batch.value)]
     return min(fitting, key=lambda n: -(-batch.value // n) * (n + WEIGHTS_COST))
 
@@ -69,9 +86,9 @@ class _Group:
     start: Sym
     states: tuple[Array, ...]
 
-    def scratch(self, t: Trace, *shape: Sym | int) -> Array:
-        """Memory for `shape` elements of each entry."""
-        return t.alloc(dt.f32, (self.size, *shape))
+    def rows(self, t: Trace) -> Array:
+        """Memory for the units of each entry."""
+        return t.alloc(dt.f32, (self.size, lined(self.hidden)))
 
     @contextmanager
     def units(self, t: Trace) -> Iterator[tuple[Sym, Sym]]:
@@ -81,14 +98,14 @@ class _Group:
 
 
 @contextmanager
-def _groups(t: Trace, first: Sequence[Array], last: Sequence[Array]) -> Iterator[_Group]:
+def _groups(t: Trace, r: Array, first: Sequence[Array], last: Sequence[Array]) -> Iterator[_Group]:
     """A loop over groups of entries with their states, from `first` and to `last`. The last group overlaps the one
-    before where the batch is no multiple: both give the same."""
+    before where the batch is no multiple: both give the same. `r` are the recurrent weights."""
     batch, hidden = first[0].shape
-    size = _group_size(batch)
+    size = _group_size(batch, product(r.shape))
     with t.loop(ceildiv(batch, size), "b", "parallel") as b:
         start = b * size if batch % size == 0 else minimum(b * size, batch - size)
-        group = _Group(size, hidden, start, tuple(t.alloc(dt.f32, (size, hidden)) for _ in first))
+        group = _Group(size, hidden, start, tuple(t.alloc(dt.f32, (size, lined(hidden))) for _ in first))
         with group.units(t) as (e, j):
             for state, begin in zip(group.states, first, strict=True):
                 state.store((e, j), begin[start + e, j].cast(dt.f32))
@@ -139,7 +156,7 @@ def _steps(t: Trace, gates: Array, lengths: Sequence[Array], reverse: bool) -> I
 
 def _products(t: Trace, group: _Group, r: Array, gates: range, state: Array) -> Array:
     """r[gates] . state for each entry: [entries, gates, hidden]."""
-    sums = group.scratch(t, len(gates), group.hidden)
+    sums = t.alloc(dt.f32, (group.size, len(gates), group.hidden))
     with t.loop(group.size, "e") as e, t.loop(len(gates), "g") as g, t.loop(group.hidden, "j") as j:
         sums.store((e, g, j), 0.0)
     size, hidden = group.size, group.hidden
@@ -183,9 +200,9 @@ def rnn(
 ) -> None:
     """h = f(gates + R h): outputs of all steps [time, batch, hidden] and the last h [batch, hidden]."""
     (gates, r, h0, *lengths), (y, hn) = inputs, outputs
-    with _groups(t, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
+    with _groups(t, r, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
         (h,) = group.states
-        new = group.scratch(t, group.hidden)
+        new = group.rows(t)
         sums = _products(t, group, r, range(1), h)
         with group.units(t) as (e, j):
             b = group.start + e
@@ -227,14 +244,14 @@ def gru(
     """
     (gates, r, bias, h0, *lengths), (y, hn) = inputs, outputs
     f, g = activations
-    with _groups(t, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
+    with _groups(t, r, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
         (h,) = group.states
-        size = group.hidden
-        new, update, reset = (group.scratch(t, size) for _ in range(3))
+        stride = gates.shape[2] // 3
+        new, update, reset = (group.rows(t) for _ in range(3))
         sums = _products(t, group, r, range(3 if linear_before_reset else 2), h)
 
         def gate(now: _Moment, k: int, e: Sym, j: Sym) -> Scalar:
-            return gates[now.place, group.start + e, k * size + j].cast(dt.f32)
+            return gates[now.place, group.start + e, k * stride + j].cast(dt.f32)
 
         def finish(now: _Moment, z: Scalar, candidate: Scalar, e: Sym, j: Sym) -> None:
             old = h[e, j]
@@ -293,16 +310,16 @@ def lstm(
     """
     (gates, r, peepholes, h0, c0, *lengths), (y, hn, cn) = inputs, outputs
     f, g, out = activations
-    with _groups(t, [h0, c0], [hn, cn]) as group, _steps(t, gates, lengths, reverse) as step:
+    with _groups(t, r, [h0, c0], [hn, cn]) as group, _steps(t, gates, lengths, reverse) as step:
         h, c = group.states
-        size = group.hidden
-        new = group.scratch(t, size)
+        size, stride = group.hidden, gates.shape[2] // 4
+        new = group.rows(t)
         sums = _products(t, group, r, range(4), h)
         with group.units(t) as (e, j):
             b = group.start + e
             now = step.at(t, b)
             i, o, forget, entry = (
-                gates[now.place, b, k * size + j].cast(dt.f32) + sums[e, k, j] for k in range(4)
+                gates[now.place, b, k * stride + j].cast(dt.f32) + sums[e, k, j] for k in range(4)
             )
 
             def peep(k: int, cell: Scalar, at: Sym = j) -> Scalar:

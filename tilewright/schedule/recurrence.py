@@ -168,12 +168,12 @@ def _weights(loop: Op, constants: list[Value]) -> Value | None:
 
 
 def _tile_for(p: _Product, target: Target) -> _Tile:
-    """As many entries as there are registers for (with one for the weights and one for each entry's state); several
-    vectors of units where an addition would wait for the one before."""
+    """As few tiles of entries as there are registers for (with one for the weights and one for each entry's state), of
+    equal sizes as far as they can be; several vectors of units where an addition would wait for the one before."""
     entries, gates = (extent_of(o).value for o in p.update[:2])
     units = extent_of(p.update[2])
-    whole = [n for n in range(1, entries + 1) if entries % n == 0]
-    rows = max(n for n in whole if n == 1 or n * gates + n + 1 <= target.vector_registers)
+    most = max(1, (target.vector_registers - 1) // (gates + 1))
+    rows = -(-entries // -(-entries // most))
     lanes = target.f32_lanes
     chains = target.pipes.latency * target.pipes.multiply_adds
     while (
@@ -184,19 +184,28 @@ def _tile_for(p: _Product, target: Target) -> _Tile:
 
 
 def _tile(s: Schedule, p: _Product, tile: _Tile) -> Op:
-    """Compute the sums of a tile where they are read. Gives the loop over tiles of units."""
+    """Compute the sums of a tile of units, of all entries, where they are read: whole tiles of entries and one of those
+    that they leave. Gives the loop over tiles of units."""
     entry, unit = p.readers
     units = s.split(unit, tile.units)
-    entries = s.split(entry, tile.entries)
-    s.reorder(units.outer, entries.outer, entries.inner, units.inner)
-    fused = s.fuse_at(p.sums, entries.outer, space="scratch", guard="loads")
-    clear, update = fused.nests
-    drain = s.cache(fused.buffer, clear, update).drain
-    entry, gate, unit, term = (fused.copies[o] for o in p.update)
+    s.reorder(units.outer, entry, units.inner)
+    fused = s.fuse_at(p.sums, units.outer, space="scratch", guard="loads")
+    entries = s.fuse_siblings(fused.nests[0], fused.nests[1])
+    whole = s.split(entries, tile.entries, tail="peel")
+    for loop in (whole.inner, whole.tail):
+        if loop is not None:
+            _in_registers(s, fused.buffer, loop)
+    s.vectorize(units.inner)
+    return units.outer
+
+
+def _in_registers(s: Schedule, sums: Value, entries: Op) -> None:
+    """Clear the sums of all `entries`, then add to them in registers, with the loop over terms around."""
+    parts = s.fission(body_of(entries).ops[0], depth=1)
+    clear, (entry, gate, unit, term) = (_perfect_nest(part[0]) for part in parts)
+    drain = s.cache(sums, clear[0], entry).drain
     s.reorder(term, gate, entry, unit)
-    for nest in (_perfect_nest(clear), [gate, entry, unit], drain):
+    for nest in (clear, [gate, entry, unit], drain):
         s.vectorize(nest[-1])
         for loop in nest[:-1]:
             s.unroll(loop)
-    s.vectorize(units.inner)
-    return units.outer

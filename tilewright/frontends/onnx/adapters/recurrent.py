@@ -17,7 +17,7 @@ from tilewright.ops import recurrent
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.source import full
-from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
+from tilewright.ops.view import concat, pad, reshape, shape_of, slice_, transpose
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -74,19 +74,20 @@ def _checked_sizes(node: Node, directions: int) -> int:
 
 def _direction(node: Node, x: Value, k: int, reverse: bool, hidden: int) -> tuple[Value, ...]:
     w, r = (_part(node.input(i), k) for i in (1, 2))
-    rows = _GATES[node.op] * hidden
+    count, units = _GATES[node.op], _units(node, hidden)
+    rows = count * hidden
     steps, batch, width = shape_of(x)
-    product = matmul(reshape(x, shape=(steps * batch, width)), w, transpose_b=True)
-    gates = reshape(product, shape=(steps, batch, sym(rows)))
+    product = matmul(reshape(x, shape=(steps * batch, width)), _extended(w, count, units), transpose_b=True)
+    gates = reshape(product, shape=(steps, batch, count * units))
     recurrent_bias = full(value=0.0, dtype=node.dtype(0), shape=(rows,))
     if node.optional(3) is not None:
         both = _part(node.input(3), k)
         input_bias, recurrent_bias = (
             slice_(both, starts=(sym(n),), sizes=(sym(rows),), steps=(1,)) for n in (0, rows)
         )
-        gates = ew.add(gates, _shared_bias(node, input_bias, recurrent_bias, hidden))
+        gates = ew.add(gates, _extended(_shared_bias(node, input_bias, recurrent_bias, hidden), count, units))
     attrs = {"activations": _activations(node, k), "reverse": reverse}
-    r = reshape(r, shape=(_GATES[node.op], hidden, hidden))
+    r = reshape(r, shape=(count, hidden, hidden))
     h, lengths = _state(node, 5, k, batch, hidden), _lengths(node, steps)
     if node.op == "RNN":
         return recurrent.rnn(gates, r, h, *lengths, **attrs)
@@ -100,6 +101,25 @@ def _direction(node: Node, x: Value, k: int, reverse: bool, hidden: int) -> tupl
         peepholes = _part(node.input(7), k)
     couple = bool(node.attr("input_forget", 0))
     return recurrent.lstm(gates, r, peepholes, h, c, *lengths, couple=couple, **attrs)
+
+
+def _units(node: Node, hidden: int) -> Sym:
+    """The rows that a gate gets: up to whole cache lines, where that is little more to compute and the weights are
+    constants."""
+    aligned = hidden >= 4 * recurrent.LINE and node.constant_or_none(1) is not None
+    return recurrent.lined(hidden) if aligned else sym(hidden)
+
+
+def _extended(x: Value, gates: int, units: Sym) -> Value:
+    """Zeros after the rows of each gate, [gates * hidden, ...] to [gates * units, ...]."""
+    rows, *rest = shape_of(x)
+    if rows == gates * units:
+        return x
+    hidden = rows // gates
+    apart = reshape(x, shape=(gates, hidden, *rest))
+    zeros = [0] * len(rest)
+    padded = pad(apart, before=(0, 0, *zeros), after=(0, units - hidden, *zeros))
+    return reshape(padded, shape=(gates * units, *rest))
 
 
 def _shared_bias(node: Node, input_bias: Value, recurrent_bias: Value, hidden: int) -> Value:
