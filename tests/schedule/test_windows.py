@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from tilewright.codegen.llvm import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import loops_in
+from tilewright.loops.nest import enclosing_loops, extent_of, loops_in
 from tilewright.ops import activation, blocked, pool, reduce
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -54,6 +55,7 @@ def outer_sum(x: Value) -> Value:
 
 
 CASES = [
+    *((f"sum of rows of {n}", (3, 21, n), outer_sum) for n in (33, 119, 250, 330)),
     ("3x3", (1, 2, 9, 35, 16), depthwise(3, 1, False)),
     ("3x3, many tiles", (1, 2, 3, 112, 16), depthwise(3, 1, False)),
     ("3x3 in one tile", (1, 2, 7, 7, 16), depthwise(3, 1, True)),
@@ -130,3 +132,15 @@ def test_columns_fill_the_units_and_fit_the_registers() -> None:
         for count in (None, 3, 13, 56, 1000):
             columns = choose_columns(count, per_vector, target.vector_registers)
             assert (columns + 1) * per_vector < target.vector_registers
+
+
+@pytest.mark.parametrize("target", ["zen3", "zen4", "neoverse-n1"])
+@pytest.mark.parametrize("width", [40, 70, 119, 250, 330, 384])
+def test_sums_over_rows_read_few_elements_twice(width: int, target: str) -> None:
+    """A row is cut into tiles of about equal sizes, so that the last one overlaps little of the one before it."""
+    module = oracle.build([tensor(dt.f32, (6, 50, width))], outer_sum)
+    oracle.scheduled(module, target)
+    kernel = kernel_of(module)
+    (load,) = [o for o in kernel.body.walk() if o.name == "load" and o.operands[0] is kernel.args[0]]
+    read = math.prod(extent_of(o).value for o in enclosing_loops(load)) // (6 * 50)
+    assert width <= read <= 1.25 * width + 16

@@ -37,6 +37,8 @@ from tilewright.target.target import Target
 CHAINS = 8
 """Independent sums that keep two units busy, each with a latency of four cycles."""
 MOST_COLUMNS = 16
+MOST_OF_A_ROW = 24
+"""Columns along a row of the operand, which is read in as few and as long runs as there are registers for."""
 OPERANDS = 4
 """Vectors of a step beside the sums: weights, and elements on their way."""
 TILE_COST = 1.5
@@ -165,8 +167,12 @@ def _tiled(
         if wide
         else -(-extent * element * 8 // target.vector_bits)
     )
-    count = extent // lanes if wide else extent_of(column).value if extent_of(column).is_const else None
-    columns = choose_columns(count, per_vector, target.vector_registers)
+    count = -(-extent // lanes) if wide else extent_of(column).value if extent_of(column).is_const else None
+    columns = choose_columns(
+        count, per_vector, target.vector_registers, MOST_OF_A_ROW if wide else MOST_COLUMNS
+    )
+    if wide and columns * lanes > extent and not target.masked_memory:
+        columns = -(-count // 2)  # two tiles that overlap
     if count is None and (most := extent_of(column).bounds[1]) is not None:
         columns = max(1, min(columns, -(-most // 2)))
     if columns == count and not [o for o in others if o is not column]:
@@ -215,14 +221,15 @@ def _in_whole_tiles(s: Schedule, column: Op, size: int) -> Split:
     return s.split(column, size)
 
 
-def choose_columns(count: int | None, per_vector: int, registers: int) -> int:
+def choose_columns(count: int | None, per_vector: int, registers: int, limit: int = MOST_COLUMNS) -> int:
     """How many vectors to sum side by side, of `count` there are (None: many), each of `per_vector` registers."""
-    most = max(1, min(MOST_COLUMNS, (registers - OPERANDS * per_vector) // per_vector))
+    most = max(1, min(limit, (registers - OPERANDS * per_vector) // per_vector))
     if count is None:  # of few columns in a tile, few are too many in a row
         return min(most, max(1, CHAINS // per_vector))
 
-    def cost(columns: int) -> tuple[float, int]:
-        return -(-count // columns) * (max(columns * per_vector, CHAINS) + TILE_COST), -columns
+    def cost(columns: int) -> tuple[float, int, int]:
+        tiles = -(-count // columns)
+        return tiles * (max(columns * per_vector, CHAINS) + TILE_COST), tiles * columns, -columns
 
     return min(range(1, min(most, count) + 1), key=cost)
 
