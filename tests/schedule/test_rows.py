@@ -10,7 +10,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import body_of, enclosing_loops, extent_of, kind_of, loops_in
+from tilewright.loops.nest import body_of, buffer_type, enclosing_loops, extent_of, kind_of, loops_in
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce
 
@@ -75,6 +75,12 @@ def reduced(shape: tuple[int, ...], axes: tuple[int, ...], target: str = "x86-64
 def test_images_are_summed_as_one_row() -> None:
     kernel = reduced((3, 8, 7, 7), (2, 3))
     assert sums_of(kernel) == [16]  # three rounds of 16 and one element, not seven of 4 and 3
+
+
+def test_images_of_a_batch_that_is_summed_are_one_row_each() -> None:
+    """Also where the whole sum is too long for one loop."""
+    kernel = reduced((17, 2, 41, 65), (0, 2, 3))
+    assert [d.value for d in buffer_type(kernel.args[0]).shape] == [17, 2, 41 * 65]
 
 
 def test_very_long_rows_are_sums_of_sums() -> None:

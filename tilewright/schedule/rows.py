@@ -170,11 +170,18 @@ def _flatten_sums(s: Schedule) -> None:
     Longer sums stay in two loops, as a sum of sums is more exact."""
     for row in [op for op in s.func.body.ops if is_loop(op)]:
         for nest in map(perfect_nest, _innermost_rows(row)):
-            terms = product(extent_of(o) for o in nest)
-            if len(nest) > 1 and terms.is_const and terms.value <= LONGEST_PART * MAX_LANES:
-                flatten(s, nest)
+            flatten(s, _short_sum(nest))
     merge_flat_axes(s)
     s.simplify()
+
+
+def _short_sum(nest: list[Op]) -> list[Op]:
+    """The innermost loops of a nest that together run for no longer than one sum should."""
+    for k in range(len(nest)):
+        terms = product(extent_of(o) for o in nest[k:])
+        if terms.is_const and terms.value <= LONGEST_PART * MAX_LANES:
+            return nest[k:]
+    return []
 
 
 def _innermost_rows(row: Op) -> list[Op]:
