@@ -96,10 +96,10 @@ class Compiled:
         create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
         pool = create(self.native.address("tw_pool_create"))(threads, None, 1000)
         arrays = (ins, outs, constants, arena, scratch, values)
-        arguments = [pool, *(a.ctypes.data for a in arrays)]
-        error = self.call("tw_run", ctypes.c_int32, *arguments)
+        call = np.array([pool or 0, *(a.ctypes.data for a in arrays)], np.uint64)
+        error = self.call("tw_run", ctypes.c_int32, call.ctypes.data)
         ticks = np.zeros(len(self.program.steps) + 1, np.int64)
-        assert self.call("tw_run_profiled", ctypes.c_int32, *arguments, ticks.ctypes.data) == error
+        assert self.call("tw_run_profiled", ctypes.c_int32, call.ctypes.data, ticks.ctypes.data) == error
         assert (np.diff(ticks) >= 0).all() and ticks[0] > 0
         self.call("tw_pool_destroy", None, pool)
         return error
@@ -121,11 +121,15 @@ def compiled() -> Compiled:
     arena = BufferRef("arena", offset=sym(128))
     steps = (
         kernel_step(scale, scale_text, [BufferRef("input", 0), arena], [size]),
-        Branches((
-            kernel_step(copy, copy_text, [BufferRef("constants", offset=sym(8)), BufferRef("output", 2)], []),
-            kernel_step(scale, scale_text, [arena, BufferRef("output", 0)], [size]),
-            kernel_step(copy, copy_text, [BufferRef("constants"), BufferRef("output", 3)], []),
-        )),
+        Branches(
+            (
+                kernel_step(
+                    copy, copy_text, [BufferRef("constants", offset=sym(8)), BufferRef("output", 2)], []
+                ),
+                kernel_step(scale, scale_text, [arena, BufferRef("output", 0)], [size]),
+                kernel_step(copy, copy_text, [BufferRef("constants"), BufferRef("output", 3)], []),
+            )
+        ),
         kernel_step(ratio, ratio_text, [BufferRef("input", 1), BufferRef("output", 1)], [sym(3)], "Div_7"),
     )
     last = var("last", None)

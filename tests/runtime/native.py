@@ -32,13 +32,18 @@ def pool_object() -> bytes:
     return compile_ir(pool_ir(TRIPLE))
 
 
+_WORDS = ("pool", "in", "out", "constants", "arena", "scratch", "dims")
+_LOADS = (f"%{w} = load ptr, ptr %{w}.at" for w in _WORDS)
+_PLACES = (f"%{w}.at = getelementptr ptr, ptr %call, i64 {k}" for k, w in enumerate(_WORDS))
+RUN = "\n  ".join(["define i32 @tw_run(ptr %call) {\nentry:", *_PLACES, *_LOADS]) + "\n"
+"""The head of a model's function, with names for what it is given."""
+
 HOST = TargetInfo(triple=TRIPLE, cpu="generic")
 
 # y[2, 3] = 2 * x + c, c[2, 3] from the constants; fails with code 1 where x[0, 0] is -1.
-STATIC_IR = """
-define i32 @tw_run(ptr %pool, ptr %in, ptr %out, ptr %constants, ptr %arena, ptr %scratch, ptr %dims) {
-entry:
-  %x = load ptr, ptr %in
+STATIC_IR = (
+    RUN
+    + """  %x = load ptr, ptr %in
   %y = load ptr, ptr %out
   %first = load float, ptr %x
   %bad = fcmp oeq float %first, -1.0
@@ -62,6 +67,7 @@ fail:
   ret i32 1
 }
 """
+)
 
 STATIC_CONSTANTS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -83,7 +89,8 @@ def static_artifact() -> Artifact:
 # x[n, m], y[n, m] -> z[n, m] = x + y, t = x + x through the arena, and rows through scratch memory.
 # Errors: 1 when m is odd (plan), 2 when x[0, 0] is -1 (run). Special m: 1000 asks for 2^61 bytes of arena,
 # 1002 for -8, 1004 for -1 as the output's first dim.
-DYNAMIC_IR = """
+DYNAMIC_IR = (
+    """
 declare void @tw_parallel(ptr, ptr, ptr, i64)
 
 define i32 @tw_plan(ptr %shapes, ptr %data, ptr %dims, ptr %out, ptr %sizes) {
@@ -176,9 +183,9 @@ done:
   ret void
 }
 
-define i32 @tw_run(ptr %pool, ptr %in, ptr %out, ptr %constants, ptr %arena, ptr %scratch, ptr %dims) {
-entry:
-  %args = alloca [6 x ptr]
+"""
+    + RUN
+    + """  %args = alloca [6 x ptr]
   %a1 = getelementptr ptr, ptr %args, i64 1
   %a2 = getelementptr ptr, ptr %args, i64 2
   %a3 = getelementptr ptr, ptr %args, i64 3
@@ -213,6 +220,7 @@ fail:
   ret i32 2
 }
 """
+)
 
 
 def dynamic_artifact() -> Artifact:
@@ -231,8 +239,7 @@ def copy_artifact(dtype: str, size: int) -> Artifact:
     """y = x for `size` bytes-per-tensor of a dtype, shape [4] elements."""
     text = f"""
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-define i32 @tw_run(ptr %pool, ptr %in, ptr %out, ptr %c, ptr %arena, ptr %scratch, ptr %dims) {{
-  %x = load ptr, ptr %in
+{RUN}  %x = load ptr, ptr %in
   %y = load ptr, ptr %out
   call void @llvm.memcpy.p0.p0.i64(ptr %y, ptr %x, i64 {size}, i1 false)
   ret i32 0
@@ -248,7 +255,8 @@ define i32 @tw_run(ptr %pool, ptr %in, ptr %out, ptr %c, ptr %arena, ptr %scratc
 
 
 # count[] (int64), x[k] -> y[count]: the output's size is an input's value; y[i] = i + k.
-RANGE_IR = """
+RANGE_IR = (
+    """
 define i32 @tw_plan(ptr %shapes, ptr %data, ptr %dims, ptr %out, ptr %sizes) {
   %d1 = getelementptr i64, ptr %dims, i64 1
   %s1 = getelementptr i64, ptr %sizes, i64 1
@@ -262,9 +270,9 @@ define i32 @tw_plan(ptr %shapes, ptr %data, ptr %dims, ptr %out, ptr %sizes) {
   store i64 0, ptr %s1
   ret i32 0
 }
-define i32 @tw_run(ptr %pool, ptr %in, ptr %out, ptr %constants, ptr %arena, ptr %scratch, ptr %dims) {
-entry:
-  %d1 = getelementptr i64, ptr %dims, i64 1
+"""
+    + RUN
+    + """  %d1 = getelementptr i64, ptr %dims, i64 1
   %k = load i64, ptr %dims
   %count = load i64, ptr %d1
   %y = load ptr, ptr %out
@@ -283,6 +291,7 @@ done:
   ret i32 0
 }
 """
+)
 
 
 def range_artifact() -> Artifact:

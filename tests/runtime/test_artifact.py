@@ -15,6 +15,7 @@ import pytest
 
 from tests.runtime.native import STATIC_CONSTANTS, compile_ir, dynamic_artifact, static_artifact
 from tilewright.runtime import Artifact, Model, load
+from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import TargetInfo
 from tilewright.runtime.container import FORMAT, Section, read_container, write_container
 from tilewright.runtime.errors import ArtifactError, TilewrightError
@@ -65,7 +66,7 @@ def test_weights_are_used_in_place(tmp_path: Path, saved: bytes) -> None:
     artifact = Artifact.load(path)
     address = np.frombuffer(artifact.constants, np.uint8).__array_interface__["data"][0]
     assert address % 4096 == 0
-    assert Model(artifact)._constants_address == address
+    assert address_of(Model(artifact)._constants) == address
 
 
 def test_save_gives_the_usual_permissions_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_foreign_missing_and_too_new_files(tmp_path: Path, saved: bytes) -> None
     newer = bytearray(saved)
     struct.pack_into("<I", newer, 8, FORMAT + 1)
     with pytest.raises(
-        ArtifactError, match=rf"format {FORMAT + 1}.*up to {FORMAT}\n  hint: update tilewright"
+        ArtifactError, match=rf"format {FORMAT + 1}.*reads format {FORMAT}\n  hint: update tilewright"
     ):
         load(damaged(tmp_path, bytes(newer)))
     with pytest.raises(ArtifactError, match="No such file"):
@@ -234,7 +235,7 @@ NEEDY_IR = """
 declare void @tw_nowhere()
 declare float @expf(float)
 declare extern_weak void @tw_maybe()
-define i32 @tw_run(ptr %pool, ptr %in, ptr %out, ptr %constants, ptr %arena, ptr %scratch, ptr %dims) {
+define i32 @tw_run(ptr %call) {
   call void @tw_nowhere()
   %e = call float @expf(float 1.0)
   ret i32 0

@@ -2,10 +2,10 @@
 kernels.
 
     i32 tw_plan(ptr in_shapes, ptr in_data, ptr dims, ptr out_shapes, ptr sizes)
-    i32 tw_run(ptr pool, ptr in_data, ptr out_data, ptr constants, ptr arena, ptr scratch, ptr dims)
+    i32 tw_run(ptr call)
 
 Both return 0 or the number (from 1) of an entry of the program's error table. `sizes` receives the bytes of
-the arena and of one worker's scratch memory.
+the arena and of one worker's scratch memory; `call` holds the pointers `CALL`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from tilewright.ir.core import Func, substitute
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO, Sym, maximum, sym
 from tilewright.target.target import Target
+
+CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims")
+"""What a run is given, in memory: to pass one pointer from Python takes a fourth of the time of seven."""
 
 PARALLEL_WORK = 32_768
 """Scalar operations below which a kernel stays on the caller's thread: they take about as long as a fork and
@@ -174,7 +177,7 @@ def kernel_step(
 def program_ir(program: Program, target: Target, *, profile: bool = False) -> ProgramText:
     """The entry points of `program`. With `profile` there is also
 
-        i32 tw_run_profiled(... as tw_run, ptr ticks)
+        i32 tw_run_profiled(ptr call, ptr ticks)
 
     which stores the cycle counter at its start and after each step.
     """
@@ -186,7 +189,9 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
         parts.append(float_modes(target.triple))
     parts.append(_Plan(program, errors).text())
     parts += [_Run(program, errors, flush, timed).text() for timed in ([False, True] if profile else [False])]
-    parts += [_together(f"tw_branches{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, Branches)]
+    parts += [
+        _together(f"tw_branches{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, Branches)
+    ]
     parts.append("attributes #0 = { nounwind }")
     return ProgramText("\n".join(parts) + "\n", errors)
 
@@ -310,6 +315,8 @@ class _Run(_Function):
         self.arguments = self.code.alloca(f"[{words} x i64]", 64)
 
     def text(self) -> str:
+        for k, name in enumerate(CALL):
+            self.code.line(f"%{name} = load ptr, ptr {self.word('%call', k)}, align 8")
         self.code.line(f"store i64 0, ptr {self.state}, align 8")
         for k, dim in enumerate(self.program.dims):
             self.indices.bind(dim.var, Wide(self.read("i64", "%dims", k)))
@@ -329,11 +336,9 @@ class _Run(_Function):
             self.code.line(f"call void @tw_set_float(i64 {modes})")
         result = self.code.emit(f"load i32, ptr {self.state}, align 8")
         self.code.line(f"ret i32 {result}")
-        names = ["pool", "in_data", "out_data", "constants", "arena", "scratch", "dims"]
-        names += ["ticks"] if self.profile else []
-        return self.define(
-            "tw_run_profiled" if self.profile else "tw_run", [f"ptr %{name}" for name in names]
-        )
+        if self.profile:
+            return self.define("tw_run_profiled", ["ptr %call", "ptr %ticks"])
+        return self.define("tw_run", ["ptr %call"])
 
     def _set_modes(self) -> str | None:
         """Set the floating-point modes, which the pool hands on to its workers; gives those of the caller."""

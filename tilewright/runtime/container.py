@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 from tilewright.runtime.errors import ArtifactError
 
-FORMAT = 1
+FORMAT = 2
 """The format version that is written, and the newest that can be read."""
 
 # The first byte is no text, the line ends break when a transfer "corrects" them.
@@ -174,15 +174,15 @@ def _checked_metadata(path: Path, view: memoryview) -> memoryview:
     magic, version, reserved, length, total, digest = _HEADER.unpack_from(view)
     if magic != MAGIC:
         raise _foreign(path)
-    if version > FORMAT:
+    if version != FORMAT:
         raise ArtifactError(
-            f"{path} has format {version}; this version of tilewright reads formats up to {FORMAT}",
+            f"{path} has format {version}; this version of tilewright reads format {FORMAT}",
             hint="update tilewright, or compile the model with this version",
         )
     if len(view) < total:
         raise ArtifactError(f"{path} is cut off: {len(view)} of {total} bytes are there", hint=_RECOMPILE)
     text = view[_HEADER.size : _HEADER.size + length]
-    sound = len(view) == total and len(text) == length and version == FORMAT and reserved == 0
+    sound = len(view) == total and len(text) == length and reserved == 0
     if not sound or _blake2b(view[:_SIGNED_PART], text) != digest:
         raise ArtifactError(f"{path} is damaged: header and metadata have a wrong checksum", hint=_RECOMPILE)
     return text

@@ -15,8 +15,8 @@ _RECOMPILE = "compile the model again"
 _POINTER = ctypes.c_void_p
 # Function prototypes of this kind release the GIL during the call.
 _PLAN = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 5)
-_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 7)
-_RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 8)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER)
+_RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER, _POINTER)
 _POOL_CREATE = ctypes.CFUNCTYPE(_POINTER, ctypes.c_int32, _POINTER, ctypes.c_int64)
 _POOL_DESTROY = ctypes.CFUNCTYPE(None, _POINTER)
 

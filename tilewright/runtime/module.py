@@ -25,6 +25,18 @@ from tilewright.runtime.results import Results
 from tilewright.runtime.threads import ThreadPool, check_threads
 
 
+_forks = [0]
+"""How often this process was forked off; a list is read faster than the process's number."""
+
+
+def _count_fork() -> None:
+    _forks[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
 def load(path: str | Path, threads: int | None = None, *, check_weights: bool = True) -> Model:
     """Load a compiled model from a file; see `Artifact.load` and `Model`."""
     return Model(Artifact.load(path, check_weights=check_weights), threads)
@@ -33,7 +45,7 @@ def load(path: str | Path, threads: int | None = None, *, check_weights: bool = 
 class _Context:
     """What a running call owns: argument arrays for native code, memory, the plan of its last shapes."""
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, threads: int, pool: int | None, constants: int) -> None:
         inputs, outputs = artifact.inputs, artifact.outputs
         self.in_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in inputs))()
         self.out_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in outputs))()
@@ -47,6 +59,22 @@ class _Context:
         plan = artifact.static_plan
         values = plan.dims if plan else ()
         self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
+        self._threads = threads
+        places = map(ctypes.addressof, (self.in_data, self.out_data))
+        arenas = (self.arena.address, self.scratch.address)
+        self._call = (ctypes.c_void_p * 7)(pool, *places, constants, *arenas, ctypes.addressof(self.dims))
+        self.call = ctypes.addressof(self._call)
+
+    def reserve(self, arena: int, scratch: int) -> None:
+        """Make room for so many bytes in the arena, and of scratch memory for each thread."""
+        if arena < 0 or scratch < 0:
+            raise ExecutionError(
+                f"the memory needed is out of range: arena {arena}, scratch {scratch} bytes",
+                hint="use smaller inputs (batch, sequence length)",
+            )
+        self.arena.reserve(arena)
+        self.scratch.reserve(scratch * self._threads)
+        self._call[4:6] = [self.arena.address, self.scratch.address]
 
 
 class Model:
@@ -68,7 +96,6 @@ class Model:
         self._code = NativeCode(artifact)
         self._run: Callable[..., int] = self._code.run
         self._constants = aligned_constants(artifact.constants)
-        self._constants_address = address_of(self._constants)
         self._pool = ThreadPool(self._code, self.threads)
         self._reads_data = artifact.plan_reads_data
         self._static = artifact.static_plan is not None
@@ -87,7 +114,7 @@ class Model:
         """
         if named or len(args) != len(self.inputs):
             args = place_named(self.inputs, args, named)
-        if os.getpid() != self._pid:
+        if self._forks != _forks[0]:
             self._start_process()
         contexts = self._contexts
         try:
@@ -119,7 +146,7 @@ class Model:
         timed = copy.copy(self)
 
         def run(counts: int) -> None:
-            timed._run = lambda *arguments: profiled(*arguments, counts)
+            timed._run = lambda call: profiled(call, counts)
             timed(*args)
 
         seconds = median_seconds(run, len(calls), runs)
@@ -141,18 +168,17 @@ class Model:
         """Fresh state for this process: after a fork, the old may be in use by threads that are gone."""
         self._lock = threading.Lock()
         self._contexts: deque[_Context] = deque()
-        self._pool_address: int | None = None
-        self._pid = os.getpid()
+        self._forks = _forks[0]
 
     def _new_context(self) -> _Context:
         with self._lock:
-            self._pool_address = self._pool.address()
-        context = _Context(self.artifact)
+            pool = self._pool.address()
+        context = _Context(self.artifact, self.threads, pool, address_of(self._constants))
         plan = self.artifact.static_plan
         if plan is not None:
             context.planned = tuple(_fixed(info) for info in self.inputs)
             context.results.plan(self._typed([_fixed(info) for info in self.outputs]))
-            self._reserve(context, plan.arena, plan.scratch)
+            context.reserve(plan.arena, plan.scratch)
         return context
 
     def _call(
@@ -177,15 +203,7 @@ class Model:
         else:
             results = self._check_out(context, out, arrays)
             out_data[:] = [address_of(result) for result in results]
-        code = self._run(
-            self._pool_address,
-            in_data,
-            out_data,
-            self._constants_address,
-            context.arena.address,
-            context.scratch.address,
-            context.dims,
-        )
+        code = self._run(context.call)
         if code:
             raise self._failure(code, shapes)
         return tuple(results)
@@ -202,7 +220,7 @@ class Model:
         if code:
             raise self._failure(code, shapes)
         context.results.plan(self._typed(self._output_shapes(context)))
-        self._reserve(context, *context.sizes)
+        context.reserve(*context.sizes)
         context.planned = shapes
 
     def _output_shapes(self, context: _Context) -> tuple[Shape, ...]:
@@ -218,15 +236,6 @@ class Model:
 
     def _typed(self, shapes: Sequence[Shape]) -> list[tuple[Shape, np.dtype]]:
         return list(zip(shapes, self._output_dtypes, strict=True))
-
-    def _reserve(self, context: _Context, arena: int, scratch: int) -> None:
-        if arena < 0 or scratch < 0:
-            raise ExecutionError(
-                f"the memory needed is out of range: arena {arena}, scratch {scratch} bytes",
-                hint="use smaller inputs (batch, sequence length)",
-            )
-        context.arena.reserve(arena)
-        context.scratch.reserve(scratch * self.threads)
 
     def _check_out(
         self, context: _Context, out: Sequence[np.ndarray], arrays: list[np.ndarray]
