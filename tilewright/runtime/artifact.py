@@ -12,9 +12,9 @@ Native interface. The objects of an artefact define these C functions (`plan` on
   of all outputs, and sizes[0] = bytes of the arena, sizes[1] = bytes of scratch memory per worker (a multiple
   of 64).
 - `i32 tw_run(void **call)`: compute. `call` holds `void *pool, void **in_data, void **out_data, void *constants,
-  void *arena, void *scratch, i64 *dims`. Inputs and outputs are C-contiguous and aligned to their element; constants, arena and
-  scratch are aligned to 64 bytes; scratch holds sizes[1] bytes for each worker. 4-bit integers take a byte
-  each in inputs and outputs.
+  void *arena, void *scratch, i64 *dims`. Inputs and outputs are C-contiguous and aligned to their element;
+  constants, arena and scratch are aligned to 64 bytes; scratch holds sizes[1] bytes for each worker. 4-bit
+  integers take a byte each in inputs and outputs.
 - `i32 tw_run_profiled(void **call, u64 *counts)`, if the model was compiled with profile=True: also stores the
   cycle counter before the first kernel and after each, in the order of the report's calls.
 - the thread pool's `tw_pool_create`, `tw_pool_destroy`; without them the model runs on one thread.

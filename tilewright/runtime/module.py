@@ -24,7 +24,6 @@ from tilewright.runtime.report import Report
 from tilewright.runtime.results import Results
 from tilewright.runtime.threads import ThreadPool, check_threads
 
-
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
 

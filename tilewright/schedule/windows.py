@@ -172,7 +172,7 @@ def _tiled(
         count, per_vector, target.vector_registers, MOST_OF_A_ROW if wide else MOST_COLUMNS
     )
     if wide and columns * lanes > extent and not target.masked_memory:
-        columns = -(-count // 2)  # two tiles that overlap
+        columns = -(-columns // 2)  # two tiles that overlap
     if count is None and (most := extent_of(column).bounds[1]) is not None:
         columns = max(1, min(columns, -(-most // 2)))
     if columns == count and not [o for o in others if o is not column]:
