@@ -6,6 +6,9 @@ threads share the work of one band.
 
 Windows (of a depthwise convolution, of pooling) are summed over bands of a convolution's result, or over all of it in
 a kernel of their own. By bands the lines that two bands share are computed twice.
+
+A result in blocks of channels that leaves the model without them is rearranged band by band, or in a kernel of its own.
+By bands every band reads the weights again.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ BAND_SHARE = 0.4
 
 PANEL_BLOCKS = 2
 """Blocks of columns that a kernel computes from one reading of the tiles."""
+
+SMALLEST_SIDE = 8
+"""Of an image that leaves its blocks by squares."""
 
 FLOPS_PER_BYTE = 6
 """Operations of a contraction that take as long as a byte to or from the memory behind the second-level cache."""
@@ -73,6 +79,24 @@ def windows_by_bands(sums: Op, windows: Op, room: int) -> str:
     flops = 2 * read[0].value * again * width * blocks * block * depth
     if flops > FLOPS_PER_BYTE * 2 * stored:
         return f"bands would compute {again} of {height} lines again; its result has {stored / 1e6:.1f} MB"
+    return ""
+
+
+def unblocks_by_bands(sums: Op, l2: int) -> str:
+    """Why the result of the contraction `sums`, an image in blocks of channels, should be stored as it is and leave its
+    blocks in a kernel of its own; "" when it should leave them band by band."""
+    shape = shape_of(sums.result)
+    if len(shape) != 5 or sums.attrs.get("groups", 1) != 1:
+        return "it is not an image in blocks of channels, each from all of another's"
+    stored, weights = (_bytes(v) for v in (sums.result, sums.operands[1]))
+    if not (stored.is_const and weights.is_const):
+        return "the image's size is not known"
+    if min(d.value for d in shape[2:4]) < SMALLEST_SIDE:
+        return f"its lines are fewer or shorter than {SMALLEST_SIDE} elements"
+    if stored.value <= l2:
+        return "its result fits the second-level cache"
+    if weights.value > l2 // 2:
+        return f"every band would read {weights.value / 1e6:.1f} MB of weights again"
     return ""
 
 

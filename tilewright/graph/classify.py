@@ -16,7 +16,8 @@ class OpClass(Enum):
     """MAP: each element on its own. ROW: reduces trailing axes. REDUCE: reduces others, or windows.
     CONTRACTION: sums products of two operands. IRREGULAR: brings its own loops. Of regions only:
     TILED: a contraction, and whole tiles computed from it. BANDED: a contraction, and a reduction of windows
-    of its result. ATTENTION: a contraction, reductions of its rows, and a contraction of these with more."""
+    of its result. UNBLOCKED: a contraction whose result leaves its blocks of channels. ATTENTION: a contraction,
+    reductions of its rows, and a contraction of these with more."""
 
     MAP = "map"
     ROW = "row"
@@ -24,6 +25,7 @@ class OpClass(Enum):
     CONTRACTION = "contraction"
     TILED = "tiled"
     BANDED = "banded"
+    UNBLOCKED = "unblocked"
     ATTENTION = "attention"
     IRREGULAR = "irregular"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.graph.attention import attention_parts
-from tilewright.graph.bands import tiles_by_bands, windows_by_bands
+from tilewright.graph.bands import tiles_by_bands, unblocks_by_bands, windows_by_bands
 from tilewright.graph.classify import OpClass, OpInfo, classify
 from tilewright.graph.line_sums import writes_lines
 from tilewright.graph.narrow import is_known, separate_weights
@@ -29,6 +29,9 @@ FREE = frozenset({"constant", "return"})
 SOURCES = frozenset({"full", "iota", "sym_tensor"})
 """Ops without operands that are copied into their readers' regions."""
 
+
+UNBLOCK = "unblock_channels"
+"""The op that takes an image out of its blocks of channels."""
 
 CHEAP = 6
 """Scalar operations that may be repeated for each reader rather than stored."""
@@ -136,6 +139,10 @@ class _Fusion:
             return self._into_windows(producer, op)
         if self.info[op].sums_lines and producer.kind in (OpClass.CONTRACTION, OpClass.BANDED):
             return self._lines_of_windows(producer, consumer, value)
+        if producer.kind is OpClass.UNBLOCKED:
+            return "the image has left its blocks"
+        if op.name == UNBLOCK and producer.kind is OpClass.CONTRACTION:
+            return self._out_of_blocks(producer, op)
         if consumer.kind in (OpClass.CONTRACTION, OpClass.TILED):
             return self._into_contraction(producer, value, op)
         if consumer.kind is OpClass.MAP:
@@ -190,6 +197,21 @@ class _Fusion:
         if self.ctx.target is None:
             return "the caches are not known"
         return windows_by_bands(sums, op, self.ctx.target.caches.band)
+
+    def _out_of_blocks(self, producer: Region, op: Op) -> str:
+        """The result of a contraction leaves its blocks of channels a band of lines at a time."""
+        if self._is_read_beside(producer, op):
+            return "the tensor is needed in its own layout too"
+        if any(u.name != "return" for u in op.result.users):
+            return "what reads it may change its layout in a kernel of its own"
+        if _cost_of(producer, self.info) > CHEAP:
+            return "its elementwise work would be written out for each row of a square of elements"
+        (sums,) = [o for o in producer.ops if self.info[o].kind is OpClass.CONTRACTION]
+        if self.info[sums].slides:
+            return "it sums windows itself, and is as much bound by memory"
+        if self.ctx.target is None:
+            return "the caches are not known"
+        return unblocks_by_bands(sums, self.ctx.target.caches.l2)
 
     def _lines_of_windows(self, producer: Region, consumer: Region, value: Value) -> str:
         """Lines are summed as soon as a kernel of windows has written them."""
@@ -305,6 +327,8 @@ class _Fusion:
             consumer.kind = OpClass.TILED
         elif producer.kind is OpClass.CONTRACTION and any(self.info[o].slides for o in consumer.ops):
             consumer.kind = OpClass.BANDED
+        elif producer.kind is OpClass.CONTRACTION and any(o.name == UNBLOCK for o in consumer.ops):
+            consumer.kind = OpClass.UNBLOCKED
         else:
             consumer.domain, consumer.kind = main.domain, main.kind
         consumer.ops = sorted((*producer.ops, *consumer.ops), key=lambda o: self.order[id(o)])

@@ -116,7 +116,8 @@ class _Lowering:
             self.nodes[op.result] = _Node(op, _compute_of(op), inline=False)
         for node in self.nodes.values():
             node.inline = self._may_inline(node)
-        self._absorb_views()
+        if self.region.attrs.get("kind") != "unblocked":  # its sums have the layout that suits them
+            self._absorb_views()
         for value, node in self.nodes.items():
             if not node.inline:
                 self._stage(value, node)

@@ -20,6 +20,7 @@ from tilewright.schedule.rows import schedule_dot_products, schedule_rows, sched
 from tilewright.schedule.streaming import stream_results
 from tilewright.schedule.tiled import schedule_rows_of_tiles, schedule_tiled
 from tilewright.schedule.trace import Schedule
+from tilewright.schedule.unblocked import schedule_unblocked
 from tilewright.schedule.windows import schedule_windows
 from tilewright.target.target import Target
 
@@ -29,6 +30,7 @@ _BY_KIND = {
     "tiled": (schedule_tiled, schedule_rows_of_tiles, schedule_maps),
     "rows of tiles": (schedule_rows_of_tiles, schedule_maps),
     "banded": (schedule_banded, schedule_maps),
+    "unblocked": (schedule_unblocked, schedule_maps),
     "reduce": (schedule_windows, schedule_sums, schedule_contraction, schedule_maps),
     "row": (schedule_rows, schedule_maps),
     "map": (schedule_maps,),
