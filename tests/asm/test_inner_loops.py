@@ -291,5 +291,6 @@ def test_exponentials_side_by_side_fit_the_registers(machine: str) -> None:
     (kernel,) = kernels(SOFTMAX, machine)
     (exponentials,) = [loop for loop in kernel.report.innermost if loop.effects.multiply_adds]
     effects = exponentials.effects
-    assert 10 * effects.spills <= effects.instructions
+    # two rows with four polynomials each; with half of them nothing is spilled, and all takes a tenth longer
+    assert 6 * effects.spills <= effects.instructions
     assert (effects.calls, effects.branches, effects.gathers, effects.lane_moves) == (0, 1, 0, 0)

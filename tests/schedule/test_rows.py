@@ -133,13 +133,34 @@ def side_by_side(kernel: Func) -> list[int]:
 @pytest.mark.parametrize("target", ["x86-64-v3", "cascadelake"])
 @pytest.mark.parametrize(
     ("rows", "width", "together"),
-    [(131, 5, 4), (130, 40, 4), (65, 40, 2), (63, 40, 1), (128, 200, 2), (128, 300, 1)],
+    [
+        (131, 5, 4),
+        (130, 40, 4),
+        (65, 40, 2),
+        (63, 40, 1),
+        (128, 200, 2),
+        (128, 300, 2),
+        (128, 960, 2),
+        (128, 1000, 1),
+    ],
 )
 def test_short_rows_run_side_by_side(rows: int, width: int, together: int, target: str) -> None:
     x = RNG.standard_normal((rows, width)).astype(np.float32)
     module, _ = oracle.agree([tensor(dt.f32, x.shape)], softmax, [x], target)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     assert side_by_side(kernel) == [together] * (together > 1)
+
+
+@pytest.mark.parametrize(("rows", "together"), [(130, 2), (131, 1)])
+def test_long_rows_that_come_from_far_run_in_twos_only_where_these_lie_apart(
+    rows: int, together: int
+) -> None:
+    module = oracle.build([tensor(dt.f32, (rows, 400))], softmax)
+    oracle.scheduled(module, "x86-64-v3,l2=65536")
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    steps = kernel.attrs["schedule"]
+    assert [step.startswith("jam") for step in steps].count(True) == together - 1
+    assert any("split_apart" in step for step in steps) == (together == 2)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 6])
@@ -211,11 +232,11 @@ def test_one_row_of_unknown_length() -> None:
 @pytest.mark.parametrize(
     ("rows", "apart"),
     [(128, 0), (1024, 4), (1026, 2), (1025, 0)],
-    ids=["in a cache", "from memory", "a multiple of two", "no multiple"],
+    ids=["in a cache", "from far", "a multiple of two", "no multiple"],
 )
-def test_rows_side_by_side_that_come_from_memory_lie_far_apart(rows: int, apart: int) -> None:
+def test_rows_side_by_side_that_come_from_far_lie_far_apart(rows: int, apart: int) -> None:
     module = oracle.build([tensor(dt.f32, (rows, 96))], softmax)
-    oracle.scheduled(module, "x86-64-v3,l3=65536")
+    oracle.scheduled(module, "x86-64-v3,l2=32768")
     (func,) = (f for name, f in module.funcs.items() if name != "main")
     steps = func.attrs["schedule"]
     assert any(step.startswith("jam") for step in steps)
