@@ -73,10 +73,17 @@ def test_entries_go_through_time_in_groups(batch: int, groups: int) -> None:
     assert extent_of(outer) == groups
 
 
+@pytest.mark.parametrize(("batch", "groups"), [(12, 2), (13, 1), (24, 4), (21, 1)])
+def test_entries_go_in_groups_only_where_these_fit_the_batch(batch: int, groups: int) -> None:
+    kernel, _ = unit_kernel("lstm", batch, 160, "zen4,cores=2")
+    extents = {extent_of(o).value for o in kernel.body.ops if is_loop(o) and kind_of(o) == "parallel"}
+    assert extents == ({groups} if groups > 1 else set())
+
+
 @pytest.mark.parametrize(("batch", "tiles"), [(6, [6]), (7, [3, 4]), (21, [3, 6]), (24, [6])])
 def test_all_entries_go_through_time_together_where_weights_are_many(batch: int, tiles: list[int]) -> None:
     """Each step reads a weight once from where no cache of a core holds it; no entry is computed twice."""
-    kernel, _ = unit_kernel("lstm", batch, 160, "zen4,cores=2")
+    kernel, _ = unit_kernel("lstm", batch, 272, "zen4,cores=2")
     assert {extent_of(o) for o in kernel.body.ops if is_loop(o)} == {batch, STEPS}
     written_out = [
         [extent_of(o).value for o in body_of(loop).walk() if is_loop(o) and kind_of(o) == "unroll"]
@@ -183,7 +190,7 @@ def test_more_threads_need_longer_steps() -> None:
 
 
 def test_threads_that_get_equal_groups_of_entries_need_not_wait_for_each_other() -> None:
-    kernel, remarks = unit_kernel("lstm", 24, 100, "zen3,cores=2")
+    kernel, remarks = unit_kernel("lstm", 24, 240, "zen3,cores=2")
     (loop,) = shared_loops(kernel)
     assert loop.parent is kernel.body and extent_of(loop) == 4
     assert any("equal shares of 4 groups of entries" in r for r in remarks)

@@ -27,10 +27,13 @@ GROUPS = (6, 4, 3, 2, 1)
 WEIGHTS_COST = 2
 """Entries that one more group costs, as it reads all weights again."""
 
-MANY_WEIGHTS = 1 << 16
-"""Recurrent weights from which on all entries go through time together, so that each step reads them once: a quarter
-of a MiB, which groups that take turns would push out of a second-level cache."""
+MANY_WEIGHTS = 1 << 18
+"""Recurrent weights above which all entries go through time together, so that each step reads them once: a MiB, which
+groups that take turns would push out of a second-level cache."""
 
+SOME_WEIGHTS = 1 << 16
+"""Those from which on they do so where groups would compute some entries twice: fewer are multiplied so fast that
+threads do not wait for each other at each step."""
 
 LINE = 16
 """Floats of a cache line: states of each entry begin with a line, and the gates of a unit may."""
@@ -71,10 +74,10 @@ def _group_size(batch: Sym, weights: Sym) -> int:
     """How many entries go through time together; 1 for a batch that is not known."""
     if not batch.is_const:
         return 1
-    if weights.is_const and weights.value >= MANY_WEIGHTS:
-        return max(1, batch.value)
-    fitting = [n for n in GROUPS if n <= max(1, batch.value)]
-    return min(fitting, key=lambda n: -(-batch.value // n) * (n + WEIGHTS_COST))
+    entries = max(1, batch.value)
+    size = min((n for n in GROUPS if n <= entries), key=lambda n: -(-entries // n) * (n + WEIGHTS_COST))
+    few = weights.is_const and weights.value <= (SOME_WEIGHTS if entries % size else MANY_WEIGHTS)
+    return size if few or not weights.is_const else entries
 
 
 @dataclass(frozen=True)
