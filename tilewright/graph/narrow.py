@@ -34,10 +34,17 @@ LEAST_BYTES = 64 << 10
 
 def is_known(value: Value) -> bool:
     """Whether all elements follow from constants by elementwise operators and views."""
-    op = value.op
-    return is_constant(value) or (
-        op is not None and (op.name in ELEMENTWISE or op.name in VIEWS) and all(map(is_known, op.operands))
-    )
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        if is_constant(current):
+            continue
+        op = current.op
+        if op is None or not (op.name in ELEMENTWISE or op.name in VIEWS):
+            return False
+        pending += [v for v in op.operands if v not in seen]
+        seen.update(op.operands)
+    return True
 
 
 def narrow_casts(module: Module, ctx: PassContext) -> frozenset[Op]:

@@ -107,6 +107,7 @@ class _Lowering:
         self.nodes: dict[Value, _Node] = {}
         self.rewired: set[Value] = set()  # reductions that are computed over the axes of their reader
         self.tiled: dict[Value, tuple[int, ...]] = {}  # tile lengths of values whose buffers hold whole tiles
+        self.ends_sums: dict[Op, bool] = {}
         self.stages: list[Stage] = []
         self.output_args = block.args[len(ins) :]
         self._vars = 0
@@ -174,6 +175,12 @@ class _Lowering:
 
     def _ends_a_sum(self, node: _Node) -> bool:
         """Whether it is elementwise work on a sum of its own shape, best done once while the sum is in registers."""
+        found = self.ends_sums.get(node.op)  # paths through shared values are many
+        if found is None:
+            found = self.ends_sums[node.op] = self._follows_a_sum(node)
+        return found
+
+    def _follows_a_sum(self, node: _Node) -> bool:
         producers = (self.nodes.get(v) for v in node.op.operands)
         alike = [p for p in producers if p is not None and p.compute.shape == node.compute.shape]
         return any(bool(p.compute.combine) or (p.inline and self._ends_a_sum(p)) for p in alike)
@@ -188,10 +195,16 @@ class _Lowering:
         return extents == product(e for _, e in node.compute.axes)
 
     def _chain_is_costly(self, node: _Node) -> bool:
-        if any(o.name in COSTLY for o in node.compute.body.ops):
-            return True
-        inlined = (self.nodes.get(v) for v in node.op.operands)
-        return any(n is not None and n.inline and self._chain_is_costly(n) for n in inlined)
+        """Whether it, or what is written into it, has a costly operation."""
+        pending, seen = [node], {node.op}
+        while pending:
+            current = pending.pop()
+            if any(o.name in COSTLY for o in current.compute.body.ops):
+                return True
+            inlined = [self.nodes[v] for v in current.op.operands if v in self.nodes and self.nodes[v].inline]
+            pending += [n for n in inlined if n.op not in seen]
+            seen.update(n.op for n in inlined)
+        return False
 
     def _absorb_views(self) -> None:
         """A reduction takes over the axes of the stage that reads it through index maps, so the maps cost nothing."""
