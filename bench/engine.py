@@ -35,20 +35,33 @@ class Timing:
 
 
 class Engine:
-    """A started process; `load` must come before turns. Use as a context: leaving it ends the process."""
+    """A started process; `load` must come before turns. Use as a context: leaving it ends the process.
 
-    def __init__(self, name: str, python: str, case: Case, threads: int, cache: Path, timing: Timing) -> None:
+    `name` is what results call it. With a `checkout` it is ours, as it is in that folder.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        case: Case,
+        threads: int,
+        cache: Path,
+        timing: Timing,
+        checkout: Path | None = None,
+    ) -> None:
         self.name = name
+        peer = name if checkout is None else peers.OURS
         self._timing = timing
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the process is ended)
-        command = [python, "-m", "bench.worker", name, str(case.model.resolve()), str(case.arrays.resolve())]
+        command = [python, "-m", "bench.worker", peer, str(case.model.resolve()), str(case.arrays.resolve())]
         self._process = subprocess.Popen(
             [*command, "--threads", str(threads), "--cache", str(cache.resolve())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            cwd=ROOT,
-            env=_environment(peers.describe(name).variables(threads)),
+            cwd=checkout or ROOT,
+            env=_environment(peers.describe(peer).variables(threads)),
             text=True,
             start_new_session=True,
         )

@@ -23,7 +23,8 @@ class Plan:
     """How to measure: the engines with the Python that runs each, turns, and where engines may cache.
 
     With `cold` each engine also loads the model with an empty cache before. `lock` is a file that is held while
-    engines take turns, so that several measurements on one machine wait for each other.
+    engines take turns, so that several measurements on one machine wait for each other. Engines in `checkouts` are ours
+    as they are in these folders.
     """
 
     pythons: Mapping[str, str]
@@ -33,6 +34,7 @@ class Plan:
     cold: bool = False
     load_timeout_s: float = 900.0
     lock: Path | None = None
+    checkouts: Mapping[str, Path] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=machine.facts)
 
 
@@ -75,7 +77,7 @@ def measure(case: Case, threads: int, plan: Plan) -> list[Record]:
 def _start(name: str, case: Case, threads: int, cache: Path, plan: Plan) -> Engine:
     own = cache / name
     own.mkdir(parents=True, exist_ok=True)
-    return Engine(name, plan.pythons[name], case, threads, own, plan.timing)
+    return Engine(name, plan.pythons[name], case, threads, own, plan.timing, plan.checkouts.get(name))
 
 
 def _cold_load(name: str, case: Case, threads: int, cache: Path, plan: Plan) -> float:

@@ -15,6 +15,9 @@ from bench.peers import OURS
 from bench.records import Record
 from bench.turns import Rules
 
+BEFORE = "before"
+"""What results call ours of another checkout."""
+
 HOME = Path("~/.cache/tilewright-bench").expanduser()
 
 
@@ -24,6 +27,12 @@ def add_options(parser: argparse.ArgumentParser, default_peers: str) -> None:
         "--peers", default=default_peers, type=_names, metavar="NAMES",
         help=f"engines beside ours, of {', '.join(peers.names()[1:])}, or `all` [{default_peers}]",
     )  # fmt: skip
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help=f"ours as it is in another checkout too, called `{BEFORE}`",
+    )
     parser.add_argument("--threads", default="1", type=_numbers, metavar="NUMBERS", help="such as 1,2 [1]")
     parser.add_argument("--out", type=Path, help="append the results here, a line of JSON each")
     add_places(parser)
@@ -55,14 +64,28 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 def plan_of(options: argparse.Namespace) -> Plan:
     """The plan; ValueError names the engines that are not installed."""
     chosen = [OURS, *(name for name in options.peers if name != OURS)]
+    checkouts = _checkouts(options.against)
+    own_python = dict.fromkeys(checkouts, dict(options.python).get(OURS, sys.executable))
     return Plan(
-        pythons=pythons(chosen, options.home, dict(options.python)),
+        pythons=pythons(chosen, options.home, dict(options.python)) | own_python,
+        checkouts=checkouts,
         cache=options.home / "cache",
         rules=Rules(rounds=options.rounds, tolerated=options.tolerated),
         timing=Timing(least_s=options.turn, most_s=max(2.0, options.turn), realtime=options.realtime),
         cold=options.cold,
         lock=options.lock,
     )
+
+
+def _checkouts(against: Path | None) -> dict[str, Path]:
+    """The other checkout of ours by its name; ValueError for a folder that is none."""
+    if against is None:
+        return {}
+    if not (against / "bench" / "worker.py").is_file():
+        raise ValueError(
+            f"--against {against}: there is no bench/worker.py in it; give the root of a checkout"
+        )
+    return {BEFORE: against.resolve()}
 
 
 def pythons(names: Sequence[str], home: Path, given: Mapping[str, str]) -> dict[str, str]:

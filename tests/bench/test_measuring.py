@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import sys
@@ -174,6 +175,37 @@ def test_processes_are_measured_and_failures_told(tmp_path: Path) -> None:
     assert ours.relative_error is not None and ours.relative_error < 1e-5
     assert ours.cold_load_s is not None and ours.load_s is not None and ours.median_ms is not None
     assert other.engine == "iree" and other.median_ms is None and "iree" in other.failure
+
+
+def test_ours_of_another_checkout_is_measured_beside_ours(tmp_path: Path) -> None:
+    """The worker of the other checkout is what runs: this one answers a version of its own."""
+    other = tmp_path / "other"
+    (other / "bench").mkdir(parents=True)
+    (other / "bench" / "__init__.py").write_text("")
+    (other / "bench" / "worker.py").write_text(
+        "import sys\n"
+        "for line in sys.stdin:\n"
+        "    print('{\"version\": \"of ' + sys.argv[1] + ' elsewhere\"}' if 'load' in line\n"
+        "          else '{\"seconds\": [0.5], \"disturbed\": 0.0}', flush=True)\n"
+    )
+    options = parsed("--against", str(other), "--peers", "", "--home", str(tmp_path), "--rounds", "1")
+    plan = measuring.plan_of(options)
+    assert list(plan.pythons) == ["tilewright", "before"]
+    case = Case("real", "m", tmp_path / "m.onnx", tmp_path / "m.npz")
+    _, found = measure.measure(case, 1, plan)
+    assert (found.engine, found.version, found.median_ms) == ("before", "of tilewright elsewhere", 500.0)
+
+
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--against .*: there is no bench/worker.py in it"):
+        measuring.plan_of(parsed("--against", str(tmp_path)))
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    """The options of a command that measures."""
+    parser = argparse.ArgumentParser()
+    measuring.add_options(parser, "all")
+    return parser.parse_args(words)
 
 
 def test_a_model_that_breaks_its_process_is_told(tmp_path: Path) -> None:
