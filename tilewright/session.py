@@ -88,7 +88,8 @@ class Session:
             # all weights are read for their checksum once, not at each start
             about = f"weights of {key}: {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
             is_sound = self._notes.read(about) is not None
-            artifact = Artifact.load(path, check_weights=not is_sound)
+            # mapped: whoever writes here replaces files by renaming, or deletes them
+            artifact = Artifact.load(path, check_weights=not is_sound, mmap=True)
             if not is_sound and _is_settled(stat.st_mtime_ns):
                 self._notes.write(about, b"sound")
             return artifact

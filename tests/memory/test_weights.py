@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import tilewright
 from tilewright.compiler import compile_module
@@ -68,14 +69,15 @@ def test_weights_move_into_the_artefact() -> None:
     assert module.constants == {}
     weights = np.frombuffer(model.artifact.constants, np.uint8)
     assert address_of(weights) % ALIGNMENT == 0
-    assert address_of(model._constants) == address_of(weights)
+    assert address_of(model._loaded.constants) == address_of(weights)
 
 
-def test_a_saved_model_uses_the_mapped_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mmap", [False, True])
+def test_a_loaded_model_uses_its_weights_in_place(tmp_path: Path, mmap: bool) -> None:
     compiled(module_of_products(beside=True)).save(tmp_path / "m.tw")
-    again = tilewright.load(tmp_path / "m.tw", threads=1)
+    again = tilewright.load(tmp_path / "m.tw", threads=1, mmap=mmap)
     weights = np.frombuffer(again.artifact.constants, np.uint8)
-    assert address_of(again._constants) == address_of(weights)
+    assert address_of(again._loaded.constants) == address_of(weights)
     assert_right(again, beside=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 import numpy as np
 
@@ -11,6 +12,10 @@ from tilewright.runtime.errors import ExecutionError
 ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
 _MAX_BYTES = 1 << 62
+PATIENCE = 64
+"""A block that none of so many requests in a row needed half of becomes smaller."""
+LEAST_SHRUNK = 1 << 20
+"""Bytes up to which a block is not worth making smaller."""
 
 # looked up once: `address_of` runs for each tensor of each call
 _address = ctypes.addressof
@@ -48,18 +53,50 @@ def aligned_constants(data: bytes | bytearray | memoryview) -> np.ndarray:
     return copy
 
 
+def release_free_memory() -> None:
+    """Ask the C library to give memory that is free to the operating system (glibc keeps much of it)."""
+    if _malloc_trim is not None:
+        _malloc_trim(ctypes.c_size_t(0))
+
+
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+
+
 class Arena:
-    """A block of memory that grows to the largest size asked for."""
+    """A block of memory that grows to the largest size asked for.
+
+    It becomes smaller when `PATIENCE` requests in a row needed less than half of it.
+    """
 
     def __init__(self, purpose: str) -> None:
         self._purpose = purpose
         self._block = aligned_bytes(0)
         self.address = address_of(self._block)
+        self._most = self._requests = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the block."""
+        return self._block.size
 
     def reserve(self, nbytes: int) -> None:
         """Make room for `nbytes`; what was there is lost. ExecutionError when there is not so much memory."""
-        if nbytes <= self._block.size:
-            return
+        most = self._most_of_late(nbytes)
+        if nbytes > self._block.size:
+            self._renew(nbytes)
+        elif most is not None and self._block.size > max(2 * most, LEAST_SHRUNK):
+            self._renew(most)
+
+    def _most_of_late(self, nbytes: int) -> int | None:
+        """The most of the last `PATIENCE` requests; None unless this one is the last of so many."""
+        self._most = max(self._most, nbytes)
+        self._requests += 1
+        if self._requests < PATIENCE:
+            return None
+        most, self._most, self._requests = self._most, 0, 0
+        return most
+
+    def _renew(self, nbytes: int) -> None:
         if nbytes > _MAX_BYTES:
             raise self._no_memory(nbytes)
         # The old block goes first, so that both never exist together.

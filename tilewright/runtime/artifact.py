@@ -28,8 +28,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime.container import FORMAT, Section, read_container, write_container
-from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.container import (
+    FORMAT,
+    Bytes,
+    Section,
+    container_bytes,
+    read_container,
+    write_container,
+)
+from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.report import Report
 
 Dim = int | str
@@ -110,27 +117,46 @@ class Artifact:
     format: int = FORMAT
 
     def save(self, path: str | Path) -> None:
-        """Write the artefact to a file, whole or not at all; ArtifactError when that fails."""
-        sections = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
-        sections.append(Section("weights", _byte_view(self.constants)))
-        write_container(Path(path), self._metadata(), sections)
+        """Write the artefact to a file, whole or not at all; ArtifactError when that fails.
 
-    @classmethod
-    def load(cls, path: str | Path, *, check_weights: bool = True) -> Artifact:
-        """Map a file written by `save`; ArtifactError when it is missing, damaged, foreign or too new.
-
-        An artefact is native code: load only files whose origin you trust. `check_weights=False` skips
-        reading all weights for their checksum (about a second per GB).
+        A file of that name is replaced, not written over: models that were loaded from it go on as before.
         """
         if not isinstance(path, str | os.PathLike):
-            raise ArtifactError(f"cannot load {path!r:.80}", hint="give the path of a compiled model")
-        path = Path(path)
-        metadata, sections = read_container(path, check_weights=check_weights)
+            raise ArtifactError(f"cannot save to {path!r:.80}", hint="give a path")
+        write_container(Path(path), self._metadata(), self._sections())
+
+    def to_bytes(self) -> bytes:
+        """What `save` writes, for `load` and for pickle."""
+        return container_bytes(self._metadata(), self._sections())
+
+    @classmethod
+    def load(cls, source: str | Path | Bytes, *, check_weights: bool = True, mmap: bool = False) -> Artifact:
+        """Read a file written by `save`, or its bytes; ArtifactError when it is missing, damaged, foreign or too new.
+
+        An artefact is native code: load only files whose origin you trust. Everything is copied into memory of this
+        process, so that afterwards the file (or buffer) may be replaced, written over, cut off or deleted. With
+        `mmap=True` the weights stay in the file: processes share their memory and loading without a check takes no
+        time, but then the file may only be replaced by renaming (as `save` and `mv` do) or deleted. Writing over it
+        changes the weights of the running model, cutting it off ends the process at the next call.
+
+        `check_weights=False` skips the checksum of the weights (a third of a second per GB).
+        """
+        if isinstance(source, str | os.PathLike):
+            name, source = str(source), Path(source)
+        elif isinstance(source, bytes | bytearray | memoryview):
+            name = "the given buffer"
+        else:
+            raise ArtifactError(
+                f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes"
+            )
+        if mmap and not isinstance(source, Path):
+            raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
+        metadata, sections = read_container(source, check_weights=check_weights, map_weights=mmap)
         try:
             return _from_metadata(metadata, sections)
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
-                f"{path}: the metadata is malformed ({error!r})", hint="compile the model again"
+                f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
             ) from error
 
     def summary(self) -> Report:
@@ -147,6 +173,14 @@ class Artifact:
                 **self.report,
             }
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy as a file's bytes, which are checked again."""
+        return (Artifact.load, (self.to_bytes(),))
+
+    def _sections(self) -> list[Section]:
+        code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
+        return [*code, Section("weights", _byte_view(self.constants))]
 
     def _metadata(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in _PLAIN}

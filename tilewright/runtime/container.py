@@ -8,6 +8,9 @@ Integers are little-endian. The metadata's `sections` list each section's offset
 sections start at multiples of 64 and carry a blake2b-256, weight sections start at multiples of 4096 (so that
 they can be mapped and used in place) and carry a crc32, which is several times faster to check. Bytes between
 sections are zero. Magic and version keep their place in every later format.
+
+Files are read, not mapped, unless the caller asks for it: a page of a mapped file that somebody cuts off or writes
+over ends the process or changes the weights. Even of a mapped file nothing is looked at through the map here.
 """
 
 from __future__ import annotations
@@ -20,12 +23,15 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.errors import ArtifactError
+
+Bytes = bytes | bytearray | memoryview
 
 FORMAT = 2
 """The format version that is written, and the newest that can be read."""
@@ -36,6 +42,8 @@ _HEADER = struct.Struct("<8sIIQQ32s")
 _SIGNED_PART = 32
 _ALIGNMENT = {"code": 64, "weights": 4096}
 _RECOMPILE = "compile the model again, or copy the file again from where it came"
+_PIECE = 1 << 18
+"""Bytes that are read and summed at a time: few enough to be in a core's cache still when they are summed."""
 
 
 @dataclass(frozen=True)
@@ -52,39 +60,97 @@ def write_container(path: Path, metadata: dict[str, Any], sections: Sequence[Sec
     `metadata` must be JSON data without the key "sections". There is no fsync: a file damaged by a power cut
     is found by its checksums.
     """
-    text, table = _metadata_with_table(metadata, sections)
-    end = table[-1]["offset"] + table[-1]["size"] if table else _HEADER.size + len(text)
-    signed = _HEADER.pack(MAGIC, FORMAT, 0, len(text), end, b"")[:_SIGNED_PART]
+    parts = _parts(metadata, sections)
     with _replacing(path) as file:
-        file.write(signed + _blake2b(signed, text) + text)
-        for entry, section in zip(table, sections, strict=True):
-            file.write(bytes(entry["offset"] - file.tell()))
-            file.write(section.data)
+        for part in parts:
+            file.write(part)
 
 
-def read_container(path: Path, *, check_weights: bool = True) -> tuple[dict[str, Any], list[Section]]:
-    """Metadata and sections of a file; ArtifactError when it is not a sound artefact of a known format.
+def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> bytes:
+    """What `write_container` writes."""
+    return b"".join(_parts(metadata, sections))
 
-    The sections are read-only views of the mapped file, which stays mapped as long as one of them lives.
-    Metadata and code are always checked, weights unless `check_weights` is false.
+
+def read_container(
+    source: Path | Bytes, *, check_weights: bool = True, map_weights: bool = False
+) -> tuple[dict[str, Any], list[Section]]:
+    """Metadata and sections of a file or its bytes; ArtifactError when that is no sound artefact of a known format.
+
+    The sections are read-only, in aligned memory of their own, unless `map_weights` is true: then those of weights
+    are views of the mapped file, which stays mapped as long as one of them lives. Metadata and code are always
+    checked, weights unless `check_weights` is false.
     """
-    view = _map(path)
-    text = _checked_metadata(path, view)
-    try:
-        metadata = json.loads(bytes(text))
-        table = metadata.pop("sections")
-        sections = [Section(e["kind"], view[e["offset"] : e["offset"] + e["size"]]) for e in table]
-        _check_sections(path, view, _HEADER.size + len(text), table, check_weights)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{path}: the metadata is malformed ({error!r})", hint=_RECOMPILE) from error
-    return metadata, sections
+    with _opened(source) as opened:
+        text, start = _checked_metadata(opened)
+        mapped = opened.map() if map_weights else None
+        try:
+            metadata = json.loads(text)
+            table = metadata.pop("sections")
+            return metadata, list(_sections(opened, mapped, start, table, check_weights))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(
+                f"{opened.name}: the metadata is malformed ({error!r})", hint=_RECOMPILE
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The bytes of an artefact: `fill(offset, block)` copies those from `offset` on into the block and says how
+    many there were; `map` gives a view that follows the file."""
+
+    name: str
+    size: int
+    fill: Callable[[int, memoryview], int]
+    map: Callable[[], memoryview]
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """A copy of some bytes."""
+        block = aligned_bytes(size).data
+        for _ in self.pieces(offset, size, block):
+            pass
+        return block.toreadonly()
+
+    def pieces(self, offset: int, size: int, block: memoryview | None = None) -> Iterator[memoryview]:
+        """Copy some bytes into a block, and give them in pieces as they come.
+
+        Without a block, each piece is valid until the next. ArtifactError when there are not so many bytes any more.
+        """
+        small = memoryview(bytearray(min(size, _PIECE) if block is None else 0))
+        done = 0
+        while done < size:
+            length = min(size - done, _PIECE)
+            piece = small[:length] if block is None else block[done : done + length]
+            try:
+                found = self.fill(offset + done, piece)
+            except OSError as error:
+                raise _unreadable(self.name, error) from error
+            if not found:
+                raise ArtifactError(
+                    f"{self.name} was cut off while it was read: {offset + done} of {self.size} bytes were there",
+                    hint="replace files by renaming, as `mv` and `Model.save` do, and load the model again",
+                )
+            yield piece[:found]
+            done += found
+
+
+def _parts(metadata: dict[str, Any], sections: Sequence[Section]) -> Iterator[Bytes]:
+    """The bytes of a file, one part after the other."""
+    text, table = _metadata_with_table(metadata, sections)
+    end = _HEADER.size + len(text)
+    total = table[-1]["offset"] + table[-1]["size"] if table else end
+    signed = _HEADER.pack(MAGIC, FORMAT, 0, len(text), total, b"")[:_SIGNED_PART]
+    yield signed + _blake2b([signed, text]) + text
+    for entry, section in zip(table, sections, strict=True):
+        yield bytes(entry["offset"] - end)
+        yield section.data
+        end = entry["offset"] + entry["size"]
 
 
 def _metadata_with_table(
     metadata: dict[str, Any], sections: Sequence[Section]
 ) -> tuple[bytes, list[dict[str, Any]]]:
     """The JSON text and its table of sections, whose offsets depend on the length of that text."""
-    sums = [_checksum(section.kind, section.data) for section in sections]
+    sums = [_checksum(section.kind, [section.data]) for section in sections]
     length = 0
     while True:
         table, offset = [], _HEADER.size + length
@@ -103,15 +169,20 @@ def _align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
 
 
-def _blake2b(*parts: bytes | memoryview) -> bytes:
+def _blake2b(parts: Iterable[Bytes]) -> bytes:
     digest = hashlib.blake2b(digest_size=32)
     for part in parts:
         digest.update(part)
     return digest.digest()
 
 
-def _checksum(kind: str, data: memoryview) -> str:
-    return _blake2b(data).hex() if kind == "code" else f"{zlib.crc32(data):08x}"
+def _checksum(kind: str, pieces: Iterable[Bytes]) -> str:
+    if kind == "code":
+        return _blake2b(pieces).hex()
+    found = 0
+    for piece in pieces:
+        found = zlib.crc32(piece, found)
+    return f"{found:08x}"
 
 
 @contextlib.contextmanager
@@ -141,62 +212,118 @@ def _reason(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _map(path: Path) -> memoryview:
+def _unreadable(name: str, error: OSError | ValueError) -> ArtifactError:
+    return ArtifactError(f"cannot read {name}: {_reason(error)}", hint="check the path and its permissions")
+
+
+def _opened(source: Path | Bytes) -> contextlib.AbstractContextManager[_Source]:
+    return _opened_file(source) if isinstance(source, Path) else contextlib.nullcontext(_of_bytes(source))
+
+
+def _of_bytes(data: Bytes) -> _Source:
+    view = memoryview(data)
+    view = view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
+
+    def fill(offset: int, block: memoryview) -> int:
+        found = view[offset : offset + len(block)]
+        block[: len(found)] = found
+        return len(found)
+
+    return _Source("the given buffer", len(view), fill, lambda: view)
+
+
+@contextlib.contextmanager
+def _opened_file(path: Path) -> Iterator[_Source]:
     try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ArtifactError(f"{path} is not a regular file", hint="give the path of an artefact")
-            if status.st_size < _HEADER.size:
-                raise _foreign_or_cut(path, file.read())
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed below)
     except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"cannot read {path}: {_reason(error)}", hint="check the path and its permissions"
-        ) from error
+        raise _unreadable(str(path), error) from error
+    with file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ArtifactError(f"{path} is not a regular file", hint="give the path of an artefact")
+
+        def fill(offset: int, block: memoryview) -> int:
+            file.seek(offset)
+            return file.readinto(block) or 0
+
+        def mapped() -> memoryview:
+            try:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError) as error:  # ValueError: an empty file
+                raise _unreadable(str(path), error) from error
+
+        yield _Source(str(path), status.st_size, fill, mapped)
 
 
-def _foreign_or_cut(path: Path, head: bytes) -> ArtifactError:
+def _foreign_or_cut(name: str, head: memoryview) -> ArtifactError:
     if not head:
-        return ArtifactError(f"{path} is empty", hint=_RECOMPILE)
+        return ArtifactError(f"{name} is empty", hint=_RECOMPILE)
     if head[: len(MAGIC)] != MAGIC[: len(head)]:
-        return _foreign(path)
-    return ArtifactError(f"{path} is cut off after {len(head)} bytes", hint=_RECOMPILE)
+        return _foreign(name)
+    return ArtifactError(f"{name} is cut off after {len(head)} bytes", hint=_RECOMPILE)
 
 
-def _foreign(path: Path) -> ArtifactError:
+def _foreign(name: str) -> ArtifactError:
     return ArtifactError(
-        f"{path} is not a compiled model of tilewright", hint="make one with `tilewright compile`"
+        f"{name} is not a compiled model of tilewright", hint="make one with `tilewright compile`"
     )
 
 
-def _checked_metadata(path: Path, view: memoryview) -> memoryview:
-    magic, version, reserved, length, total, digest = _HEADER.unpack_from(view)
+def _checked_metadata(source: _Source) -> tuple[bytes, int]:
+    """The JSON text, and where it ends."""
+    name, size = source.name, source.size
+    head = source.read(0, min(size, _HEADER.size))
+    if size < _HEADER.size:
+        raise _foreign_or_cut(name, head)
+    magic, version, reserved, length, total, digest = _HEADER.unpack(head)
     if magic != MAGIC:
-        raise _foreign(path)
+        raise _foreign(name)
     if version != FORMAT:
         raise ArtifactError(
-            f"{path} has format {version}; this version of tilewright reads format {FORMAT}",
+            f"{name} has format {version}; this version of tilewright reads format {FORMAT}",
             hint="update tilewright, or compile the model with this version",
         )
-    if len(view) < total:
-        raise ArtifactError(f"{path} is cut off: {len(view)} of {total} bytes are there", hint=_RECOMPILE)
-    text = view[_HEADER.size : _HEADER.size + length]
-    sound = len(view) == total and len(text) == length and reserved == 0
-    if not sound or _blake2b(view[:_SIGNED_PART], text) != digest:
-        raise ArtifactError(f"{path} is damaged: header and metadata have a wrong checksum", hint=_RECOMPILE)
-    return text
+    if size < total:
+        raise ArtifactError(f"{name} is cut off: {size} of {total} bytes are there", hint=_RECOMPILE)
+    end = _HEADER.size + length
+    sound = size == total and end <= size and reserved == 0
+    text = bytes(source.read(_HEADER.size, length)) if sound else b""
+    if not sound or _blake2b([head[:_SIGNED_PART], text]) != digest:
+        raise ArtifactError(f"{name} is damaged: header and metadata have a wrong checksum", hint=_RECOMPILE)
+    return text, end
 
 
-def _check_sections(
-    path: Path, view: memoryview, start: int, table: list[dict[str, Any]], check_weights: bool
-) -> None:
+def _sections(
+    source: _Source, mapped: memoryview | None, start: int, table: list[dict[str, Any]], check_weights: bool
+) -> Iterator[Section]:
     for index, entry in enumerate(table):
         offset, size, kind = entry["offset"], entry["size"], entry["kind"]
         where = f"section {index} ({kind}), bytes {offset} to {offset + size}"
-        if not start <= offset <= offset + size <= len(view) or any(view[start:offset]):
-            raise ArtifactError(f"{path} is damaged", where=where, hint=_RECOMPILE)
+        if not start <= offset <= offset + size <= source.size or any(source.read(start, offset - start)):
+            raise ArtifactError(f"{source.name} is damaged", where=where, hint=_RECOMPILE)
         wanted = check_weights or kind != "weights"
-        if wanted and _checksum(kind, view[offset : offset + size]) != entry["checksum"]:
-            raise ArtifactError(f"{path} is damaged: wrong checksum", where=where, hint=_RECOMPILE)
+        block = _memory(source, size) if mapped is None or kind != "weights" else None
+        pieces = source.pieces(offset, size, block) if wanted or block is not None else iter(())
+        found = _checksum(kind, pieces) if wanted else None
+        for _ in pieces:  # that are read without a look
+            pass
+        if wanted and found != entry["checksum"]:
+            raise ArtifactError(f"{source.name} is damaged: wrong checksum", where=where, hint=_RECOMPILE)
+        if block is None:
+            assert mapped is not None
+            block = mapped[offset : offset + size]
+            if len(block) < size:
+                raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
+        yield Section(kind, block.toreadonly())
         start = offset + size
+
+
+def _memory(source: _Source, size: int) -> memoryview:
+    try:
+        return aligned_bytes(size).data
+    except (MemoryError, ValueError) as error:
+        raise ArtifactError(
+            f"no memory for {size} bytes of {source.name}",
+            hint="load it with mmap=True, which shares the memory of the file, or on a machine with more memory",
+        ) from error

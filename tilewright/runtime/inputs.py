@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.artifact import TensorInfo
-from tilewright.runtime.errors import ArtifactError, InputError
+from tilewright.runtime.dlpack import shared_array
+from tilewright.runtime.errors import InputError
 
 Shape = tuple[int, ...]
 
 
-def numpy_dtype(name: str) -> np.dtype:
-    """The dtype of a name that NumPy or ml_dtypes knows; ArtifactError otherwise."""
-    try:
-        found: np.dtype = np.dtype(name)
-        return found
-    except TypeError:
-        pass
-    try:
-        found = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
-        return found
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ArtifactError(
-            f"the model uses the dtype {name}, which NumPy does not have",
-            hint="install the package ml_dtypes in its newest version",
-        ) from error
+def check_named(inputs: Any) -> Mapping[str, Any]:
+    """`inputs`, if that is a mapping; InputError otherwise."""
+    if isinstance(inputs, Mapping):
+        return inputs
+    raise InputError(
+        f"inputs by name must be a dict of names to arrays, not {type(inputs).__name__}",
+        hint='call run({"x": x}), or model(x) for inputs by position',
+    )
 
 
 def place_named(
@@ -45,7 +38,7 @@ def place_named(
     names = [info.name for info in infos]
     for name in named:
         if name not in names:
-            raise InputError(f"there is no input '{name}'", hint=_all(infos))
+            raise InputError(f"there is no input {name!r:.80}", hint=_all(infos))
         if name in names[: len(args)]:
             raise InputError(f"input '{name}' is given both by position and by name", hint=_all(infos))
     missing = [info for info in infos[len(args) :] if info.name not in named]
@@ -82,13 +75,13 @@ def _from_foreign(value: Any, info: TensorInfo) -> np.ndarray:
         if isinstance(value, (np.ndarray, np.generic)):
             return np.asarray(value)
         if hasattr(value, "__dlpack__"):
-            return np.from_dlpack(value)
+            return shared_array(value)
         if hasattr(value, "__array__"):
             return np.asarray(value)
     except Exception as error:  # foreign code: anything can come
         raise InputError(
             f"input '{info.name}': the {type(value).__name__} cannot be read as an array ({error})",
-            hint="pass a NumPy array, or a tensor in the CPU's memory that needs no gradient",
+            hint="pass a NumPy array, or a tensor in the CPU's memory that needs no gradient (tensor.detach().cpu())",
         ) from error
     raise InputError(
         f"input '{info.name}' must be an array, not {type(value).__name__}", hint=f"expected is {info}"

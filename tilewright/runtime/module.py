@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, overload
 
 import numpy as np
 
-from tilewright.runtime.arena import Arena, address_of, aligned_constants
+from tilewright.runtime.arena import Arena, address_of, aligned_constants, release_free_memory
 from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.container import Bytes
+from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError, error_class
-from tilewright.runtime.inputs import Shape, as_array, check_shapes, numpy_dtype, place_named
+from tilewright.runtime.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.loader import NativeCode
+from tilewright.runtime.node_arg import NodeArg
+from tilewright.runtime.outputs import positions, views_of
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
 from tilewright.runtime.results import Results
@@ -26,6 +30,8 @@ from tilewright.runtime.threads import ThreadPool, check_threads
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
+_CLOSED = -1
+"""Stands in a closed model for that number, so that calls need no look of their own."""
 
 
 def _count_fork() -> None:
@@ -36,16 +42,39 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 
-def load(path: str | Path, threads: int | None = None, *, check_weights: bool = True) -> Model:
-    """Load a compiled model from a file; see `Artifact.load` and `Model`."""
-    return Model(Artifact.load(path, check_weights=check_weights), threads)
+def load(
+    source: str | Path | Bytes, threads: int | None = None, *, check_weights: bool = True, mmap: bool = False
+) -> Model:
+    """Load a compiled model from the file that `Model.save` wrote, or from its bytes.
+
+    Afterwards the file may be replaced, written over, cut off or deleted: a model has its own copy of all that it
+    needs, and neither fails nor changes. `mmap=True` leaves the weights in the file, whose memory processes share;
+    then the file may be replaced by renaming (as `Model.save` and `mv` do, not `cp`) or deleted, and nothing else.
+    `check_weights=False` skips the checksum of the weights. `threads`: see `Model`. ArtifactError for a file that is
+    missing, damaged, foreign, too new or for another CPU. An artefact is native code: load only what you trust.
+    """
+    return Model(Artifact.load(source, check_weights=check_weights, mmap=mmap), threads)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What a model runs with, and lets go of when it is closed. A call that is running holds it too, so that it
+    lives until the last call ends."""
+
+    artifact: Artifact
+    code: NativeCode
+    constants: np.ndarray
+    pool: ThreadPool
 
 
 class _Context:
     """What a running call owns: argument arrays for native code, memory, the plan of its last shapes."""
 
-    def __init__(self, artifact: Artifact, threads: int, pool: int | None, constants: int) -> None:
+    def __init__(self, loaded: _Loaded, threads: int, pool: int | None) -> None:
+        artifact = loaded.artifact
         inputs, outputs = artifact.inputs, artifact.outputs
+        self.loaded = loaded
+        self.run: Callable[[int], int] = loaded.code.run
         self.in_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in inputs))()
         self.out_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in outputs))()
         self.in_data = (ctypes.c_void_p * len(inputs))()
@@ -60,6 +89,7 @@ class _Context:
         self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
         self._threads = threads
         places = map(ctypes.addressof, (self.in_data, self.out_data))
+        constants = address_of(loaded.constants)
         arenas = (self.arena.address, self.scratch.address)
         self._call = (ctypes.c_void_p * 7)(pool, *places, constants, *arenas, ctypes.addressof(self.dims))
         self.call = ctypes.addressof(self._call)
@@ -77,39 +107,50 @@ class _Context:
 
 
 class Model:
-    """A compiled model that can be called with NumPy arrays.
+    """A compiled model that can be called with NumPy arrays, made by `tilewright.compile` and `tilewright.load`.
 
     `inputs` and `outputs` describe its tensors in order, `threads` is the number of threads a call uses.
     Several Python threads may call one model at once: the GIL is released while it runs, and the results'
     bits depend neither on that nor on the number of threads. Models may be used on both sides of a fork.
+
+    Memory that calls needed is kept for the next ones. A model holds its weights and code; for each call that ever
+    ran at the same time as others, an arena for intermediate tensors and scratch memory for the threads, as large as
+    the largest call needed; and for each output of 4 KiB and more the memory of up to two results that are gone. An
+    arena becomes smaller when 64 changes of shapes in a row needed less than half of it. `trim` gives all but
+    weights and code back to the operating system, `close` (or the end of `with tilewright.load(...) as model:`)
+    everything.
+
+    Models can be pickled, as the bytes of `save`, weights included: where these are large, let each process load the
+    file by itself. A copy (`copy.copy`, `copy.deepcopy`) shares the weights, and is closed by itself.
     """
 
     def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
         """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here."""
-        self.artifact = artifact
+        if not isinstance(artifact, Artifact):
+            raise ArtifactError(
+                f"a model is made of an Artifact, not of {artifact!r:.80}",
+                hint="call tilewright.load for a file of a compiled model, tilewright.compile for an ONNX model",
+            )
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
         self.threads = check_threads(threads)
+        self._wanted_threads = threads
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
-        self._code = NativeCode(artifact)
-        self._run: Callable[..., int] = self._code.run
-        self._constants = aligned_constants(artifact.constants)
-        self._pool = ThreadPool(self._code, self.threads)
         self._reads_data = artifact.plan_reads_data
-        self._static = artifact.static_plan is not None
+        code = NativeCode(artifact)
+        constants = aligned_constants(artifact.constants)
+        self._loaded: _Loaded | None = _Loaded(artifact, code, constants, ThreadPool(code, self.threads))
         self._start_process()
 
-    def __call__(
-        self, /, *args: Any, out: Sequence[np.ndarray] | None = None, **named: Any
-    ) -> tuple[np.ndarray, ...]:
+    def __call__(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> tuple[np.ndarray, ...]:
         """Compute the outputs, always a tuple in the order of `outputs`, of inputs by position or by name.
 
         An input is an array of the right dtype, used in place when C-contiguous (also anything with
-        `__dlpack__` or `__array__`), or a Python number or list. The outputs are new arrays, or those of
-        `out`: C-contiguous, of the right dtype and shape, apart from the inputs. The memory of a new array serves
-        a later call as soon as the array and all its views are gone. InputError says what does not fit,
-        ExecutionError what went wrong while running.
+        `__dlpack__` or `__array__`, such as torch tensors in the CPU's memory), or a Python number or list. The
+        outputs are new arrays, or those of `out`, returned as given: arrays or tensors, C-contiguous, of the right
+        dtype and shape, apart from the inputs. The memory of a new array serves a later call as soon as the array
+        and all its views are gone. InputError says what does not fit, ExecutionError what went wrong while running.
         """
         if named or len(args) != len(self.inputs):
             args = place_named(self.inputs, args, named)
@@ -125,55 +166,150 @@ class Model:
         finally:
             contexts.append(context)
 
+    @overload
+    def run(self, inputs: Mapping[str, Any], *, out: Sequence[Any] | None = None) -> tuple[np.ndarray, ...]: ...
+
+    @overload
     def run(
-        self, inputs: Mapping[str, Any], out: Sequence[np.ndarray] | None = None
-    ) -> tuple[np.ndarray, ...]:
-        """As a call with names, for names that are no Python identifiers (or `out`)."""
-        return self(*place_named(self.inputs, (), inputs), out=out)
+        self, inputs: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: None = None
+    ) -> list[np.ndarray]: ...
+
+    @overload
+    def run(self, *, output_names: Sequence[str] | None = None, input_feed: Mapping[str, Any]) -> list[np.ndarray]: ...
+
+    def run(
+        self,
+        inputs: Any = None,
+        input_feed: Any = None,
+        run_options: None = None,
+        *,
+        output_names: Any = None,
+        out: Sequence[Any] | None = None,
+    ) -> tuple[np.ndarray, ...] | list[np.ndarray]:
+        """As a call with names, for names that are no Python identifiers: `run({"x": x})` gives a tuple.
+
+        Also as ONNX Runtime's sessions have it: `run(None, {"x": x})` gives a list of all outputs,
+        `run(["y"], {"x": x})` of those that are named, in that order.
+        """
+        if input_feed is None:
+            return self(*place_named(self.inputs, (), check_named(inputs)), out=out)
+        if run_options is not None:
+            raise InputError("run options of ONNX Runtime have no meaning here", hint="leave them out, or give None")
+        chosen = positions(self.outputs, output_names if inputs is None else inputs)
+        results = self(*place_named(self.inputs, (), check_named(input_feed)), out=out)
+        return [results[index] for index in chosen]
+
+    def run_dict(self, inputs: Mapping[str, Any], *, out: Sequence[Any] | None = None) -> dict[str, np.ndarray]:
+        """As `run`, with the outputs by their names."""
+        results = self(*place_named(self.inputs, (), check_named(inputs)), out=out)
+        return {info.name: result for info, result in zip(self.outputs, results, strict=True)}
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs as ONNX Runtime's sessions describe them; see also `inputs`."""
+        return [NodeArg.of(info) for info in self.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs as ONNX Runtime's sessions describe them; see also `outputs`."""
+        return [NodeArg.of(info) for info in self.outputs]
 
     def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> tuple[KernelTime, ...]:
         """Run at least `runs` times on `inputs` and time each kernel, in the order of the report's calls.
 
         OptionError for a model that was not compiled with `profile=True`.
         """
-        profiled = self._code.run_profiled
+        if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+            raise OptionError(f"runs={runs!r:.80} is not allowed", hint="give a whole number from 1 on")
+        loaded = self._open()
+        profiled = loaded.code.run_profiled
         if profiled is None:
             raise OptionError(
                 "this model's code does not time its kernels", hint="compile the model with profile=True"
             )
-        args, calls = place_named(self.inputs, (), inputs), self.artifact.report["calls"]
-        timed = copy.copy(self)
+        args, calls = place_named(self.inputs, (), check_named(inputs)), loaded.artifact.report["calls"]
+        if self._forks != _forks[0]:
+            self._start_process()
+        context = self._new_context()
 
         def run(counts: int) -> None:
-            timed._run = lambda call: profiled(call, counts)
-            timed(*args)
+            context.run = lambda call: profiled(call, counts)
+            self._call(context, args, None)
 
         seconds = median_seconds(run, len(calls), runs)
         return tuple(KernelTime(c["kernel"], c["node"], s) for c, s in zip(calls, seconds, strict=True))
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a file that `load` reads; whole or not at all."""
+        """Write the model to a file that `load` reads; whole or not at all, also over the file it came from."""
         self.artifact.save(path)
 
     def report(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
         return Report({"threads": self.threads, **self.artifact.summary().data})
 
+    def trim(self) -> None:
+        """Give the memory that calls have left behind back to the operating system; the next call takes it anew.
+
+        Calls that are running keep theirs until they end. Results that somebody holds stay.
+        """
+        self._contexts = deque[_Context]()  # the old one ends with the last running call, which gives its context back
+        release_free_memory()
+
+    def close(self) -> None:
+        """Let go of weights, code, threads and memory; calls from now on raise an ExecutionError.
+
+        Does not wait: calls that are running in other threads end as usual, and the last of them frees what they use.
+        Results stay valid. Closing a closed model does nothing.
+        """
+        self._loaded = None  # first: a call that finds no context left asks for this one
+        self._forks = _CLOSED
+        self.trim()
+
+    @property
+    def artifact(self) -> Artifact:
+        """The model as data; ExecutionError when it is closed."""
+        return self._open().artifact
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (load, (self.artifact.to_bytes(), self._wanted_threads))
+
+    def __copy__(self) -> Self:
+        return type(self)(self.artifact, self._wanted_threads)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
+
     def __repr__(self) -> str:
         signature = f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
-        return f"<tilewright model {signature}, {self.threads} threads>"
+        closed = ", closed" if self._loaded is None else ""
+        return f"<tilewright model {signature}, {self.threads} threads{closed}>"
+
+    def _open(self) -> _Loaded:
+        loaded = self._loaded
+        if loaded is None:
+            raise ExecutionError("this model is closed", hint="load or compile it again, or close it later")
+        return loaded
 
     def _start_process(self) -> None:
         """Fresh state for this process: after a fork, the old may be in use by threads that are gone."""
         self._lock = threading.Lock()
-        self._contexts: deque[_Context] = deque()
+        self._contexts = deque[_Context]()
         self._forks = _forks[0]
+        if self._loaded is None:  # looked at last: it may be closed at any time
+            self._forks = _CLOSED
+            self._open()
 
     def _new_context(self) -> _Context:
         with self._lock:
-            pool = self._pool.address()
-        context = _Context(self.artifact, self.threads, pool, address_of(self._constants))
-        plan = self.artifact.static_plan
+            loaded = self._open()
+            pool = loaded.pool.address()
+        context = _Context(loaded, self.threads, pool)
+        plan = loaded.artifact.static_plan
         if plan is not None:
             context.planned = tuple(_fixed(info) for info in self.inputs)
             context.results.plan(self._typed([_fixed(info) for info in self.outputs]))
@@ -181,7 +317,7 @@ class Model:
         return context
 
     def _call(
-        self, context: _Context, args: tuple[Any, ...], out: Sequence[np.ndarray] | None
+        self, context: _Context, args: tuple[Any, ...], out: Sequence[Any] | None
     ) -> tuple[np.ndarray, ...]:
         arrays = []
         in_data, out_data, dtypes = context.in_data, context.out_data, self._input_dtypes
@@ -200,24 +336,25 @@ class Model:
             except (MemoryError, ValueError, OverflowError) as error:
                 raise self._no_memory(context) from error
         else:
-            results = self._check_out(context, out, arrays)
-            out_data[:] = [address_of(result) for result in results]
-        code = self._run(context.call)
+            results = list(out) if isinstance(out, tuple | list) else []
+            views = views_of(out, self.outputs, context.results.shapes, arrays)
+            out_data[:] = [address_of(view) for view in views]
+        code = context.run(context.call)
         if code:
-            raise self._failure(code, shapes)
+            raise self._failure(context, code, shapes)
         return tuple(results)
 
     def _plan(self, context: _Context, shapes: tuple[Shape, ...]) -> None:
         """Check new shapes, and compute from them the outputs' shapes and the memory a run needs."""
         check_shapes(self.inputs, shapes)
-        plan = self._code.plan
+        plan = context.loaded.code.plan
         if plan is None:
             return
         context.planned = None  # until all of it is known
         context.in_shapes[:] = [size for shape in shapes for size in shape]
         code = plan(context.in_shapes, context.in_data, context.dims, context.out_shapes, context.sizes)
         if code:
-            raise self._failure(code, shapes)
+            raise self._failure(context, code, shapes)
         context.results.plan(self._typed(self._output_shapes(context)))
         context.reserve(*context.sizes)
         context.planned = shapes
@@ -236,25 +373,6 @@ class Model:
     def _typed(self, shapes: Sequence[Shape]) -> list[tuple[Shape, np.dtype]]:
         return list(zip(shapes, self._output_dtypes, strict=True))
 
-    def _check_out(
-        self, context: _Context, out: Sequence[np.ndarray], arrays: list[np.ndarray]
-    ) -> list[np.ndarray]:
-        if isinstance(out, np.ndarray) or len(out) != len(self.outputs):
-            raise InputError(f"out must be a tuple of {len(self.outputs)} arrays")
-        for given, (shape, dtype), info in zip(out, context.results.shapes, self.outputs, strict=True):
-            fits = isinstance(given, np.ndarray) and given.dtype == dtype and given.shape == shape
-            if not fits or not given.flags.carray:
-                raise InputError(
-                    f"out for '{info.name}' must be a C-contiguous, writeable {dtype}{list(shape)}, "
-                    f"given is {_describe(given)}"
-                )
-        others = list(arrays)
-        for given, info in zip(out, self.outputs, strict=True):
-            if any(np.may_share_memory(given, other) for other in others):
-                raise InputError(f"out for '{info.name}' overlaps an input or another output")
-            others.append(given)
-        return list(out)
-
     def _no_memory(self, context: _Context) -> ExecutionError:
         """The error for outputs that cannot be allocated, naming the largest."""
         shape, dtype, name = max(
@@ -269,8 +387,8 @@ class Model:
             hint="use smaller inputs (batch, sequence length), or a machine with more memory",
         )
 
-    def _failure(self, code: int, shapes: tuple[Shape, ...]) -> Exception:
-        errors = self.artifact.errors
+    def _failure(self, context: _Context, code: int, shapes: tuple[Shape, ...]) -> Exception:
+        errors = context.loaded.artifact.errors
         given = ", ".join(
             f"{info.name} {dtype}{list(shape)}"
             for info, dtype, shape in zip(self.inputs, self._input_dtypes, shapes, strict=True)
@@ -291,11 +409,3 @@ def _fixed(info: TensorInfo) -> Shape:
             f"the artefact says its shapes are fixed, but has {info}", hint="compile the model again"
         )
     return sizes
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return (
-            f"{value.dtype}{list(value.shape)}{'' if value.flags.carray else ', not contiguous or read-only'}"
-        )
-    return type(value).__name__

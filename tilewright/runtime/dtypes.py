@@ -1,0 +1,26 @@
+"""Dtypes by their names, also those that NumPy itself does not have."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+
+from tilewright.runtime.errors import ArtifactError
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The dtype of a name that NumPy or ml_dtypes knows; ArtifactError otherwise."""
+    try:
+        found: np.dtype = np.dtype(name)
+        return found
+    except TypeError:
+        pass
+    try:
+        found = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+        return found
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ArtifactError(
+            f"the model uses the dtype {name}, which NumPy does not have",
+            hint="install the package ml_dtypes in its newest version",
+        ) from error

@@ -1,0 +1,24 @@
+"""Inputs and outputs as ONNX Runtime describes them, for programs that were written for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.runtime.artifact import Dim, TensorInfo
+
+_TYPES = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output: `type` is a text such as "tensor(float)", and dims that are not fixed are texts."""
+
+    name: str
+    shape: list[Dim]
+    type: str
+
+    @classmethod
+    def of(cls, info: TensorInfo) -> NodeArg:
+        """The same facts under the other names."""
+        dtype = _TYPES.get(info.dtype, info.dtype.replace("_", ""))
+        return cls(info.name, list(info.shape), f"tensor({dtype})")
