@@ -8,18 +8,48 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tilewright.api import compile as compile
+    from tilewright.ir.diag import InternalError as InternalError
+    from tilewright.ir.diag import ModelError as ModelError
+    from tilewright.ir.diag import TypeRuleError as TypeRuleError
+    from tilewright.ir.diag import UnsupportedError as UnsupportedError
     from tilewright.options import Options as Options
     from tilewright.runtime import Model as Model
+    from tilewright.runtime import TensorInfo as TensorInfo
     from tilewright.runtime import load as load
+    from tilewright.runtime.errors import ArtifactError as ArtifactError
+    from tilewright.runtime.errors import ExecutionError as ExecutionError
+    from tilewright.runtime.errors import InputError as InputError
+    from tilewright.runtime.errors import OptionError as OptionError
     from tilewright.runtime.errors import TilewrightError as TilewrightError
+    from tilewright.runtime.node_arg import NodeArg as NodeArg
+    from tilewright.runtime.profile import KernelTime as KernelTime
+    from tilewright.runtime.report import Report as Report
+    from tilewright.session import Session as Session
+    from tilewright.target.target import TargetError as TargetError
 
 _HOMES = {
-    "compile": "tilewright.api",
-    "Options": "tilewright.options",
+    "ArtifactError": "tilewright.runtime.errors",
+    "ExecutionError": "tilewright.runtime.errors",
+    "InputError": "tilewright.runtime.errors",
+    "InternalError": "tilewright.ir.diag",
+    "KernelTime": "tilewright.runtime.profile",
     "Model": "tilewright.runtime",
-    "load": "tilewright.runtime",
+    "ModelError": "tilewright.ir.diag",
+    "NodeArg": "tilewright.runtime.node_arg",
+    "OptionError": "tilewright.runtime.errors",
+    "Options": "tilewright.options",
+    "Report": "tilewright.runtime.report",
+    "Session": "tilewright.session",
+    "TargetError": "tilewright.target.target",
+    "TensorInfo": "tilewright.runtime",
     "TilewrightError": "tilewright.runtime.errors",
+    "TypeRuleError": "tilewright.ir.diag",
+    "UnsupportedError": "tilewright.ir.diag",
+    "compile": "tilewright.api",
+    "load": "tilewright.runtime",
 }
+
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,3 +62,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that were not used yet."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -41,7 +41,7 @@ ROOMS |= {
     "cli": ALL,
     "demo": {"ir", "tilewright"},
     "__main__": {"cli"},
-    "tilewright": {"api", "options", "runtime"},
+    "tilewright": {"api", "ir", "options", "runtime", "session", "target"},
 }
 
 FOREIGN: dict[str, set[str]] = {
