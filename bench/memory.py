@@ -5,7 +5,7 @@
 Prints a Markdown table, or with --json a list of rows. Arrays of INPUTS.npz called `in::NAME` are the inputs; without
 a file they are zeros, and the model's dims must be fixed. Each engine compiles and runs a model in a process of its
 own, on one thread; "resident" is the process's memory after three calls without what it held before the engine was
-imported, "peak" its highest (Linux only). "loaded" is tilewright with a saved artefact, whose weights are mapped from
+imported, "peak" its highest (Linux only). "loaded" is tilewright with a saved artefact, whose weights are read from
 the file.
 """
 

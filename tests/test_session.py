@@ -15,8 +15,9 @@ from onnx import TensorProto, helper
 
 import tilewright
 import tilewright.session as session_module
+from tests import models
 from tilewright.options import Options, Request
-from tilewright.runtime import Artifact
+from tilewright.runtime import Artifact, Model
 from tilewright.session import Notes, Session, compiler_stamp
 
 
@@ -151,3 +152,32 @@ def test_notes_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     small(tmp_path / "model.onnx", 1.0)
     tilewright.compile(tmp_path / "model.onnx", session=session)
     assert len(list(notes.folder.iterdir())) == 3
+
+
+@pytest.mark.parametrize("size", [3, 8, 10, 64])
+def test_a_text_is_found_wherever_a_file_is_cut_into_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(session_module, "CHUNK", size)
+    path = tmp_path / "model.onnx"
+    for before in range(24):
+        path.write_bytes(b"l" * before + b"location" + b"n" * 5)
+        assert session_module._mentions(path, b"location")
+        path.write_bytes(b"l" * before + b"locatio" + b"_n" * 5)
+        assert not session_module._mentions(path, b"location")
+    path.write_bytes(b"")
+    assert not session_module._mentions(path, b"location")
+
+
+def test_the_weights_of_an_entry_stay_in_its_file(tmp_path: Path) -> None:
+    """Processes share them; nobody writes into files of the cache, they are only renamed and deleted."""
+    session = Session(tmp_path / "cache")
+    model = tilewright.compile(models.written(models.mlp(), tmp_path, "model"), session=session)
+    x = np.ones((3, models.FEATURES), np.float32)
+    session.keep("key", model.artifact)
+    found = session.find("key")
+    assert found is not None
+    assert np.frombuffer(found.constants, np.uint8).ctypes.data % 4096 == 0
+    again = Model(found)
+    (session.folder / "key.tw").unlink()
+    np.testing.assert_array_equal(again(x)[0], model(x)[0])

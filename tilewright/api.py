@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.options import Options, Request
 from tilewright.runtime import Artifact, Model
+from tilewright.runtime.errors import OptionError
 from tilewright.session import Session
 
 
@@ -25,7 +26,8 @@ def compile(
     """Compile an ONNX model (a path, bytes or ModelProto) for this machine and return it ready to run.
 
     `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
-    values, `shapes` fixes or names the dims of inputs. Raises ModelError, UnsupportedError, OptionError.
+    values, `shapes` fixes or names the dims of inputs; `session` is the cache on disk. Raises ModelError,
+    UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
     return Model(
@@ -44,7 +46,10 @@ def compile_artifact(
 ) -> Artifact:
     """As `compile`, but only what a file holds: it may be for another machine than this one."""
     request = Request.of(model, constants, shapes)
-    session = session or Session()
+    if session is None:
+        session = Session()
+    elif not isinstance(session, Session):
+        raise OptionError(f"session={session!r:.80} is not allowed: give a tilewright.Session, or None")
     key = session.key(request, options) if options.cache else None
     artifact = session.find(key) if key else None
     if artifact is None:

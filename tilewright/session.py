@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import time
 from collections.abc import Iterable
@@ -207,8 +206,13 @@ def _digest_of_model(path: Path) -> bytes:
 
 
 def _mentions(path: Path, text: bytes) -> bool:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(text) >= 0
+    before = b""
+    with open(path, "rb") as file:  # read and not mapped: somebody may be writing over it
+        while piece := file.read(CHUNK):
+            if text in piece or text in before + piece[: len(text)]:
+                return True
+            before = (before + piece[-len(text) :])[-len(text) :]
+    return False
 
 
 def _digest_of(path: Path, start: int) -> bytes:

@@ -137,6 +137,7 @@ def test_string_tensors_are_refused() -> None:
         ({"verify": 1}, ["verify=1", "True or False"]),
         ({"speed": 11}, ["'speed'", "numerics, profile, target, threads"]),
         ({"options": {"threads": 1}}, ["options={'threads': 1}", "tilewright.Options"]),
+        ({"session": "/tmp/cache"}, ["session='/tmp/cache'", "tilewright.Session"]),
         ({"shapes": {"x": 5}}, ["'x': 5", "list of dims"]),
         ({"shapes": {"x": "ab"}}, ["'x': 'ab'", "list of dims"]),
         ({"shapes": {"x": [1.5, 64]}}, ["1.5", "whole number"]),

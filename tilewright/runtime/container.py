@@ -105,7 +105,7 @@ class _Source:
 
     def read(self, offset: int, size: int) -> memoryview:
         """A copy of some bytes."""
-        block = aligned_bytes(size).data
+        block = _memory(self, size)
         for _ in self.pieces(offset, size, block):
             pass
         return block.toreadonly()

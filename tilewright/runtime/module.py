@@ -113,12 +113,12 @@ class Model:
     Several Python threads may call one model at once: the GIL is released while it runs, and the results'
     bits depend neither on that nor on the number of threads. Models may be used on both sides of a fork.
 
-    Memory that calls needed is kept for the next ones. A model holds its weights and code; for each call that ever
-    ran at the same time as others, an arena for intermediate tensors and scratch memory for the threads, as large as
-    the largest call needed; and for each output of 4 KiB and more the memory of up to two results that are gone. An
-    arena becomes smaller when 64 changes of shapes in a row needed less than half of it. `trim` gives all but
-    weights and code back to the operating system, `close` (or the end of `with tilewright.load(...) as model:`)
-    everything.
+    Memory that calls needed is kept for the next ones. Besides weights and code, a model holds for each call that
+    ever ran at the same time as others: an arena for intermediate tensors and scratch memory for the threads, as
+    large as the largest call needed; and for each output of 4 KiB and more the memory of up to two results that
+    are gone. An arena becomes smaller when 64 changes of shapes in a row needed less than half of it. `trim` gives
+    all but weights and code back to the operating system, `close` (or the end of
+    `with tilewright.load(...) as model:`) everything.
 
     Models can be pickled, as the bytes of `save`, weights included: where these are large, let each process load the
     file by itself. A copy (`copy.copy`, `copy.deepcopy`) shares the weights, and is closed by itself.
@@ -192,7 +192,9 @@ class Model:
         `run(["y"], {"x": x})` of those that are named, in that order.
         """
         if input_feed is None:
-            return self(*place_named(self.inputs, (), check_named(inputs)), out=out)
+            if type(inputs) is not dict:
+                inputs = check_named(inputs)
+            return self(*place_named(self.inputs, (), inputs), out=out)
         if run_options is not None:
             raise InputError("run options of ONNX Runtime have no meaning here", hint="leave them out, or give None")
         chosen = positions(self.outputs, output_names if inputs is None else inputs)
