@@ -36,6 +36,20 @@ class Tensor:
         return capsule
 
 
+writes = pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="this NumPy takes all tensors for read-only"
+)
+
+
+class ReadOnly(Tensor):
+    """As tensors look to NumPy before 2.1, and tensors that are immutable to every NumPy."""
+
+    def __dlpack__(self, **options):
+        array = self.array.view()
+        array.flags.writeable = False
+        return array.__dlpack__(**options)
+
+
 class Gradient(Tensor):
     def __dlpack__(self, **options):
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
@@ -91,6 +105,7 @@ def test_tensors_that_cannot_be_shared(static: Model) -> None:
         static(X, out=(Gradient(X),))
 
 
+@writes
 def test_outputs_are_written_to_tensors(static: Model) -> None:
     y = Tensor(np.zeros((2, 3), np.float32))
     (found,) = static(X, out=(y,))
@@ -98,6 +113,7 @@ def test_outputs_are_written_to_tensors(static: Model) -> None:
     np.testing.assert_array_equal(y.array, Y)
 
 
+@writes
 def test_outputs_of_dtypes_that_numpy_lacks() -> None:
     x = np.array([0.5, 1, -2, 4]).astype(ml_dtypes.bfloat16)
     bits = np.zeros(4, np.uint16)
@@ -120,6 +136,7 @@ def test_tensors_that_cannot_take_an_output(static: Model, array: np.ndarray, me
     assert not array.any()
 
 
+@writes
 def test_tensors_for_outputs_must_not_overlap_inputs(static: Model) -> None:
     x = X.copy()
     with pytest.raises(InputError, match="overlaps an input"):
@@ -127,6 +144,15 @@ def test_tensors_for_outputs_must_not_overlap_inputs(static: Model) -> None:
     np.testing.assert_array_equal(x, X)
 
 
+@writes
+def test_read_only_tensors_take_no_outputs(static: Model) -> None:
+    y = np.zeros((2, 3), np.float32)
+    with pytest.raises(InputError, match=r"read-only\n  hint: give a NumPy array on the same memory"):
+        static(X, out=(ReadOnly(y),))
+    np.testing.assert_array_equal(static(ReadOnly(X))[0], Y)
+
+
+@writes
 def test_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
     model = Model(static_artifact())
@@ -149,6 +175,7 @@ def test_torch_tensors() -> None:
         model(torch.zeros(2, 3, device="meta"))
 
 
+@writes
 @pytest.mark.parametrize(("dtype", "code"), KINDS)
 def test_torch_tensors_of_dtypes_that_numpy_lacks(dtype: str, code: int) -> None:
     torch = pytest.importorskip("torch")

@@ -38,11 +38,12 @@ def views_of(
         given = f"a {type(out).__name__} of {len(out)}" if isinstance(out, tuple | list) else type(out).__name__
         raise InputError(f"out must be a tuple of {len(infos)} arrays, not {given}", hint=_all(infos))
     views = [_view(value, info) for value, info in zip(out, infos, strict=True)]
-    for view, (shape, dtype), info in zip(views, wanted, infos, strict=True):
+    for value, view, (shape, dtype), info in zip(out, views, wanted, infos, strict=True):
         if view.dtype != dtype or view.shape != shape or not view.flags.carray:
             raise InputError(
                 f"out for '{info.name}' must be a C-contiguous, writeable {dtype}{list(shape)}, "
-                f"given is {_describe(view)}"
+                f"given is {_describe(view)}",
+                hint=None if value is view or view.flags.writeable else _READ_ONLY,
             )
     others = list(inputs)
     for view, info in zip(views, infos, strict=True):
@@ -50,6 +51,9 @@ def views_of(
             raise InputError(f"out for '{info.name}' overlaps an input or another output")
         others.append(view)
     return views
+
+
+_READ_ONLY = "give a NumPy array on the same memory (tensor.numpy()): before 2.1, NumPy takes all tensors for read-only"
 
 
 def _view(value: Any, info: TensorInfo) -> np.ndarray:
