@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from llvmlite import binding
 
-from tilewright.codegen.native import emit_object, run_passes
+from tilewright.codegen.native import emit_object, pass_manager, run_passes
 from tilewright.ir.diag import InternalError
 from tilewright.target.target import Target
 
@@ -155,10 +155,10 @@ def _optimise(module: Any, machine: Any, effort: Effort) -> None:
     """Run the scalar passes. Loops are vectorised and unrolled by the schedule, so LLVM's passes for it are
     off."""
     level, _ = effort.value
-    options = binding.create_pipeline_tuning_options(speed_level=level)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_interleaving = False
-    options.loop_unrolling = False
-    builder = binding.create_pass_builder(machine, options)
-    run_passes(builder.getModulePassManager(), module, builder)
+    with binding.create_pipeline_tuning_options(speed_level=level) as options:
+        options.loop_vectorization = False
+        options.slp_vectorization = False
+        options.loop_interleaving = False
+        options.loop_unrolling = False
+        with binding.create_pass_builder(machine, options) as builder, pass_manager(builder) as manager:
+            run_passes(manager, module, builder)

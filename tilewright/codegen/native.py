@@ -8,6 +8,8 @@ every module here has its own. So these two calls go past the lock, which the sh
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +18,21 @@ from llvmlite.binding import ffi
 from tilewright.ir.diag import InternalError
 
 _RUN, _EMIT = "LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory"
+
+
+@contextmanager
+def pass_manager(builder: Any) -> Iterator[Any]:
+    """The module pass manager of a pass builder of llvmlite, freed at the end.
+
+    llvmlite's own `close` does not free it: of the two methods `_dispose` that the class inherits, the one that does
+    nothing comes first.
+    """
+    manager = builder.getModulePassManager()
+    try:
+        yield manager
+    finally:
+        ffi.lib.LLVMPY_DisposeNewModulePassManger(manager)
+        manager.detach()
 
 
 def run_passes(manager: Any, module: Any, builder: Any) -> None:
