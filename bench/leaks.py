@@ -138,7 +138,10 @@ def measure(step: Callable[[int], None], count: int) -> None:
             gc.collect()
             known = allocated()
             native = "-" if known is None else f"{known / MIB:.1f}"
-            print(f"| {index + 1} | {resident() / MIB:.1f} | {native} | {sys.getallocatedblocks()} |", flush=True)
+            print(
+                f"| {index + 1} | {resident() / MIB:.1f} | {native} | {sys.getallocatedblocks()} |",
+                flush=True,
+            )
 
 
 def main(arguments: Sequence[str]) -> None:

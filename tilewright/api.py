@@ -58,4 +58,6 @@ def compile_artifact(
         artifact = compile_request(request, options)
         if key:
             session.keep(key, artifact)
+        elif options.cache and (refusal := session.refusal()):
+            artifact.report.setdefault("remarks", []).append(refusal)
     return artifact

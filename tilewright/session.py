@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import time
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 
 import tilewright
+from tilewright.ir.diag import Remark
+from tilewright.ir.outside import Unreadable, outside_digest
 from tilewright.options import Options, Request
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import ArtifactError
@@ -39,7 +42,24 @@ def compiler_stamp(package: Path) -> str:
     for path in sorted(package.rglob("*.py")):
         stat = path.stat()
         digest.update(f"{path.relative_to(package)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
+    for name in _DEPENDENCIES:
+        digest.update(_state_of(name).encode())
     return f"{tilewright.__version__};{assembler_version()};{digest.hexdigest()}"
+
+
+_DEPENDENCIES = ("numpy", "ml_dtypes", "onnx")
+"""Packages that decide what a model means: `onnx` has the bodies of functions and the defaults of attributes, the
+others compute what is folded."""
+
+
+def _state_of(package: str) -> str:
+    """The state of an installed package, which is not imported: sizes and times of the files of its folder."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return f"{package}: none;"
+    with os.scandir(Path(spec.origin).parent) as entries:
+        files = sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file())
+    return f"{package}: {files};"
 
 
 def default_folder() -> Path:
@@ -63,11 +83,16 @@ class Session:
     limit: int = DEFAULT_LIMIT
 
     def key(self, request: Request, options: Options) -> str | None:
-        """A digest of everything that determines the artefact; None when the model cannot be read."""
+        """A digest of everything that determines the artefact; None when the model cannot be read, or an operator
+        from outside of the package (see `refusal`)."""
         digest = hashlib.blake2b(digest_size=20)
         target = parse_target(options.target)
         shapes = sorted(request.shapes.items())
-        stamp = f"{compiler_stamp(_PACKAGE)};{target!r};{options.fingerprint()};{shapes!r}"
+        try:
+            outside = outside_digest()
+        except Unreadable:
+            return None
+        stamp = f"{compiler_stamp(_PACKAGE)};{outside};{target!r};{options.fingerprint()};{shapes!r}"
         digest.update(stamp.encode())
         for name, array in sorted(request.constants.items()):
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
@@ -77,6 +102,15 @@ class Session:
         except (OSError, ValueError):  # a path that cannot be opened, or that is none
             return None
         return digest.hexdigest()
+
+    def refusal(self) -> str | None:
+        """Why no model can be kept now: an operator that was registered from outside of the package depends on
+        something whose changes would go unseen. None when there is no such reason."""
+        try:
+            outside_digest()
+        except Unreadable as error:
+            return str(Remark("cache", "the model", f"an operator from outside depends on {error}"))
+        return None
 
     def find(self, key: str) -> Artifact | None:
         """The artefact kept under `key`; a damaged one is removed."""

@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "asm": {"ir", "target"},
     "runtime": set(),
     "options": {"runtime"},
-    "session": {"options", "runtime", "target", "tilewright"},
+    "session": {"ir", "options", "runtime", "target", "tilewright"},
 }
 ALL = {*ROOMS, "api", "compiler", "link", "stages", "tilewright"}
 ROOMS |= {

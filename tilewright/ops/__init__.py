@@ -17,4 +17,7 @@ from tilewright.ops import sort as sort
 from tilewright.ops import source as source
 from tilewright.ops import view as view
 from tilewright.ops import winograd as winograd
+from tilewright.ops.define import DEFINITIONS
 from tilewright.ops.define import OPERATORS as OPERATORS
+
+DEFINITIONS.seal()

@@ -19,6 +19,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Value, current_builder
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
+from tilewright.ir.outside import Definitions
 from tilewright.ir.sym import Sym, ceildiv, sym, var
 from tilewright.ir.types import TensorType
 from tilewright.ops.trace import Array, Scalar, Trace
@@ -150,6 +151,7 @@ class Operator:
     def onnx(self, name: str, *, since: int = 1, domain: str = "", **attrs: str) -> Operator:
         """Declare that ONNX operator `name` is this one; keywords map ONNX attribute -> our attribute."""
         self.onnx_bindings.append(OnnxBinding(name, since, domain, tuple(attrs.items())))
+        DEFINITIONS.note(self)
         return self
 
     def compute(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Compute:
@@ -256,12 +258,16 @@ def _tensor_type(v: Value) -> TensorType:
 
 
 OPERATORS: dict[str, Operator] = {}
-"""Every operator by name: filled by the decorators when `tilewright.ops` is imported, never changed after."""
+"""Every operator by name: filled by the decorators when `tilewright.ops` is imported; a user's own come after."""
+
+DEFINITIONS = Definitions()
+"""Sealed when `tilewright.ops` is imported: later ones are part of the key of the cache."""
 
 
 def _register(operator: Operator) -> Operator:
     assert operator.name not in OPERATORS, f"operator {operator.name} is defined twice"
     OPERATORS[operator.name] = operator
+    DEFINITIONS.note(operator)
     return operator
 
 

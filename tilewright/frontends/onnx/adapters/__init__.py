@@ -15,6 +15,7 @@ from tilewright.frontends.onnx.adapters import shape as shape
 from tilewright.frontends.onnx.adapters import sort as sort
 from tilewright.frontends.onnx.adapters import source as source
 from tilewright.frontends.onnx.adapters import view as view
-from tilewright.frontends.onnx.registry import bind_operators
+from tilewright.frontends.onnx.registry import DEFINITIONS, bind_operators
 
+DEFINITIONS.seal()
 bind_operators()

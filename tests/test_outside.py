@@ -1,0 +1,285 @@
+"""Operators that users define: what they do is part of the cache's key."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import tilewright
+from tilewright.frontends.onnx import registry
+from tilewright.ir import outside
+from tilewright.ir.outside import Definitions, Unreadable, outside_digest
+from tilewright.ops import define
+from tilewright.options import Options, Request
+from tilewright.session import Session
+
+DOMAIN = "test.outside"
+
+
+def a_model() -> onnx.ModelProto:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Scaled", ["x"], ["y"], domain=DOMAIN)], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+OPERATOR = """
+from tilewright.ops.define import op
+from tilewright.ops.elementwise import mul
+{imports}
+
+FACTOR = {factor}
+
+@op
+def scaled(x):
+    return mul(x, {value})
+
+scaled.onnx("Scaled", domain="test.outside")
+"""
+
+ADAPTER = """
+from tilewright.frontends.onnx.registry import adapter
+from tilewright.ops.elementwise import mul
+{imports}
+
+FACTOR = {factor}
+
+@adapter("Scaled", domain="test.outside")
+def scaled(node):
+    return mul(node.inputs[0], {value})
+"""
+
+CALL = """
+import pathlib, sys
+import numpy as np
+import tilewright, user
+from tilewright.session import Session
+
+model = tilewright.compile("model.onnx", session=Session(pathlib.Path("cache")))
+kept = len(list(pathlib.Path("cache").glob("*.tw")))
+print(model(np.ones(3, np.float32))[0][0], kept, model.report().data["remarks"])
+"""
+
+
+class Place:
+    """A folder with a model, a user's module and a cache; each call is a process of its own."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        self._folder, self._source = folder, source
+        onnx.save(a_model(), folder / "model.onnx")
+
+    def call(self, factor: float = 2.0, value: str = "FACTOR", imports: str = "") -> tuple[float, int, str]:
+        """The number that the operator gives for 1, the number of models in the cache, and the remarks."""
+        source = self._source.format(factor=factor, value=value, imports=imports)
+        (self._folder / "user.py").write_text(source)
+        command = [sys.executable, "-B", "-c", CALL]
+        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        number, count, remarks = done.stdout.split(" ", 2)
+        return float(number), int(count), remarks
+
+
+@pytest.mark.parametrize("source", [OPERATOR, ADAPTER], ids=["operator", "adapter"])
+def test_a_changed_operator_does_not_give_its_old_numbers(tmp_path: Path, source: str) -> None:
+    place = Place(tmp_path, source)
+    assert place.call(2.0)[:2] == (2.0, 1)
+    assert place.call(2.0)[:2] == (2.0, 1)
+    assert place.call(3.0)[:2] == (3.0, 2)
+    assert place.call(3.0, "FACTOR + 1")[:2] == (4.0, 3)
+    (tmp_path / "helpers.py").write_text("LIMIT = 5.0\ndef factor():\n    return LIMIT\n")
+    assert place.call(3.0, "helpers.factor()", "import helpers")[:2] == (5.0, 4)
+    (tmp_path / "helpers.py").write_text("LIMIT = 6.0\ndef factor():\n    return LIMIT\n")
+    assert place.call(3.0, "helpers.factor()", "import helpers")[:2] == (6.0, 5)
+    assert place.call(2.0)[:2] == (2.0, 5)
+
+
+def test_what_cannot_be_told_is_not_kept_and_the_report_says_so(tmp_path: Path) -> None:
+    place = Place(tmp_path, OPERATOR)
+    (tmp_path / "factor.txt").write_text("2.0")
+    for factor in (2.0, 3.0):
+        (tmp_path / "factor.txt").write_text(str(factor))
+        number, kept, remarks = place.call(value='float(open("factor.txt").read())')
+        assert (number, kept) == (factor, 0)
+        assert "[cache] the model: not done: an operator from outside depends on the function open" in remarks
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Gives the digest of definitions as if they were all that come from outside."""
+
+    def digest(*parts: object) -> str:
+        monkeypatch.setattr(outside, "_REGISTRIES", [])
+        definitions = Definitions()
+        definitions.note("of the package itself")
+        assert outside_digest() == ""
+        definitions.seal()
+        definitions.note(*parts)
+        return outside_digest()
+
+    return digest
+
+
+def made(source: str, **names: object) -> types.FunctionType:
+    """The function `f` of a source text, as one of a notebook: without a file."""
+    space: dict[str, object] = {"__name__": "__main__", **names}
+    exec(source, space)
+    function = space["f"]
+    assert isinstance(function, types.FunctionType)
+    return function
+
+
+CHANGES = {
+    "body": ("def f(x): return x + 1", "def f(x): return x - 1"),
+    "constant": ("def f(x): return x + 1", "def f(x): return x + 2"),
+    "type of a constant": ("def f(x): return x + 1", "def f(x): return x + 1.0"),
+    "sign of a zero": ("def f(x): return x + 0.0", "def f(x): return x + -0.0"),
+    "default": ("def f(x, y=1): return x + y", "def f(x, y=2): return x + y"),
+    "keyword's default": ("def f(x, *, y=1): return x + y", "def f(x, *, y=2): return x + y"),
+    "global": ("G = 1\ndef f(x): return x + G", "G = 2\ndef f(x): return x + G"),
+    "global of an inner function": (
+        "G = 1\ndef f(x): return (lambda y: y + G)(x)",
+        "G = 2\ndef f(x): return (lambda y: y + G)(x)",
+    ),
+    "helper": (
+        "def g(x): return x + 1\ndef f(x): return g(x)",
+        "def g(x): return x + 2\ndef f(x): return g(x)",
+    ),
+    "closure": (
+        "def make(y):\n    return lambda x: x + y\nf = make(1)",
+        "def make(y):\n    return lambda x: x + y\nf = make(2)",
+    ),
+    "recursion": (
+        "def f(x): return x if x < 1 else f(x - 1)",
+        "def f(x): return x if x < 1 else f(x - 2)",
+    ),
+    "method": (
+        "class C:\n    def g(self, x): return x + 1\ndef f(x): return C().g(x)",
+        "class C:\n    def g(self, x): return x + 2\ndef f(x): return C().g(x)",
+    ),
+    "base class": (
+        "class B:\n    K = 1\nclass C(B): pass\ndef f(x): return x + C.K",
+        "class B:\n    K = 2\nclass C(B): pass\ndef f(x): return x + C.K",
+    ),
+    "state of an object": (
+        "class C:\n    def __init__(self): self.k = 1\nc = C()\ndef f(x): return x + c.k",
+        "class C:\n    def __init__(self): self.k = 2\nc = C()\ndef f(x): return x + c.k",
+    ),
+    "slot of an object": (
+        "class C:\n    __slots__ = ('k',)\nc = C()\nc.k = 1\ndef f(x): return x + c.k",
+        "class C:\n    __slots__ = ('k',)\nc = C()\nc.k = 2\ndef f(x): return x + c.k",
+    ),
+    "array": (
+        "import numpy as np\nA = np.arange(3)\ndef f(x): return x + A",
+        "import numpy as np\nA = np.arange(3) * 2\ndef f(x): return x + A",
+    ),
+    "dict": ("D = {'a': 1}\ndef f(x): return D['a']", "D = {'a': 2}\ndef f(x): return D['a']"),
+    "set": ("S = {1, 'a'}\ndef f(x): return x in S", "S = {2, 'a'}\ndef f(x): return x in S"),
+    "member of an enum": (
+        "import enum\nclass E(enum.Enum):\n    A = 1\ndef f(x): return E.A",
+        "import enum\nclass E(enum.Enum):\n    A = 2\ndef f(x): return E.A",
+    ),
+    "partial": (
+        "import functools\ndef g(x, y): return x + y\nh = functools.partial(g, 1)\ndef f(x): return h(x)",
+        "import functools\ndef g(x, y): return x + y\nh = functools.partial(g, 2)\ndef f(x): return h(x)",
+    ),
+    "remembered function": (
+        "import functools\n@functools.cache\ndef g(x): return x + 1\ndef f(x): return g(x)",
+        "import functools\n@functools.cache\ndef g(x): return x + 2\ndef f(x): return g(x)",
+    ),
+    "data class": (
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n    k: int = 1\ndef f(x): return C().k",
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n    k: int = 2\ndef f(x): return C().k",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES.values(), ids=CHANGES)
+def test_every_change_shows(registered: Callable[..., str], before: str, after: str) -> None:
+    assert registered(made(before)) == registered(made(before))
+    assert registered(made(before)) != registered(made(after))
+
+
+def test_what_changes_nothing_does_not_show(registered: Callable[..., str]) -> None:
+    one = made("A = 1\nB = 2\ndef f(x): return x + A")
+    assert registered(one) == registered(
+        made("\n\nA = 1\nB = 3\ndef f(x):\n    # a comment\n    return x + A")
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("def f(x): return open('w').read()", "the function open"),
+        ("def f(x): return getattr(x, 'y')", "the function getattr"),
+        ("import numpy as np\ndef f(x): return np.load('w.npy')", "the function numpy.load"),
+        ("import numpy as np\ndef f(x): return np.random.rand()", "the function numpy.random"),
+        ("import numpy as np\nR = np.random.default_rng(0)\ndef f(x): return R.random()", "class Generator"),
+        ("from numpy import load\ndef f(x): return load('w.npy')", "the function load"),
+        ("import os\ndef f(x): return os.environ['K']", "the module os"),
+        ("import time\ndef f(x): return time.time()", "the module time"),
+        ("from time import time\ndef f(x): return time()", "time of the module time"),
+        ("def f(x):\n    import os\n    return os.getpid()", "the module os"),
+        ("import re\nR = re.compile('a')\ndef f(x): return R.match(x)", "class Pattern"),
+        ("import numpy as np\nA = np.array([{}])\ndef f(x): return A", "an array of objects"),
+        ("class L(list): pass\nv = L([1])\ndef f(x): return v[0]", "class L"),
+        ("it = iter([1, 2])\ndef f(x): return next(it)", "class list_iterator"),
+        ("v = [1]\nfor _ in range(5000): v = [v]\ndef f(x): return v", "without an end"),
+    ],
+)
+def test_what_depends_on_more_than_code_has_no_digest(
+    registered: Callable[..., str], source: str, named: str
+) -> None:
+    with pytest.raises(Unreadable, match=named):
+        registered(made(source))
+
+
+def test_what_the_package_and_numpy_define_is_told_by_name(registered: Callable[..., str]) -> None:
+    from tilewright.ops.elementwise import add, mul
+
+    source = "import math\nimport numpy as np\ndef f(x): return op(x, np.exp(math.pi) + np.float32(G))"
+    one = functools.partial(made, source)
+    assert registered(one(op=add, G=1)) == registered(one(op=add, G=1))
+    assert registered(one(op=add, G=1)) != registered(one(op=mul, G=1))
+    assert registered(one(op=add, G=1)) != registered(one(op=add, G=np.float32(1)))
+
+
+def test_a_new_name_for_an_operator_of_the_package_is_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilewright.ops.activation import elu
+
+    monkeypatch.setattr(elu, "onnx_bindings", list(elu.onnx_bindings))
+    monkeypatch.setattr(define.DEFINITIONS, "outside", [])
+    request, options = Request.of(a_model(), None, None), Options()
+    before = Session(tmp_path).key(request, options)
+    elu.onnx("Curved", domain=DOMAIN)
+    assert Session(tmp_path).key(request, options) not in (before, None)
+
+
+def test_an_operator_may_be_defined_after_a_model_was_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(define.DEFINITIONS, "outside", [])
+    monkeypatch.setattr(define, "OPERATORS", define.OPERATORS)
+    with pytest.raises(tilewright.TilewrightError, match="unknown"):
+        tilewright.compile(a_model(), cache=False)
+
+    def scaled_later(x: object) -> object:
+        return define.OPERATORS["mul"](x, 2.0)
+
+    try:
+        define.op(scaled_later).onnx("Scaled", domain=DOMAIN)
+        (y,) = tilewright.compile(a_model(), cache=False)(np.ones(3, np.float32))
+        assert y.tolist() == [2.0, 2.0, 2.0]
+    finally:
+        define.OPERATORS.pop("scaled_later", None)
+        registry._ADAPTERS.pop((DOMAIN, "Scaled"), None)
