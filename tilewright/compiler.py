@@ -65,7 +65,7 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
             maker.start(unit)
         objects = maker.objects()
     clock.lap("llvm")
-    report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks)
+    report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
     if options.profile:
         link.add_costs(report, module)
     return link.make_artifact(module, storage, constants, program, text, objects, target, report)

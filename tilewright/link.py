@@ -215,14 +215,26 @@ def _constant_table(module: Module, constants: Constants) -> tuple[ConstantInfo,
     return tuple(ConstantInfo(name, a.dtype.name, a.shape, offset) for name, a, offset in arrays)
 
 
+_DENORMALS = {
+    "default": "denormal numbers count as zero",
+    "strict": "denormal numbers as the calling thread's modes say",
+}
+
+
 def make_report(
-    module: Module, storage: Storage, nodes: int, laps: dict[str, float], remarks: Sequence[Remark]
+    module: Module,
+    storage: Storage,
+    nodes: int,
+    laps: dict[str, float],
+    remarks: Sequence[Remark],
+    numerics: str,
 ) -> dict[str, Any]:
     """What `Model.report` tells: kernels, bytes, times, and why things were not done."""
     calls = [op for op in module.main.body.ops if op.name == "call"]
     arena = storage.arena
     return {
         "nodes": nodes,
+        "numerics": f"{numerics}: {_DENORMALS[numerics]}",
         "kernels": len(calls),
         "distinct kernels": sum(f.level == "loops" for f in module.funcs.values()),
         "arena": str(arena.total),

@@ -27,10 +27,14 @@ class Options:
     numerics: "strict" gives up rewrites that round differently: constant factors are not folded into weights or
         into each other, factors of operands of matrix products stay where they are, and convolutions are the direct
         sums, not Winograd's algorithm (which costs networks of 3x3 convolutions up to 1.8 times the time, ResNet-50
-        1.15 times; transformers lose nothing). It also computes with denormal numbers (below 2^-126 in float32) as
-        the calling thread's modes say; otherwise they count as zero, since each such operation costs as much as a
-        hundred others. Sums still run in vector lanes, in an order that depends on the target but not on the
-        threads, and a product and a sum still round once where the target has such an instruction.
+        1.15 times; transformers lose nothing). Sums still run in vector lanes, in an order that depends on the target
+        but not on the threads, and a product and a sum still round once where the target has such an instruction.
+        Denormal numbers (below 2^-126 in float32) are then taken as the calling thread's modes say. By default they
+        count as zero, since each operation on one costs as much as a hundred others: what is computed from float32,
+        float64 or bfloat16 numbers, comparisons and their orders included, takes them as zeros of the same sign and
+        gives zeros for them, so that 1 / 1e-38 is infinite. What only moves numbers, chooses among them or changes
+        their signs (`Identity`, `Where`, `Abs`), and what a rewrite makes such a thing (x + 0), may hand them on.
+        float16 keeps its denormals.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 import tilewright
 from tests.graph.programs import program, weights
 from tilewright.graph.assumptions import assumptions
 from tilewright.ir.sym import Sym, var
-from tilewright.ops import contract, norm, view
+from tilewright.ops import contract, norm, reduce, sort, view
 from tilewright.ops import elementwise as ew
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import InputError, TilewrightError
 
 A, B, K = var("a", 0), var("b", 0), var("k", 0)
 
@@ -35,6 +35,11 @@ def found(body, *shapes) -> list[str]:
         (lambda x: view.slice_(x, starts=(0,), sizes=(3,), steps=(1,)), ((A,),), ["a >= 3"]),
         (lambda x, s, b: norm.layer_norm(x, s, b, axis=-1, epsilon=1e-5), ((A, K), (B,), (B,)), ["b == k"]),
         (ew.add, ((3, 4), (4,)), []),
+        (lambda x: reduce.argmax(x, axis=1), ((3, A),), ["a >= 1"]),
+        (lambda x: reduce.argmin(x, axis=0), ((A, 3),), ["a >= 1"]),
+        (lambda x: reduce.argmax(x, axis=0), ((3, A),), []),
+        (lambda x: sort.topk(x, k=4, axis=1)[0], ((3, A),), ["a >= 4"]),
+        (lambda x: sort.topk(x, k=K, axis=1)[0], ((3, 9),), ["k < 10"]),
     ],
 )
 def test_assumptions_of_a_graph(body, shapes: tuple[tuple[Sym | int, ...], ...], wanted: list[str]) -> None:
@@ -69,3 +74,31 @@ def test_calls_that_break_an_assumption_are_refused(op, attrs, dims, good, bad) 
     assert result.size
     with pytest.raises(InputError, match=r"it must be that .* == .*the_node"):
         model(*[np.ones(s, np.float32) for s in bad])
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "size", "said"),
+    [
+        ("ArgMax", {"axis": 1}, 0, "no greatest or least of no elements"),
+        ("ArgMin", {"axis": 1}, 0, "no greatest or least of no elements"),
+        ("TopK", {"axis": 1, "k": 3}, 2, "the 3 greatest or least of n elements"),
+    ],
+)
+@pytest.mark.parametrize("is_symbolic", [True, False])
+def test_too_few_elements_to_choose_from_are_refused(
+    op: str, attrs: dict[str, int], size: int, said: str, is_symbolic: bool
+) -> None:
+    dims = ["m", "n"] if is_symbolic else [2, size]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
+    outputs = ["values", "y"] if op == "TopK" else ["y"]
+    node = helper.make_node(op, ["x"], outputs, name="the_node", **attrs)
+    graph = helper.make_graph([node], "g", [x], [ValueInfoProto(name="y")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=8)
+    if not is_symbolic:
+        with pytest.raises(TilewrightError, match="the_node"):
+            tilewright.compile(proto, cache=False)
+        return
+    model = tilewright.compile(proto, cache=False, threads=1)
+    assert model(np.ones((2, 5), np.float32))[0].shape == (2, attrs.get("k", 1))
+    with pytest.raises(InputError, match=f"{said}.*the_node"):
+        model(np.ones((2, size), np.float32))

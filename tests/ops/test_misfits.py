@@ -37,6 +37,8 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("concat", [X, X[:, :, :2]], {"axis": 0}, "dims of axis 2 differ: 2 and 4"),
     ("squeeze", [X], {"axes": (0,)}, "the dim of squeezed axis 0 and 1 differ: 2 and 1"),
     ("split", [X], {"sizes": (1, 2), "axis": 0}, "the sum of the sizes and the split dim differ: 3 and 2"),
+    ("argmax", [X[:, :0]], {"axis": 1}, "there is no greatest or least of no elements"),
+    ("argmin", [X[:, :0]], {"axis": 1}, "there is no greatest or least of no elements"),
     ("reduce_sum", [X], {"axes": (0, -3)}, "axes (0, -3) name an axis twice"),
     ("reduce_or", [X], {"axes": (0,)}, "reduce_or takes integers or bool, not f32"),
     ("matmul", [X, X], {}, "the inner dims differ: 4 and 3"),

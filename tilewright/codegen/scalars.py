@@ -119,7 +119,10 @@ def _float_sign(text: Text, x: Reg) -> Reg:
     zero = constant(text, x, 0.0)
     above = text.reg(dt.bool_, x.lanes, f"fcmp ogt {x.typed}, {zero.name}")
     below = text.reg(dt.bool_, x.lanes, f"fcmp olt {x.typed}, {zero.name}")
-    return select(text, above, constant(text, x, 1.0), select(text, below, constant(text, x, -1.0), x))
+    zero_or_nan = intrinsic(text, "canonicalize", x)  # zero also of a denormal that counts as zero
+    return select(
+        text, above, constant(text, x, 1.0), select(text, below, constant(text, x, -1.0), zero_or_nan)
+    )
 
 
 def _is_inf(text: Text, x: Reg) -> Reg:
@@ -141,6 +144,12 @@ def _vector_math(name: str) -> Callable[..., Reg]:
         return text.call(x.dtype, x.lanes, symbol, *operands)
 
     return emit
+
+
+def _computed(emit: Callable[..., Reg]) -> Callable[..., Reg]:
+    """Code that may hand on an operand, or integer arithmetic's result, without a denormal: the thread's modes say
+    whether it counts as zero."""
+    return lambda text, *operands: intrinsic(text, "canonicalize", emit(text, *operands))
 
 
 def _library(single: str, double: str) -> Callable[..., Reg]:
@@ -230,6 +239,8 @@ _VECTOR_MATH = [
     "atanh",
     "rsqrt",
 ]
+_NEAR_THEIR_OPERAND = ["sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"]
+"""Functions that give their operand for a small one."""
 
 _FLOAT: dict[str, Callable[..., Reg]] = {
     # `contract` lets a product and a sum become one fused multiply-add; no other freedom is given.
@@ -237,11 +248,11 @@ _FLOAT: dict[str, Callable[..., Reg]] = {
     "sub": _instruction("fsub contract"),
     "mul": _instruction("fmul contract"),
     "div": _instruction("fdiv"),
-    "rem": _instruction("frem"),
+    "rem": _computed(_instruction("frem")),
     "mod": _float_modulo,
     "min": _float_extremum("minimum"),
     "max": _float_extremum("maximum"),
-    "atan2": _library("atan2f", "atan2"),
+    "atan2": _computed(_library("atan2f", "atan2")),
     "eq": _comparison("fcmp oeq"),
     "ne": _comparison("fcmp une"),
     "lt": _comparison("fcmp olt"),
@@ -259,6 +270,7 @@ _FLOAT: dict[str, Callable[..., Reg]] = {
     "is_nan": _is_nan,
     "is_inf": _is_inf,
     **{name: _vector_math(name) for name in _VECTOR_MATH},
+    **{name: _computed(_vector_math(name)) for name in _NEAR_THEIR_OPERAND},
 }
 _COMPARE: dict[str, Callable[..., Reg]] = {
     "eq": _comparison("icmp eq"),

@@ -53,7 +53,13 @@ def _of_op(op: Op, loc: Loc, module: Module, alike: set[Any]) -> Iterator[Assump
     operator = OPERATORS.get(op.name)
     types = [v.type for v in op.operands if isinstance(v.type, TensorType)]
     key = (op.name, *((t.dtype, t.shape) for t in types), *sorted(op.attrs.items(), key=lambda item: item[0]))
-    if operator is None or all(t.is_static for t in types) or key in alike:
+    if operator is None or key in alike:
+        return
+    if operator.needs is not None:
+        holds, message = operator.needs(*types, **op.attrs)
+        if not holds.is_const:
+            yield Assumption(holds, message, loc)
+    if all(t.is_static for t in types):
         return
     alike.add(key)
     if op.name == "reshape":

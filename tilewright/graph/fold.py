@@ -83,7 +83,7 @@ class Fold:
             shape = tuple(d.value for d in type_of(op.result).shape)
             return (_DIRECT[op.name](known[0], op.attrs, shape),)
         try:
-            return evaluate_op(op, known, {}, module)
+            return evaluate_op(op, known, {}, module, flush=not ctx.strict)
         except TilewrightError as e:
             ctx.remark(self.name, op.name, f"evaluating it fails: {e.what}")
             return None

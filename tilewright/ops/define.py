@@ -137,6 +137,7 @@ class Operator:
     keep: bool = False
     types: Callable[..., tuple[TensorType, ...]] | None = None
     lower: Callable[..., None] | None = None
+    needs: Callable[..., tuple[Sym, str]] | None = None
     onnx_bindings: list[OnnxBinding] = field(default_factory=list)
     defaults: dict[str, Any] = field(init=False)
 
@@ -153,6 +154,12 @@ class Operator:
         self.onnx_bindings.append(OnnxBinding(name, since, domain, tuple(attrs.items())))
         DEFINITIONS.note(self)
         return self
+
+    def requires(self, fn: Callable[..., tuple[Sym, str]]) -> Callable[..., tuple[Sym, str]]:
+        """Declare what must hold of the dims: `fn(*types, **attrs)` gives a condition and the words for it. Where it
+        depends on symbolic dims, it is checked when a model is called; the operator itself refuses the others."""
+        self.needs = fn
+        return fn
 
     def compute(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Compute:
         """The Compute of a primitive for operands of these types; TypeRuleError when they do not fit.

@@ -32,6 +32,7 @@ from tilewright.ops.bodies import (
     scalar_dtype,
 )
 from tilewright.ops.define import OPERATORS, Compute, Operator
+from tilewright.ops.denormals import computes, without_denormals
 from tilewright.ops.trace import Trace
 
 MAX_POSITIONS = 1 << 23
@@ -263,30 +264,35 @@ def evaluate(operator: Operator, *arrays: Any, **attrs: Any) -> Any:
 
 
 def evaluate_op(
-    op: Op, arrays: Sequence[np.ndarray], env: Env, module: Module | None = None
+    op: Op, arrays: Sequence[np.ndarray], env: Env, module: Module | None = None, *, flush: bool = False
 ) -> tuple[np.ndarray, ...]:
-    """The results of one op of the graph level for operands `arrays`."""
+    """The results of one op of the graph level for operands `arrays`; with `flush` denormal numbers count as zero
+    (see `denormals`)."""
     if op.name == "constant":
         assert module is not None
         return (module.constants[op.attrs["name"]],)
     if op.name == "fused":
         body = op.blocks[0]
         values = dict(zip(body.args, arrays, strict=True))
-        evaluate_block(body.ops, values, env, module)
+        evaluate_block(body.ops, values, env, module, flush=flush)
         return tuple(values[v] for v in body.ops[-1].operands)
     operator = OPERATORS.get(op.name)
     if operator is None:
         raise InternalError(f"there is no operator '{op.name}'", where=str(op.loc))
     types = [_tensor_type(v) for v in op.operands]
     if operator.kind == "primitive":
-        return (evaluate_compute(operator.compute(types, op.attrs), arrays, env),)
+        computation = operator.compute(types, op.attrs)
+        if not flush or not computes(computation):
+            return (evaluate_compute(computation, arrays, env),)
+        return (without_denormals(evaluate_compute(computation, list(map(without_denormals, arrays)), env)),)
     if operator.kind == "irregular":
-        return _evaluate_irregular(operator, types, op.attrs, arrays, env)
+        taken = list(map(without_denormals, arrays)) if flush else arrays
+        return _evaluate_irregular(operator, types, op.attrs, taken, env)
     body, inner = Block(types), Module()
     with Builder(body, inner, op.loc):
         results = operator.expand(body.args, op.attrs)
     values = dict(zip(body.args, arrays, strict=True))
-    evaluate_block(body.ops, values, env, inner)
+    evaluate_block(body.ops, values, env, inner, flush=flush)
     return tuple(values[v] for v in results)
 
 
@@ -310,13 +316,18 @@ def _evaluate_irregular(
 
 
 def evaluate_block(
-    ops: Sequence[Op], values: dict[Value, np.ndarray], env: Env, module: Module | None
+    ops: Sequence[Op],
+    values: dict[Value, np.ndarray],
+    env: Env,
+    module: Module | None,
+    *,
+    flush: bool = False,
 ) -> None:
-    """Evaluate ops in order; `values` has the block's arguments and gains all results."""
+    """Evaluate ops in order, as `evaluate_op`; `values` has the block's arguments and gains all results."""
     for op in ops:
         if op.name in ("return", "yield"):
             continue
-        results = evaluate_op(op, [values[v] for v in op.operands], env, module)
+        results = evaluate_op(op, [values[v] for v in op.operands], env, module, flush=flush)
         for value, array in zip(op.results, results, strict=True):
             _require_type(op, value, array, env)
             values[value] = array

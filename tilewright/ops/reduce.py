@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, le, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import Compute, Operator, compute, op, primitive
 from tilewright.ops.elementwise import (
@@ -143,8 +143,9 @@ def reduce_logsumexp(x: Value, *, axes: Sequence[int], keepdims: bool = True) ->
     return as_dtype(result if keepdims else squeeze(result, axes=axes), dtype_of(x))
 
 
-def _arg_of(reduction: Operator) -> Callable[..., Value]:
-    """The position of the first (or last) element that equals what `reduction` gives; NaN is extreme."""
+def position_of(reduction: Operator) -> Callable[..., Value]:
+    """The position of the first (or last) element that equals what `reduction` gives; NaN is extreme. Of no elements
+    it is one that does not exist."""
 
     def position(x: Value, *, axis: int, keepdims: bool = True, last: bool = False) -> Value:
         shape = shape_of(x)
@@ -161,13 +162,28 @@ def _arg_of(reduction: Operator) -> Callable[..., Value]:
     return position
 
 
-@op
+@op(keep=True)
 def argmax(x: Value, *, axis: int, keepdims: bool = True, last: bool = False) -> Value:
     """The position (i64) of the first greatest element along `axis`, with `last` of the last one."""
-    return _arg_of(reduce_max)(x, axis=axis, keepdims=keepdims, last=last)
+    _require_elements(x, axis)
+    return position_of(reduce_max)(x, axis=axis, keepdims=keepdims, last=last)
 
 
-@op
+@op(keep=True)
 def argmin(x: Value, *, axis: int, keepdims: bool = True, last: bool = False) -> Value:
     """The position (i64) of the first least element along `axis`, with `last` of the last one."""
-    return _arg_of(reduce_min)(x, axis=axis, keepdims=keepdims, last=last)
+    _require_elements(x, axis)
+    return position_of(reduce_min)(x, axis=axis, keepdims=keepdims, last=last)
+
+
+def _require_elements(x: Value, axis: int) -> None:
+    size = shape_of(x)[checked_axis(axis, len(shape_of(x)))]
+    if size.is_const and size.value == 0:
+        raise ValueError("there is no greatest or least of no elements")
+
+
+@argmax.requires
+@argmin.requires
+def _some_elements(x: TensorType, *, axis: int, keepdims: bool, last: bool) -> tuple[Sym, str]:
+    size = x.shape[checked_axis(axis, x.rank)]
+    return le(1, size), f"there is no greatest or least of no elements: it must be that {le(1, size)}"

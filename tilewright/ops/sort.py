@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, le, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.shape import Dim, checked_axis
@@ -47,6 +47,14 @@ def topk(
             positions.store(place, best.position[0])
             last.value.store((0,), best.value[0])
             last.position.store((0,), best.position[0])
+
+
+@topk.requires
+def _enough_elements(x: TensorType, *, k: Dim, axis: int, largest: bool) -> tuple[Sym, str]:
+    count, size = sym(k), x.shape[checked_axis(axis, x.rank)]
+    return le(
+        count, size
+    ), f"the {count} greatest or least of {size} elements: it must be that {le(count, size)}"
 
 
 class _Element:

@@ -51,7 +51,10 @@ def schedule_kernel(lowered: Lowered, kind: str, target: Target, remarks: list[R
     to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in `func.attrs["schedule"]`.
     """
     work = total_work(lowered)
-    found = _for_all_dims(lowered, kind, target, remarks)
+    if work.is_const and work.value == 0:  # tensors without elements: there is nothing to decide
+        found = _unscheduled(lowered)
+    else:
+        found = _for_all_dims(lowered, kind, target, remarks)
     found.func.attrs["work"] = work
     return found
 
@@ -92,6 +95,11 @@ def _scheduled(
         remarks += [Remark("tiling", lowered.func.name, reason) for reason in s.declined]
         candidate.func.attrs["schedule"] = tuple(map(str, s.steps))
         return candidate
+    return _unscheduled(lowered)
+
+
+def _unscheduled(lowered: Lowered) -> Lowered:
+    """The kernel as it was lowered."""
     unscheduled = lowered.clone()
     unscheduled.func.attrs["schedule"] = ()
     return unscheduled

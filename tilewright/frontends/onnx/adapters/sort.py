@@ -9,7 +9,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
-from tilewright.ops.reduce import argmax
+from tilewright.ops.reduce import position_of, reduce_max
 from tilewright.ops.scan import cumprod, cumsum
 from tilewright.ops.sort import topk
 from tilewright.ops.source import iota
@@ -68,7 +68,7 @@ def _hardmax(node: Node, axis: int, flat: bool) -> Value:
     x = flattened(node, axis) if flat else node.input(0)
     a = 1 if flat else node.checked_axis(axis)
     along = tuple(d if k == a else sym(1) for k, d in enumerate(shape_of(x)))
-    found = ew.eq(iota(shape=along, axis=a), argmax(x, axis=a, keepdims=True))
+    found = ew.eq(iota(shape=along, axis=a), position_of(reduce_max)(x, axis=a, keepdims=True))
     result = ew.cast(found, dtype=node.dtype(0))
     return reshape(result, shape=node.shape(0)) if flat else result
 
