@@ -181,6 +181,10 @@ CHANGES = {
         "import numpy as np\nA = np.arange(3)\ndef f(x): return x + A",
         "import numpy as np\nA = np.arange(3) * 2\ndef f(x): return x + A",
     ),
+    "slice": (
+        "S = slice(1, None)\ndef f(x): return x[S]",
+        "S = slice(2, None)\ndef f(x): return x[S]",
+    ),
     "dict": ("D = {'a': 1}\ndef f(x): return D['a']", "D = {'a': 2}\ndef f(x): return D['a']"),
     "set": ("S = {1, 'a'}\ndef f(x): return x in S", "S = {2, 'a'}\ndef f(x): return x in S"),
     "member of an enum": (

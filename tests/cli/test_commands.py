@@ -153,6 +153,9 @@ def test_show_prints_one_kernel(mlp: Path) -> None:
 def test_explain_groups_reasons(mlp: Path) -> None:
     said = succeed("explain", mlp, "--all")
     assert "kernels" in said and "fuse" in said
+    assert "numerics are default: denormal numbers count as zero" in said
+    said = succeed("explain", mlp, "--numerics", "strict")
+    assert "numerics are strict: denormal numbers as the calling thread's modes say" in said
 
 
 def test_opt_runs_passes_on_what_show_prints(mlp: Path, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def command(model: Path, everything: bool, **options: Any) -> None:
     report = open_model(model, threads=1, **compile_fields(**options)).report().data
     console = Console(highlight=False)
     console.print(f"{report.get('nodes', '?')} operators in {report.get('kernels', '?')} kernels")
-    if "numerics" in report:  # which files of earlier versions do not say
-        console.print(f"numerics {report['numerics']}")
+    if "numerics" in report:  # files of earlier versions do not say
+        console.print(f"numerics are {report['numerics']}")
     for tree in trees(report.get("remarks", ()), everything):
         console.print(tree)
 

@@ -118,6 +118,8 @@ class _Reader:
                 return sorted(_Reader().digest(item) for item in value)
             case _ if type(value) in (dict, types.MappingProxyType):
                 return self._all(part for item in value.items() for part in item)
+            case slice():
+                return self._all([value.start, value.stop, value.step])
             case np.ndarray() | np.generic():
                 return self._array(value)
             case types.ModuleType():
