@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import types
@@ -82,7 +83,15 @@ class Place:
         source = self._source.format(factor=factor, value=value, imports=imports)
         (self._folder / "user.py").write_text(source)
         command = [sys.executable, "-B", "-c", CALL]
-        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, check=False)
+        root = str(Path(tilewright.__file__).parents[1])
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env={**os.environ, "PYTHONPATH": root},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         number, count, remarks = done.stdout.split(" ", 2)
         return float(number), int(count), remarks
