@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tilewright.options import Options, Request
+from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import OptionError
 from tilewright.session import Session
@@ -18,20 +16,24 @@ def compile(
     model: str | Path | bytes | Any,
     *,
     options: Options | None = None,
-    constants: Mapping[str, np.ndarray] | None = None,
+    constants: Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
+    progress: OnProgress | None = None,
     **fields: Any,
 ) -> Model:
     """Compile an ONNX model (a path, bytes or ModelProto) for this machine and return it ready to run.
 
     `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
-    values, `shapes` fixes or names the dims of inputs; `session` is the cache on disk. Raises ModelError,
-    UnsupportedError, OptionError.
+    values (arrays of their dtype, or Python numbers and lists), `shapes` fixes or names the dims of inputs;
+    `session` is the cache on disk. `progress` is called with a `Progress` between the steps of the compiler; a model
+    that the cache has takes none. Raises ModelError, UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
     return Model(
-        compile_artifact(model, options=chosen, constants=constants, shapes=shapes, session=session),
+        compile_artifact(
+            model, options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
+        ),
         chosen.threads,
     )
 
@@ -40,9 +42,10 @@ def compile_artifact(
     model: str | Path | bytes | Any,
     *,
     options: Options,
-    constants: Mapping[str, np.ndarray] | None = None,
+    constants: Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
+    progress: OnProgress | None = None,
 ) -> Artifact:
     """As `compile`, but only what a file holds: it may be for another machine than this one."""
     request = Request.of(model, constants, shapes)
@@ -55,7 +58,7 @@ def compile_artifact(
     if artifact is None:
         from tilewright.compiler import compile_request
 
-        artifact = compile_request(request, options)
+        artifact = compile_request(request, options, progress)
         if key:
             session.keep(key, artifact)
         elif options.cache and (refusal := session.refusal()):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
 
 from tilewright import link
 from tilewright.codegen.emit import ObjectMaker, Unit
@@ -13,13 +17,13 @@ from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
-from tilewright.ir.passes import PassContext, run_passes
+from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.verify import verify_func
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.storage import assign_storage
 from tilewright.ops.spec import graph_spec
-from tilewright.options import Options, Request
+from tilewright.options import OnProgress, Options, Progress, Request
 from tilewright.runtime import Artifact
 from tilewright.schedule.branches import group_branches
 from tilewright.schedule.kernels import schedule_regions
@@ -27,20 +31,33 @@ from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
 
-def compile_request(request: Request, options: Options) -> Artifact:
+def compile_request(request: Request, options: Options, progress: OnProgress | None = None) -> Artifact:
     """From the model's file on, without the cache. Raises ModelError, UnsupportedError, OptionError."""
-    module = load_onnx(request.model, constants=request.constants, shapes=request.shapes)
-    return compile_module(module, options, parse_target(options.target))
+    target = parse_target(options.target)
+    artifact = compile_module(import_request(request, progress), options, target, progress)
+    if isinstance(request.model, Path):
+        artifact.report["model"] = request.model.name
+    return artifact
 
 
-def compile_module(module: Module, options: Options, target: Target) -> Artifact:
+def import_request(request: Request, progress: OnProgress | None = None) -> Module:
+    """The graph as the file says it, with the values and shapes that the request gives."""
+    _tell(progress, "import", 0, 1)
+    return load_onnx(
+        request.model, constants=request.constants, shapes=request.shapes, untyped=request.untyped
+    )
+
+
+def compile_module(
+    module: Module, options: Options, target: Target, progress: OnProgress | None = None
+) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
     link.check_profile(options, target)
     clock = _Clock()
     ctx = PassContext(target, options)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
-    lower_graph(module, ctx, options)
+    lower_graph(module, ctx, options, progress)
     clock.lap("graph")
     with ObjectMaker(target, options.compile_threads or target.cores) as maker:
         kernels: dict[str, KernelText] = {}
@@ -52,7 +69,7 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
             maker.start(Unit(kernels[kernel.name].text))
             clock.lap("llvm")
 
-        schedule_regions(module, target, ctx.remarks, emit)
+        schedule_regions(module, target, ctx.remarks, emit, steps(progress, "kernels"))
         group_branches(module, target, ctx.remarks)
         clock.lap("schedule")
         storage = assign_storage(module.main, module.funcs)
@@ -63,24 +80,44 @@ def compile_module(module: Module, options: Options, target: Target) -> Artifact
         clock.lap("emit")
         for unit in link.support_units(text, target):
             maker.start(unit)
-        objects = maker.objects()
+        objects = maker.objects(steps(progress, "code"))
     clock.lap("llvm")
+    _tell(progress, "link", 0, 1)
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
     if options.profile:
         link.add_costs(report, module)
     return link.make_artifact(module, storage, constants, program, text, objects, target, report)
 
 
-def lower_graph(module: Module, ctx: PassContext, options: Options) -> None:
+def lower_graph(
+    module: Module, ctx: PassContext, options: Options, progress: OnProgress | None = None
+) -> None:
     """All passes of the graph level: afterwards the main function holds regions, aliases and constants."""
 
     def verify(m: Module) -> None:
         verify_func(m.main, graph_spec(m))
 
     check = verify if options.verify else None
-    run_passes(module, default_passes(ctx.target, options), ctx, verify=check)
+    first = default_passes(ctx.target, options)
+    last: list[Pass] = [Fuse(), PlaceViews(), Order()]
+    done = count(1)
+
+    def passed(*_: object) -> None:
+        _tell(progress, "graph", next(done), len(first) + len(last))
+
+    run_passes(module, first, ctx, verify=check, after=passed)
     link.copy_aliased_outputs(module)
-    run_passes(module, [Fuse(), PlaceViews(), Order()], ctx, verify=check)
+    run_passes(module, last, ctx, verify=check, after=passed)
+
+
+def steps(progress: OnProgress | None, stage: str) -> Callable[[int, int], None] | None:
+    """What tells `progress` of the steps of a stage."""
+    return None if progress is None else partial(_tell, progress, stage)
+
+
+def _tell(progress: OnProgress | None, stage: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(Progress(stage, done, total))
 
 
 class _Clock:

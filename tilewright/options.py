@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,23 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.threads import check_threads
 
 NUMERICS = ("default", "strict")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a compilation is: `done` of `total` steps of a stage.
+
+    Stages, in order: "import", "graph" (passes), "kernels" (regions scheduled), "code" (object files made), "link".
+    """
+
+    stage: str
+    done: int
+    total: int
+
+
+OnProgress = Callable[[Progress], None]
+"""What is called between two steps of a compilation, by the thread that compiles; an error that it raises ends the
+compilation and reaches the caller."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +99,20 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be compiled: the model, values for some of its inputs, shapes for others."""
+    """What is to be compiled: the model, values for some of its inputs, shapes for others.
+
+    `untyped` names the constants that came as Python numbers or lists: they take the dtype of their input.
+    """
 
     model: Path | bytes | Any
     constants: dict[str, np.ndarray]
     shapes: dict[str, tuple[int | str, ...]]
+    untyped: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, model: object, constants: object, shapes: object) -> Request:
         """From what a caller gave; OptionError for arguments of other types than `tilewright.compile` takes."""
-        return cls(_model(model), _constants(constants), _shapes(shapes))
+        return cls(_model(model), _constants(constants), _shapes(shapes), _untyped(constants))
 
 
 def _model(model: object) -> Any:
@@ -109,7 +130,30 @@ def _constants(constants: object) -> dict[str, np.ndarray]:
         return {}
     if not isinstance(constants, Mapping) or not all(isinstance(name, str) for name in constants):
         raise OptionError(f"constants={constants!r:.80} is not allowed: give a dict of input names to arrays")
-    return {name: np.asarray(array) for name, array in constants.items()}
+    return {name: _constant(name, value) for name, value in constants.items()}
+
+
+def _constant(name: str, value: object) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise OptionError(f"constants={{{name!r}: {value!r:.80}}} is not allowed: {error}") from error
+    if array.dtype.kind in "OSUMm":
+        raise OptionError(
+            f"constants={{{name!r}: {value!r:.80}}} is not allowed: it is no array of numbers",
+            hint="give a number, a list of numbers, or an array",
+        )
+    return array
+
+
+def _untyped(constants: object) -> frozenset[str]:
+    if not isinstance(constants, Mapping):
+        return frozenset()
+    return frozenset(
+        name
+        for name, value in constants.items()
+        if isinstance(value, bool | int | float | list | tuple) and not isinstance(value, np.generic)
+    )
 
 
 def _shapes(shapes: object) -> dict[str, tuple[int | str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -31,6 +32,9 @@ SETTLED_NS = 2 * 10**9
 file system counts."""
 _NOTES = 1024
 """Notes that are kept at most; each takes a block of the file system."""
+
+_ABANDONED_S = 3600
+"""A temporary file that nobody has written to for so long belongs to no process any more."""
 
 _PACKAGE = Path(tilewright.__file__).parent
 
@@ -73,6 +77,26 @@ def default_folder() -> Path:
     except RuntimeError:
         # A folder that cannot be made. A shared one, as /tmp, will not do: cached code is run without a check.
         return Path(os.devnull) / "tilewright"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of the cache: `model` is the name of the file that it was compiled from ("" where it came from
+    memory), `target` the CPU it is for, `used` the time of its last use in seconds since 1970."""
+
+    path: Path
+    model: str
+    target: str
+    size: int
+    used: float
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """How many entries were removed from a cache, and their size."""
+
+    files: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -132,6 +156,28 @@ class Session:
             pass
         return None
 
+    def entries(self) -> list[Entry]:
+        """What the cache holds, the last used first; entries that other processes remove meanwhile are left out."""
+        found = (_entry(path) for path in self.folder.glob("*.tw"))
+        return sorted((e for e in found if e is not None), key=lambda entry: entry.used, reverse=True)
+
+    def clear(self, unused_s: float = 0) -> Cleared:
+        """Remove the entries that were not used for so many seconds (of 0: all, and the notes with them).
+
+        Safe beside other processes: models that they have loaded go on running, and what they are writing now
+        is written. OSError where the folder cannot be changed.
+        """
+        files = freed = 0
+        for used, size, path in _by_use(self.folder.glob("*.tw")):
+            if unused_s <= 0 or used <= time.time() - unused_s:
+                path.unlink(missing_ok=True)
+                files, freed = files + 1, freed + size
+        for folder in (self.folder, self._notes.folder):
+            _remove_abandoned(folder)
+        for _, _, path in _by_use(self._notes.folder.glob("*")) if unused_s <= 0 else ():
+            path.unlink(missing_ok=True)
+        return Cleared(files, freed)
+
     def keep(self, key: str, artifact: Artifact) -> None:
         """Store the artefact (written whole or not at all), then drop the longest unused above the limit."""
         try:
@@ -156,6 +202,7 @@ class Session:
                 path.unlink(missing_ok=True)
         for _, _, path in _by_use(self._notes.folder.glob("*"))[_NOTES:]:
             path.unlink(missing_ok=True)
+        _remove_abandoned(self.folder)
 
     def _add_model(self, digest: Any, model: Path | bytes | Any) -> None:
         """Add the model's bytes; of a file with data outside also sizes and times of the files beside it."""
@@ -219,9 +266,32 @@ def _is_settled(changed: int) -> bool:
 
 
 def _by_use(paths: Iterable[Path]) -> list[tuple[float, int, Path]]:
-    """Time of last use, size in bytes and path of files, the last used first."""
-    stats = ((path.stat(), path) for path in paths)
-    return sorted(((s.st_atime, s.st_size, path) for s, path in stats), reverse=True)
+    """Time of last use, size in bytes and path of files, the last used first; without those that are gone by now."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            found.append((status.st_atime, status.st_size, path))
+    return sorted(found, reverse=True)
+
+
+def _entry(path: Path) -> Entry | None:
+    """What a file of the cache is; None when it is gone, or damaged."""
+    try:
+        status = path.stat()
+        artifact = Artifact.load(path, check_weights=False)
+    except (OSError, ArtifactError):
+        return None
+    model = str(artifact.report.get("model", ""))
+    return Entry(path, model, artifact.target.cpu, status.st_size, status.st_atime)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Temporary files that a process which was killed left in a folder of the cache."""
+    for path in folder.glob("*.tmp"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - _ABANDONED_S:
+                path.unlink()
 
 
 _INSIDE, _OUTSIDE = b"inside", b"outside"

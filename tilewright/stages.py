@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright.asm.listing import annotated
 from tilewright.codegen.emit import assembly
 from tilewright.codegen.llvm import kernel_ir
-from tilewright.compiler import lower_graph
-from tilewright.frontends.onnx import load_onnx
+from tilewright.compiler import import_request, lower_graph, steps
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import PassContext
 from tilewright.ir.text import print_func, print_module
-from tilewright.options import Options
+from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.kernels import schedule_regions
 from tilewright.target.named import parse_target
@@ -23,24 +23,31 @@ LEVELS = ("import", "graph", "loops", "llvm", "asm")
 
 
 def programs(
-    model: str | Path | bytes | Any, level: str, *, kernel: str | None = None, options: Options | None = None
+    model: str | Path | bytes | Any,
+    level: str,
+    *,
+    kernel: str | None = None,
+    options: Options | None = None,
+    constants: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    progress: OnProgress | None = None,
 ) -> dict[str, str]:
     """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`.
 
-    Each call compiles up to the level. Raises as `tilewright.compile` does; OptionError for an unknown level
-    and for a kernel that does not exist.
+    Each call compiles up to the level, with the `constants`, `shapes` and `progress` of `tilewright.compile`.
+    Raises as that does; OptionError for an unknown level and for a kernel that does not exist.
     """
     if level not in LEVELS:
         raise OptionError(f"there is no level '{level}'", hint=f"levels are {', '.join(LEVELS)}")
     options = options or Options()
     target = parse_target(options.target)
-    module = load_onnx(model)
+    module = import_request(Request.of(model, constants, shapes), progress)
     ctx = PassContext(target, options)
     if level != "import":
-        lower_graph(module, ctx, options)
+        lower_graph(module, ctx, options, progress)
     if level in ("import", "graph"):
         return {module.main.name: print_module(module)}
-    schedule_regions(module, target, ctx.remarks)
+    schedule_regions(module, target, ctx.remarks, step=steps(progress, "kernels"))
     return {f.name: _kernel_text(f, level, target) for f in _kernels(module, kernel)}
 
 

@@ -13,7 +13,7 @@ import tilewright
 from tests import models
 from tilewright.cli.app import commands
 
-INPUT, USAGE, INTERNAL = 1, 2, 3
+INPUT, USAGE, INTERNAL, INTERRUPTED = 1, 2, 3, 130
 
 
 def call(*arguments: object) -> Result:
@@ -152,4 +152,4 @@ def test_an_interrupt_is_no_traceback(folder: Path, monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tilewright, "load", interrupted)
-    assert "Aborted" in refuse(INPUT, "run", folder / "mlp.tw")
+    assert refuse(INTERRUPTED, "run", folder / "mlp.tw") == "interrupted"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+
+from tilewright.cli.interrupt import run_interruptible
 
 
 def main() -> None:
@@ -13,4 +16,4 @@ def main() -> None:
         if error.name not in ("click", "rich"):
             raise
         sys.exit("tilewright: the command line needs click and rich: pip install 'tilewright[cli]'")
-    commands(prog_name="tilewright")
+    run_interruptible(partial(commands, prog_name="tilewright"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import sys
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import tilewright
+from tilewright.cli.interrupt import INTERRUPTED, say_interrupted
 from tilewright.runtime.errors import TilewrightError
 
 FAULT_OF_INPUT = 1
@@ -20,7 +22,7 @@ INTERNAL = 3
 # Names, as the home of some is the compiler, which `tilewright run` must not import.
 _BY_NAME = {"InternalError": INTERNAL, "OptionError": USAGE, "TargetError": USAGE}
 
-COMMANDS = ("compile", "run", "bench", "show", "explain", "opt", "info")
+COMMANDS = ("compile", "run", "bench", "show", "explain", "opt", "info", "cache")
 
 HELP = """Compile trained models (ONNX) to native code, run them, and look inside.
 
@@ -38,6 +40,7 @@ Exit codes:
   1  the model, its inputs, or a file: the message says what to change
   2  the command line itself is wrong
   3  a defect of tilewright: please report it (--traceback shows where)
+  130  interrupted (Ctrl-C)
 """
 
 
@@ -55,7 +58,13 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # errors of a full disk come here, where there is somebody to tell them
+            return result
+        except KeyboardInterrupt:
+            say_interrupted()
+            ctx.exit(INTERRUPTED)
         except Exception as error:
             code = exit_code(error)
             if code is None or ctx.params.get("traceback"):
@@ -77,13 +86,19 @@ def exit_code(error: Exception) -> int | None:
 
 def _say(error: Exception, code: int) -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    text = str(error) or type(error).__name__
+    text = _text(error)
     if code == INTERNAL:
         console.print(f"[bold red]internal error:[/] {type(error).__name__}: {escape(text)}")
         console.print("  this is a defect of tilewright; please report it with the model and this message")
         console.print("  hint: `tilewright --traceback ...` shows where it happened")
     else:
         console.print(f"[bold red]error:[/] {escape(text)}")
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+        return f"cannot write to the standard output: {error.strerror or error}"
+    return str(error) or type(error).__name__
 
 
 @click.group(cls=Commands, help=HELP, context_settings={"help_option_names": ["-h", "--help"]})

@@ -97,8 +97,9 @@ def command(
         if names:
             raise click.UsageError("--kernels times the kernels of ours alone: leave out --vs")
     sizes = read_dims(dims)
+    fields = compile_fields(**options)
     start = time.perf_counter()
-    compiled = open_model(model, threads, profile=kernels, **compile_fields(**options))
+    compiled = open_model(model, threads, profile=kernels, **fields)
     loaded_s = time.perf_counter() - start
     inputs = make_inputs(compiled.inputs, specs or ["random"], sizes)
     console = Console(highlight=False, soft_wrap=True)
@@ -106,8 +107,9 @@ def command(
         console.print(kernel_table(compiled, compiled.profile(inputs, rounds)))
         return
     contenders = [Contender(OURS, lambda: compiled.run(inputs), loaded_s)]
+    feeds = {**inputs, **fields["constants"]}
     for name in names:
-        contenders.append(_load(name, partial(load_peer, name, model, inputs, compiled.threads)))
+        contenders.append(_load(name, partial(load_peer, name, model, feeds, compiled.threads)))
     measure(contenders, rounds, turn)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     console.print(f"{model}: {shapes}; {compiled.threads} threads, {rounds} rounds", markup=False)

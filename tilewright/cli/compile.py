@@ -17,8 +17,9 @@ from tilewright.cli.models import (
     model_argument,
     need_source,
 )
-from tilewright.cli.progress import working
+from tilewright.cli.progress import compiling
 from tilewright.options import Options
+from tilewright.runtime.files import check_file
 
 HELP = """Compile MODEL (ONNX) into one file that loads in milliseconds.
 
@@ -41,10 +42,14 @@ def command(model: Path, output: Path | None, full: bool, **options: Any) -> Non
     need_source(model, "compile")
     start = time.perf_counter()
     fields = compile_fields(**options)
-    shapes = fields.pop("shapes")
-    with working(f"compiling {model.name}"):
-        compiled = compile_artifact(model, options=Options.of(None, **fields), shapes=shapes)
+    shapes, constants = fields.pop("shapes"), fields.pop("constants")
     output = output or model.with_suffix(ARTEFACT_SUFFIX)
+    if model.exists():  # whether it can be read is said first
+        check_file(output)
+    with compiling(model.name) as progress:
+        compiled = compile_artifact(
+            model, options=Options.of(None, **fields), constants=constants, shapes=shapes, progress=progress
+        )
     compiled.save(output)
     seconds = time.perf_counter() - start
     report = compiled.summary()

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tilewright
+from tilewright.cli.amounts import bytes_text
 from tilewright.runtime.threads import available_cpus
 from tilewright.session import Session
 from tilewright.target.host import host_target
@@ -47,10 +48,11 @@ def facts() -> dict[str, str]:
         "vectors": f"{target.vector_registers} registers of {target.vector_bits} bits, "
         f"{'with' if target.has_fma else 'without'} fused multiply-add",
         "features": " ".join(target.features),
-        "caches": f"L1d {_bytes(caches.l1d)}, L2 {_bytes(caches.l2)}, L3 {_bytes(caches.l3)}",
+        "caches": f"L1d {bytes_text(caches.l1d)}, L2 {bytes_text(caches.l2)}, L3 {bytes_text(caches.l3)}",
         "threads": f"{available_cpus()} (affinity and quota of this process)",
         "targets": " ".join(["host", *NAMED]),
-        "compiled models": f"{session.folder}: {files} files, {_bytes(size)} of at most {_bytes(session.limit)}",
+        "compiled models": f"{session.folder}: {files} files, {bytes_text(size)} of at most "
+        f"{bytes_text(session.limit)}",
     }
 
 
@@ -61,10 +63,3 @@ def _usage(folder: Path) -> tuple[int, int]:
     except OSError:
         sizes = []
     return len(sizes), sum(sizes)
-
-
-def _bytes(size: int) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= scale:
-            return f"{size / scale:.4g} {unit}"
-    return f"{size} B"

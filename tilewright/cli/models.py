@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import numpy as np
 
 import tilewright
-from tilewright.cli.progress import working
+from tilewright.cli.progress import compiling
+from tilewright.cli.tensors import load_array
 from tilewright.runtime import Model
 
 ARTEFACT_SUFFIX = ".tw"
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 threads_option = click.option(
@@ -26,6 +30,8 @@ def compile_options(command: F) -> F:
     """The options that say how to compile."""
     for decorate in (
         click.option("--no-cache", is_flag=True, help="Neither use nor fill the cache of compiled models."),
+        click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE",
+                     help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy."),
         click.option("--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."),
         click.option("--numerics", type=click.Choice(["default", "strict"]), default="default", show_default=True,
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals."),
@@ -36,14 +42,15 @@ def compile_options(command: F) -> F:
 
 
 def compile_fields(
-    target: str | None, numerics: str, shapes: tuple[str, ...], no_cache: bool
+    target: str | None, numerics: str, shapes: Sequence[str], constants: Sequence[str], no_cache: bool
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
         "target": target,
         "numerics": numerics,
         "cache": not no_cache,
-        "shapes": dict(map(_shape, shapes)),
+        "shapes": unique("--shape", map(_shape, shapes)),
+        "constants": unique("--constant", map(_constant, constants)),
     }
 
 
@@ -54,19 +61,62 @@ def is_artefact(path: Path) -> bool:
 def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
     """A model from an artefact, or compiled from any other file."""
     if is_artefact(path):
-        if fields.get("target") or fields.get("shapes") or fields.get("numerics") == "strict":
+        if (
+            any(fields.get(name) for name in ("target", "shapes", "constants"))
+            or fields["numerics"] == "strict"
+        ):
             raise click.UsageError(
-                f"{path} is compiled already: --target, --numerics and --shape need the model it came from"
+                f"{path} is compiled already: --target, --numerics, --shape and --constant "
+                "need the model it came from"
             )
         return tilewright.load(path, threads)
-    with working(f"compiling {path.name}"):
-        return tilewright.compile(path, threads=threads, **fields)
+    with compiling(path.name) as progress:
+        return tilewright.compile(path, threads=threads, progress=progress, **fields)
 
 
 def need_source(path: Path, why: str) -> None:
     """Refuse an artefact where the model itself is needed."""
     if is_artefact(path):
         raise click.UsageError(f"{path} is compiled code: {why} needs the model it came from")
+
+
+def unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Values by name; UsageError for a name that is given twice."""
+    found: dict[str, T] = {}
+    for name, value in pairs:
+        if name in found:
+            raise click.UsageError(f"{option} is given twice for {name}")
+        found[name] = value
+    return found
+
+
+def _constant(text: str) -> tuple[str, Any]:
+    """Name and value of `sr=16000`; a value that is no file has the dtype of its input."""
+    name, equals, value = text.rpartition("=")
+    if not equals or not name:
+        raise click.UsageError(f"--constant {text}: write NAME=VALUE, such as sr=16000")
+    if value.endswith(".npy"):
+        return name, load_array(Path(value), f"--constant {name}")
+    try:
+        return name, _numbers(value)
+    except (ValueError, RecursionError):
+        raise click.UsageError(
+            f"--constant {text}: the value is no number, no list such as 1,2,3 or [[1,2],[3,4]], and no FILE.npy"
+        ) from None
+
+
+def _numbers(text: str) -> Any:
+    """A number, truth value, or nested list; ValueError for anything else."""
+    if "," in text and not text.lstrip().startswith("["):
+        text = f"[{text}]"
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = float(text)
+    array = np.asarray(found)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(text)
+    return found
 
 
 def _shape(text: str) -> tuple[str, list[int | str]]:

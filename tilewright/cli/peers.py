@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,11 @@ Arrays = Sequence[np.ndarray]
 Run = Callable[[], Arrays]
 
 
-def onnxruntime(path: Path, inputs: Mapping[str, np.ndarray], threads: int) -> Run:
+Feeds = Mapping[str, Any]
+"""Arrays by the names of inputs; plain numbers and lists take the type of their input."""
+
+
+def onnxruntime(path: Path, inputs: Feeds, threads: int) -> Run:
     """ONNX Runtime on its CPU provider with all of its optimisations."""
     import onnxruntime
 
@@ -22,10 +27,22 @@ def onnxruntime(path: Path, inputs: Mapping[str, np.ndarray], threads: int) -> R
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, dict(inputs))
+    types = {given.name: _ORT_TYPES.get(given.type) for given in session.get_inputs()}
+    feeds = {name: _array(value, types.get(name)) for name, value in inputs.items()}
+    return lambda: session.run(None, feeds)
 
 
-def openvino(path: Path, inputs: Mapping[str, np.ndarray], threads: int) -> Run:
+_ORT_TYPES = {"tensor(float)": "float32", "tensor(double)": "float64"} | {
+    f"tensor({name})": name
+    for name in ("bool", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+}
+
+
+def _array(value: Any, dtype: Any) -> np.ndarray:
+    return value if isinstance(value, np.ndarray) else np.asarray(value, dtype)
+
+
+def openvino(path: Path, inputs: Feeds, threads: int) -> Run:
     """OpenVINO's CPU plugin, told to compute in float32 as the model says (its default may be bfloat16)."""
     import openvino
 
@@ -37,7 +54,8 @@ def openvino(path: Path, inputs: Mapping[str, np.ndarray], threads: int) -> Run:
     }
     compiled = openvino.Core().compile_model(str(path), "CPU", config)
     request = compiled.create_infer_request()
-    feeds = {port: inputs[next(n for n in port.names if n in inputs)] for port in compiled.inputs}
+    names = {port: next(n for n in port.names if n in inputs) for port in compiled.inputs}
+    feeds = {port: _array(inputs[name], port.element_type.to_dtype()) for port, name in names.items()}
 
     def run() -> Arrays:
         results = request.infer(feeds, share_inputs=True, share_outputs=True)
@@ -46,13 +64,13 @@ def openvino(path: Path, inputs: Mapping[str, np.ndarray], threads: int) -> Run:
     return run
 
 
-PEERS: dict[str, Callable[[Path, Mapping[str, np.ndarray], int], Run]] = {
+PEERS: dict[str, Callable[[Path, Feeds, int], Run]] = {
     "onnxruntime": onnxruntime,
     "openvino": openvino,
 }
 
 
-def load_peer(name: str, path: Path, inputs: Mapping[str, np.ndarray], threads: int) -> Run:
+def load_peer(name: str, path: Path, inputs: Feeds, threads: int) -> Run:
     """The function that runs `name` once; OptionError when it is not installed or refuses the model."""
     try:
         return PEERS[name](path, inputs, threads)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from tilewright.options import OnProgress
+    from tilewright.options import Progress as Step
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """A moving bar with the time spent, for work whose length is not known."""
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task(what, total=None)
         yield
@@ -23,11 +28,32 @@ def working(what: str) -> Iterator[None]:
 def counting(what: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
     """A bar of `total` steps; `progress.advance(task)` is one step."""
     console = Console(stderr=True)
+    with _bar(console) as progress:
+        yield progress, progress.add_task(what, total=total)
+
+
+@contextmanager
+def compiling(name: str) -> Iterator[OnProgress | None]:
+    """A bar for each stage of a compilation, and what is to be called with its steps: None without a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with _bar(console) as progress:
+        task = progress.add_task(f"compiling {name}", total=None)
+
+        def show(step: Step) -> None:
+            about = f"compiling {name}: {step.stage}"
+            progress.update(task, description=about, completed=step.done, total=step.total)
+
+        yield show
+
+
+def _bar(console: Console) -> Progress:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress, progress.add_task(what, total=total)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -15,6 +15,7 @@ from rich.table import Table
 from tilewright.cli.models import compile_fields, compile_options, model_argument, open_model, threads_option
 from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_dims, write_outputs
 from tilewright.runtime import TensorInfo
+from tilewright.runtime.files import check_folder
 
 HELP = """Run MODEL (ONNX, or compiled) once and show, or write, its outputs.
 
@@ -46,6 +47,8 @@ def command(
     **options: Any,
 ) -> None:
     sizes = read_dims(dims)
+    if output is not None and model.exists():  # whether it can be read is said first
+        check_folder(output)
     loaded = open_model(model, threads, **compile_fields(**options))
     results = loaded.run(make_inputs(loaded.inputs, specs, sizes))
     Console(soft_wrap=True).print(_table(loaded.outputs, results))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tilewright.cli.models import model_argument, need_source
-from tilewright.cli.progress import working
+from tilewright.cli.models import compile_fields, compile_options, model_argument, need_source
+from tilewright.cli.progress import compiling
 from tilewright.options import Options
 from tilewright.stages import LEVELS, programs
 
@@ -26,6 +27,7 @@ Examples:
   tilewright show model.onnx --level graph
   tilewright show model.onnx --level loops --kernel k0
   tilewright show model.onnx --level asm --kernel k0 --target zen3
+  tilewright show model.onnx --constant sr=16000 --shape input=1,512
 """
 
 
@@ -33,9 +35,14 @@ Examples:
 @model_argument
 @click.option("--level", type=click.Choice(LEVELS), default="graph", show_default=True)
 @click.option("--kernel", metavar="NAME", help="Only the kernels whose names begin so.")
-@click.option("--target", metavar="NAME", help="Machine to compile for  [default: this one]")
-def command(model: Path, level: str, kernel: str | None, target: str | None) -> None:
+@compile_options
+def command(model: Path, level: str, kernel: str | None, **options: Any) -> None:
     need_source(model, "show")
-    with working(f"compiling {model.name}"):
-        texts = programs(model, level, kernel=kernel, options=Options(target=target))
+    fields = compile_fields(**options)
+    shapes, constants = fields.pop("shapes"), fields.pop("constants")
+    with compiling(model.name) as progress:
+        texts = programs(
+            model, level, kernel=kernel, options=Options.of(None, **fields), constants=constants, shapes=shapes,
+            progress=progress,
+        )  # fmt: skip
     click.echo("\n".join(text.rstrip() + "\n" for text in texts.values()), nl=False)

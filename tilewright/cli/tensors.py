@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
+from zipfile import BadZipFile
 
 import click
 import ml_dtypes
@@ -12,9 +15,16 @@ import numpy as np
 
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import refused, replacing, write_slices
 
 MAX_INTEGER = 10
 """Random integers are below this: most are ids into tables, and few tables are smaller."""
+
+MAX_DIGITS = 18
+"""Of a size: it fits 64 bits."""
+
+MAX_STEM = 150
+"""Bytes of an output's name that its file's name has; file systems allow 255 in all."""
 
 FOUR_BITS = ("int4", "uint4")
 
@@ -35,9 +45,11 @@ def read_dims(texts: Sequence[str]) -> dict[str, int]:
     """Sizes by name from `batch=4` texts."""
     sizes: dict[str, int] = {}
     for text in texts:
-        name, _, size = text.partition("=")
-        if not size.isdecimal():
+        name, _, size = text.rpartition("=")
+        if not name or not (size.isascii() and size.isdecimal()) or len(size) > MAX_DIGITS:
             raise click.UsageError(f"--dim {text}: write NAME=SIZE, such as batch=4")
+        if name in sizes:
+            raise click.UsageError(f"--dim is given twice for {name}")
         sizes[name] = int(size)
     return sizes
 
@@ -73,10 +85,14 @@ def _by_name(infos: Sequence[TensorInfo], specs: Sequence[str]) -> tuple[dict[st
             more, _, value = value.partition("=")
             name = f"{name}={more}"
         if not equals:
+            if others is not None:
+                raise click.UsageError(f"--input is given twice without NAME=: {others} and {spec}")
             others = spec
         elif name not in names:
             hint = f"the model's inputs are: {', '.join(map(str, infos))}"
             raise InputError(f"the model has no input '{spec.partition('=')[0]}'", hint=hint)
+        elif name in found:
+            raise click.UsageError(f"--input is given twice for {name}")
         else:
             found[name] = value
     return found, others
@@ -114,34 +130,77 @@ def dtype_of(info: TensorInfo) -> np.dtype:
 
 
 def read_array(path: Path, info: TensorInfo) -> np.ndarray:
-    """The array in a .npy file; InputError when it is no such file."""
-    try:
-        array = np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror or error}", where=f"input '{info.name}'"
-        ) from error
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a .npy file: {error}", where=f"input '{info.name}'",
-                         hint="write it with numpy.save(path, array)") from error  # fmt: skip
-    if not isinstance(array, np.ndarray):
-        raise InputError(
-            f"{path} holds several arrays", where=f"input '{info.name}'", hint="write one with numpy.save"
-        )
+    """The array in a .npy file, of the type that the input has; InputError when it is no such file."""
+    array = load_array(path, f"input '{info.name}'")
     # NumPy writes the types of ml_dtypes as raw bytes
     dtype = dtype_of(info)
     return array.view(dtype) if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize else array
 
 
+def load_array(path: Path, where: str) -> np.ndarray:
+    """The array in a .npy file for what `where` names; InputError when it is no such file."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}", where=where) from error
+    except _DAMAGED as error:
+        hint = "write it with numpy.save(path, array)"
+        raise InputError(f"{path} is not a .npy file: {error}", where=where, hint=hint) from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path} holds several arrays", where=where, hint="write one with numpy.save")
+    return array
+
+
+_DAMAGED = (ValueError, EOFError, BadZipFile)
+"""What NumPy raises for a file of another kind."""
+
+
 def write_outputs(folder: Path, infos: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> list[Path]:
-    """Write each output to a .npy file named after it; names of tensors may hold anything, file names not."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write each output to a .npy file named after it: all of them or none.
+
+    ArtifactError, which names the path, for what the file system refuses.
+    """
+    paths = _output_paths(folder, infos)
+    made = _make_folders(folder)
+    try:
+        with ExitStack() as files:  # each takes its name when all are written
+            for path, array in zip(paths, arrays, strict=True):
+                file = files.enter_context(replacing(path))
+                np.save(_Slices(file), array)
+                file.flush()
+    except BaseException:
+        with suppress(OSError):
+            for new in reversed(made):
+                new.rmdir()
+        raise
+    return paths
+
+
+class _Slices:
+    """A file to which NumPy writes slice by slice: straight to a file it would lose the system's reason."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        write_slices(self._file, data)
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it that are missing; which these were."""
+    missing = [f for f in (*reversed(folder.absolute().parents), folder) if not f.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(folder, error) from error
+    return missing
+
+
+def _output_paths(folder: Path, infos: Sequence[TensorInfo]) -> list[Path]:
+    """A file for each output; names of tensors may hold anything, and be of any length, file names not."""
     paths: list[Path] = []
-    for index, (info, array) in enumerate(zip(infos, arrays, strict=True)):
-        stem = re.sub(r"[^\w.-]+", "_", info.name).strip("._") or f"output{index}"
-        path = folder / f"{stem}.npy"
-        if path in paths:
-            path = folder / f"{stem}.{index}.npy"
-        np.save(path, array)
-        paths.append(path)
+    for index, info in enumerate(infos):
+        stem = re.sub(r"[^\w.-]+", "_", info.name).encode()[:MAX_STEM].decode(errors="ignore").strip("._")
+        path = folder / f"{stem or f'output{index}'}.npy"
+        paths.append(path if path not in paths else folder / f"{stem}.{index}.npy")
     return paths

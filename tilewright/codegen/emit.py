@@ -66,17 +66,23 @@ class ObjectMaker:
         blob = _object_of(unit, self._target)
         self._made.append(lambda: blob)
 
-    def objects(self) -> list[bytes]:
+    def objects(self, step: Callable[[int, int], None] | None = None) -> list[bytes]:
         """All object files in the order of their start, waiting for what is not ready; InternalError as
-        `compile_ir`."""
-        return [made() for made in self._made]
+        `compile_ir`. `step` is told how many of how many are there."""
+        found: list[bytes] = []
+        for made in self._made:
+            found.append(made())
+            if step is not None:
+                step(len(found), len(self._made))
+        return found
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            # after an error or an interrupt nobody needs what is still being made
+            self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
 
 def compile_all(units: Sequence[Unit], target: Target, threads: int) -> list[bytes]:

@@ -15,7 +15,6 @@ over ends the process or changes the weights. Even of a mapped file nothing is l
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import mmap
@@ -26,10 +25,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.files import replacing, write_slices
 
 Bytes = bytes | bytearray | memoryview
 
@@ -61,9 +61,9 @@ def write_container(path: Path, metadata: dict[str, Any], sections: Sequence[Sec
     is found by its checksums.
     """
     parts = _parts(metadata, sections)
-    with _replacing(path) as file:
+    with replacing(path) as file:
         for part in parts:
-            file.write(part)
+            write_slices(file, part)
 
 
 def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> bytes:
@@ -183,28 +183,6 @@ def _checksum(kind: str, pieces: Iterable[Bytes]) -> str:
     for piece in pieces:
         found = zlib.crc32(piece, found)
     return f"{found:08x}"
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside `path` that takes its place at the end, or vanishes on any error."""
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        # A rename would replace a device such as /dev/null by a plain file.
-        raise ArtifactError(f"cannot write {path}: it is not a regular file", hint="give the name of a file")
-    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(8).hex()}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-        os.replace(temporary, target)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {path}: {error.strerror or error}",
-            hint="give a path in an existing, writable folder with enough free space",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -27,13 +27,18 @@ from tilewright.target.target import Target
 
 
 def schedule_regions(
-    module: Module, target: Target, remarks: list[Remark], ready: Callable[[Func], None] | None = None
+    module: Module,
+    target: Target,
+    remarks: list[Remark],
+    ready: Callable[[Func], None] | None = None,
+    step: Callable[[int, int], None] | None = None,
 ) -> None:
     """Replace the fused regions of `module.main` by calls of scheduled kernels, in place.
 
-    `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile.
+    `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile. `step`
+    is told how many of how many regions have their kernels.
     """
-    _Kernels(module, target, remarks, ready).run()
+    _Kernels(module, target, remarks, ready).run(step)
 
 
 class _Kernels:
@@ -50,19 +55,23 @@ class _Kernels:
         self.packed: dict[tuple[str, Any], str] = {}
         self.readers: Counter[str] = Counter()
 
-    def run(self) -> None:
+    def run(self, step: Callable[[int, int], None] | None) -> None:
         body = self.module.main.body
         regions = [op for op in body.ops if op.name == "fused"]
         write_out_numbers(regions, self.module)
         self.readers = Counter(_constants_read(body.ops))
         canonical = canonical_regions(regions)
         ops: list[Op] = []
+        done = 0
         for op in body.ops:
             if op.name != "fused":
                 ops.append(op)
                 continue
             call, before = self._call(canonical[op])
             ops += [*before, call]
+            done += 1
+            if step is not None:
+                step(done, len(regions))
         replace_in_block(body, [op for op in ops if op.name != "constant" or op.result.users])
 
     def _call(self, canonical: Canonical) -> tuple[Op, list[Op]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from tilewright.frontends.onnx.structure import check_expansion, functions_of
 from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.dtype import DType
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
 
@@ -28,11 +29,13 @@ def load_onnx(
     *,
     constants: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    untyped: Collection[str] = (),
 ) -> Module:
     """Translate the model at a path (or given as bytes or ModelProto) to a Module with one function `main`.
 
-    `constants` fixes graph inputs to values, and they are no inputs any more; `shapes` replaces the shapes
-    of graph inputs (a string is a symbolic dim). `main.attrs["inputs"]` and `["outputs"]` are the names of
+    `constants` fixes graph inputs to values, and they are no inputs any more (those that `untyped` names take
+    the dtype of their input where it can hold them); `shapes` replaces the shapes of graph inputs (a string is
+    a symbolic dim). `main.attrs["inputs"]` and `["outputs"]` are the names of
     the file, and `["nodes"]` is how many nodes its graph has. ModelError when the file is broken,
     UnsupportedError listing all that is not supported.
     """
@@ -55,7 +58,8 @@ def load_onnx(
     importer = Importer(module, builder, functions, folder)
     with builder:
         for name, array in fixed.items():
-            scope.values[name] = constant(_checked_constant(name, array, types[name]), name)
+            value = _converted(array, types[name].dtype) if name in untyped else array
+            scope.values[name] = constant(_checked_constant(name, value, types[name]), name)
         try:
             importer.translate(model.graph, scope)
         except RecursionError as e:
@@ -110,6 +114,20 @@ def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], opti
                 f"{option} names '{shown(name)}', which is no input of the model",
                 hint=f"inputs: {', '.join(map(shown, inputs)) or 'none'}",
             )
+
+
+def _converted(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Numbers without a dtype of their own in `dtype`; as they are where their kind or a value does not fit."""
+    kinds = "b" if dtype.kind == "bool" else "iu" if dtype.is_int else "iuf" if dtype.is_float else ""
+    if array.size and array.dtype.kind not in kinds:
+        return array
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype.storage)
+        if dtype.is_float:
+            kept = np.isfinite(converted.astype(np.float64)) == np.isfinite(array.astype(np.float64))
+        else:
+            kept = converted.astype(array.dtype) == array
+    return converted if bool(np.all(kept)) else array
 
 
 def _checked_constant(name: str, array: np.ndarray, type: TensorType) -> np.ndarray:

@@ -1,0 +1,64 @@
+"""`tilewright cache`: list and clear the cache of compiled models."""
+
+from __future__ import annotations
+
+import time
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tilewright.cli.amounts import ago, bytes_text
+from tilewright.session import Entry, Session
+
+HELP = """List the cache of compiled models: what of, for which CPU, how big, when last used.
+
+`tilewright cache clear` empties it; models that run now go on running.
+
+\b
+Examples:
+  tilewright cache
+  tilewright cache clear
+  tilewright cache clear --unused 30
+"""
+
+DAY_S = 86400
+
+
+@click.group("cache", help=HELP, short_help="List and clear the cache.", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        session = Session()
+        entries = session.entries()
+        console = Console(highlight=False, soft_wrap=True)
+        if entries:
+            console.print(_table(entries))
+        total = bytes_text(sum(entry.size for entry in entries))
+        limit = bytes_text(session.limit)
+        console.print(f"{session.folder}: {len(entries)} models, {total} of at most {limit}", markup=False)
+
+
+@command.command("clear", short_help="Remove what the cache holds.")
+@click.option(
+    "--unused", type=click.FloatRange(min=0), metavar="DAYS", help="Only what was not used for so long."
+)
+def clear(unused: float | None) -> None:
+    """Remove what the cache holds."""
+    session = Session()
+    cleared = session.clear((unused or 0) * DAY_S)
+    click.echo(f"{session.folder}: {cleared.files} models removed, {bytes_text(cleared.size)} freed")
+
+
+def _table(entries: list[Entry]) -> Table:
+    table = Table("model", "for", box=None, header_style="bold")
+    for column in ("size", "last used"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("file")
+    now = time.time()
+    for entry in entries:
+        model = escape(entry.model) or "[dim](from memory)"
+        used, file = ago(now - entry.used), escape(entry.path.name)
+        table.add_row(model, escape(entry.target), bytes_text(entry.size), used, file)
+    return table

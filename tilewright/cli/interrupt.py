@@ -1,0 +1,79 @@
+"""Ctrl-C: a command ends at once, also while native code runs, and with an exit code of its own.
+
+Python raises KeyboardInterrupt only between two of its own instructions; a call of native code, of a model or of
+LLVM, may last for minutes. So a thread waits for the signal too: a command that is not done with its own way out
+(which removes temporary files) some time after the signal is ended by that thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""What shells say of a program that a SIGINT ended: 128 + 2."""
+
+GRACE_S = 0.5
+"""How long a command may take for its own way out."""
+
+_SHOW_CURSOR = "\x1b[?25h"
+"""Bars of progress hide it."""
+
+
+def run_interruptible(run: Callable[[], None]) -> None:
+    """Call `run` on the main thread; after a SIGINT end the process with the exit code 130."""
+    watch_interrupts()
+    try:
+        run()
+    except KeyboardInterrupt:
+        say_interrupted()
+        end()
+    except SystemExit as leaving:
+        if leaving.code == INTERRUPTED:
+            end()
+        raise
+
+
+def watch_interrupts() -> None:
+    """Start the thread that ends this process `GRACE_S` after a SIGINT; nothing where SIGINT is ignored."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return  # such as a command in the background of a script
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    # the C level of the interpreter writes the signal's number there as soon as it comes
+    signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(here, there), name="interrupts", daemon=True).start()
+
+
+def say_interrupted() -> None:
+    """One line for the user, if there is anybody to read it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write("interrupted\n")
+
+
+def end() -> NoReturn:
+    """End the process now: without waiting for threads that are in native code."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(INTERRUPTED)
+
+
+def _watch(here: socket.socket, there: socket.socket) -> None:
+    """`there` is only kept alive."""
+    while signal.SIGINT not in here.recv(64):
+        pass
+    here.settimeout(GRACE_S)
+    with contextlib.suppress(OSError):
+        while signal.SIGINT not in here.recv(64):  # a second one does not wait
+            pass
+    if sys.stderr is not None and sys.stderr.isatty():
+        os.write(2, _SHOW_CURSOR.encode())
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)

@@ -1,0 +1,98 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from tilewright.runtime.errors import ArtifactError
+
+_SLICE = 1 << 24
+"""Bytes handed to the operating system at once: between two slices an interrupt is noticed."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file beside `path` that takes its place at the end, or vanishes on any error.
+
+    ArtifactError, which names the path, for what the file system refuses.
+    """
+    temporary = _temporary(path)
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        os.replace(temporary, _target(path))
+    except OSError as error:
+        raise refused(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_slices(file: BinaryIO, data: bytes | memoryview) -> None:
+    """Write bytes (or a view of them) so that a big write can be interrupted."""
+    view = memoryview(data)
+    for start in range(0, view.nbytes, _SLICE):
+        file.write(view[start : start + _SLICE])
+
+
+def check_file(path: Path) -> None:
+    """ArtifactError unless a file can be written at `path`: for a check before long work."""
+    _check_folder(_temporary(path).parent, path)
+
+
+def check_folder(path: Path) -> None:
+    """ArtifactError unless files can be written in the folder `path`, which may be still to be made."""
+    try:
+        found = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
+    except OSError as error:
+        raise refused(path, error) from error
+    _check_folder(found, path)
+
+
+def refused(path: Path, error: OSError) -> ArtifactError:
+    """The error for a file or folder that the file system does not let us write."""
+    return ArtifactError(
+        f"cannot write {path}: {error.strerror or error}",
+        hint="give a path in an existing, writable folder with enough free space",
+    )
+
+
+def _check_folder(folder: Path, wanted: Path) -> None:
+    """Make a file in an existing folder, and remove it."""
+    probe = folder / _random_name("probe")
+    try:
+        with open(probe, "xb"):
+            pass
+    except OSError as error:
+        raise refused(wanted, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def _target(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside the file that `path` leads to; ArtifactError where no plain file can stand."""
+    try:
+        target = _target(path)
+        if target.exists() and not target.is_file():
+            # A rename would replace a device such as /dev/null by a plain file.
+            raise ArtifactError(
+                f"cannot write {path}: it is not a regular file", hint="give the name of a file"
+            )
+    except OSError as error:
+        raise refused(path, error) from error
+    except ValueError as error:  # no path at all
+        raise ArtifactError(f"cannot write {path}: {error}", hint="give the name of a file") from error
+    return target.with_name(_random_name(target.name))
+
+
+def _random_name(stem: str) -> str:
+    return f".{stem[:100]}.{os.urandom(8).hex()}.tmp"
