@@ -1,0 +1,137 @@
+"""Ctrl-C ends a command at once with the exit code 130, whatever it is doing, and leaves nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests import models
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are sent as POSIX has them")
+
+PATIENCE_S = 60
+
+
+def long_loop(folder: Path) -> Path:
+    """An LSTM over so many steps that one call takes far longer than this test."""
+    steps, width = 2_000_000, 256
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, 1, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, width])
+    rng = np.random.default_rng(0)
+    weights = [
+        onnx.numpy_helper.from_array(rng.standard_normal((1, 4 * width, n)).astype(np.float32), name)
+        for n, name in ((4, "w"), (width, "r"))
+    ]
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["", "y"], hidden_size=width)
+    graph = helper.make_graph([node], "long", [x], [y], weights)
+    return models.written(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder, "long")
+
+
+def many_kernels(folder: Path) -> Path:
+    """Convolutions of many different shapes: each is a kernel of its own."""
+    nodes, weights, last, channels = [], [], "x", 16
+    rng = np.random.default_rng(0)
+    for k in range(40):
+        more = 16 + 4 * ((7 * k) % 11)
+        side = 3 + 2 * (k % 3)
+        weight = rng.standard_normal((more, channels, side, side)).astype(np.float32)
+        weights.append(onnx.numpy_helper.from_array(weight, f"w{k}"))
+        nodes.append(helper.make_node("Conv", [last, f"w{k}"], [f"t{k}"], pads=[side // 2] * 4))
+        last, channels = f"t{k}", more
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 24, 24])
+    y = helper.make_tensor_value_info(last, TensorProto.FLOAT, [1, channels, 24, 24])
+    graph = helper.make_graph(nodes, "many", [x], [y], weights)
+    return models.written(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder, "many")
+
+
+def interrupted(seen: str, *arguments: object, cores: int = 2, **environment: str) -> tuple[int, str, float]:
+    """Exit code, error stream and seconds to the end of a command on so many cores that is interrupted some time
+    after it has written a line with `seen` to the error stream."""
+
+    def prepare() -> None:
+        # a shell lets commands in the background ignore the signal, and children inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+    program = "import tests.cli.test_interrupt as t; t.talkative()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        cwd=Path(__file__).parents[2],
+        preexec_fn=prepare,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if seen in line:
+            break
+    time.sleep(1.0)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.read()
+    return process.wait(PATIENCE_S), said, time.monotonic() - start
+
+
+def talkative() -> None:
+    """The command line, which says on the error stream where it is."""
+    import tilewright.compiler
+    from tilewright.cli import main
+    from tilewright.runtime import Model
+
+    schedule, call = tilewright.compiler.schedule_regions, Model.__call__
+
+    def scheduling(*args, **named):
+        print("scheduling", file=sys.stderr, flush=True)
+        return schedule(*args, **named)
+
+    def calling(*args, **named):
+        print("calling", file=sys.stderr, flush=True)
+        return call(*args, **named)
+
+    tilewright.compiler.schedule_regions = scheduling
+    Model.__call__ = calling
+    main()
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_compiling(tmp_path: Path, cores: int) -> None:
+    """With one core LLVM runs on the main thread."""
+    (tmp_path / "out").mkdir()
+    model, output, cache = many_kernels(tmp_path), tmp_path / "out" / "m.tw", tmp_path / "cache"
+    code, said, seconds = interrupted(
+        "scheduling", "compile", model, "-o", output, cores=cores, TILEWRIGHT_CACHE=str(cache)
+    )
+    assert (code, said) == (130, "interrupted\n") and seconds < PATIENCE_S
+    assert os.listdir(tmp_path / "out") == []
+    assert not cache.exists() or not list(cache.glob("*tw*"))
+
+
+def test_running_native_code(tmp_path: Path) -> None:
+    code, said, seconds = interrupted(
+        "calling", "run", long_loop(tmp_path), "--input", "zeros", "--threads", 1, "--output", tmp_path / "out"
+    )
+    assert (code, said) == (130, "interrupted\n") and seconds < PATIENCE_S
+    assert os.listdir(tmp_path) == ["long.onnx"]
+
+
+def test_where_the_signal_is_ignored_it_stays_so(tmp_path: Path) -> None:
+    """As of a command that a script runs in the background."""
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "from tilewright.cli.interrupt import run_interruptible;"
+        "run_interruptible(lambda: (signal.raise_signal(signal.SIGINT), print('done')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (0, "done\n")
