@@ -11,6 +11,7 @@ from pathlib import Path
 from tilewright import link
 from tilewright.codegen.emit import ObjectMaker, Unit
 from tilewright.codegen.llvm import KernelText, kernel_ir
+from tilewright.codegen.pool_platform import check_platform
 from tilewright.codegen.program import program_ir
 from tilewright.frontends.onnx import load_onnx
 from tilewright.graph.assumptions import assumptions
@@ -52,6 +53,7 @@ def compile_module(
     module: Module, options: Options, target: Target, progress: OnProgress | None = None
 ) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
+    check_platform(target.triple)
     link.check_profile(options, target)
     clock = _Clock()
     ctx = PassContext(target, options)

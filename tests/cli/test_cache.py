@@ -60,7 +60,7 @@ def test_only_what_was_not_used_for_long_is_cleared(session: Session, tmp_path: 
     old = session.entries()[1].path
     os.utime(old, (time.time() - 10 * 86400, old.stat().st_mtime))
     assert "0 models removed" in cache("clear", "--unused", "11")
-    assert "1 models removed" in cache("clear", "--unused", "9.5")
+    assert "1 model removed" in cache("clear", "--unused", "9.5")
     assert [entry.model for entry in session.entries()] == [""]
 
 
@@ -126,7 +126,13 @@ def test_a_report_names_the_file_that_a_model_comes_from(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "just now"), (-5, "just now"), (90, "1 minute ago"), (180, "3 minutes ago"), (3 * 86400, "3 days ago")],
+    [
+        (0, "just now"),
+        (-5, "just now"),
+        (90, "1 minute ago"),
+        (180, "3 minutes ago"),
+        (3 * 86400, "3 days ago"),
+    ],
 )
 def test_times_that_have_passed(seconds: float, text: str) -> None:
     assert ago(seconds) == text

@@ -33,7 +33,9 @@ def long_loop(folder: Path) -> Path:
     ]
     node = helper.make_node("LSTM", ["x", "w", "r"], ["", "y"], hidden_size=width)
     graph = helper.make_graph([node], "long", [x], [y], weights)
-    return models.written(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder, "long")
+    return models.written(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder, "long"
+    )
 
 
 def many_kernels(folder: Path) -> Path:
@@ -50,7 +52,9 @@ def many_kernels(folder: Path) -> Path:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 24, 24])
     y = helper.make_tensor_value_info(last, TensorProto.FLOAT, [1, channels, 24, 24])
     graph = helper.make_graph(nodes, "many", [x], [y], weights)
-    return models.written(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder, "many")
+    return models.written(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder, "many"
+    )
 
 
 def interrupted(seen: str, *arguments: object, cores: int = 2, **environment: str) -> tuple[int, str, float]:
@@ -120,7 +124,15 @@ def test_compiling(tmp_path: Path, cores: int) -> None:
 
 def test_running_native_code(tmp_path: Path) -> None:
     code, said, seconds = interrupted(
-        "calling", "run", long_loop(tmp_path), "--input", "zeros", "--threads", 1, "--output", tmp_path / "out"
+        "calling",
+        "run",
+        long_loop(tmp_path),
+        "--input",
+        "zeros",
+        "--threads",
+        1,
+        "--output",
+        tmp_path / "out",
     )
     assert (code, said) == (130, "interrupted\n") and seconds < PATIENCE_S
     assert os.listdir(tmp_path) == ["long.onnx"]

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.pool import pool_ir
+from tilewright.codegen.pool_platform import check_platform
+from tilewright.target.target import TargetError
 
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
@@ -436,5 +438,6 @@ def test_code_for_every_target(triple: str) -> None:
     "triple", ["x86_64-pc-windows-msvc", "wasm32-unknown-unknown", "armv7-unknown-linux"]
 )
 def test_targets_without_a_pool(triple: str) -> None:
-    with pytest.raises(ValueError, match=r"no thread pool for the (architecture|operating system)"):
-        pool_ir(triple)
+    for refuse in (pool_ir, check_platform):
+        with pytest.raises(TargetError, match=r"no code can be made for the .*\n  hint: .*Linux and macOS"):
+            refuse(triple)

@@ -11,7 +11,7 @@ from tilewright.ir import dtype as dt
 from tilewright.target.cores import pipes_of
 from tilewright.target.features import V3_FEATURES, V4_FEATURES
 from tilewright.target.host import host_target, make_host, read_caches
-from tilewright.target.named import NAMED, parse_target
+from tilewright.target.named import ABOUT, ALIASES, NAMED, parse_target
 from tilewright.target.target import Caches, TargetError
 
 
@@ -38,6 +38,7 @@ def test_host_is_the_default() -> None:
     ("text", "message"),
     [
         ("zen33", "unknown target 'zen33'\n  hint: did you mean 'zen3'?"),
+        ("gravitom3", "unknown target 'gravitom3'\n  hint: did you mean 'graviton3'?"),
         ("", "unknown target ''\n  hint: known targets: host, x86-64-v3"),
         ("pdp11", "unknown target 'pdp11'\n  hint: known targets: host, x86-64-v3"),
         (
@@ -67,13 +68,13 @@ def test_host_without_avx512_gets_narrow_registers_and_says_what_is_absent() -> 
     assert "-avx512f" in target.feature_text and "+avx2" in target.feature_text
 
 
-@pytest.mark.parametrize("name", ["zen3", "zen4", "cascadelake"])
+@pytest.mark.parametrize("name", sorted(NAMED))
 def test_host_has_the_facts_of_the_named_target_of_its_core(name: str) -> None:
     known = NAMED[name]
     features = dict.fromkeys(known.features, True)
     host = make_host(known.triple, known.cpu, features, known.caches, known.cores)
     assert set(host.features) == set(known.features)
-    assert replace(host, name=name, features=known.features, absent=()) == known
+    assert replace(host, name=name, features=known.features, absent=known.absent) == known
 
 
 def test_cores_that_halve_wide_vectors_begin_half_as_many() -> None:
@@ -119,3 +120,20 @@ def test_caches_are_read_from_sysfs(tmp_path: Path) -> None:
 
 def test_no_cache_information_gives_usual_sizes(tmp_path: Path) -> None:
     assert read_caches(tmp_path / "absent") == Caches()
+
+
+def test_aliases_are_other_names_of_the_same_facts() -> None:
+    assert parse_target("graviton3") is NAMED["neoverse-v1"]
+    assert parse_target("raspberry-pi-5,cores=4").cores == 4
+    assert not ALIASES.keys() & NAMED.keys() and set(ALIASES.values()) <= NAMED.keys()
+
+
+def test_every_name_says_what_it_stands_for() -> None:
+    assert ABOUT.keys() == NAMED.keys()
+
+
+def test_a_mac_is_an_aarch64_machine_whatever_its_triple_is_called() -> None:
+    host = make_host("arm64-apple-darwin23.5.0", "apple-m2", {"neon": True, "i8mm": True}, Caches(), 8)
+    assert host.arch == "aarch64" and host.features == ("neon", "i8mm")
+    assert host.dots == replace(host, triple="aarch64-apple-macosx11.0").dots
+    assert host.pipes == NAMED["apple-m2"].pipes

@@ -37,7 +37,7 @@ def command(ctx: click.Context) -> None:
             console.print(_table(entries))
         total = bytes_text(sum(entry.size for entry in entries))
         limit = bytes_text(session.limit)
-        console.print(f"{session.folder}: {len(entries)} models, {total} of at most {limit}", markup=False)
+        console.print(f"{session.folder}: {models(len(entries))}, {total} of at most {limit}", markup=False)
 
 
 @command.command("clear", short_help="Remove what the cache holds.")
@@ -48,17 +48,20 @@ def clear(unused: float | None) -> None:
     """Remove what the cache holds."""
     session = Session()
     cleared = session.clear((unused or 0) * DAY_S)
-    click.echo(f"{session.folder}: {cleared.files} models removed, {bytes_text(cleared.size)} freed")
+    click.echo(f"{session.folder}: {models(cleared.files)} removed, {bytes_text(cleared.size)} freed")
+
+
+def models(count: int) -> str:
+    """So many models, as text."""
+    return f"{count} model{'' if count == 1 else 's'}"
 
 
 def _table(entries: list[Entry]) -> Table:
     table = Table("model", "for", box=None, header_style="bold")
     for column in ("size", "last used"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("file")
     now = time.time()
     for entry in entries:
         model = escape(entry.model) or "[dim](from memory)"
-        used, file = ago(now - entry.used), escape(entry.path.name)
-        table.add_row(model, escape(entry.target), bytes_text(entry.size), used, file)
+        table.add_row(model, escape(entry.target), bytes_text(entry.size), ago(now - entry.used))
     return table

@@ -16,7 +16,7 @@ from tilewright.cli.amounts import bytes_text
 from tilewright.runtime.threads import available_cpus
 from tilewright.session import Session
 from tilewright.target.host import host_target
-from tilewright.target.named import NAMED
+from tilewright.target.named import ABOUT, ALIASES, NAMED
 
 HELP = """Show this machine as the compiler sees it, versions, and the cache of compiled models.
 
@@ -31,7 +31,21 @@ def command() -> None:
     table = Table(show_header=False, box=None)
     for name, value in facts().items():
         table.add_row(f"[bold]{name}", value)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("\n[bold]machines that code can be made for (--target)")
+    console.print(targets())
+
+
+def targets() -> Table:
+    """The machines that have names, with their other names."""
+    table = Table(show_header=False, box=None)
+    table.add_row("host", "this machine")
+    for name, target in NAMED.items():
+        others = [alias for alias, of in ALIASES.items() if of == name]
+        also = f"; also {', '.join(others)}" if others else ""
+        table.add_row(name, f"{ABOUT.get(name, target.cpu)}{also}")
+    return table
 
 
 def facts() -> dict[str, str]:
@@ -50,7 +64,6 @@ def facts() -> dict[str, str]:
         "features": " ".join(target.features),
         "caches": f"L1d {bytes_text(caches.l1d)}, L2 {bytes_text(caches.l2)}, L3 {bytes_text(caches.l3)}",
         "threads": f"{available_cpus()} (affinity and quota of this process)",
-        "targets": " ".join(["host", *NAMED]),
         "compiled models": f"{session.folder}: {files} files, {bytes_text(size)} of at most "
         f"{bytes_text(session.limit)}",
     }

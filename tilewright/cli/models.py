@@ -35,7 +35,8 @@ def compile_options(command: F) -> F:
         click.option("--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."),
         click.option("--numerics", type=click.Choice(["default", "strict"]), default="default", show_default=True,
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals."),
-        click.option("--target", metavar="NAME", help="Machine to compile for, such as zen3  [default: this one]"),
+        click.option("--target", metavar="NAME",
+                     help="Machine to compile for: one that `tilewright info` lists  [default: this one]"),
     ):  # fmt: skip
         command = decorate(command)
     return command

@@ -40,7 +40,9 @@ Examples:
 @click.option(
     "--remarks", is_flag=True, help="Print what was and what was not done, and why, to standard error."
 )
-@click.option("--target", metavar="NAME", help="Machine to compile for  [default: this one]")
+@click.option(
+    "--target", metavar="NAME", help="Machine to compile for (see `tilewright info`)  [default: this one]"
+)
 @click.option("--list", "listed", is_flag=True, help="Print the passes and their options.")
 def command(file: TextIO | None, text: str, remarks: bool, target: str | None, listed: bool) -> None:
     if listed:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.target.target import arch_of
+
 FLUSH_DENORMALS = {"x86_64": 0x8040, "aarch64": 1 << 24, "riscv64": 0}
 """Bits of the modes that take denormal operands as zero and give zero for denormal results; RISC-V has none."""
-
-
-def arch_of(triple: str) -> str:
-    """The architecture that a target triple names, by one spelling."""
-    name = triple.split("-", 1)[0]
-    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
 
 
 def float_modes(triple: str) -> str:

@@ -43,7 +43,7 @@ from tilewright.codegen.pool_platform import ASLEEP, IDLE, OFFERED, QUIT, TAKEN,
 
 
 def pool_ir(triple: str) -> str:
-    """The pool for a target triple, a complete module; ValueError where no pool is known for the triple."""
+    """The pool for a target triple, a complete module; TargetError where no pool is known for the triple."""
     parts = [
         f'target triple = "{triple}"',
         _TYPES,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.codegen.float_modes import arch_of, float_modes
+from tilewright.codegen.float_modes import float_modes
+from tilewright.target.target import TargetError, arch_of
 
 IDLE, OFFERED, TAKEN, ASLEEP, QUIT = range(5)
 """The values of a mailbox's state word."""
@@ -27,12 +28,13 @@ _LINUX = _System(monotonic_clock=1, set_mask=2, fault_signals=(4, 7, 8, 11))
 _DARWIN = _System(monotonic_clock=6, set_mask=3, fault_signals=(4, 10, 8, 11))
 
 _FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+_SUPPORTED = f"models run on Linux and macOS, on {', '.join(_FUTEX_NUMBER)}; on Windows inside of WSL"
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 _UL_COMPARE_AND_WAIT = 1
 
 
 def platform_ir(triple: str) -> str:
-    """Text of the functions above for a target triple; ValueError where the pool cannot run."""
+    """Text of the functions above for a target triple; TargetError where the pool cannot run."""
     arch, system = _arch(triple), _system(triple)
     linux = system is _LINUX
     parts = [
@@ -46,12 +48,16 @@ def platform_ir(triple: str) -> str:
     return "\n".join(parts)
 
 
+def check_platform(triple: str) -> None:
+    """TargetError where no pool is known: before any work."""
+    _arch(triple)
+    _system(triple)
+
+
 def _arch(triple: str) -> str:
     name = arch_of(triple)
     if name not in _FUTEX_NUMBER:
-        raise ValueError(
-            f"no thread pool for the architecture of {triple}; known: {', '.join(_FUTEX_NUMBER)}"
-        )
+        raise TargetError(f"no code can be made for the architecture of {triple}", hint=_SUPPORTED)
     return name
 
 
@@ -60,7 +66,7 @@ def _system(triple: str) -> _System:
         return _LINUX
     if "darwin" in triple or "macos" in triple:
         return _DARWIN
-    raise ValueError(f"no thread pool for the operating system of {triple}; known: linux, darwin")
+    raise TargetError(f"no code can be made for the operating system of {triple}", hint=_SUPPORTED)
 
 
 def _relax(arch: str) -> str:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from tilewright.codegen.checks import Check
 from tilewright.codegen.convert import convert
-from tilewright.codegen.float_modes import FLUSH_DENORMALS, arch_of, float_modes
+from tilewright.codegen.float_modes import FLUSH_DENORMALS, float_modes
 from tilewright.codegen.forks import task_ir
 from tilewright.codegen.indices import Indices, Wide
 from tilewright.codegen.lanes import memory_type
@@ -184,7 +184,7 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
     errors = ErrorTable()
     parts = [f'target triple = "{target.triple}"', "declare void @tw_parallel(ptr, ptr, ptr, i64)"]
     parts += _kernel_declarations(program)
-    flush = FLUSH_DENORMALS.get(arch_of(target.triple), 0) if program.flush_denormals else 0
+    flush = FLUSH_DENORMALS.get(target.arch, 0) if program.flush_denormals else 0
     if flush:
         parts.append(float_modes(target.triple))
     parts.append(_Plan(program, errors).text())

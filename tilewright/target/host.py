@@ -12,7 +12,7 @@ from llvmlite import binding
 
 from tilewright.target.cores import bandwidth_of, pipes_of
 from tilewright.target.features import FEATURES, V4_FEATURES
-from tilewright.target.target import Caches, Target
+from tilewright.target.target import Caches, Target, arch_of
 
 _SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -29,11 +29,12 @@ def host_target() -> Target:
 
 def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Caches, cores: int) -> Target:
     """The target named `host` for a CPU whose LLVM features are on or off as told."""
-    usable = FEATURES.get(triple.split("-", 1)[0], ())
+    arch = arch_of(triple)
+    usable = FEATURES.get(arch, ())
     on = tuple(name for name in usable if features.get(name))
     off = tuple(name for name in usable if not features.get(name, True))
-    bits = _vector_bits(triple, on)
-    x86 = triple.startswith("x86_64")
+    x86 = arch == "x86_64"
+    bits = _vector_bits(on) if x86 else 128
     wide = bits == 512
     return Target(
         "host",
@@ -53,13 +54,11 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
     )
 
 
-def _vector_bits(triple: str, features: Collection[str]) -> int:
-    if triple.startswith("x86_64"):
-        if set(V4_FEATURES) <= set(features):
-            return 512
-        if "avx" in features:
-            return 256
-    return 128
+def _vector_bits(features: Collection[str]) -> int:
+    """Of an x86-64 CPU."""
+    if set(V4_FEATURES) <= set(features):
+        return 512
+    return 256 if "avx" in features else 128
 
 
 def assembler_version() -> str:

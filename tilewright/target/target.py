@@ -13,6 +13,12 @@ LINE_BYTES = 64
 """Of a cache line on most cores; where lines are longer, some requests are repeated."""
 
 
+def arch_of(triple: str) -> str:
+    """The architecture that a target triple names, by one spelling."""
+    name = triple.split("-", 1)[0]
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
+
+
 class TargetError(TilewrightError):
     """A target's name or one of its features is not known."""
 
@@ -86,8 +92,8 @@ class Target:
 
     @property
     def arch(self) -> str:
-        """The first part of the triple: `x86_64`, `aarch64`, ..."""
-        return self.triple.split("-", 1)[0]
+        """The architecture that the triple names: `x86_64`, `aarch64`, ..."""
+        return arch_of(self.triple)
 
     @property
     def f32_lanes(self) -> int:

@@ -1,0 +1,79 @@
+"""Code for every machine that has a name: it is made, in the right format, with its vectors; and where none can be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import tilewright
+import tilewright.target.host as host_module
+from tilewright.api import compile_artifact
+from tilewright.options import Options
+from tilewright.runtime import Artifact
+from tilewright.runtime.objects import object_symbols
+from tilewright.stages import programs
+from tilewright.target.named import NAMED
+from tilewright.target.target import Caches, TargetError
+
+ARM = [name for name, target in NAMED.items() if target.arch == "aarch64"]
+
+
+def product() -> onnx.ModelProto:
+    """x @ w for x: float32[24, 64]."""
+    w = onnx.numpy_helper.from_array(np.ones((64, 96), np.float32), "w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [24, 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [24, 96])
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", [x], [y], [w])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_an_artefact_is_made(name: str, tmp_path: Path) -> None:
+    artifact = compile_artifact(product(), options=Options(target=name, cache=False))
+    artifact.save(tmp_path / "m.tw")
+    target = NAMED[name]
+    loaded = Artifact.load(tmp_path / "m.tw")
+    assert loaded.target.triple == target.triple and loaded.target.features == target.features
+    magic = b"\xcf\xfa\xed\xfe" if "macos" in target.triple else b"\x7fELF"
+    for blob in loaded.objects:
+        assert bytes(blob[:4]) == magic
+        object_symbols(bytes(blob))
+
+
+@pytest.mark.parametrize("name", ARM)
+def test_arm_machines_multiply_in_vectors_of_neon(name: str) -> None:
+    (text,) = programs(product(), "asm", options=Options(target=name)).values()
+    # macOS's assembler writes `fmla.4s v0, v1, v2[0]`, others `fmla v0.4s, v1.4s, v2.s[0]`
+    assert len(re.findall(r"\bfmla(?:\.4s\s+v\d+|\s+v\d+\.4s),", text)) >= 16
+    assert not re.search(r"\bz\d+\.[bhsd]\b", text)  # registers of SVE
+
+
+@pytest.mark.parametrize("name", sorted(NAMED.keys() - set(ARM)))
+def test_x86_machines_multiply_in_their_vectors(name: str) -> None:
+    (text,) = programs(product(), "asm", options=Options(target=name)).values()
+    register = "zmm" if NAMED[name].vector_bits == 512 else "ymm"
+    assert len(re.findall(rf"\bvfmadd\w+ps\b.*%?{register}\d+", text)) >= 8
+
+
+@pytest.mark.parametrize(
+    ("triple", "what"),
+    [
+        ("x86_64-pc-windows-msvc", "operating system of x86_64-pc-windows-msvc"),
+        ("x86_64-unknown-freebsd14.0", "operating system"),
+        ("i686-unknown-linux-gnu", "architecture of i686"),
+        ("s390x-ibm-linux-gnu", "architecture"),
+    ],
+)
+def test_a_machine_that_is_not_supported_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, triple: str, what: str
+) -> None:
+    host = host_module.make_host(triple, "generic", {"avx": True}, Caches(), 2)
+    monkeypatch.setattr("tilewright.target.named.host_target", lambda: host)
+    with pytest.raises(TargetError, match=rf"{what}.*\n  hint: models run on Linux and macOS"):
+        tilewright.compile(product(), cache=False)
+    compile_artifact(product(), options=Options(target="zen3", cache=False))  # for another machine it can be
