@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _LABEL = re.compile(r"([\w.$]+):")
-_FALL_THROUGH = re.compile(r"(?:#|//) (%bb\.\d+):")
-_ORIGIN = re.compile(r"(?:#|//) %([\w.$-]+)")
-_COMMENT = re.compile(r"\s*(?:#(?= )|//).*")
+_FALL_THROUGH = re.compile(r"(?:#+|//|;) (%bb\.\d+):")
+_ORIGIN = re.compile(r"(?:#|//|;) %([\w.$-]+)")
+_COMMENT = re.compile(r"\s*(?:#+(?= )|//|;).*")
+_FUNCTION_OF_ELF = re.compile(r"\.type\s+([\w.$]+),[@%]function")
+_FUNCTION_OF_MACHO = re.compile(r"^(_[\w.$]+):", re.MULTILINE)
+"""Its symbols begin with `_`, its labels do not."""
+_END_OF_FUNCTION = re.compile(r"\.Lfunc_end|\s*\.(section|subsections_via_symbols)\b")
 _NESTED = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 _RETURNS = frozenset({"ret", "retq", "ud2", "brk"})
@@ -74,18 +78,23 @@ class MachineFunction:
 def parse_assembly(text: str) -> tuple[MachineFunction, ...]:
     """The functions of a module. Directives and comments are dropped, but for names of blocks of the IR."""
     functions: list[MachineFunction] = []
-    names = set(re.findall(r"\.type\s+([\w.$]+),[@%]function", text))
+    names = set((_FUNCTION_OF_MACHO if _is_macho(text) else _FUNCTION_OF_ELF).findall(text))
     current: _Function | None = None
     for line in text.splitlines():
         label = _LABEL.match(line)
-        if label and label[1] in names:
-            current = _Function(label[1])
-        elif line.startswith(".Lfunc_end") and current is not None:
+        begins = label is not None and label[1] in names
+        if current is not None and (begins or _END_OF_FUNCTION.match(line)):
             functions.append(current.finished())
             current = None
+        if label is not None and begins:
+            current = _Function(label[1])
         elif current is not None:
             current.read(line)
-    return tuple(functions)
+    return tuple(functions if current is None else (*functions, current.finished()))
+
+
+def _is_macho(text: str) -> bool:
+    return ".subsections_via_symbols" in text
 
 
 class _Function:
