@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +49,29 @@ def test_what_the_callback_raises_ends_the_compilation(tmp_path: Path, stage: st
     with pytest.raises(KeyboardInterrupt, match=stage):
         tilewright.compile(models.mlp(), options=options, progress=stop, session=Session(tmp_path / "cache"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bar_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty")
+    path = models.written(models.mlp(), tmp_path, "mlp")
+    line = [sys.executable, "-m", "tilewright", "explain", str(path), "--no-cache"]
+    quiet = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert quiet.returncode == 0 and quiet.stderr == "", quiet.stderr
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = _all_of(ours)
+    assert process.returncode == 0 and b"compiling mlp.onnx" in seen
+
+
+def _all_of(terminal: int) -> bytes:
+    """What comes on a terminal until its other side is closed, which Linux tells by an error."""
+    parts = []
+    try:
+        while part := os.read(terminal, 4096):
+            parts.append(part)
+    except OSError:
+        pass
+    os.close(terminal)
+    return b"".join(parts)

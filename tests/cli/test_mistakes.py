@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +158,119 @@ def test_an_interrupt_is_no_traceback(folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(tilewright, "load", interrupted)
     assert refuse(INTERRUPTED, "run", folder / "mlp.tw") == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe", "cannot read x.txt: 'utf-8' codec"),
+        (b"", "x.txt has no function @main"),
+        (b"\0\1\2", "x.txt"),
+    ],
+)
+def test_texts_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.txt").write_bytes(content)
+    assert words in refuse(INPUT, "opt", "x.txt")
+    assert "cannot read absent.txt: No such file" in refuse(INPUT, "opt", "absent.txt")
+    assert "cannot read .: Is a directory" in refuse(INPUT, "opt", ".")
+
+
+_NO_ROOM = b"\x93NUMPY\x01\x00\x76\x00" + (
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,), }".ljust(117) + b"\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "x.npy is not a .npy file: it begins otherwise"),
+        (b"\x80\x04garbage", "x.npy is not a .npy file: it begins otherwise"),
+        (b"PK\x03\x04garbage", "x.npy is not a .npy file"),
+        (b"\x93NUMPY\x01\x00garbage", "x.npy is not a .npy file"),
+        (_NO_ROOM, "no memory for x.npy"),
+    ],
+)
+def test_arrays_that_are_none(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.npy").write_bytes(content)
+    assert words in refuse(INPUT, "run", folder / "mlp.tw", "--input", "x=x.npy")
+
+
+@pytest.mark.parametrize("spec", ["random", "zeros"])
+@pytest.mark.parametrize("size", [10**12, 10**17])
+def test_sizes_that_no_machine_has_memory_for(folder: Path, spec: str, size: int) -> None:
+    said = refuse(INPUT, "run", folder / "mlp.tw", "--input", spec, "--dim", f"batch={size}")
+    assert f"no memory for input 'x': float32[{size}, 64]" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "mlp.tw", "--input", "x=zeros", "--input", "x=random"], "--input is given twice for x"),
+        (["run", "mlp.tw", "--input", "zeros", "--input", "random"], "--input is given twice without NAME="),
+        (["run", "mlp.tw", "--dim", "batch=2", "--dim", "batch=3"], "--dim is given twice for batch"),
+        (["run", "mlp.tw", "--dim", "=2"], "--dim =2: write NAME=SIZE"),
+        (["run", "mlp.tw", "--dim", "batch=-2"], "--dim batch=-2: write NAME=SIZE"),
+        (["run", "mlp.tw", "--dim", "batch=\u00b2"], "write NAME=SIZE"),
+        (["run", "mlp.tw", "--dim", "batch=" + "9" * 5000], "write NAME=SIZE"),
+        (["run", "mlp.tw", "--constant", "x=1"], "mlp.tw is compiled already"),
+        (["run", "mlp.onnx", "--shape", "x=1,,64"], "--shape x=1,,64: write NAME=DIMS"),
+        (["run", "mlp.onnx", "--shape", "x=-1,64"], "--shape x=-1,64: write NAME=DIMS"),
+        (["bench", "mlp.onnx", "--turn", "nan"], "nan is not a finite number"),
+        (["bench", "mlp.onnx", "--turn", "inf"], "inf is not a finite number"),
+        (["cache", "clear", "--unused", "nan"], "nan is not a finite number"),
+        (["cache", "empty"], "No such command 'empty'"),
+        (["show", "mlp.onnx", "--kernel", "k0"], "the level graph has no kernels"),
+        (["compile", "mlp.onnx", "--target", "graviton9"], "did you mean 'graviton"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_command_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(folder)
+    assert words in refuse(USAGE, *arguments)
+
+
+def test_explain_needs_no_machine_that_runs_the_code(folder: Path) -> None:
+    other = "neoverse-n1" if platform.machine() == "x86_64" else "x86-64-v3"
+    result = call("explain", folder / "mlp.onnx", "--target", other, "--no-cache")
+    assert result.exit_code == 0 and "kernels" in result.output
+
+
+def command(*arguments: object, **named: Any) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tilewright", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, **named)
+
+
+def test_names_that_the_terminal_cannot_show(folder: Path, tmp_path: Path) -> None:
+    model = models.mlp()
+    model.graph.node[-1].output[0] = model.graph.output[0].name = "\u00e9"
+    path = models.written(model, tmp_path, "accent")
+    for arguments in (["run", path, "--input", "zeros"], ["show", path, "--level", "import"]):
+        done = command(*arguments, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        assert done.returncode == 0 and "\\xe9" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the shell is POSIX's")
+def test_a_reader_that_goes_and_streams_that_are_closed(folder: Path) -> None:
+    python = shlex.quote(sys.executable)
+    for rest in (f"show {folder}/mlp.onnx --level asm | head -n 1", f"info {folder} >&- 2>&-", "info >&-"):
+        done = subprocess.run(
+            ["sh", "-c", f"{python} -m tilewright {rest}"], capture_output=True, text=True, timeout=300
+        )
+        assert "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
+
+
+def test_no_home_and_no_cache(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for changes in (
+        {"HOME": "/nonexistent", "TILEWRIGHT_CACHE": ""},
+        {"TILEWRIGHT_CACHE": f"{tmp_path}/file/c"},
+    ):
+        done = command("run", folder / "mlp.onnx", "--input", "zeros", env={**os.environ, **changes})
+        assert done.returncode == 0, done.stderr

@@ -105,7 +105,7 @@ def test_a_full_standard_output_is_named(tmp_path: Path, command: list[str]) -> 
 def test_compile_checks_the_place_of_its_output_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr("tilewright.cli.compile.compile_artifact", _never)
+    monkeypatch.setattr("tilewright.cli.artifacts.compile_artifact", _never)
     model = models.written(models.mlp(), tmp_path, "mlp")
     (tmp_path / "file").write_text("")
     result = call("compile", model, "-o", tmp_path / place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from tilewright.cli.interrupt import run_interruptible
@@ -19,4 +20,6 @@ def _commands() -> None:
         if error.name not in ("click", "rich"):
             raise
         sys.exit("tilewright: the command line needs click and rich: pip install 'tilewright[cli]'")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
     commands(prog_name="tilewright")

@@ -1,6 +1,24 @@
-"""Amounts as people read them."""
+"""Amounts as people read and write them."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+
+class Amount(click.FloatRange):
+    """A number from 0 on that is finite: neither infinity nor what is no number ends a wait."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def bytes_text(size: int) -> str:

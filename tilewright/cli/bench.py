@@ -15,6 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.cli.amounts import Amount
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
@@ -77,9 +78,7 @@ class Contender:
     "--vs", default="", metavar="ENGINES", help=f"Engines to measure beside, of: {', '.join(PEERS)}."
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True)
-@click.option(
-    "--turn", type=click.FloatRange(min=0), default=0.1, show_default=True, help="Seconds of a turn."
-)
+@click.option("--turn", type=Amount(), default=0.1, show_default=True, help="Seconds of a turn.")
 @click.option("--kernels", is_flag=True, help="Time each kernel of ours instead (x86-64).")
 @input_option
 @dim_option

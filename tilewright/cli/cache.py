@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tilewright.cli.amounts import ago, bytes_text
+from tilewright.cli.amounts import Amount, ago, bytes_text
 from tilewright.session import Entry, Session
 
 HELP = """List the cache of compiled models: what of, for which CPU, how big, when last used.
@@ -41,9 +41,7 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("clear", short_help="Remove what the cache holds.")
-@click.option(
-    "--unused", type=click.FloatRange(min=0), metavar="DAYS", help="Only what was not used for so long."
-)
+@click.option("--unused", type=Amount(), metavar="DAYS", help="Only what was not used for so long.")
 def clear(unused: float | None) -> None:
     """Remove what the cache holds."""
     session = Session()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tilewright.api import compile_artifact
+from tilewright.cli.artifacts import open_artifact
 from tilewright.cli.models import (
     ARTEFACT_SUFFIX,
     compile_fields,
@@ -17,8 +17,6 @@ from tilewright.cli.models import (
     model_argument,
     need_source,
 )
-from tilewright.cli.progress import compiling
-from tilewright.options import Options
 from tilewright.runtime.files import check_file
 
 HELP = """Compile MODEL (ONNX) into one file that loads in milliseconds.
@@ -42,14 +40,10 @@ def command(model: Path, output: Path | None, full: bool, **options: Any) -> Non
     need_source(model, "compile")
     start = time.perf_counter()
     fields = compile_fields(**options)
-    shapes, constants = fields.pop("shapes"), fields.pop("constants")
     output = output or model.with_suffix(ARTEFACT_SUFFIX)
     if model.exists():  # whether it can be read is said first
         check_file(output)
-    with compiling(model.name) as progress:
-        compiled = compile_artifact(
-            model, options=Options.of(None, **fields), constants=constants, shapes=shapes, progress=progress
-        )
+    compiled = open_artifact(model, **fields)
     compiled.save(output)
     seconds = time.perf_counter() - start
     report = compiled.summary()

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from tilewright.cli.models import compile_fields, compile_options, model_argument, open_model
+from tilewright.cli.artifacts import open_artifact
+from tilewright.cli.models import compile_fields, compile_options, model_argument
 
 HELP = """Say what was not done to MODEL (ONNX, or compiled), and why, grouped by stage and reason.
 
@@ -32,7 +33,7 @@ _REMARK = re.compile(r"\[(?P<stage>[^]]*)\] (?P<subject>.*?): (?P<rest>(?:not do
 @click.option("--all", "everything", is_flag=True, help="Also what was done.")
 @compile_options
 def command(model: Path, everything: bool, **options: Any) -> None:
-    report = open_model(model, threads=1, **compile_fields(**options)).report().data
+    report = open_artifact(model, **compile_fields(**options)).summary().data
     console = Console(highlight=False)
     console.print(f"{report.get('nodes', '?')} operators in {report.get('kernels', '?')} kernels")
     if "numerics" in report:  # files of earlier versions do not say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,17 +62,19 @@ def is_artefact(path: Path) -> bool:
 def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
     """A model from an artefact, or compiled from any other file."""
     if is_artefact(path):
-        if (
-            any(fields.get(name) for name in ("target", "shapes", "constants"))
-            or fields["numerics"] == "strict"
-        ):
-            raise click.UsageError(
-                f"{path} is compiled already: --target, --numerics, --shape and --constant "
-                "need the model it came from"
-            )
+        need_no_options(path, fields)
         return tilewright.load(path, threads)
     with compiling(path.name) as progress:
         return tilewright.compile(path, threads=threads, progress=progress, **fields)
+
+
+def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
+    """UsageError where an option says how to compile what is compiled."""
+    changed = any(fields.get(name) for name in ("target", "shapes", "constants"))
+    if changed or fields["numerics"] != "default":
+        raise click.UsageError(
+            f"{path} is compiled already: --target, --numerics, --shape and --constant need the model it came from"
+        )
 
 
 def need_source(path: Path, why: str) -> None:
@@ -122,7 +124,8 @@ def _numbers(text: str) -> Any:
 
 def _shape(text: str) -> tuple[str, list[int | str]]:
     name, equals, dims = text.rpartition("=")
-    sizes = [int(d) if d.isdecimal() else d for d in map(str.strip, dims.split(",")) if d]
+    texts = [text.strip() for text in dims.split(",")] if dims.strip() else []
+    sizes = [int(d) if d.isascii() and d.isdecimal() else d for d in texts]
     if not equals or not name or not all(isinstance(d, int) or d.isidentifier() for d in sizes):
         raise click.UsageError(
             f"--shape {text}: write NAME=DIMS, the dims numbers or names, such as x=1,3,n,n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import TextIO
+import sys
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -17,6 +18,7 @@ from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import verify_func
 from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
+from tilewright.runtime.errors import InputError
 from tilewright.target.named import parse_target
 
 HELP = """Run passes on FILE (IR text of the graph level; - is standard input) and print the result.
@@ -33,7 +35,7 @@ Examples:
 
 
 @click.command("opt", help=HELP, short_help="Run passes on IR text.")
-@click.argument("file", type=click.File("r", encoding="utf-8"), required=False)
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True), required=False)
 @click.option(
     "--passes", "text", default="", metavar="a,b{opt=1}", help="Passes, in order, with their options."
 )
@@ -44,21 +46,38 @@ Examples:
     "--target", metavar="NAME", help="Machine to compile for (see `tilewright info`)  [default: this one]"
 )
 @click.option("--list", "listed", is_flag=True, help="Print the passes and their options.")
-def command(file: TextIO | None, text: str, remarks: bool, target: str | None, listed: bool) -> None:
+def command(file: Path | None, text: str, remarks: bool, target: str | None, listed: bool) -> None:
     if listed:
         Console().print(_passes())
         return
     if file is None:
         raise click.UsageError("which FILE? (- is standard input)")
-    module = parse_module(file.read(), file=file.name)
+    name = "<stdin>" if str(file) == "-" else str(file)
+    module = parse_module(_read(file), file=name)
     if "main" not in module.funcs:
-        raise click.UsageError(f"{file.name} has no function @main; passes of the graph work on that")
+        raise InputError(
+            f"{name} has no function @main; passes of the graph work on that",
+            hint="make such a text with `tilewright show MODEL --level import`",
+        )
     ctx = PassContext(parse_target(target), Options(target=target))
     _verify(module)
     run_passes(module, parse_passes(text, PASSES), ctx, verify=_verify)
     click.echo(print_module(module), nl=False)
     for remark in ctx.remarks if remarks else ():
         click.echo(str(remark), err=True)
+
+
+def _read(file: Path) -> str:
+    """The text of a file, or of the standard input."""
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return data.decode()
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot read {file}: {reason}",
+            hint="give IR text, as `tilewright show MODEL --level import` prints it",
+        ) from error
 
 
 def _verify(module: Module) -> None:

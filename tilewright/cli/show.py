@@ -38,6 +38,8 @@ Examples:
 @compile_options
 def command(model: Path, level: str, kernel: str | None, **options: Any) -> None:
     need_source(model, "show")
+    if kernel is not None and level in ("import", "graph"):
+        raise click.UsageError(f"--kernel {kernel}: the level {level} has no kernels; give another --level")
     fields = compile_fields(**options)
     shapes, constants = fields.pop("shapes"), fields.pop("constants")
     with compiling(model.name) as progress:

@@ -102,7 +102,16 @@ def _value(info: TensorInfo, spec: str, dims: Mapping[str, int], rng: np.random.
     if spec not in ("random", "zeros"):
         return read_array(Path(spec), info)
     shape = tuple(_size(d, info, dims) for d in info.shape)
-    dtype = dtype_of(info)
+    try:
+        return _made(spec, shape, dtype_of(info), rng)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"no memory for input '{info.name}': {info.dtype}{list(shape)}", hint="give smaller sizes"
+        ) from error
+
+
+def _made(spec: str, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
+    """Zeros or random numbers."""
     if spec == "zeros":
         return np.zeros(shape, dtype)
     if dtype == np.bool_:
@@ -139,16 +148,26 @@ def read_array(path: Path, info: TensorInfo) -> np.ndarray:
 
 def load_array(path: Path, where: str) -> np.ndarray:
     """The array in a .npy file for what `where` names; InputError when it is no such file."""
+    hint = "write it with numpy.save(path, array)"
     try:
+        if not _is_numpys(path):
+            raise InputError(f"{path} is not a .npy file: it begins otherwise", where=where, hint=hint)
         array = np.load(path, allow_pickle=False)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}", where=where) from error
+    except MemoryError as error:
+        raise InputError(f"no memory for {path}: {error}", where=where, hint="is the file sound?") from error
     except _DAMAGED as error:
-        hint = "write it with numpy.save(path, array)"
         raise InputError(f"{path} is not a .npy file: {error}", where=where, hint=hint) from error
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path} holds several arrays", where=where, hint="write one with numpy.save")
     return array
+
+
+def _is_numpys(path: Path) -> bool:
+    """Whether a file begins as those of `numpy.save` and `numpy.savez` do."""
+    with open(path, "rb") as file:
+        return file.read(6).startswith((b"\x93NUMPY", b"PK"))
 
 
 _DAMAGED = (ValueError, EOFError, BadZipFile)
