@@ -120,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(table(rows))
     if chosen.json:
         numbers = {"tilewright": tilewright.__version__, "unit": "ms", "rows": [asdict(row) for row in rows]}
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
         chosen.json.write_text(json.dumps(numbers, indent=1) + "\n")
 
 

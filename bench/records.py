@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import statistics
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.turns import Standing
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.files import check_file, check_folder
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,18 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The least value that at least this share of all do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -(-int(1000 * share * len(ordered)) // 1000) - 1))]
+
+
+def output_file(text: str) -> Path:
+    """The path of a file for results, as an option's value: refused before hours of measuring, not after them."""
+    path = Path(text)
+    try:
+        if path.exists():
+            check_file(path)
+        check_folder(path.parent)
+    except ArtifactError as error:
+        raise argparse.ArgumentTypeError(error.what) from error
+    return path
 
 
 def write(record: Record, path: Path) -> None:

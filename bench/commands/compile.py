@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bench import compile as compile_time
 from bench.commands import measuring
+from bench.records import output_file
 from bench.zoo import names_of
 
 
@@ -14,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="names of the zoo or files [networks]")
     parser.add_argument("--zoo", type=Path, help="folder of NAME.onnx [the one `zoo` fills]")
     parser.add_argument("--rounds", type=int, default=3, help="cold compilations of each model [3]")
-    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    parser.add_argument("--json", type=output_file, help="write the numbers here too")
     measuring.add_places(parser)
 
 

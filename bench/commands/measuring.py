@@ -34,7 +34,9 @@ def add_options(parser: argparse.ArgumentParser, default_peers: str) -> None:
         help=f"ours as it is in another checkout too, called `{BEFORE}`",
     )
     parser.add_argument("--threads", default="1", type=_numbers, metavar="NUMBERS", help="such as 1,2 [1]")
-    parser.add_argument("--out", type=Path, help="append the results here, a line of JSON each")
+    parser.add_argument(
+        "--out", type=records.output_file, help="append the results here, a line of JSON each"
+    )
     add_places(parser)
     parser.add_argument(
         "--python", action="append", default=[], type=_assignment, metavar="ENGINE=PATH",

@@ -12,6 +12,7 @@ from typing import Any
 from bench import machine, roofline
 from bench.cases import Case, cases_of_folder
 from bench.commands import measuring
+from bench.records import output_file
 from bench.zoo import group_of, names_of
 
 
@@ -24,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--zoo", type=Path, help="folder of NAME.onnx with NAME.npz [the one `zoo` fills]")
     parser.add_argument("--top", type=int, default=10, help="kernels to show [10]")
-    parser.add_argument("--out", type=Path, help="append the results here, a line of JSON each")
+    parser.add_argument("--out", type=output_file, help="append the results here, a line of JSON each")
     measuring.add_places(parser)
 
 
@@ -35,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
         found = roofline.measure(case.model, case.arrays)
         print(told(found, options.top), flush=True)
         if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
             with options.out.open("a") as file:
                 file.write(json.dumps(found) + os.linesep)
     return 0

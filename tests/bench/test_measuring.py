@@ -252,6 +252,9 @@ def test_interpreters_are_those_given_then_those_installed(tmp_path: Path) -> No
         (["run", "--peers", "abacus"], "there is no engine abacus"),
         (["random", "--python", "mnn"], "is not ENGINE=PATH"),
         (["fly"], "invalid choice"),
+        (["run", "--out", f"{__file__}/x.jsonl"], f"cannot write {__file__}"),
+        (["roofline", "--out", f"{Path(__file__).parent}"], "it is not a regular file"),
+        (["compile", "--json", f"{__file__}/deep/x.json"], f"cannot write {__file__}"),
     ],
 )
 def test_mistakes_on_the_command_line(

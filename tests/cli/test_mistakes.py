@@ -247,13 +247,12 @@ def command(*arguments: object, **named: Any) -> subprocess.CompletedProcess[str
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, **named)
 
 
-def test_names_that_the_terminal_cannot_show(folder: Path, tmp_path: Path) -> None:
+def test_names_that_the_terminal_cannot_show(tmp_path: Path) -> None:
     model = models.mlp()
     model.graph.node[-1].output[0] = model.graph.output[0].name = "\u00e9"
     path = models.written(model, tmp_path, "accent")
-    for arguments in (["run", path, "--input", "zeros"], ["show", path, "--level", "import"]):
-        done = command(*arguments, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-        assert done.returncode == 0 and "\\xe9" in done.stdout, done.stderr
+    done = command("run", path, "--input", "zeros", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and "\\xe9" in done.stdout, done.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the shell is POSIX's")
