@@ -59,6 +59,7 @@ def test_only_what_was_not_used_for_long_is_cleared(session: Session, tmp_path: 
     filled(session, tmp_path)
     old = session.entries()[1].path
     os.utime(old, (time.time() - 10 * 86400, old.stat().st_mtime))
+    assert "10 days ago" in cache() and "10 days ago" in cache(), "a look is no use"
     assert "0 models removed" in cache("clear", "--unused", "11")
     assert "1 model removed" in cache("clear", "--unused", "9.5")
     assert [entry.model for entry in session.entries()] == [""]

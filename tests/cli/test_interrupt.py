@@ -81,7 +81,7 @@ def interrupted(seen: str, *arguments: object, cores: int = 2, **environment: st
     for line in process.stderr:
         if seen in line:
             break
-    time.sleep(1.0)
+    time.sleep(0.5)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     said = process.stderr.read()

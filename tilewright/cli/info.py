@@ -34,6 +34,7 @@ def command() -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print("\n[bold]machines that code can be made for (--target)")
+    console.print("Code for AArch64 and for macOS has never been run.")
     console.print(targets())
 
 
