@@ -15,6 +15,7 @@ over ends the process or changes the weights. Even of a mapped file nothing is l
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap

@@ -32,7 +32,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
-def write_slices(file: BinaryIO, data: bytes | memoryview) -> None:
+def write_slices(file: BinaryIO, data: bytes | bytearray | memoryview) -> None:
     """Write bytes (or a view of them) so that a big write can be interrupted."""
     view = memoryview(data)
     for start in range(0, view.nbytes, _SLICE):
