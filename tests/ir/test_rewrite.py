@@ -165,6 +165,26 @@ def test_reasons_become_remarks_for_what_is_left():
     ]
 
 
+def test_a_refusal_may_be_raised_from_anywhere_in_a_rule():
+    def operand_of(op, name):
+        inner = defining(op.operands[0], name)
+        if inner is None:
+            raise NoMatch(f"its operand is not a {name}")
+        return inner.operands[0]
+
+    @rule("neg")
+    def cancel(op, builder, ctx):
+        builder.emit("exp", op.operands, [T])  # written before the refusal: it leaves no trace
+        return operand_of(op, "neg")
+
+    module = graph(lambda b, x: neg(b, neg(b, neg(b, x))))
+    remarks = []
+    assert rewrite(module.main, [cancel], module, remarks, stage="clean") == 1
+    assert names(module.main) == ["neg", "return"]
+    assert [(r.subject, r.message) for r in remarks] == [("cancel at neg", "its operand is not a neg")]
+    users_are_consistent(module.main)
+
+
 def test_ops_emitted_by_a_rule_that_then_refuses_leave_no_trace():
     @rule("neg")
     def hesitate(op, builder, ctx):

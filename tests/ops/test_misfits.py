@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from tests.ops.sampling import normal
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Builder, Module
 from tilewright.ir.diag import ExecutionError, TypeRuleError
+from tilewright.ir.types import tensor
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.interp import evaluate
 
@@ -104,6 +107,23 @@ def test_the_message_shows_operands_and_attributes() -> None:
     assert str(error.value).startswith(
         "transpose(f32[2, 3, 4]) with perm=(0, 0, 1): (0, 0, 1) is not a permutation"
     )
+
+
+def test_lists_and_numpy_integers_are_attributes() -> None:
+    body = Block([tensor(dt.f32, [2, 3])], ["x"])
+    with Builder(body, Module()):
+        turned = OPERATORS["transpose"](body.args[0], perm=[np.int64(1), 0])
+        rest = OPERATORS["split"](turned, sizes=[1, 2], axis=0)[1]
+    assert turned.op.attrs["perm"] == (1, 0)
+    assert all(type(axis) is int for axis in turned.op.attrs["perm"])
+    assert str(rest.type) == "f32[2, 2]"
+
+
+@pytest.mark.parametrize("value", [{0: 1}, np.array([1, 0]), [{1}]], ids=["dict", "array", "set"])
+def test_what_cannot_be_an_attribute_is_named(value: Any) -> None:
+    with pytest.raises(TypeRuleError, match="transpose: attribute 'perm' cannot be a") as error:
+        evaluate(OPERATORS["transpose"], X, perm=value)
+    assert error.value.hint.startswith("attributes are numbers, strings")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Pattern rewriting: rules that replace one op, and the driver that applies them until none does.
 
 A rule looks at one op (its root) and what defines its operands, writes replacement ops through a builder, and
-returns the values that take the place of the root's results; or it returns the reason why it does not apply,
-which `explain` shows to the user.
+returns the values that take the place of the root's results; or it returns (or raises) the reason why it does not
+apply, which `explain` shows to the user.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from tilewright.ir.diag import InternalError, Remark
 from tilewright.ir.types import TensorType
 
 
-@dataclass(frozen=True, slots=True)
-class NoMatch:
-    """A rule does not apply, and why: a sentence that a user can act on."""
+class NoMatch(Exception):
+    """A rule does not apply, and why: a sentence that a user can act on.
 
-    reason: str
+    A rule returns it, or raises it, as does a function that the rule calls; both are the same refusal.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class _Driver:
         builder = self.builder
         builder.block, builder.loc = self.scratch, op.loc
         for candidate in candidates:
-            found = candidate.fn(op, builder, self.context)
+            found = _outcome(candidate, op, builder, self.context)
             new = self.scratch.ops
             self.scratch.ops = []
             if found is None or isinstance(found, NoMatch):
@@ -134,15 +138,16 @@ class _Driver:
                 else:
                     self.refused[op, candidate.name] = found.reason
                 continue
-            self.accept(op, candidate, (found,) if isinstance(found, Value) else tuple(found))
-            return _drop_unused(new)
+            return self.accept(op, candidate, (found,) if isinstance(found, Value) else tuple(found), new)
         return None
 
-    def accept(self, op: Op, candidate: Rule, values: tuple[Value, ...]) -> None:
+    def accept(self, op: Op, candidate: Rule, values: tuple[Value, ...], emitted: list[Op]) -> list[Op]:
+        """Put `values` in the place of the op's results; those of the `emitted` ops that are needed."""
         _check_types(op, candidate, values)
         for old, new in zip(op.results, values, strict=True):
             old.replace_by(new)
         op.blocks = [b for b in op.blocks if b.parent is op]  # the rule may have moved blocks to new ops
+        needed = _drop_unused(emitted)  # first: they may be all that reads what defines the op's operands
         _drop_with_definers(op)
         self.applied[candidate.name] += 1
         self.total += 1
@@ -153,6 +158,7 @@ class _Driver:
                 where=str(op.loc),
                 hint="some rules undo one another; please report this with the model",
             )
+        return needed
 
     def remarks(self, stage: str) -> Iterable[Remark]:
         for (op, name), reason in self.refused.items():
@@ -173,6 +179,14 @@ def _check_types(op: Op, candidate: Rule, values: tuple[Value, ...]) -> None:
             where=str(op.loc),
             hint="a replacement has the types of the results it replaces, and is not one of them",
         )
+
+
+def _outcome(candidate: Rule, op: Op, builder: Builder, context: RewriteContext) -> Replacement:
+    """What the rule gives for `op`; a refusal that it raises is one that it returns."""
+    try:
+        return candidate.fn(op, builder, context)
+    except NoMatch as refusal:
+        return refusal
 
 
 def _drop_unused(ops: list[Op]) -> list[Op]:

@@ -183,14 +183,31 @@ class Operator:
         return _result_types(_Application(self, tuple(types), _exact_items(attrs), attrs))
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        """Apply to Values: append to the current builder, return the result Value (a tuple for several)."""
+        """Apply to Values: append to the current builder, return the result Value (a tuple for several).
+
+        Lists among the attributes become tuples, NumPy's numbers Python's. TypeRuleError names an attribute whose
+        value cannot be one.
+        """
         operands = tuple(lift(a, args) for a in args)
+        attrs = {name: self._attribute(name, value) for name, value in attrs.items()}
         if self.kind == "composite" and not self.keep:
             return self.fn(*operands, **attrs)
         attrs = self.defaults | attrs
         types = tuple(_tensor_type(v) for v in operands)
         op = current_builder().emit(self.name, operands, self.result_types(types, attrs), attrs)
         return op.results[0] if len(op.results) == 1 else op.results
+
+    def _attribute(self, name: str, value: Any) -> Any:
+        """The value as operations keep it: hashable, since types and programs are remembered by it."""
+        value = _as_attribute(value)
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeRuleError(
+                f"{self.name}: attribute '{name}' cannot be a {type(value).__name__} ({value})",
+                hint="attributes are numbers, strings, dtypes, dims, None, and tuples or lists of these",
+            ) from None
+        return value
 
     def expand(self, operands: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, ...]:
         """Write the decomposition of a composite to the current builder."""
@@ -207,6 +224,12 @@ class _Application:
     types: tuple[TensorType, ...]
     exact: tuple[Any, ...]
     attrs: dict[str, Any] = field(compare=False)
+
+
+def _as_attribute(value: Any) -> Any:
+    if isinstance(value, list) or type(value) is tuple:
+        return tuple(map(_as_attribute, value))
+    return value.item() if isinstance(value, np.bool_ | np.integer) else value
 
 
 def _exact_items(attrs: dict[str, Any]) -> tuple[Any, ...]:
