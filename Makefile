@@ -1,34 +1,45 @@
-# Needs Python 3.11 or newer with pip; everything is installed into virtual environments of this folder.
+# Needs Python 3.11 or newer with pip. Each target has a virtual environment of its own, `.venv-TARGET`, in this
+# folder; no target touches `.venv`, which is for whoever works here.
 PYTHON ?= python3
 PIP = -m pip install --quiet --disable-pip-version-check
 .PHONY: demo test lint docs clean
 
-demo: .venv/installed
-	@.venv/bin/python -m tilewright.demo $(FILES)
+demo: .venv-demo/installed
+	@.venv-demo/bin/python -m tilewright.demo $(FILES)
 
-# Made again when the dependencies change; the package itself is installed in place.
-.venv/installed: pyproject.toml
-	@echo "installing into .venv ..."
-	@$(PYTHON) -m venv --clear .venv
-	@.venv/bin/python $(PIP) --editable '.[demo]'
-	@touch $@
-
+# The package as users get it, in an environment that nothing else uses: one for each run, so that two runs do not
+# meet. The tests, bench and docs come from this folder by a line in a .pth file, which is behind the installed
+# package; the current folder, which would be before it, stays out (PYTHONSAFEPATH).
 test:
-	@echo "installing into .venv-test ..."
-	@$(PYTHON) -m venv --clear .venv-test
-	@.venv-test/bin/python $(PIP) '.[test]'
-	@.venv-test/bin/python -m pytest --numprocesses 2 $(TESTS)
+	@set -eu; venv=$$(mktemp -d "$(CURDIR)/.venv-test.XXXXXX"); trap 'rm -rf "$$venv"' EXIT INT TERM; \
+	echo "installing into $$venv ..."; \
+	$(PYTHON) -m venv "$$venv"; \
+	"$$venv/bin/python" $(PIP) '.[test]'; \
+	echo "$(CURDIR)" > "$$("$$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"; \
+	export PYTHONSAFEPATH=1; \
+	"$$venv/bin/python" -c 'import sys, tilewright; print("testing", *tilewright.__path__); \
+	sys.exit(not tilewright.__file__.startswith(sys.prefix))'; \
+	"$$venv/bin/python" -m pytest --numprocesses 2 $(TESTS)
 
-lint:
-	@test -x .venv-lint/bin/python || $(PYTHON) -m venv .venv-lint
-	@.venv-lint/bin/python $(PIP) --editable '.[dev]'
+lint: .venv-lint/installed
 	@.venv-lint/bin/ruff check .
 	@.venv-lint/bin/mypy
 
-# The pages made from the code; a test fails when they are out of date.
-docs: .venv/installed
-	@.venv/bin/python docs/operators.py
-	@.venv/bin/python -m bench table
+# The pages made from the code; tests fail when they are out of date.
+docs: .venv-docs/installed
+	@.venv-docs/bin/python docs/operators.py
+	@.venv-docs/bin/python docs/tour.py
+	@.venv-docs/bin/python -m bench table
+
+# Made again when the dependencies change; the package itself is installed in place.
+.venv-demo/installed: EXTRA = demo
+.venv-lint/installed: EXTRA = dev
+.venv-docs/installed: EXTRA = test
+.venv-%/installed: pyproject.toml
+	@echo "installing into $(@D) ..."
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python $(PIP) --editable '.[$(EXTRA)]'
+	@touch $@
 
 clean:
-	@rm -rf .venv .venv-test .venv-lint build *.egg-info
+	@rm -rf .venv-demo .venv-docs .venv-lint .venv-test*

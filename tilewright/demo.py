@@ -143,8 +143,9 @@ def _answers(paths: Sequence[Path], types: FileTypes, ours: np.ndarray, theirs: 
 
 
 def _short(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    """The path from here, or from where the package lies, whichever is shorter."""
+    roots = (Path.cwd(), Path(__file__).parent.parent)
+    return min([str(path), *(str(path.relative_to(r)) for r in roots if path.is_relative_to(r))], key=len)
 
 
 def _summary(report: Any, compile_ms: float, ms: Sequence[float], gap: float, threads: int) -> Table:
