@@ -27,14 +27,13 @@ lint: .venv-lint/installed
 
 # The pages made from the code; tests fail when they are out of date.
 docs: .venv-docs/installed
-	@.venv-docs/bin/python docs/operators.py
-	@.venv-docs/bin/python docs/tour.py
+	@for page in docs/*.py; do .venv-docs/bin/python "$$page" || exit 1; done
 	@.venv-docs/bin/python -m bench table
 
 # Made again when the dependencies change; the package itself is installed in place.
 .venv-demo/installed: EXTRA = demo
 .venv-lint/installed: EXTRA = dev
-.venv-docs/installed: EXTRA = test
+.venv-docs/installed: EXTRA = cli
 .venv-%/installed: pyproject.toml
 	@echo "installing into $(@D) ..."
 	@$(PYTHON) -m venv --clear $(@D)
