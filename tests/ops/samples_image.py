@@ -1,0 +1,160 @@
+"""Samples of sampling in images, and of the steps of Winograd's algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tests.ops.sampling import FLOATS, Sample, normal, onnx_reference, sample, wide
+from tilewright.ops.cook_toom import interpolation
+
+
+def images() -> Iterator[Sample]:
+    yield from _along_axes()
+    yield from _grids()
+    yield from _regions()
+    for dtype in FLOATS:
+        x = normal((2, 3, 2), dtype)
+        positions = np.random.default_rng(2).permutation(20)[:12].reshape(x.shape)
+        flat = np.zeros(20)
+        flat[positions] = x
+        yield sample("max_unpool", [x, positions], lambda f=flat: f.reshape(4, 5), shape=(4, 5))
+
+
+def _along_axes() -> Iterator[Sample]:
+    for dtype in (*FLOATS, np.dtype(np.int32)):
+        x = normal((2, 5, 3), dtype)
+        for axis, count in ((0, 3), (1, 1), (-1, 2)):
+            yield sample(
+                "repeat_elements",
+                [x],
+                lambda x=x, a=axis, n=count: np.repeat(x, n, a),
+                axis=axis,
+                count=count,
+            )
+        positions = np.array([-3, 0, 4, 4, 1, 9])
+        yield sample("nearest_along", [x, positions], lambda x=x, p=positions: x[:, np.clip(p, 0, 4)], axis=1)
+    for dtype in FLOATS:
+        x = normal((2, 5, 3), dtype)
+        coordinates = np.array([-1.5, 0, 0.25, 3.5, 3.9375, 4, 7])
+
+        def between(x: np.ndarray = x, at: np.ndarray = coordinates) -> np.ndarray:
+            return np.apply_along_axis(lambda line: np.interp(at, np.arange(5), line), 1, wide(x))
+
+        yield sample("linear_along", [x, coordinates], between, axis=1, loose=4)
+        indices, weights = np.array([[0, 4], [2, 2], [3, 1]]), np.array([[0.5, 0.25], [1, -2], [0, 3]])
+        yield sample(
+            "weighted_gather",
+            [x, indices, weights.astype(np.float64 if dtype == np.float64 else np.float32)],
+            lambda x=x, i=indices, w=weights: np.einsum("bitc,it->bic", wide(x)[:, i], w),
+            axis=1,
+            loose=4,
+        )
+
+
+def _grids() -> Iterator[Sample]:
+    x, grid = (
+        normal((2, 3, 4, 5)),
+        np.random.default_rng(1).uniform(-1.3, 1.3, (2, 3, 6, 2)).astype(np.float32),
+    )
+    for mode in ("nearest", "linear", "cubic"):
+        for padding in ("zeros", "border", "reflection"):
+            for align in (False, True):
+                yield sample(
+                    "grid_sample",
+                    [x, grid],
+                    lambda m=mode, p=padding, a=align: _grid_sampled(x, grid, m, p, a),
+                    mode=mode, padding=padding, align_corners=align, loose=40,
+                )  # fmt: skip
+
+
+def _grid_sampled(x: np.ndarray, grid: np.ndarray, mode: str, padding: str, align: bool) -> np.ndarray:
+    """ONNX's reference. For cubic interpolation at borders it moves the coordinate and not the elements, against what
+    the specification says; there the image is made larger by the elements of its border, and the grid with it."""
+    x, grid = wide(x), wide(grid)
+    if mode == "cubic" and padding == "border":
+        more, lengths = 8, np.array(x.shape[:1:-1])
+        inside = (lengths - 1 if align else lengths) / 2
+        all_of_it = inside + more
+        grid, padding = grid * inside / all_of_it, "zeros"
+        x = np.pad(x, ((0, 0), (0, 0), (more, more), (more, more)), mode="edge")
+    return onnx_reference("GridSample", [x, grid], mode=mode, padding_mode=padding, align_corners=int(align))
+
+
+def _regions() -> Iterator[Sample]:
+    x = normal((2, 3, 7, 6))
+    rois = np.array([[0, 0, 5, 6], [1.5, 2.25, 4, 3], [-1, 3, 2, 9]], np.float32)
+    batch = np.array([1, 0, 1])
+    for transformation, offset in (("half_pixel", 0.5), ("output_half_pixel", 0.0)):
+        for mode in ("avg", "max"):
+            yield sample(
+                "roi_align",
+                [x, rois, batch],
+                lambda t=transformation, m=mode: onnx_reference(
+                    "RoiAlign", [x, rois, batch], mode=m, coordinate_transformation_mode=t,
+                    output_height=2, output_width=3, sampling_ratio=2, spatial_scale=0.75,
+                ),
+                size=(2, 3), samples=2, scale=0.75, offset=offset, mode=mode, loose=20,
+            )  # fmt: skip
+
+
+def winograd() -> Iterator[Sample]:
+    """Expected are the products with the matrices, whose identity tests/ops/test_winograd.py checks exactly."""
+    for m, taps, space, pads in (((2,), (3,), (9,), (1,)), ((2, 4), (3, 3), (5, 8), (1, 0))):
+        x = normal((2, 3, *space, 4))
+        results = [d + 2 * p - t + 1 for d, p, t in zip(space, pads, taps, strict=True)]
+        counts = [-(-d // n) for d, n in zip(results, m, strict=True)]
+        inputs, outputs = _matrices("inputs", m, taps), _matrices("outputs", m, taps)
+        tiles = [n + t - 1 for n, t in zip(m, taps, strict=True)]
+        padded = np.zeros((2, 3, *(c * n + t for c, n, t in zip(counts, m, taps, strict=True)), 4))
+        padded[(..., *(slice(p, p + d) for p, d in zip(pads, space, strict=True)), slice(None))] = x
+        data = np.stack(
+            [
+                padded[
+                    (
+                        ...,
+                        *(slice(k * n, k * n + s) for k, n, s in zip(at, m, tiles, strict=True)),
+                        slice(None),
+                    )
+                ]
+                for at in np.ndindex(*counts)
+            ],
+            axis=-2,
+        ).reshape(2, 3, len(inputs), -1, 4)
+        yield sample(
+            "winograd_input", [x], lambda b=inputs, d=data: np.einsum("pe,nceti->ncpti", b, d),
+            m=m, taps=taps, pads_begin=pads, pads_end=pads, loose=10,
+        )  # fmt: skip
+        v, u = normal(data.shape), normal((len(inputs), 8, 12), seed=1)
+        yield sample(
+            "winograd_product",
+            [v, u],
+            lambda v=v, u=u: np.einsum("ncpti,pojci->noptj", wide(v), wide(u).reshape(len(u), 2, 4, 3, 4)),
+            loose=10,
+        )
+        p = normal((2, 2, *data.shape[2:]))
+
+        def joined(
+            p: np.ndarray = p,
+            a: np.ndarray = outputs,
+            m: Sequence[int] = m,
+            counts: Sequence[int] = counts,
+            results: Sequence[int] = results,
+        ) -> np.ndarray:
+            found = np.einsum("ep,ncpti->nctei", a, wide(p))
+            whole = np.zeros((2, 2, *(c * n for c, n in zip(counts, m, strict=True)), 4))
+            for number, at in enumerate(np.ndindex(*counts)):
+                place = tuple(slice(k * n, k * n + n) for k, n in zip(at, m, strict=True))
+                whole[(..., *place, slice(None))] = found[:, :, number].reshape(2, 2, *m, 4)
+            return whole[(..., *(slice(d) for d in results), slice(None))]
+
+        yield sample("winograd_output", [p], joined, m=m, taps=taps, space=tuple(results), loose=20)
+
+
+def _matrices(which: str, m: Sequence[int], taps: Sequence[int]) -> np.ndarray:
+    """The transform of a whole tile: the Kronecker product of those along the axes."""
+    whole = np.ones((1, 1))
+    for one, other in zip(m, taps, strict=True):
+        whole = np.kron(whole, np.array(getattr(interpolation(one, other), which), float))
+    return whole

@@ -1,0 +1,233 @@
+"""Samples of running totals, orders, quantised numbers, recurrent networks, and of tensors without a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from tests.ops.sampling import FLOATS, INTS, Sample, normal, onnx_reference, sample, wide
+from tilewright.ir import dtype as dt
+from tilewright.ir.sym import sym
+
+
+def copies() -> Iterator[Sample]:
+    for dtype in (*FLOATS, *INTS, np.dtype(bool)):
+        for shape in ((), (3, 0), (2, 3)):
+            x = normal(shape, dtype)
+            yield sample("copy", [x], lambda x=x: x)
+    for values in ((), (7,), (3, 0, 1 << 40)):
+        yield sample("sym_tensor", [], lambda v=values: np.array(v, np.int64), values=tuple(map(sym, values)))
+    yield sample("sym_tensor", [], lambda: np.array(5), values=(sym(5),), scalar=True)
+
+
+def totals() -> Iterator[Sample]:
+    for dtype in (*FLOATS, np.dtype(np.int32), np.dtype(np.int64)):
+        for shape in ((2, 5, 3), (9, 4, 1), (2, 0, 3)):
+            x = normal(shape, dtype)
+            small = (wide(x) / 4 + 1).astype(dtype)  # products stay in range
+            for exclusive in (False, True):
+                for reverse in (False, True):
+                    how = {"exclusive": exclusive, "reverse": reverse}
+                    yield sample(
+                        "cumsum", [x], lambda x=x, h=how: _total(np.add, x, **h), axis=1, loose=8, **how
+                    )
+                    yield sample(
+                        "cumprod",
+                        [small],
+                        lambda x=small, h=how: _total(np.multiply, x, **h),
+                        axis=-2,
+                        loose=8,
+                        **how,
+                    )
+                    yield sample(
+                        "running",
+                        [x],
+                        lambda x=x, h=how: _total(np.add, x, **h),
+                        combine="add",
+                        loose=8,
+                        **how,
+                    )
+
+
+def _total(combine: np.ufunc, x: np.ndarray, exclusive: bool, reverse: bool) -> np.ndarray:
+    """Of all elements up to each position along axis 1, by NumPy."""
+    x = wide(x)[:, ::-1] if reverse else wide(x)
+    found = combine.accumulate(x, axis=1)
+    if exclusive:
+        start = np.full_like(x[:, :1], combine.identity)
+        found = np.concatenate([start, found], axis=1)[:, : x.shape[1]]
+    return found[:, ::-1] if reverse else found
+
+
+def orders() -> Iterator[Sample]:
+    for dtype in (*FLOATS, np.dtype(np.uint8), np.dtype(np.int64)):
+        x = normal((3, 7, 2), dtype)
+        x[:, 3] = x[:, 1]  # equal elements: the lower position comes first
+        for axis, k in ((1, 4), (-1, 2), (0, 0)):
+            for largest in (False, True):
+                yield sample(
+                    "topk",
+                    [x],
+                    lambda x=x, a=axis, k=k, b=largest: _sorted(x, a, k, b),
+                    axis=axis,
+                    k=k,
+                    largest=largest,
+                )
+
+
+def _sorted(x: np.ndarray, axis: int, k: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
+    keys = wide(x).astype(np.float64)
+    order = np.argsort(-keys if largest else keys, axis=axis, kind="stable")
+    chosen = np.take(order, range(k), axis=axis)
+    return np.take_along_axis(x, chosen, axis), chosen
+
+
+def quantised() -> Iterator[Sample]:
+    for stored, ours in ((np.int8, dt.i8), (np.uint8, dt.u8)):
+        x = normal((3, 40)) * np.float32(8)
+        x[0, :4] = 0.5, 1.5, -2.5, 1e6  # halves go to even numbers, and all is saturated
+        scale, zero = np.float32(0.5), np.array(7, stored)
+        yield sample(
+            "quantize_linear", [x, scale, zero],
+            lambda x=x, z=zero, s=scale: onnx_reference("QuantizeLinear", [x, s, z]), dtype=ours,
+        )  # fmt: skip
+        q = normal((3, 40), stored)
+        yield sample(
+            "dequantize_linear", [q, scale, zero],
+            lambda q=q, z=zero, s=scale: onnx_reference("DequantizeLinear", [q, s, z]), dtype=dt.f32,
+        )  # fmt: skip
+        sums = np.random.default_rng(3).integers(-4000, 4000, (3, 5)).astype(np.int32)
+        limits = np.iinfo(stored)
+        yield sample(
+            "requantize", [sums, np.float32(0.0625), zero],
+            lambda s=sums, i=limits: np.clip(np.round(s / 16) + 7, i.min, i.max).astype(i.dtype), dtype=ours,
+        )  # fmt: skip
+        a, b = normal((2, 3, 8), stored), normal((8, 5), np.int8, 1)
+        rows, columns = normal((2, 3, 1), stored, 2), normal((5,), np.int8, 3)
+        yield sample(
+            "matmul_integer", [a, b, rows, columns],
+            lambda o=(a, b, rows, columns): (o[0].astype(np.int64) - o[2]) @ (o[1].astype(np.int64) - o[3]),
+        )  # fmt: skip
+        image, filters = normal((2, 4, 6, 5), stored), normal((6, 2, 3, 2), np.int8, 1)
+        yield sample(
+            "conv_integer", [image, filters, zero, np.array(-3, np.int8)],
+            lambda i=image, f=filters: onnx_reference(
+                "Conv", [i.astype(np.float64) - 7, f.astype(np.float64) + 3], pads=[1, 0, 1, 1], strides=[2, 1], group=2
+            ).astype(np.int32),
+            strides=(2, 1), pads_begin=(1, 0), pads_end=(1, 1), dilations=(1, 1), groups=2,
+        )  # fmt: skip
+    for x in (normal((3, 4)), np.abs(normal((5,))), np.array([-3, -1], np.float32)):
+        yield sample(
+            "dynamic_quantize_linear",
+            [x],
+            lambda x=x: onnx_reference("DynamicQuantizeLinear", [x], outputs=3),
+        )
+
+
+FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+def recurrent() -> Iterator[Sample]:
+    """Expected values are those of the definitions, entry by entry and step by step in float64."""
+    steps, batch, hidden = 4, 3, 5
+    lengths = np.array([4, 0, 2])
+    for reverse in (False, True):
+        for given in ([], [lengths]):
+            r, h = normal((1, hidden, hidden)), normal((batch, hidden), seed=1)
+            c, peepholes = normal((batch, hidden), seed=2), normal((3 * hidden,), seed=3)
+            for f in ("tanh", "relu"):
+                gates = normal((steps, batch, hidden))
+                yield sample(
+                    "rnn", [gates, r, h, *given],
+                    lambda o=(gates, r, h), n=given, b=reverse, f=f: _rnn(*o, n, b, FUNCTIONS[f]),
+                    activations=(f,), reverse=reverse, loose=20,
+                )  # fmt: skip
+            gates, r, bias = (
+                normal((steps, batch, 3 * hidden)),
+                normal((3, hidden, hidden)),
+                normal((hidden,)),
+            )
+            for linear in (False, True):
+                yield sample(
+                    "gru", [gates, r, bias, h, *given],
+                    lambda o=(gates, r, bias, h), n=given, b=reverse, x=linear: _gru(*o, n, b, x),
+                    reverse=reverse, linear_before_reset=linear, loose=20,
+                )  # fmt: skip
+            gates, r = normal((steps, batch, 4 * hidden)), normal((4, hidden, hidden))
+            for couple in (False, True):
+                yield sample(
+                    "lstm", [gates, r, peepholes, h, c, *given],
+                    lambda o=(gates, r, peepholes, h, c), n=given, b=reverse, x=couple: _lstm(*o, n, b, x),
+                    reverse=reverse, couple=couple, loose=20,
+                )  # fmt: skip
+
+
+def _order(steps: int, lengths: Sequence[np.ndarray], entry: int, reverse: bool) -> Sequence[int]:
+    """The positions in time that an entry goes through."""
+    places = range(int(lengths[0][entry]) if lengths else steps)
+    return places[::-1] if reverse else places
+
+
+def _rnn(
+    gates: np.ndarray,
+    r: np.ndarray,
+    h: np.ndarray,
+    lengths: Sequence[np.ndarray],
+    reverse: bool,
+    f: Callable[[np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, ...]:
+    gates, r, h = wide(gates), wide(r), wide(h).copy()
+    y = np.zeros((len(gates), *h.shape))
+    for b in range(len(h)):
+        for t in _order(len(gates), lengths, b, reverse):
+            y[t, b] = h[b] = f(gates[t, b] + r[0] @ h[b])
+    return y, h
+
+
+def _gru(
+    gates: np.ndarray,
+    r: np.ndarray,
+    bias: np.ndarray,
+    h: np.ndarray,
+    lengths: Sequence[np.ndarray],
+    reverse: bool,
+    linear: bool,
+) -> tuple[np.ndarray, ...]:
+    gates, r, bias, h = wide(gates), wide(r), wide(bias), wide(h).copy()
+    y = np.zeros((len(gates), *h.shape))
+    for b in range(len(h)):
+        for t in _order(len(gates), lengths, b, reverse):
+            of_z, of_r, of_h = np.split(gates[t, b], 3)
+            z = FUNCTIONS["sigmoid"](of_z + r[0] @ h[b])
+            reset = FUNCTIONS["sigmoid"](of_r + r[1] @ h[b])
+            inner = reset * (r[2] @ h[b] + bias) if linear else r[2] @ (reset * h[b]) + bias
+            y[t, b] = h[b] = (1 - z) * np.tanh(of_h + inner) + z * h[b]
+    return y, h
+
+
+def _lstm(
+    gates: np.ndarray,
+    r: np.ndarray,
+    peepholes: np.ndarray,
+    h: np.ndarray,
+    c: np.ndarray,
+    lengths: Sequence[np.ndarray],
+    reverse: bool,
+    couple: bool,
+) -> tuple[np.ndarray, ...]:
+    gates, r, h, c = wide(gates), wide(r), wide(h).copy(), wide(c).copy()
+    to_i, to_o, to_f = np.split(wide(peepholes), 3)
+    y = np.zeros((len(gates), *h.shape))
+    for b in range(len(h)):
+        for t in _order(len(gates), lengths, b, reverse):
+            of_i, of_o, of_f, of_c = (g + m @ h[b] for g, m in zip(np.split(gates[t, b], 4), r, strict=True))
+            i = FUNCTIONS["sigmoid"](of_i + to_i * c[b])
+            kept = 1 - i if couple else FUNCTIONS["sigmoid"](of_f + to_f * c[b])
+            c[b] = kept * c[b] + i * np.tanh(of_c)
+            y[t, b] = h[b] = FUNCTIONS["sigmoid"](of_o + to_o * c[b]) * np.tanh(c[b])
+    return y, h, c
