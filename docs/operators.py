@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from tilewright.frontends.onnx.registry import translated
+import numpy as np
+import onnx
+from onnx import helper
+from onnx.defs import OpSchema
+
+from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.registry import find_adapter, translated
+from tilewright.ir.diag import UnsupportedError
 from tilewright.ops.define import OPERATORS, Operator
 
 PAGE = Path(__file__).parent / "operators.md"
+STANDARD: Mapping[str, int] = MappingProxyType({"": 28, "ai.onnx.ml": 5})
+"""The operator sets that the page lists, and the versions it was made for: a newer onnx package changes nothing."""
 
 INTRODUCTION = """\
 # Operators
@@ -19,15 +32,52 @@ A *primitive* says one element of its result by elements of its operands, and ge
 *composite* is a function over other operators (*kept*: it stays whole until a pass expands it, so that a better
 kernel may claim it); an *irregular* operator brings its own loops. Parameters after `*` are attributes.
 Elementwise operators broadcast as NumPy does. ONNX operators that are this operator under another name are
-listed with it; the others are translated by `tilewright/frontends/onnx`. All that are translated stand at the
-end of this page.
+listed with it; the others are translated by `tilewright/frontends/onnx`. All ONNX operators, with what becomes of
+them, stand in a table [at the end of this page](#onnx-operators).
 """
+
+ONNX_INTRODUCTION = """\
+## ONNX operators
+
+All operators of version {versions[0]} of the standard operator set (`ai.onnx`) and of version {versions[1]} of
+`ai.onnx.ml`, with the version in which each got its present meaning. Models may use versions 6 and later; an operator
+that had other meanings before is translated in those too, as far as it is at all.
+
+- A name in `code` is the operator above that it is, with the same operands.
+- *translated*: by a function in `tilewright/frontends/onnx/adapters`, which may refuse some attributes or operands
+  with a reason.
+- *function body*: by the definition that the standard gives in terms of other operators.
+- **missing**: a model with it is refused, and the error lists all such nodes at once. Operators on strings, sequences,
+  optional values and maps are outside of what a compiler of tensors does; those that draw random numbers are left out
+  because a result could not be repeated.
+"""
+
+Example = tuple[Sequence[tuple[int, ...] | np.ndarray], Mapping[str, Any]]
+_F = (2, 3, 4)
+EXAMPLES: Mapping[str, Example] = MappingProxyType(
+    {
+        "Attention": ([(1, 2, 3, 4)] * 3, {}),
+        "Bernoulli": ([_F], {}),
+        "CausalConvWithState": ([(1, 2, 5), (2, 1, 3)], {}),
+        "CenterCropPad": ([_F, np.array([2, 2, 6])], {}),
+        "LinearAttention": ([(1, 3, 8)] * 3, {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}),
+        "NegativeLogLikelihoodLoss": ([(3, 5), np.array([1, 0, 4])], {}),
+        "RotaryEmbedding": ([(1, 2, 3, 4), (1, 3, 2), (1, 3, 2)], {}),
+        "SoftmaxCrossEntropyLoss": ([(3, 5), np.array([1, 0, 4])], {}),
+        "SwiGLU": ([_F, _F], {}),
+    }
+)
+"""A use of each operator that has a function body: shapes of float tensors, or constants, and attributes."""
+NOT_TENSORS = frozenset({"SequenceMap"})
+"""Operators with a function body whose operands are not tensors."""
 
 
 def page() -> str:
     """The text of the page: a section for each family, which is a file."""
     families: dict[str, list[Operator]] = {}
     for operator in OPERATORS.values():
+        if not operator.fn.__module__.startswith("tilewright."):
+            continue  # defined by the program that makes the page
         families.setdefault(operator.fn.__module__.rpartition(".")[2], []).append(operator)
     parts = [INTRODUCTION]
     for family in sorted(families):
@@ -61,12 +111,88 @@ def signature(operator: Operator) -> str:
 
 
 def onnx_section() -> str:
-    """All ONNX operators that can be translated, by domain."""
-    domains: dict[str, list[str]] = {}
-    for domain, name in sorted(translated()):
-        domains.setdefault(domain or "ai.onnx", []).append(name)
-    lines = [f"**{domain}** ({len(names)}): {', '.join(names)}.\n" for domain, names in domains.items()]
-    return "\n".join(["## ONNX operators that are translated\n", *lines])
+    """A table of all operators of the standard, with what becomes of each, and what else is translated."""
+    parts = [ONNX_INTRODUCTION.format(versions=tuple(STANDARD.values()))]
+    for domain, version in STANDARD.items():
+        rows = [(schema, becomes(schema, version)) for schema in schemas(domain, version)]
+        count = {
+            how: sum(found.startswith(how) for _, found in rows) for how in ("function body", "**missing**")
+        }
+        own = len(rows) - sum(count.values())
+        parts.append(f"### {domain or 'ai.onnx'}\n")
+        parts.append(
+            f"Of {len(rows)} operators {own} are translated, {count['function body']} by their function bodies; "
+            f"{count['**missing**']} are missing.\n"
+        )
+        parts.append("| operator | version | |\n|---|---|---|")
+        parts += [f"| {schema.name} | {schema.since_version} | {found} |" for schema, found in rows]
+        parts.append("")
+    others = sorted(f"{domain}.{name}" for domain, name in translated() if domain == "com.microsoft")
+    parts.append(f"### Others\n\nOperators of ONNX Runtime that are translated: {', '.join(others)}.\n")
+    return "\n".join(parts)
+
+
+def schemas(domain: str, version: int) -> list[OpSchema]:
+    """The operators of a domain at a version of it, by name; those that were removed since an earlier one stay."""
+    names = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain}
+    found = []
+    for name in sorted(names):
+        try:
+            found.append(onnx.defs.get_schema(name, version, domain))
+        except onnx.defs.SchemaError:
+            continue  # newer than the version
+    return found
+
+
+def becomes(schema: OpSchema, version: int) -> str:
+    """What the frontend does with an operator: a cell of the table."""
+    deprecated = f"; deprecated since version {schema.since_version}" if schema.deprecated else ""
+    if find_adapter(schema.domain, schema.name, version) is not None:
+        bound = sorted(
+            f"`{operator.name}`"
+            for operator in OPERATORS.values()
+            if any((b.domain, b.name) == (schema.domain, schema.name) for b in operator.onnx_bindings)
+        )
+        return (", ".join(bound) or "translated") + deprecated
+    has_body = schema.has_function or schema.has_context_dependent_function
+    if not has_body or schema.name in NOT_TENSORS:
+        return "**missing**" + deprecated
+    lacking = lacks(schema, version)
+    return f"**missing**: its function body needs {', '.join(lacking)}" if lacking else "function body"
+
+
+def lacks(schema: OpSchema, version: int) -> list[str]:
+    """The operators that an example of `schema` needs and the frontend has not."""
+    try:
+        load_onnx(example(schema, version))
+    except UnsupportedError as error:
+        return re.findall(r"^  (\w+): the operator is not supported", error.what, re.MULTILINE) or [
+            error.what
+        ]
+    return []
+
+
+def example(schema: OpSchema, version: int) -> onnx.ModelProto:
+    """A model of the one node that `EXAMPLES` has for an operator."""
+    operands, attributes = EXAMPLES[schema.name]
+    names = [f"x{k}" for k in range(len(operands))]
+    outputs = [formal.name for formal in schema.outputs[: max(1, schema.min_output)]]
+    graph = helper.make_graph(
+        [helper.make_node(schema.name, names, outputs, domain=schema.domain, **attributes)],
+        schema.name,
+        [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, operand)
+            for name, operand in zip(names, operands, strict=True)
+            if not isinstance(operand, np.ndarray)
+        ],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [
+            onnx.numpy_helper.from_array(operand, name)
+            for name, operand in zip(names, operands, strict=True)
+            if isinstance(operand, np.ndarray)
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid(schema.domain, version)])
 
 
 if __name__ == "__main__":

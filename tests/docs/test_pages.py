@@ -7,13 +7,18 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
+from onnx.reference import ReferenceEvaluator
 
 from bench import table
 from docs import operators, tour
 from tests import models
+from tests.ops.sampling import normal
 from tilewright.cli.app import commands
+from tilewright.frontends.onnx import load_onnx
+from tilewright.ops.interp import evaluate_func
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -26,7 +31,9 @@ def test_the_tour_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(ran) == page.count("```python") > 10
     for found, printed in ran:
         line = page.count("\n", 0, found.start()) + 1
-        assert tour.masked(found["output"] or "") == tour.masked(tour.shown(printed)), f"line {line}: run `make docs`"
+        assert tour.masked(found["output"] or "") == tour.masked(tour.shown(printed)), (
+            f"line {line}: run `make docs`"
+        )
 
 
 def test_what_varies_between_machines_is_not_compared_and_all_else_is() -> None:
@@ -35,14 +42,41 @@ def test_what_varies_between_machines_is_not_compared_and_all_else_is() -> None:
     assert tour.with_outputs(page.format(rows=9)) == page.format(rows=8).replace("6 bytes", "7 bytes")
 
 
+needs_the_standard = pytest.mark.skipif(
+    onnx.defs.onnx_opset_version() < operators.STANDARD[""],
+    reason="the page is about a newer version of ONNX",
+)
+
+
+@needs_the_standard
 def test_the_operator_page_is_up_to_date() -> None:
     assert operators.PAGE.read_text() == operators.page(), "run `make docs`"
+
+
+@needs_the_standard
+@pytest.mark.parametrize("name", operators.EXAMPLES)
+def test_what_the_page_says_of_function_bodies_is_so(name: str) -> None:
+    version = operators.STANDARD[""]
+    schema = onnx.defs.get_schema(name, version)
+    if operators.becomes(schema, version) != "function body":
+        assert operators.lacks(schema, version)
+        return
+    model = operators.example(schema, version)
+    module = load_onnx(model)
+    arrays = [normal([d.value for d in arg.type.shape], seed=k) for k, arg in enumerate(module.main.args)]
+    named = dict(zip(module.main.attrs["inputs"], arrays, strict=True))
+    for found, expected in zip(
+        evaluate_func(module.main, module, arrays), ReferenceEvaluator(model).run(None, named), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_tables_of_results_are_up_to_date() -> None:
     readme, found = table.README.read_text(), table.load()
     assert table.with_table(readme, found) == readme, "run `make docs`"
-    assert table.page(found, table.load_compile(), table.load_roofline()) == table.PAGE.read_text(), "run `make docs`"
+    assert table.page(found, table.load_compile(), table.load_roofline()) == table.PAGE.read_text(), (
+        "run `make docs`"
+    )
 
 
 def readme_blocks(language: str) -> list[str]:
