@@ -1,0 +1,127 @@
+"""CONTRIBUTING.md, followed: its files are made and its changes applied in a copy of the tree, which then is tested."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import models
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "CONTRIBUTING.md"
+BLOCK = re.compile(r"```(python|diff)\n# (\S+)\n(.*?)```", re.DOTALL)
+COPIED = ("tilewright", "tests", "docs")
+
+
+def blocks(kind: str) -> Iterator[tuple[str, str]]:
+    """The blocks of the page that are files (python) or changes to files (diff): path and content."""
+    for found in BLOCK.finditer(PAGE.read_text()):
+        if found[1] == kind:
+            yield found[2], found[3]
+
+
+def changed(text: str, change: str, file: str) -> str:
+    """The text with the added lines put in; the lines around them must stand there, and only once."""
+    lines = change.splitlines(keepends=True)
+    assert all(line[:1] in (" ", "+", "\n") for line in lines), f"{file}: only additions are shown"
+    before = "".join(line[1:] or "\n" for line in lines if line[:1] != "+")
+    after = "".join(line[1:] or "\n" for line in lines)
+    assert text.count(before) == 1, f"{file} has these lines {text.count(before)} times, not once:\n{before}"
+    return text.replace(before, after)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The copy, after all examples of the page were followed."""
+    copy = tmp_path_factory.mktemp("contributor") / "tree"
+    for name in COPIED:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for path, content in blocks("python"):
+        assert not (copy / path).exists(), f"{path} exists already: the example needs another name"
+        (copy / path).write_text(content)
+    for path, change in blocks("diff"):
+        file = copy / path
+        file.write_text(changed(file.read_text(), change, path))
+    return copy
+
+
+def run(tree: Path, *arguments: str) -> str:
+    """Run Python in the copy, whose package comes before any installed one; what it prints."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def made(folder: str) -> list[str]:
+    return [path for path, _ in blocks("python") if path.startswith(folder)]
+
+
+def test_the_page_has_an_example_of_each_kind() -> None:
+    for folder in ("tilewright/ops/", "tilewright/graph/", "tilewright/loops/", "tests/"):
+        assert made(folder), folder
+    assert "tilewright/target/named.py" in dict(blocks("diff"))
+
+
+def test_the_files_keep_the_rules_of_the_house(tree: Path) -> None:
+    assert run(tree, "-c", "import tilewright; print(tilewright.__file__)").startswith(str(tree))
+    run(tree, "-m", "pytest", "tests/architecture/test_house.py")
+
+
+def test_the_tests_of_the_page_pass(tree: Path) -> None:
+    tests = [path for path in made("tests/") if Path(path).name.startswith("test_")]
+    assert len(tests) >= 3
+    run(tree, "-m", "pytest", *tests)
+
+
+def test_the_operator_has_samples_in_the_interpreter_and_in_native_code_and_a_place_on_the_page(
+    tree: Path,
+) -> None:
+    run(
+        tree,
+        *("-m", "pytest"),
+        "tests/ops/test_operators.py::test_every_operator_has_a_sample",
+        "tests/ops/test_operators.py::test_operator_gives_what_the_reference_gives[caps]",
+        "tests/codegen/test_operators.py::test_native_code_gives_what_the_reference_gives[soft_cap]",
+        "tests/ops/test_onnx_bindings.py::test_a_bound_operator_means_what_onnx_says[soft_cap-com.example.SoftCap]",
+        "tests/ops/test_onnx_bindings.py::test_every_attribute_that_a_binding_renames_is_tried[soft_cap-com.example.SoftCap]",
+    )
+    run(tree, "docs/operators.py")
+    assert "### `soft_cap(x, *, cap=30.0)`" in (tree / "docs" / "operators.md").read_text()
+
+
+def test_an_operator_of_ones_own_program_is_compiled(tree: Path) -> None:
+    run(tree, *made("my_program"))
+
+
+def test_the_pass_runs_alone_and_in_a_compilation(tree: Path) -> None:
+    model = models.written(models.mlp(), tree, "model")
+    text = run(tree, "-m", "tilewright", "show", str(model), "--level", "import")
+    (tree / "m.txt").write_text(text)
+    assert run(tree, "-m", "tilewright", "opt", "--passes", "cancel-inverses", "--remarks", "m.txt")
+
+
+def test_the_primitive_has_a_place_in_the_fuzzer(tree: Path) -> None:
+    run(tree, "-m", "pytest", "tests/loops/test_fuzz.py", "-k", "every_step or backwards")
+    run(tree, "-m", "tests.fuzz", "loops", "--count", "20", "--seed", "1")
+
+
+def test_the_target_makes_code_and_has_the_facts_of_its_core(tree: Path) -> None:
+    model = models.written(models.mlp(), tree, "model")
+    assembly = run(tree, "-m", "tilewright", "show", str(model), "--level", "asm", "--target", "excavator")
+    assert "vfmadd" in assembly
+    run(tree, "-m", "pytest", "tests/target/test_target.py")
