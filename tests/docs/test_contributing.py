@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import models
+from tests.architecture.test_house import ROOMS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "CONTRIBUTING.md"
@@ -75,6 +76,13 @@ def test_the_page_has_an_example_of_each_kind() -> None:
     for folder in ("tilewright/ops/", "tilewright/graph/", "tilewright/loops/", "tests/"):
         assert made(folder), folder
     assert "tilewright/target/named.py" in dict(blocks("diff"))
+
+
+def test_the_table_of_rooms_is_the_one_that_is_tested() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| .* \| ([\w, ]+) \|$", PAGE.read_text(), re.MULTILINE)
+    table = {room: set() if imports == "nothing" else set(imports.split(", ")) for room, imports in rows}
+    packages = {p.parent.name for p in (ROOT / "tilewright").glob("*/__init__.py")} - {"cli"}
+    assert table == {room: ROOMS[room] for room in packages}
 
 
 def test_the_files_keep_the_rules_of_the_house(tree: Path) -> None:
