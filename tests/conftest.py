@@ -1,11 +1,56 @@
 """What tests of several rooms share."""
 
+from __future__ import annotations
+
+import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tilewright.ir.core import Module
 from tilewright.ir.text import parse_module, print_module
+
+SEED = pytest.StashKey[int]()
+
+# Fresh seeds: a test marked `fresh_seeds(count)` runs for `count` seeds that are new in every run.
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seed", type=int, default=None, help="the first seed of the tests with fresh seeds (default: random)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the first fresh seed once for the whole run: every worker has to collect the same tests."""
+    config.addinivalue_line(
+        "markers",
+        "fresh_seeds(count): run the test for `count` values of its argument `fresh_seed`, new in every run",
+    )
+    chosen = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
+    config.stash[SEED] = random.SystemRandom().randrange(10**6, 10**9) if chosen is None else chosen
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the seed to a worker of pytest-xdist."""
+    node.workerinput["seed"] = node.config.stash[SEED]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Print the seed, also under `-q`, which drops pytest's own header."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(session.config, "workerinput"):
+        seed = session.config.stash[SEED]
+        terminal.write_line(f"fresh seeds start at {seed} (pytest --seed {seed} runs the same tests)")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for marker in metafunc.definition.iter_markers("fresh_seeds"):
+        first = metafunc.config.stash[SEED]
+        metafunc.parametrize("fresh_seed", range(first, first + marker.args[0]))
 
 
 @pytest.fixture(scope="session", autouse=True)
