@@ -1,0 +1,36 @@
+"""The fuzzers that `python -m tests.fuzz` and the tests with fresh seeds run.
+
+A fuzzer is a function of a seed. The same seed does the same. It raises when it finds a defect: whatever it raises
+is the finding, and the notes of the exception (`add_note`) say how it came about. It returns what it has tried,
+counted by kind and outcome, say {("split", "accepted"): 3, ("split", "refused"): 1}.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+
+Tried = Counter[tuple[str, str]]
+Fuzzer = Callable[[int], Tried]
+
+# Where each one is, as module and function: one that is not asked for is not imported.
+FUZZERS = {"loops": ("tests.loops.fuzz", "fuzz")}
+
+
+def fuzzer(name: str) -> Fuzzer:
+    module, function = FUZZERS[name]
+    return getattr(import_module(module), function)
+
+
+def repeat_command(name: str, seed: int) -> str:
+    return f"python -m tests.fuzz {name} --seed {seed} --count 1"
+
+
+def run_seed(name: str, seed: int) -> Tried:
+    """Run one seed of a fuzzer; a failure carries the command that repeats it."""
+    try:
+        return fuzzer(name)(seed)
+    except Exception as e:
+        e.add_note(f"repeat: {repeat_command(name, seed)}")
+        raise
