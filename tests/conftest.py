@@ -18,7 +18,10 @@ SEED = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--seed", type=int, default=None, help="the first seed of the tests with fresh seeds (default: random)"
+        "--seed",
+        type=int,
+        default=None,
+        help="the first seed of the tests with fresh seeds (default: random)",
     )
 
 

@@ -20,10 +20,16 @@ PROGRESS_EVERY = 10.0  # seconds
 @click.command()
 @click.argument("name", type=click.Choice(sorted(FUZZERS)))
 @click.option("--count", type=click.IntRange(1), default=1000, show_default=True, help="How many seeds.")
-@click.option("--seed", type=click.IntRange(0), help="The first seed; the others follow it. Random if left out.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Give out no new seed after this time.")
+@click.option(
+    "--seed", type=click.IntRange(0), help="The first seed; the others follow it. Random if left out."
+)
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), help="Give out no new seed after this time."
+)
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many processes.")
-@click.option("--limit", type=float, default=300.0, show_default=True, help="Seconds until a seed has failed.")
+@click.option(
+    "--limit", type=float, default=300.0, show_default=True, help="Seconds until a seed has failed."
+)
 def main(name: str, count: int, seed: int | None, minutes: float | None, jobs: int, limit: float) -> None:
     """Run the fuzzer NAME for many seeds; exits with 1 if any of them finds something."""
     first = random.SystemRandom().randrange(10**6, 10**9) if seed is None else seed
@@ -44,7 +50,10 @@ def main(name: str, count: int, seed: int | None, minutes: float | None, jobs: i
             shown = time.monotonic()
             print(f"{done} of {count} seeds, {len(failed)} failed, {shown - start:.0f} s", flush=True)
     print(table(tried))
-    print(f"{name}: {done} seeds from {first} on, {len(failed)} failed" + "".join(f" {s}" for s in sorted(failed)))
+    print(
+        f"{name}: {done} seeds from {first} on, {len(failed)} failed"
+        + "".join(f" {s}" for s in sorted(failed))
+    )
     sys.exit(1 if failed else 0)
 
 
