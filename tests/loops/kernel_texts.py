@@ -47,6 +47,21 @@ kernel @k(x: &f64[3, 10], y: &f64[3]) dims() with {outputs=1} {
 }
 """
 
+COPIED_ROWS = """
+kernel @k(x: &f64[2, 5], y: &f64[2, 5]) dims() with {outputs=1} {
+  for i in 0..2 {
+    alloc t: scratch f64[5]
+    for j in 0..5 {
+      t[j] = x[i, j]
+    }
+    for j2 in 0..5 {
+      y[i, j2] = t[j2]
+    }
+  }
+  return
+}
+"""
+
 GROUPS = """
 kernel @k(a: &u8[4], b: &i8[16, 4], y: &i32[16]) dims() with {outputs=1} {
   for j in 0..16 {

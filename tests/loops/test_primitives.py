@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.loops.kernel_texts import DOUBLE, GROUPS, SUM, SYMBOLIC, TWICE, TWO_STAGES, buffer, read
+from tests.loops.kernel_texts import COPIED_ROWS, DOUBLE, GROUPS, SUM, SYMBOLIC, TWICE, TWO_STAGES, buffer, read
 from tilewright.ir.core import Func
 from tilewright.ir.text import print_func
 from tilewright.loops.cache import cache, cache_write
@@ -140,6 +140,22 @@ CASES = {
               }
             }
           }
+        }
+        """,
+    ),
+    "jam of iterations with buffers of their own": (
+        COPIED_ROWS,
+        lambda f: jam(f, find_loop(f, "i")),
+        """
+        alloc t: scratch f64[5]
+        alloc t_1: scratch f64[5]
+        for j_1 <= 4 in 0..5 {
+          t[j_1] = x[0, j_1]
+          t_1[j_1] = x[1, j_1]
+        }
+        for j2_1 <= 4 in 0..5 {
+          y[0, j2_1] = t[j2_1]
+          y[1, j2_1] = t_1[j2_1]
         }
         """,
     ),

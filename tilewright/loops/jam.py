@@ -61,17 +61,18 @@ def _iteration(loop: Op, position: int, names: set[str]) -> list[Op]:
 
 def _side_by_side(iterations: Sequence[list[Op]]) -> list[Op]:
     """Copies of the same ops, statement by statement: the first of each, then the second of each, and so on, with one
-    loop for equal ones."""
+    loop for equal ones. Each copy keeps the order of its ops."""
     ops: list[Op] = []
     statement: list[tuple[Op, ...]] = []
     for same in zip(*iterations, strict=True):
-        if _are_one_loop(same):
-            ops.append(_one_loop(same))
-            continue
-        statement.append(same)
-        if not same[0].results:  # a value belongs to the statement that uses it
+        is_one_loop = _are_one_loop(same)
+        if not is_one_loop:
+            statement.append(same)
+        if is_one_loop or not same[0].results:  # a value belongs to the statement that uses it
             ops += [op for copy in zip(*statement, strict=True) for op in copy]
             statement = []
+        if is_one_loop:
+            ops.append(_one_loop(same))
     return ops + [op for copy in zip(*statement, strict=True) for op in copy]
 
 
