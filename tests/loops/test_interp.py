@@ -138,3 +138,19 @@ def test_arrays_that_do_not_fit() -> None:
         run_kernel(func, [two.astype(np.float32), two, two])
     with pytest.raises(InternalError, match="'x0': the array must be C-contiguous"):
         run_kernel(func, [np.zeros((4, 2))[::2], two, two])
+
+
+def test_an_array_without_elements_fits_merged_axes() -> None:
+    func = read(
+        """
+        kernel @k(x: &f64[8*n], y: &f64[8*n]) dims(n) with {outputs=1} {
+          for i in 0..8*n {
+            y[i] = x[i]
+          }
+          return
+        }
+        """
+    )
+    run_kernel(func, [np.zeros((0, 8)), np.zeros((0, 8))], {"n": 0})
+    with pytest.raises(InternalError, match="the array is float64"):
+        run_kernel(func, [np.zeros((1, 8)), np.zeros((0, 8))], {"n": 0})
