@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,10 @@ from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.text import parse_module, print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.merge_axes import merge_axes
 from tilewright.loops.nest import find_loop
+from tilewright.loops.pack import pack_argument
+from tilewright.loops.packing import Packing
 from tilewright.loops.prefetch import prefetch, prefetch_run
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.target.named import NAMED
@@ -125,7 +130,9 @@ def test_refused() -> None:
     with pytest.raises(ScheduleError, match="its rounds do not read elements of buffer 'b'"):
         prefetch(func, load_of(func, "b"), find_loop(func, "i"))
     with pytest.raises(ScheduleError, match="the number of steps within a round is not known"):
-        inside = PANELS.replace("i in 0..m", "r in 0..6").replace("k in 0..6", "i in 0..m").replace(" k", " r")
+        inside = (
+            PANELS.replace("i in 0..m", "r in 0..6").replace("k in 0..6", "i in 0..m").replace(" k", " r")
+        )
         unknown = next(iter(parse_module(inside).funcs.values()))
         prefetch(unknown, load_of(unknown, "b"), find_loop(unknown, "jo"))
     with pytest.raises(ScheduleError, match=r"the load of buffer 'x' .* is not in it"):
@@ -153,5 +160,70 @@ def test_runs_that_are_none_are_refused() -> None:
         prefetch_run(func, store, find_loop(func, "j"))
     with pytest.raises(ScheduleError, match=r"loop 'j' .*: it is no run of elements of buffer 'x'"):
         prefetch_run(func, load_of(func, "x"), find_loop(func, "jo"))
-    with pytest.raises(ScheduleError, match=r"the access of buffer 'y' .* is not in it"):
+    with pytest.raises(ScheduleError, match=r"the store of buffer 'y' .* is not in it"):
         prefetch_run(func, next(o for o in read("8").body.walk() if o.name == "store"), find_loop(func, "jo"))
+
+
+ROUNDS_OF_THEIR_OWN = """
+kernel @k(x: &f64[4, 8], z: &i64[4], y: &f64[40]) dims() with {outputs=1} {
+  for i in 0..4 {
+    alloc t: scratch f64[40]
+    for j in 0..8 {
+      t[8*i + j] = x[i, j]
+    }
+    bind at <= 3 = z[i]
+    for k in 0..8 {
+      y[8*at + i + k] = t[8*i + k]
+    }
+    for n in 0..0 {
+      y[n] = x[i, n]
+    }
+  }
+  return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "buffer", "why"),
+    [
+        ("load", "t", "each round has a buffer 't' .* of its own"),
+        ("store", "t", "each round has a buffer 't' .* of its own"),
+        ("store", "y", "its data decides the position in buffer 'y'"),
+    ],
+)
+def test_what_is_not_known_before_the_round_is_not_asked_for(name: str, buffer: str, why: str) -> None:
+    func = next(iter(parse_module(ROUNDS_OF_THEIR_OWN).funcs.values()))
+    access = next(o for o in func.body.walk() if o.name == name and o.operands[-1].name == buffer)
+    before = print_func(func)
+    with pytest.raises(ScheduleError, match=why):
+        prefetch_run(func, access, find_loop(func, "i"))
+    if name == "load":
+        with pytest.raises(ScheduleError, match=why):
+            prefetch(func, access, find_loop(func, "i"))
+    assert print_func(func) == before
+
+
+def test_rounds_of_nothing_ask_for_nothing() -> None:
+    func = next(iter(parse_module(ROUNDS_OF_THEIR_OWN).funcs.values()))
+    load = [o for o in func.body.walk() if o.name == "load" and o.operands[0].name == "x"][-1]
+    with pytest.raises(ScheduleError, match="nothing runs in its rounds"):
+        prefetch(func, load, find_loop(func, "i"))
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (lambda f: merge_axes(f, f.args[1], 0), "prefetch b[6*jo + 6, 96*i + 16*k]"),
+        (
+            lambda f: pack_argument(f, f.args[1], Packing(((), (), ()), (1, 2, 0))),
+            "prefetch b[0, 96*i + 16*k, jo + 1]",
+        ),
+    ],
+)
+def test_a_request_follows_the_layout_of_its_buffer(step: Callable[[Func], object], expected: str) -> None:
+    func = read("2")
+    prefetch(func, load_of(func, "b"), find_loop(func, "jo"))
+    step(func)
+    assert asked(func) == [expected]
+    verify_func(func, LOOPS_SPEC)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from tilewright.ir.core import Func, Value
-from tilewright.ir.sym import ZERO
+from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.sym import simplify as simplify_sym
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.bounds import relevant
-from tilewright.loops.deps import accesses
-from tilewright.loops.nest import buffer_type, ranges_at, refuse
+from tilewright.loops.nest import buffer_type, places_of, ranges_at, refuse
 
 
 def merge_axes(func: Func, buffer: Value, axis: int) -> Value:
@@ -28,11 +27,11 @@ def merge_axes(func: Func, buffer: Value, axis: int) -> Value:
     if any(func.args[k] is buffer for k in packed):
         refuse("merge_axes", buffer, "it is packed")
     n = type.shape[axis + 1]
-    for a in accesses(func.body):
-        if a.buffer is buffer:
-            merged = a.idx[axis] * n + a.idx[axis + 1]
-            merged = simplify_sym(merged, relevant(ranges_at(a.op), merged))
-            a.op.attrs["idx"] = (*a.idx[:axis], merged, *a.idx[axis + 2 :])
+    for op in places_of(buffer):
+        idx: tuple[Sym, ...] = op.attrs["idx"]
+        merged = idx[axis] * n + idx[axis + 1]
+        merged = simplify_sym(merged, relevant(ranges_at(op), merged))
+        op.attrs["idx"] = (*idx[:axis], merged, *idx[axis + 2 :])
     shape = (*type.shape[:axis], type.shape[axis] * n, *type.shape[axis + 2 :])
     buffer.type = dense(type.dtype, shape, type.space)
     return buffer

@@ -81,6 +81,11 @@ def address_of(access: Op) -> Sym:
     return total
 
 
+def places_of(buffer: Value) -> list[Op]:
+    """The ops that name an element of a buffer by its index: loads, stores, and requests to have it in a cache."""
+    return [op for op in dict.fromkeys(buffer.users) if op.name in ("load", "store", "prefetch")]
+
+
 def enclosing(op: Op) -> list[Op]:
     """The `for` and `if` ops around `op`, outermost first."""
     found: list[Op] = []

@@ -19,6 +19,7 @@ from tilewright.loops.nest import (
     insert_at,
     names_in,
     nest_of,
+    places_of,
     ranges_at,
     ranges_of,
     refuse,
@@ -119,10 +120,9 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
     if not type.is_dense or type.offset is not ZERO:
         refuse("pack_argument", buffer, "it is not dense")
     padded = packing.padded(type.shape)
-    for a in accesses(func.body):
-        if a.buffer is buffer:
-            _drop_bounds(a.op, type.shape, padded, ranges_at(a.op))
-            a.op.attrs["idx"] = packing.index(a.idx)
+    for op in places_of(buffer):
+        _drop_bounds(op, type.shape, padded, ranges_at(op))
+        op.attrs["idx"] = packing.index(op.attrs["idx"])
     buffer.type = dense(type.dtype, packing.shape(type.shape))
     func.attrs["packed"] = packed | {index: packing}
     return buffer

@@ -10,6 +10,7 @@ from tilewright.ir.sym import ZERO, Sym, ge0
 from tilewright.loops.nest import (
     address_of,
     body_of,
+    bound_in,
     buffer_type,
     describe,
     enclosing_loops,
@@ -41,14 +42,13 @@ def prefetch(func: Func, load: Op, loop: Op, ahead: int = 1, *, nearest: bool = 
     round without loops within it is the round. What is asked for goes to the second-level cache, as the first one is to
     keep what is in use, or to the `nearest`.
     Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
-    ScheduleError where the buffer is not dense, rounds do not read elements a constant distance apart, or the
-    number of steps is not known. That of the outermost loop within may be unknown: its first few rounds ask for all,
-    the others for nothing, as what they would ask for comes too early to stay.
+    ScheduleError where the buffer is not dense or belongs to one round, rounds do not read elements a constant
+    distance apart, or the number of steps is not known or 0. That of the outermost loop within may be unknown: its
+    first few rounds ask for all, the others for nothing, as what they would ask for comes too early to stay.
     """
     buffer = load.operands[0]
     type = buffer_type(buffer)
-    if not is_inside(load, loop):
-        refuse("prefetch", loop, f"the load of {describe(buffer)} is not in it")
+    _check_known_before("prefetch", load, loop)
     if not type.is_dense:
         refuse("prefetch", buffer, "it is not dense")
     around = enclosing_loops(load)
@@ -68,6 +68,8 @@ def prefetch(func: Func, load: Op, loop: Op, ahead: int = 1, *, nearest: bool = 
     while len(steps) > 1 and moved[0].value < line * prod(counts):
         # requests for parts of a line cost as much as those for lines
         steps, counts = steps[:-1], counts[:-1]
+    if 0 in counts:
+        refuse("prefetch", loop, "nothing runs in its rounds")
     position = ZERO
     for o in steps:
         position = position * extent_of(o) + loop_var(o)
@@ -94,11 +96,10 @@ def prefetch_run(func: Func, access: Op, loop: Op) -> list[Op]:
 
     with one request to the second-level cache for each line. Results stay the same: the op is a hint, whose address may
     lie behind the end of the buffer. Returns the ops. ScheduleError where the innermost loop is no run of a known
-    number of elements, or is `loop` itself.
+    number of elements, or is `loop` itself, or where each round has a buffer of its own.
     """
     buffer = access.operands[-1]
-    if not is_inside(access, loop):
-        refuse("prefetch_run", loop, f"the access of {describe(buffer)} is not in it")
+    _check_known_before("prefetch_run", access, loop)
     run = enclosing_loops(access)[-1]
     step = affine_in(address_of(access), loop_var(run))
     if run is loop or step is None or step[0] != 1 or not extent_of(run).is_const:
@@ -109,6 +110,18 @@ def prefetch_run(func: Func, access: Op, loop: Op) -> list[Op]:
     ops = [_ask(access, (*outer, last + n)) for n in range(0, extent_of(run).value, line)]
     insert_before(run, ops)
     return ops
+
+
+def _check_known_before(step: str, access: Op, loop: Op) -> None:
+    """What a round accesses must be known before it: a position that its data decides, or a buffer of its own, is
+    not."""
+    buffer = access.operands[-1]
+    if not is_inside(access, loop):
+        refuse(step, loop, f"the {access.name} of {describe(buffer)} is not in it")
+    if buffer.op is not None and is_inside(buffer.op, loop):
+        refuse(step, loop, f"each round has a {describe(buffer)} of its own")
+    if frozenset[Sym]().union(*(i.vars for i in access.attrs["idx"])) & bound_in([loop]):
+        refuse(step, loop, f"its data decides the position in {describe(buffer)}")
 
 
 def _ask(access: Op, idx: tuple[Sym, ...], nearest: bool = False) -> Op:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.core import Func, Value
 from tilewright.ir.types import buffer as dense
-from tilewright.loops.deps import accesses
-from tilewright.loops.nest import block_of, buffer_type, refuse
+from tilewright.loops.nest import buffer_type, places_of, refuse
 
 
 def swap_axes(func: Func, buffer: Value, first: int, second: int) -> Value:
@@ -22,8 +21,7 @@ def swap_axes(func: Func, buffer: Value, first: int, second: int) -> Value:
         refuse("swap_axes", buffer, f"it has no axes {first} and {second}")
     order = list(range(type.rank))
     order[first], order[second] = second, first
-    for a in accesses(block_of(buffer.op)):
-        if a.buffer is buffer:
-            a.op.attrs["idx"] = tuple(a.idx[k] for k in order)
+    for op in places_of(buffer):
+        op.attrs["idx"] = tuple(op.attrs["idx"][k] for k in order)
     buffer.type = dense(type.dtype, tuple(type.shape[k] for k in order), type.space)
     return buffer
