@@ -11,6 +11,7 @@ import pytest
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.verify import verify_func
 from tilewright.loops.compute_in import compute_in
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
 from tilewright.loops.interp import run_kernel
@@ -20,6 +21,7 @@ from tilewright.loops.peel import peel
 from tilewright.loops.preload import preload
 from tilewright.loops.simplify import simplify
 from tilewright.loops.skip import skip_neutral
+from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.split import split
 from tilewright.loops.swap_axes import swap_axes
 
@@ -163,6 +165,61 @@ def test_rounds_that_run_twice_do_not_share_intermediates() -> None:
     assert "twice" in refused(lambda: compute_in(func, local(func, "t"), func.args[1]))
 
 
+def test_an_intermediate_whose_result_is_computed_twice_stays() -> None:
+    func = read(NORMALISED.replace("LAST", "l"))
+    split(func, find_loop(func, "l"), 4, "overlap")
+    assert "not every element of it gets a last value" in refused(
+        lambda: compute_in(func, local(func, "t"), func.args[1])
+    )
+    text = NORMALISED.replace("LAST", "l").replace("for l in 0..6 {", "for again in 0..2 { for l in 0..6 {")
+    func = read(text.replace("/ s[0]\n    }", "/ s[0]\n    } }"))
+    assert "loop 'again' (0..2, serial) computes each result several times" in refused(
+        lambda: compute_in(func, local(func, "t"), func.args[1])
+    )
+
+
+DOWNWARDS = """
+kernel @k(x: &f64[4], y: &f64[5]) dims() with {outputs=1} {
+  for i in 0..4 {
+    alloc t: scratch f64[2]
+    t[0] = x[i]
+    t[1] = x[i] * 2
+    y[3 - i] = t[0] + t[1]
+  }
+  return
+}
+"""
+
+PLACED_BY_DATA = """
+kernel @k(z: &i64[4], y: &f64[8]) dims() with {outputs=1} {
+  alloc t: scratch f64[4]
+  for i in 0..4 {
+    t[i] = f64(z[i])
+  }
+  bind at <= 4 = z[0]
+  for j in 0..4 {
+    y[at + j] = t[j]
+  }
+  return
+}
+"""
+
+
+def test_an_intermediate_that_the_last_stage_does_not_replace_stays() -> None:
+    # the second element would stand where the round before has put a result
+    func = read(DOWNWARDS)
+    assert "not every element of it gets a last value" in refused(
+        lambda: compute_in(func, local(func, "t"), func.args[1])
+    )
+
+
+def test_an_intermediate_whose_place_is_not_known_yet_stays() -> None:
+    func = read(PLACED_BY_DATA)
+    assert "its place in the output depends on data" in refused(
+        lambda: compute_in(func, local(func, "t"), func.args[1])
+    )
+
+
 def test_what_stands_between_two_loops_moves_before_them() -> None:
     func = read(NORMALISED.replace("LAST", "l"))
     fuse_siblings(func, find_loop(func, "j"), find_loop(func, "k"))
@@ -263,3 +320,31 @@ def test_a_local_buffer_is_laid_out_in_another_order() -> None:
     np.testing.assert_allclose(run(func, x).reshape(6, 10), 2 * x + 2 * x[:, :1])
     assert "no axes 0 and 2" in refused(lambda: swap_axes(func, local, 0, 2))
     assert "its caller knows its order" in refused(lambda: swap_axes(func, func.args[0], 0, 1))
+
+
+def test_lanes_that_are_summed_have_no_other_order() -> None:
+    func = read(
+        """
+        kernel @k(x: &f64[1], y: &f64[1]) dims() with {outputs=1} {
+          alloc t: reg f64[4]
+          for l in 0..4 vector {
+            t[l] = x[0]
+          }
+          y[0] = lanes_reduce.add(t)
+          return
+        }
+        """
+    )
+    before = print_func(func)
+    swap_axes(func, local(func, "t"), 0, 0)
+    assert print_func(func) == before
+    verify_func(func, LOOPS_SPEC)
+
+
+def test_what_is_asked_for_of_an_intermediate_is_asked_for_of_the_output() -> None:
+    func = read(
+        NORMALISED.replace("LAST", "l").replace("for k in 0..6 {", "prefetch t[0, 4]\n    for k in 0..6 {")
+    )
+    compute_in(func, local(func, "t"), func.args[1])
+    assert "prefetch y[i, 4]" in print_func(func)
+    verify_func(func, LOOPS_SPEC)

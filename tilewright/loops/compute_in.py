@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, ge0
-from tilewright.loops.bounds import holds
+from tilewright.loops.bounds import Region, holds
 from tilewright.loops.deps import Access, accesses
 from tilewright.loops.nest import (
     ancestor_in,
     block_of,
+    bound_in,
     buffer_type,
     describe,
     enclosing_loops,
+    extent_of,
     loop_var,
+    places_of,
     ranges_at,
     refuse,
 )
+from tilewright.loops.region import covers
 
 STEP = "compute_in"
 
@@ -34,7 +38,8 @@ def compute_in(func: Func, buffer: Value, output: Value) -> Value:
 
     ScheduleError when dtypes or ranks differ, when the output is used otherwise, when an element of the buffer is
     needed after its place in the output has got its last value, when the buffer is not certainly inside of the
-    output, or inside of a loop that computes elements twice.
+    output, when the last stage does not give each of its elements a last value exactly once, or inside of a loop that
+    computes elements twice.
     """
     alloc = buffer.op
     if alloc is None or alloc.name != "alloc":
@@ -61,9 +66,10 @@ def compute_in(func: Func, buffer: Value, output: Value) -> Value:
         if block.ops.index(after) > block.ops.index(final):
             refuse(STEP, buffer, f"{a.place} comes after {describe(output)} has its last value")
     _check_inside(buffer, output, start, last)
-    for a in own:
-        a.op.set_operands([*a.op.operands[:-1], output])
-        a.op.attrs["idx"] = tuple(i + s for i, s in zip(a.idx, start, strict=True))
+    _check_replaced(buffer, output, start, last)
+    for op in places_of(buffer):
+        op.set_operands([*op.operands[:-1], output])
+        op.attrs["idx"] = tuple(i + s for i, s in zip(op.attrs["idx"], start, strict=True))
     alloc.erase()
     return output
 
@@ -82,10 +88,13 @@ def _place(buffer: Value, last: Access, own: list[Access]) -> tuple[Sym, ...]:
     if any(a.op.name == "lanes_reduce" for a in own):
         refuse(STEP, buffer, "it is a register of lanes")
     moving = {loop_var(o) for o in last.loops}
+    assert buffer.op is not None
     for a in own:
         if a.write or a.op.parent is not last.op.parent or len(a.idx) != len(last.idx):
             continue
         start = tuple(y - i for y, i in zip(last.idx, a.idx, strict=True))
+        if any(s.vars & bound_in(block_of(buffer.op).ops) for s in start):
+            refuse(STEP, buffer, "its place in the output depends on data")
         if not any(s.vars & moving for s in start):
             return start
     refuse(STEP, buffer, "the result is not computed from just the element at its own place")
@@ -99,6 +108,17 @@ def _just_before(a: Access, last: Access) -> bool:
     moving = {loop_var(o) for o in last.loops}
     offsets = [y - i for y, i in zip(last.idx, a.idx, strict=True)]
     return ops.index(a.op) < ops.index(last.op) and not any(o.vars & moving for o in offsets)
+
+
+def _check_replaced(buffer: Value, output: Value, start: tuple[Sym, ...], last: Access) -> None:
+    """The last stage must leave no intermediate value in the output, where another round may have put a result, and
+    must not take a result for an intermediate value."""
+    if not covers(last, Region(start, buffer_type(buffer).shape)):
+        refuse(STEP, buffer, f"not every element of it gets a last value in {describe(output)}")
+    moving = frozenset[Sym]().union(*(i.vars for i in last.idx))
+    for loop in last.loops:
+        if loop_var(loop) not in moving and extent_of(loop) != 1:
+            refuse(STEP, buffer, f"{describe(loop)} computes each result several times")
 
 
 def _check_inside(buffer: Value, output: Value, start: tuple[Sym, ...], last: Access) -> None:
