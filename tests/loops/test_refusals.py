@@ -500,6 +500,19 @@ REFUSED = {
         lambda f: alternate(f, vectorize(f, find_loop(f, "j")).inner, find_loop(f, "i")),
         "alternate loop 'j' (0..8, vector): it is a vector loop",
     ),
+    "a loop that takes turns with one moves around it": (
+        TWO_AXES,
+        lambda f: (
+            alternate(f, find_loop(f, "j"), find_loop(f, "i")),
+            reorder(f, [find_loop(f, "j"), find_loop(f, "i")]),
+        ),
+        "reorder loop 'j' (0..8, serial): it alternates with 'i', whose loop would be inside of it",
+    ),
+    "registers of unknown number for an output": (
+        SYMBOLIC,
+        lambda f: cache_write(f, f.args[1], "reg"),
+        "cache_write buffer 'y' (global f64[n]): a register tile needs a constant size, not [n]",
+    ),
     "a loop that does not exist": (
         SUM,
         lambda f: find_loop(f, "z"),
@@ -517,6 +530,7 @@ TWO_STEPS = {
     "threads for overlapping rounds in a loop that overwrites",
     "threads for overlapping rounds beside another body",
     "turns of lanes",
+    "a loop that takes turns with one moves around it",
 }
 
 

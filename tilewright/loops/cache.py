@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import ScalarType
-from tilewright.ir.types import buffer as dense
 from tilewright.loops.bounds import Region
 from tilewright.loops.deps import accesses, private_buffers, written_buffers
 from tilewright.loops.nest import (
@@ -130,8 +129,7 @@ def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
         )
     if any(map(holds_parallel, producers)):
         refuse("cache_write", buffer, "the kernel is parallel already; cache_write before that")
-    tile = Op("alloc", [], [dense(type.dtype, type.shape, space)]).result
-    tile.name = buffer.name
+    tile = new_tile("cache_write", buffer, type.shape, space)
     inside = {o for op in producers for o in op.walk()}
     for op in [u for u in dict.fromkeys(buffer.users) if u in inside]:
         op.set_operands([*op.operands[:-1], tile])

@@ -40,6 +40,7 @@ def dot(func: Func, loop: Op) -> Op:
     if isinstance(found, str):
         refuse(STEP, loop, found)
     loop.attrs["kind"] = "dot"
+    loop.attrs.pop("alternate", None)
     return loop
 
 

@@ -43,6 +43,8 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
             refuse("fuse_loops", loop, f"it is a {kind_of(loop)} loop already")
     if kind_of(outer) == "parallel":
         check_independent("fuse_loops", inner)
+    if "alternate" in outer.attrs and not is_independent(inner):
+        del outer.attrs["alternate"]  # the rounds of the inner loop would run backwards as well
     overlap = _overlap(outer, inner)
     n = extent_of(inner)
     total = extent_of(outer) * n
@@ -106,6 +108,7 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
     second.parent = None
     put_ops(body_of(first), [*body_of(first).ops, *ops])
     _mark(first, overlap)
+    first.attrs.pop("alternate", None)  # in another order an iteration may meet one of the other loop's
     return first
 
 

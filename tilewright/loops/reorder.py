@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Func, Op
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import ZERO, Sym
 from tilewright.loops.deps import accesses, order_dependences
 from tilewright.loops.nest import (
     block_of,
@@ -30,8 +30,8 @@ def reorder(func: Func, order: Sequence[Op]) -> Sequence[Op]:
         for i { for j { if g { for k { S } } } }    ->    for i { for k { for j { if g { S } } } }
 
     The nest may hold nothing between its loops but index conditions, which move to the innermost.
-    ScheduleError when the loops are not one such nest, when an extent would be used outside of the loop
-    whose variable it reads, or when two accesses could change places (accumulations by one operation may).
+    ScheduleError when the loops are not one such nest, when an extent or an `alternate` would be used outside
+    of the loop whose variable it reads, or when two accesses could change places (accumulations by one operation may).
     """
     wanted = list(order)
     if len(set(wanted)) != len(wanted):
@@ -83,6 +83,13 @@ def _check(loops: Sequence[Op], new: Sequence[Op]) -> None:
         if inside:
             refuse(
                 "reorder", loop, f"its extent reads '{loop_var(inside[0])}', whose loop would be inside of it"
+            )
+        turns = [o for o in new[k + 1 :] if loop_var(o) in loop.attrs.get("alternate", ZERO).vars]
+        if turns:
+            refuse(
+                "reorder",
+                loop,
+                f"it alternates with '{loop_var(turns[0])}', whose loop would be inside of it",
             )
     for a, b, free in order_dependences(accesses(loops[0]), loops, ranges_at(loops[0])):
         if [o for o in loops if o in free] != [o for o in new if o in free]:

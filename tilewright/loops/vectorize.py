@@ -62,6 +62,7 @@ def vectorize(func: Func, loop: Op, lanes: int | None = None, tail: str = "guard
     n = extent_of(loop)
     parts = Split(loop, loop, None) if lanes is None or n is sym(lanes) else split(func, loop, lanes, tail)
     parts.inner.attrs["kind"] = "vector"
+    parts.inner.attrs.pop("alternate", None)
     return parts
 
 
