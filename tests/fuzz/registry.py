@@ -19,7 +19,8 @@ FUZZERS = {"loops": ("tests.loops.fuzz", "fuzz")}
 
 
 def fuzzer(name: str) -> Fuzzer:
-    module, function = FUZZERS[name]
+    """The fuzzer of this name, or at a place of its own, as `module:function`."""
+    module, function = FUZZERS[name] if name in FUZZERS else name.split(":")
     return getattr(import_module(module), function)
 
 

@@ -36,7 +36,7 @@ def work(name: str, pipe: Connection) -> None:
         try:
             result = Result(seed, run_seed(name, seed))
         except Exception:
-            result = Result(seed, failure=traceback.format_exc())
+            result = Result(seed, failure=traceback.format_exc(limit=-8))
         pipe.send(result)
 
 

@@ -1,182 +1,143 @@
 """Random programs under random schedules: whatever steps are accepted, the program computes the same.
 
-Integers in f64 make every comparison exact. A refused step must leave the program as it was.
+Small integers in f64 or i32 make every comparison exact. A refused step must leave the program as it was, and each
+program reads back from its text.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tests.loops import programs
 from tests.loops.random_programs import PROGRAMS
-from tilewright.ir.core import Func, Op, Value
+from tests.loops.steps import STEPS, WEIGHTS, Chance
+from tilewright.ir.core import Func
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.text import parse_func, print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.cache import cache, cache_write
-from tilewright.loops.clamp import clamp
 from tilewright.loops.cost import iterations
-from tilewright.loops.fission import fission
-from tilewright.loops.fuse_at import fuse_at
-from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
 from tilewright.loops.interp import run_kernel
-from tilewright.loops.jam import jam
-from tilewright.loops.nest import body_of, is_loop, loops_in
-from tilewright.loops.pack import pack, pack_argument
-from tilewright.loops.packing import Packing, apply_packing
-from tilewright.loops.parallel import parallel
-from tilewright.loops.partial_sums import partial_sums
-from tilewright.loops.reorder import reorder
-from tilewright.loops.simplify import simplify
+from tilewright.loops.overwrite import overwritable
+from tilewright.loops.packing import apply_packing
 from tilewright.loops.spec import LOOPS_SPEC
-from tilewright.loops.split import TAILS, split
-from tilewright.loops.unroll import unroll
-from tilewright.loops.vectorize import vectorize, vectorize_reduction
+from tilewright.schedule.trace import Schedule
 
-STEPS = 14
+MOST_STEPS = 16
 MOST_WORK = 20_000  # packing with large factors inside of loops multiplies the work
 
-
-# Steps
-
-
-def any_loop(func: Func, r: random.Random) -> Op:
-    loops = loops_in(func.body)
-    if not loops:
-        raise ScheduleError("no loops are left")
-    return r.choice(loops)
+Arrays = list[np.ndarray]
 
 
-def any_buffer(func: Func, r: random.Random, *, local: bool = False) -> Value:
-    buffers = [op.result for op in func.body.walk() if op.name == "alloc"]
-    return r.choice(buffers if local and buffers else [*buffers, *func.args])
+@dataclass
+class Case:
+    """A program that is scheduled, with arguments and what it computes of them.
+
+    `shapes` are those in which an argument was packed, as merged axes may have changed what its packing refers to."""
+
+    func: Func
+    env: dict[str, int]
+    arrays: Arrays
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    expected: Arrays = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.expected = self.results(False)
+
+    def given(self) -> Arrays:
+        """Arguments as the program expects them now."""
+        copies = [a.copy() for a in self.arrays]
+        for index, packing in self.func.attrs.get("packed", {}).items():
+            copies[index] = apply_packing(copies[index].reshape(self.shapes[index]), packing)
+        return copies
+
+    def results(self, backwards: bool) -> Arrays:
+        copies = self.given()
+        run_kernel(self.func, copies, self.env, backwards=backwards)
+        return self.outputs(copies)
+
+    def outputs(self, arrays: Arrays) -> Arrays:
+        return arrays[len(arrays) - self.func.attrs["outputs"] :]
+
+    def logical_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the arguments as the types say now."""
+        return [tuple(n.evaluate(self.env) for n in value.type.shape) for value in self.func.args]  # type: ignore[union-attr]
+
+    def check(self, backwards: bool) -> None:
+        for want, got in zip(self.expected, self.results(backwards), strict=True):
+            assert np.array_equal(want, got), "the result changed"
+
+    def check_text(self) -> None:
+        text = print_func(self.func)
+        assert print_func(parse_func(text)) == text, "the text reads back as another program"
+
+    def check_sharing(self) -> None:
+        """Results in the memory of the arguments that they are said to be able to overwrite, one at a time."""
+        for i, o in overwritable(self.func):
+            arrays = self.given()
+            arrays[i] = arrays[o] = arrays[i].copy()
+            run_kernel(self.func, arrays, self.env)
+            want = self.expected[o - len(arrays) + len(self.expected)]
+            assert np.array_equal(want, arrays[o].reshape(want.shape)), (
+                f"argument {o} in the place of {i} differs"
+            )
 
 
-def do_reorder(func: Func, r: random.Random) -> None:
-    nest = [any_loop(func, r)]
-    while is_loop(nest[-1]):
-        inside = [op for op in body_of(nest[-1]).walk() if is_loop(op)]
-        if not inside:
-            break
-        nest.append(inside[0])
-    picked = r.sample(nest, r.randint(1, len(nest)))
-    reorder(func, picked)
-
-
-def do_fuse_siblings(func: Func, r: random.Random) -> None:
-    first = any_loop(func, r)
-    following = [op for op in first.parent.ops if is_loop(op) and op is not first] if first.parent else []
-    if following:
-        fuse_siblings(func, first, r.choice(following))
-
-
-def do_fission(func: Func, r: random.Random) -> None:
-    ops = [op for loop in loops_in(func.body) for op in body_of(loop).ops]
-    if ops:
-        fission(func, r.choice(ops), r.randint(1, 3))
-
-
-def do_pack(func: Func, r: random.Random) -> None:
-    buffer = any_buffer(func, r)
-    rank = len(buffer.type.shape)  # type: ignore[union-attr]
-    pack(func, buffer, any_loop(func, r), random_packing(r, rank) if r.random() < 0.7 else None)
-
-
-def do_pack_argument(func: Func, r: random.Random) -> None:
-    buffer = r.choice(func.args)
-    pack_argument(func, buffer, random_packing(r, len(buffer.type.shape)))  # type: ignore[union-attr]
-
-
-def random_packing(r: random.Random, rank: int) -> Packing:
-    factors = tuple(tuple(r.randint(1, 4) for _ in range(r.choice([0, 0, 1, 2]))) for _ in range(rank))
-    pieces = list(range(sum(1 + len(f) for f in factors)))
-    r.shuffle(pieces)
-    return Packing(factors, tuple(pieces))
-
-
-def do_cache(func: Func, r: random.Random) -> None:
-    loop = any_loop(func, r)
-    after = loop.parent.ops[loop.parent.ops.index(loop) :] if loop.parent else [loop]
-    last = r.choice([op for op in after if op.name != "return"])
-    cache(func, any_buffer(func, r), loop, last, r.choice(["reg", "scratch"]))
-
-
-def do_reduction(func: Func, r: random.Random) -> None:
-    loop = any_loop(func, r)
-    within = any_loop(func, r) if r.random() < 0.4 else None
-    vectorize_reduction(func, loop, r.randint(1, 5), within, r.choice(TAILS))
-
-
-STEP_KINDS: dict[str, Callable[[Func, random.Random], object]] = {
-    "split": lambda f, r: split(f, any_loop(f, r), r.randint(1, 5), r.choice(TAILS)),
-    "reorder": do_reorder,
-    "fuse_loops": lambda f, r: [
-        fuse_loops(f, o, body_of(o).ops[0]) for o in [any_loop(f, r)] if body_of(o).ops
-    ],
-    "fuse_siblings": do_fuse_siblings,
-    "fission": do_fission,
-    "fuse_at": lambda f, r: fuse_at(
-        f,
-        any_buffer(f, r, local=True),
-        any_loop(f, r),
-        r.choice(["reg", "scratch"]),
-        r.choice(["if", "loads"]),
-    ),
-    "cache": do_cache,
-    "cache_write": lambda f, r: cache_write(f, any_buffer(f, r)),
-    "partial_sums": lambda f, r: partial_sums(
-        f, any_buffer(f, r), any_loop(f, r), r.choice(["reg", "scratch"])
-    ),
-    "pack": do_pack,
-    "pack_argument": do_pack_argument,
-    "vectorize": lambda f, r: vectorize(f, any_loop(f, r), r.choice([None, 2, 3, 4]), r.choice(TAILS)),
-    "vectorize_reduction": do_reduction,
-    "clamp": lambda f, r: clamp(f, any_loop(f, r)),
-    "unroll": lambda f, r: unroll(f, any_loop(f, r)),
-    "jam": lambda f, r: jam(f, split(f, any_loop(f, r), r.randint(2, 3), r.choice(TAILS)).inner),
-    "parallel": lambda f, r: parallel(f, any_loop(f, r)),
-    "simplify": lambda f, r: simplify(f),
-}
-RARE = ("unroll", "jam", "parallel", "vectorize", "vectorize_reduction")
-
-
-def outputs(func: Func, arrays: list[np.ndarray], env: dict[str, int], backwards: bool) -> list[np.ndarray]:
-    copies = [a.copy() for a in arrays]
-    for index, packing in func.attrs.get("packed", {}).items():
-        copies[index] = apply_packing(copies[index], packing)
-    run_kernel(func, copies, env, backwards=backwards)
-    return copies[len(copies) - func.attrs["outputs"] :]
-
-
-def fuzz(seed: int) -> Counter[tuple[str, str]]:
-    """Apply random steps to a random program; how often each step was accepted and refused."""
+def fuzz(seed: int, favoured: str | None = None) -> Counter[tuple[str, str]]:
+    """Apply random steps to a random program, half of them of the kind `favoured` if given; how often each was accepted
+    and refused."""
     r = random.Random(seed)
     func, env = PROGRAMS[seed % len(PROGRAMS)](r)
-    arrays = programs.arguments(func, env, seed)
-    expected = outputs(func, arrays, env, False)
+    case = Case(func, env, programs.arguments(func, env, seed))
+    schedule = Schedule(func)
     history: list[str] = []
     tried: Counter[tuple[str, str]] = Counter()
-    weights = [0.3 if name in RARE else 1.0 for name in STEP_KINDS]
     try:
-        for _ in range(STEPS):
-            (name,) = r.choices(list(STEP_KINDS), weights)
+        for _ in range(MOST_STEPS):
+            (name,) = r.choices(list(STEPS), WEIGHTS)
+            if favoured is not None and r.random() < 0.5:
+                name = favoured
             history.append(name)
-            if iterations(func).evaluate(env) > MOST_WORK:
-                break
-            try:
-                STEP_KINDS[name](func, r)
-                tried[name, "accepted"] += 1
-            except ScheduleError:
-                history[-1] = f"({name})"
-                tried[name, "refused"] += 1
+            history[-1], outcome = take(name, case, schedule, r)
+            tried[name, outcome] += 1
+            if r.random() < 0.1:
+                case.check_text()
+            if outcome == "refused":
+                continue
             verify_func(func, LOOPS_SPEC)
-            found = outputs(func, arrays, env, r.random() < 0.5)
-            for want, got in zip(expected, found, strict=True):
-                assert np.array_equal(want, got), "the result changed"
+            if iterations(func).evaluate(env) > MOST_WORK:
+                return tried
+            case.check(backwards=r.random() < 0.5)
+        case.check_text()
+        if depends_on_inputs_only(case):
+            case.check_sharing()
     except Exception as e:
-        e.add_note(f"seed {seed}, steps: {' '.join(history)}")
+        e.add_note(f"seed {seed}, {PROGRAMS[seed % len(PROGRAMS)].__name__}: {'; '.join(history)}")
         raise
     return tried
+
+
+def take(name: str, case: Case, schedule: Schedule, r: random.Random) -> tuple[str, str]:
+    """Try one step; how it is written, and what came of it."""
+    before, shapes, taken = print_func(case.func), case.logical_shapes(), len(schedule.steps)
+    try:
+        STEPS[name](Chance(schedule, r, case.env))
+    except ScheduleError as e:
+        assert print_func(case.func) == before, f"refused ({e}), but the program has changed"
+        return f"({name})", "refused"
+    for index in case.func.attrs.get("packed", {}):
+        case.shapes.setdefault(index, shapes[index])
+    written = [str(step) for step in schedule.steps[taken:]]
+    return " ".join(written) or name, "accepted"
+
+
+def depends_on_inputs_only(case: Case) -> bool:
+    """Whether the results depend on the inputs only, and not on what their memory holds before."""
+    arrays = case.given()
+    for array in case.outputs(arrays):
+        array += 1
+    run_kernel(case.func, arrays, case.env)
+    return all(np.array_equal(a, b) for a, b in zip(case.expected, case.outputs(arrays), strict=True))

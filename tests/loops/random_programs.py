@@ -11,8 +11,11 @@ from collections.abc import Callable
 
 from tests.loops import programs
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func
+from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import ge0, var
+from tilewright.ir.types import buffer
+from tilewright.loops.nest import loops_in
+from tilewright.loops.vectorize import vectorize
 from tilewright.ops.trace import Array, Trace
 
 
@@ -252,6 +255,76 @@ def perhaps_empty(r: random.Random) -> tuple[Func, dict[str, int]]:
     return func, {"m": r.randint(0, 6), "n": r.choice([0, 0, 1, 7])}
 
 
+def rows_in_turn(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Each row in a buffer of its own, which the result then takes the place of."""
+    m, n = r.randint(1, 5), r.choice([3, 8, 16])
+    turned = r.random() < 0.3
+
+    def body(t: Trace, x: Array, y: Array) -> None:
+        with t.loop(m, "a") as i:
+            row, total = t.alloc(x.dtype, (1, n)), t.alloc(x.dtype, (1,))
+            total.store((0,), 0)
+            with t.loop(n, "b") as j:
+                row.store((0, j), x[i, j] * 2)
+            with t.loop(n, "c") as j:
+                total.store((0,), total[0] + row[0, j])
+            with t.loop(n, "d") as j:
+                y.store((i, j), row[0, n - 1 - j if turned else j] - total[0])
+
+    return programs.kernel([(m, n)], [(m, n)], body), {}
+
+
+def groups_of_bytes(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """y[i, j] = sum of a[i, k, g] * b[k, j, g] over k and groups of four, in i32 of narrow integers."""
+    m, k, n = r.randint(1, 3), r.randint(1, 3), r.choice([1, 5, 16])
+    types = [buffer(dt.u8, (m, k, 4)), buffer(dt.i8, (k, n, 4)), buffer(dt.i32, (m, n))]
+    block = Block(types, ["a", "b", "y"])
+    builder = Builder(block)
+    trace = Trace(builder)
+    a, b, y = (trace.array(arg) for arg in block.args)
+    with trace.loop(m, "i") as i, trace.loop(n, "j") as j:
+        y.store((i, j), 0)
+        with trace.loop(k, "k") as p, trace.loop(4, "g") as g:
+            y.store((i, j), y[i, j] + a[i, p, g].cast(dt.i32) * b[p, j, g].cast(dt.i32))
+    builder.emit("return")
+    return Func("k", block, "loops", {"outputs": 1, "dims": ()}), {}
+
+
+def recurrent(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """A state that each step computes from the one before, in a buffer beside it."""
+    steps, n = r.randint(1, 5), r.choice([2, 5, 8])
+    size = var("t", 1)
+
+    def body(t: Trace, x: Array, w: Array, y: Array, h: Array) -> None:
+        following = t.alloc(x.dtype, (n,))
+        with t.loop(n, "a") as j:
+            h.store((j,), j_value(t, j))
+        with t.loop(size, "b") as s:
+            with t.loop(n, "c") as j:
+                following.store((j,), x[s, j])
+                with t.loop(n, "d") as k:
+                    following.store((j,), following[j] + w[k, j] * h[k])
+            with t.loop(n, "e") as j:
+                h.store((j,), t.apply("min", t.apply("max", following[j], -9), 9))
+                y.store((s, j), h[j])
+
+    return programs.kernel([(size, n), (n, n)], [(size, n), (n,)], body, [size]), {"t": steps}
+
+
+def doubled_lines(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Whole cache lines that are written and never read, as vectors or not yet."""
+    rows, n = var("m", 0), 8 * r.randint(1, 3)
+
+    def body(t: Trace, x: Array, y: Array) -> None:
+        with t.loop(rows, "a") as i, t.loop(n, "b") as j:
+            y.store((i, j), x[i, j] * 2)
+
+    func = programs.kernel([(rows, n)], [(rows, n)], body, [rows])
+    if r.random() < 0.6:
+        vectorize(func, loops_in(func.body)[1], 8)
+    return func, {"m": r.randint(0, 5)}
+
+
 Program = Callable[[random.Random], tuple[Func, dict[str, int]]]
 
 PROGRAMS: tuple[Program, ...] = (
@@ -268,4 +341,8 @@ PROGRAMS: tuple[Program, ...] = (
     guarded,
     scattered,
     perhaps_empty,
+    rows_in_turn,
+    groups_of_bytes,
+    recurrent,
+    doubled_lines,
 )

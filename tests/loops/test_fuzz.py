@@ -1,13 +1,18 @@
-"""The fuzzer of this folder, for the seeds that it has always run and for some that are new in every run."""
+"""The fuzzer of schedules: for seeds that it always runs, for some that are new in every run, and what it covers."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.fuzz.registry import run_seed
+from tests.loops.fuzz import fuzz
+from tests.loops.steps import STEPS
+from tilewright.schedule.trace import Schedule
 
-FIXED = 234
-FRESH = 60
+FIXED = 170
+FRESH = 68
+MOST_TRIES = 40
+"""Seeds after which a step must have been accepted if half of the steps tried are this one."""
 
 
 @pytest.mark.parametrize("seed", range(FIXED))
@@ -18,3 +23,13 @@ def test_any_accepted_schedule_keeps_the_meaning(seed: int) -> None:
 @pytest.mark.fresh_seeds(FRESH)
 def test_fresh_seeds(fresh_seed: int) -> None:
     run_seed("loops", fresh_seed)
+
+
+def test_every_step_of_a_schedule_is_tried() -> None:
+    methods = {name for name, item in vars(Schedule).items() if callable(item) and not name.startswith("_")}
+    assert methods - STEPS.keys() == set(), "add these to STEPS in tests/loops/steps.py"
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_each_step_is_accepted_now_and_then(name: str) -> None:
+    assert any(fuzz(seed, favoured=name)[name, "accepted"] for seed in range(MOST_TRIES))

@@ -1,0 +1,368 @@
+"""Every step of a schedule with random arguments: often ones that it accepts, sometimes any.
+
+Each takes a schedule and a source of random numbers. What it cannot try, as the kernel has nothing of the kind, and
+what the primitive refuses is a ScheduleError, which must leave the kernel as it was.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, ge0, sym
+from tilewright.ir.types import BufferType
+from tilewright.loops.deps import accesses, accumulation_of
+from tilewright.loops.dot import Products, products_of
+from tilewright.loops.nest import (
+    block_of,
+    body_of,
+    enclosing_loops,
+    extent_of,
+    is_loop,
+    kind_of,
+    loops_in,
+)
+from tilewright.loops.packing import Packing
+from tilewright.loops.split import TAILS
+from tilewright.loops.suppose import for_other_dims, suppose
+from tilewright.schedule.trace import Schedule
+
+T = TypeVar("T")
+SPACES = ("reg", "scratch")
+WIDE_JAM = 3
+"""More iterations than this are not written out: the kernel would grow too much."""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The schedule, its random numbers, and the values of its dims."""
+
+    s: Schedule
+    r: random.Random
+    env: dict[str, int]
+
+    @property
+    def func(self) -> Func:
+        return self.s.func
+
+    def one_of(self, items: Sequence[T], what: str) -> T:
+        """One of the items; ScheduleError when there are none."""
+        if not items:
+            raise ScheduleError(f"there is no {what}")
+        return self.r.choice(items)
+
+    def loop(self, *suitable: Op) -> Op:
+        """A loop: mostly one of those that suit, if any do."""
+        if suitable and self.r.random() < 0.8:
+            return self.r.choice(suitable)
+        return self.one_of(loops_in(self.func.body), "loop")
+
+    def ops(self, *names: str) -> list[Op]:
+        return [op for op in self.func.body.walk() if op.name in names]
+
+    def buffers(self) -> list[Value]:
+        return [op.result for op in self.ops("alloc")]
+
+    def buffer(self, *suitable: Value) -> Value:
+        if suitable and self.r.random() < 0.8:
+            return self.r.choice(suitable)
+        return self.r.choice([*self.buffers(), *self.func.args])
+
+    def outputs(self) -> list[Value]:
+        return list(self.func.args[len(self.func.args) - self.func.attrs["outputs"] :])
+
+    def lanes(self) -> int:
+        return self.r.choice([1, 2, 3, 4, 5, 8, 8])
+
+    def packing(self, rank: int) -> Packing:
+        r = self.r
+        factors = tuple(tuple(r.randint(1, 4) for _ in range(r.choice([0, 0, 1, 2]))) for _ in range(rank))
+        pieces = list(range(sum(1 + len(f) for f in factors)))
+        r.shuffle(pieces)
+        return Packing(factors, tuple(pieces))
+
+
+def rank_of(buffer: Value) -> int:
+    assert isinstance(buffer.type, BufferType)
+    return buffer.type.rank
+
+
+# Loops
+
+
+def split(c: Chance) -> None:
+    tail = c.r.choice(TAILS)
+    factor = c.r.randint(1, 5)
+    c.s.split(c.loop(), factor, tail, c.r.randint(1, factor) if c.r.random() < 0.2 else 0)
+
+
+def split_apart(c: Chance) -> None:
+    parts = c.r.randint(1, 4)
+    c.s.split_apart(c.loop(*(o for o in loops_in(c.func.body) if extent_of(o) % parts == 0)), parts)
+
+
+def reorder(c: Chance) -> None:
+    nest = [c.loop()]
+    while inside := [op for op in body_of(nest[-1]).walk() if is_loop(op)]:
+        nest.append(inside[0])
+    c.s.reorder(*c.r.sample(nest, c.r.randint(1, len(nest))))
+
+
+def fuse_loops(c: Chance) -> None:
+    outer = c.loop(*(o for o in loops_in(c.func.body) if [is_loop(i) for i in body_of(o).ops] == [True]))
+    c.s.fuse_loops(outer, c.one_of(body_of(outer).ops[:1], "op in the loop"))
+
+
+def fuse_siblings(c: Chance) -> None:
+    first = c.loop()
+    ops = block_of(first).ops
+    second = c.one_of([o for o in ops if is_loop(o) and o is not first], "loop beside it")
+    c.s.fuse_siblings(first, second)
+
+
+def fission(c: Chance) -> None:
+    ops = [op for loop in loops_in(c.func.body) for op in body_of(loop).ops]
+    suitable = [op for op in ops if not op.results and op is not block_of(op).ops[-1]]
+    last = c.one_of(suitable if suitable and c.r.random() < 0.8 else ops, "op in a loop")
+    c.s.fission(last, c.r.choice([1, 1, 2, 3]))
+
+
+def few_iterations(c: Chance) -> list[Op]:
+    return [
+        o for o in loops_in(c.func.body) if extent_of(o).is_const and extent_of(o).value <= WIDE_JAM
+    ]  # fmt: skip
+
+
+def jam(c: Chance) -> None:
+    c.s.jam(c.one_of(few_iterations(c), "short loop"))
+
+
+def peel(c: Chance) -> None:
+    c.s.peel(c.loop(), *c.r.choice([(0, 1), (1, 0), (1, 1), (0, 2), (2, 1)]))
+
+
+def cut(c: Chance) -> None:
+    loop = c.loop()
+    n = extent_of(loop)
+    anywhere = [sym(c.r.randint(0, 4)), n // 2, n - 1]
+    c.s.cut(loop, c.r.choice([*anywhere, *(n - extent_of(o) for o in enclosing_loops(loop))]))
+
+
+def alternate(c: Chance) -> None:
+    loop = c.loop(*(o for o in loops_in(c.func.body) if enclosing_loops(o)))
+    c.s.alternate(loop, c.loop(*enclosing_loops(loop)))
+
+
+def clamp(c: Chance) -> None:
+    guarded = [op for op in c.ops("load") if "guard" in op.attrs]
+    c.s.clamp(c.loop(*{o: None for op in guarded for o in enclosing_loops(op)}))
+
+
+# Buffers
+
+
+def fuse_at(c: Chance) -> None:
+    buffer = c.buffer(*c.buffers())
+    readers = [o for op in buffer.users if op.name == "load" for o in enclosing_loops(op)]
+    guard = c.r.choice(["if", "loads", "shift"])
+    c.s.fuse_at(buffer, c.loop(*readers), c.r.choice(SPACES), guard)
+
+
+def used_in(loop: Op) -> list[Value]:
+    return list({a.buffer: None for a in accesses(loop)})
+
+
+def cache(c: Chance) -> None:
+    first = c.loop()
+    ops = block_of(first).ops
+    last = c.r.choice([op for op in ops[ops.index(first) :] if op.name != "return"])
+    c.s.cache(c.buffer(*used_in(first)), first, last, c.r.choice(SPACES))
+
+
+def compute_in(c: Chance) -> None:
+    stored = [op for op in c.ops("store") if op.operands[-1] in c.outputs()]
+    read = [op.operands[0] for store in stored for op in block_of(store).ops if op.name == "load"]
+    local = [v for v in read if v.op is not None]
+    outputs = c.outputs()
+    buffer = c.buffer(*local)
+    c.s.compute_in(buffer, c.r.choice(outputs) if c.r.random() < 0.9 else c.buffer())
+
+
+def preload(c: Chance) -> None:
+    load = c.one_of(c.ops("load"), "load")
+    around = enclosing_loops(load)
+    loops = c.r.sample(around, c.r.randint(1, len(around))) if around else [c.loop()]
+    c.s.preload(load, *loops)
+
+
+def pack(c: Chance) -> None:
+    loop = c.loop()
+    buffer = c.buffer(*used_in(loop))
+    loads = [op for op in body_of(loop).walk() if op.name == "load" and op.operands[0] is buffer]
+    only = c.r.sample(loads, 1) if loads and c.r.random() < 0.2 else ()
+    c.s.pack(buffer, loop, c.packing(rank_of(buffer)), only)
+
+
+def pack_argument(c: Chance) -> None:
+    buffer = c.r.choice(c.func.args)
+    c.s.pack_argument(buffer, c.packing(rank_of(buffer)))
+
+
+def merge_axes(c: Chance) -> None:
+    buffer = c.buffer()
+    c.s.merge_axes(buffer, c.r.randint(0, max(0, rank_of(buffer) - 2)))
+
+
+def swap_axes(c: Chance) -> None:
+    buffer = c.buffer(*c.buffers())
+    c.s.swap_axes(buffer, c.r.randint(0, rank_of(buffer)), c.r.randint(0, max(0, rank_of(buffer) - 1)))
+
+
+# Sums
+
+
+def accumulating(c: Chance) -> list[Op]:
+    return [op for op in c.ops("store") if accumulation_of(op) is not None]
+
+
+def standing_still(c: Chance) -> list[tuple[Op, Op]]:
+    """Loops, with an accumulating store in each, whose element does not move with the loop."""
+    found = []
+    for store in accumulating(c):
+        moving = frozenset[Sym]().union(*(i.vars for i in store.attrs["idx"]))
+        found += [(o, store) for o in enclosing_loops(store) if o.attrs["var"] not in moving]
+    return found
+
+
+def partial_sums(c: Chance) -> None:
+    loop, store = c.one_of(standing_still(c), "sum over a loop")
+    c.s.partial_sums(c.buffer(store.operands[-1]), loop, c.r.choice(SPACES))
+
+
+def vectorize_reduction(c: Chance) -> None:
+    loop = c.loop(*(o for o, _ in standing_still(c) if not any(map(is_loop, body_of(o).walk()))))
+    within = c.loop(loop, *enclosing_loops(loop)[-1:])
+    c.s.vectorize_reduction(loop, c.lanes(), within, c.r.choice(TAILS))
+
+
+def dot(c: Chance) -> None:
+    c.s.dot(c.loop(*(o for o, _ in standing_still(c) if isinstance(products_of(o), Products))))
+
+
+def skip_neutral(c: Chance) -> None:
+    guarded = [
+        store
+        for store in accumulating(c)
+        if any("guard" in op.attrs and op.name == "load" for op in block_of(store).ops)
+    ]
+    c.s.skip_neutral(c.loop(*(o for store in guarded for o in enclosing_loops(store))))
+
+
+# The machine
+
+
+def vectorize(c: Chance) -> None:
+    loop = c.loop(*(o for o in loops_in(c.func.body) if not any(map(is_loop, body_of(o).walk()))))
+    c.s.vectorize(loop, c.r.choice([None, c.lanes()]), c.r.choice(TAILS))
+
+
+def prefetch(c: Chance) -> None:
+    load = c.one_of(c.ops("load"), "load")
+    loop = c.loop(*enclosing_loops(load))
+    c.s.prefetch(load, loop, c.r.randint(1, 3), nearest=c.r.random() < 0.5)
+
+
+def prefetch_run(c: Chance) -> None:
+    access = c.one_of(c.ops("load", "store"), "access")
+    c.s.prefetch_run(access, c.loop(*enclosing_loops(access)[:-1]))
+
+
+def stream(c: Chance) -> None:
+    stores = c.ops("store")
+    vectors = [op for op in stores if any(kind_of(o) == "vector" for o in enclosing_loops(op))]
+    dims: tuple[Sym, ...] = c.func.attrs["dims"]
+    least = sym(c.r.randint(0, 3))
+    condition = ge0(c.r.choice(dims) - least) if dims else sym(1)
+    c.s.stream(c.one_of(vectors if vectors and c.r.random() < 0.8 else stores, "store"), condition)
+
+
+# Dims
+
+
+def supposition(c: Chance, extra: int) -> tuple[Sym, int]:
+    """An extent that dims decide, and a value that it may be supposed to reach."""
+    extents = [extent_of(o) for o in loops_in(c.func.body)]
+    dims: tuple[Sym, ...] = c.func.attrs["dims"]
+    extent = c.one_of([*(e for e in extents if e.vars and e.vars <= set(dims)), *dims], "dim")
+    return extent, max(0, extent.evaluate(c.env) + c.r.randint(-3, extra))
+
+
+def at_least(c: Chance) -> None:
+    """Suppose of dims what is true of their values."""
+    extent, least = supposition(c, 0)
+    tried = c.func.clone()
+    suppose(tried, extent, least)
+    if any(c.env[name] < low for name, low in tried.attrs["supposed"].items()):
+        raise ScheduleError("the dims have other values")
+    c.s.supposing = True
+    c.s.at_least(extent, least, of_few=True)
+
+
+def two_kernels(c: Chance) -> None:
+    """One kernel that supposes something of the dims and another for what does not obey it, in one."""
+    if "supposed" in c.func.attrs:
+        raise ScheduleError("the dims are narrowed already")
+    other, dims = c.func.clone(), c.func.attrs["dims"]
+    suppose(c.func, *supposition(c, 3))
+    for_other_dims(c.func, other, dims)
+
+
+Step = Callable[[Chance], object]
+
+STEPS: dict[str, Step] = {
+    "split": split,
+    "split_apart": split_apart,
+    "reorder": reorder,
+    "fuse_loops": fuse_loops,
+    "fuse_siblings": fuse_siblings,
+    "fission": fission,
+    "jam": jam,
+    "peel": peel,
+    "cut": cut,
+    "alternate": alternate,
+    "clamp": clamp,
+    "unroll": lambda c: c.s.unroll(c.loop(*few_iterations(c))),
+    "fuse_at": fuse_at,
+    "cache": cache,
+    "cache_write": lambda c: c.s.cache_write(
+        c.buffer(*c.outputs(), *c.buffers()), c.r.choice(SPACES) if c.r.random() < 0.5 else "scratch"
+    ),
+    "compute_in": compute_in,
+    "preload": preload,
+    "pack": pack,
+    "pack_argument": pack_argument,
+    "merge_axes": merge_axes,
+    "swap_axes": swap_axes,
+    "partial_sums": partial_sums,
+    "vectorize_reduction": vectorize_reduction,
+    "dot": dot,
+    "skip_neutral": skip_neutral,
+    "vectorize": vectorize,
+    "prefetch": prefetch,
+    "prefetch_run": prefetch_run,
+    "stream": stream,
+    "parallel": lambda c: c.s.parallel(c.loop()),
+    "serial": lambda c: c.s.serial(c.loop(*(o for o in loops_in(c.func.body) if kind_of(o) == "parallel"))),
+    "simplify": lambda c: c.s.simplify(c.loop() if c.r.random() < 0.4 else None),
+    "at_least": at_least,
+    "two_kernels": two_kernels,
+}
+
+RARE = frozenset({"unroll", "jam", "peel", "cut", "parallel", "vectorize", "two_kernels", "serial"})
+"""After some of these most steps are refused, and others make the kernel larger."""
+
+WEIGHTS = [0.35 if name in RARE else 1.0 for name in STEPS]
