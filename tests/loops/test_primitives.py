@@ -7,7 +7,17 @@ from textwrap import dedent
 
 import pytest
 
-from tests.loops.kernel_texts import COPIED_ROWS, DOUBLE, GROUPS, SUM, SYMBOLIC, TWICE, TWO_STAGES, buffer, read
+from tests.loops.kernel_texts import (
+    COPIED_ROWS,
+    DOUBLE,
+    GROUPS,
+    SUM,
+    SYMBOLIC,
+    TWICE,
+    TWO_STAGES,
+    buffer,
+    read,
+)
 from tilewright.ir.core import Func
 from tilewright.ir.text import print_func
 from tilewright.loops.cache import cache, cache_write
