@@ -17,8 +17,15 @@ from tests.fuzz.workers import results
 PROGRESS_EVERY = 10.0  # seconds
 
 
+def known(_: click.Context, __: click.Parameter, name: str) -> str:
+    """The name of a fuzzer, or its place."""
+    if name not in FUZZERS and ":" not in name:
+        raise click.BadParameter(f"there are {', '.join(sorted(FUZZERS))}, or module:function")
+    return name
+
+
 @click.command()
-@click.argument("name", type=click.Choice(sorted(FUZZERS)))
+@click.argument("name", callback=known)
 @click.option("--count", type=click.IntRange(1), default=1000, show_default=True, help="How many seeds.")
 @click.option(
     "--seed", type=click.IntRange(0), help="The first seed; the others follow it. Random if left out."
@@ -31,7 +38,7 @@ PROGRESS_EVERY = 10.0  # seconds
     "--limit", type=float, default=300.0, show_default=True, help="Seconds until a seed has failed."
 )
 def main(name: str, count: int, seed: int | None, minutes: float | None, jobs: int, limit: float) -> None:
-    """Run the fuzzer NAME for many seeds; exits with 1 if any of them finds something."""
+    """Run the fuzzer NAME for many seeds, or one at module:function; exits with 1 if any seed finds something."""
     first = random.SystemRandom().randrange(10**6, 10**9) if seed is None else seed
     print(f"{name}: {count} seeds from {first} on (--seed {first} repeats them)", flush=True)
     start = shown = time.monotonic()
@@ -51,7 +58,7 @@ def main(name: str, count: int, seed: int | None, minutes: float | None, jobs: i
             print(f"{done} of {count} seeds, {len(failed)} failed, {shown - start:.0f} s", flush=True)
     print(table(tried))
     print(
-        f"{name}: {done} seeds from {first} on, {len(failed)} failed"
+        f"{name}: {done} seeds from {first} on, {len(failed)} failed{':' if failed else ''}"
         + "".join(f" {s}" for s in sorted(failed))
     )
     sys.exit(1 if failed else 0)

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from tests.fuzz.registry import Tried, repeat_command, run_seed
+from tests.fuzz.registry import Tried, fuzzer, repeat_command, run_seed
 
 SPAWN = get_context("spawn")  # a fork would copy the threads' state of whatever is loaded here
 
@@ -27,7 +27,10 @@ class Result:
 
 
 def work(name: str, pipe: Connection) -> None:
-    """Run the seeds that come through the pipe, until it is closed."""
+    """Run the seeds that come through the pipe, until it is closed. The first thing sent is that it can begin."""
+    with suppress(Exception):  # each seed reports it
+        fuzzer(name)
+    pipe.send(None)
     while True:
         try:
             seed = pipe.recv()
@@ -49,6 +52,8 @@ class Worker:
         self.process: BaseProcess = SPAWN.Process(target=work, args=(name, theirs), daemon=True)
         self.process.start()
         theirs.close()  # so that reading ends when the process does
+        with suppress(EOFError, ConnectionResetError):  # `take` reports it
+            self.pipe.recv()
         self.seed: int | None = None
         self.since = 0.0
         self.lost = False

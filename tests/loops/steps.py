@@ -118,10 +118,11 @@ def fuse_loops(c: Chance) -> None:
 
 
 def fuse_siblings(c: Chance) -> None:
-    first = c.loop()
-    ops = block_of(first).ops
-    second = c.one_of([o for o in ops if is_loop(o) and o is not first], "loop beside it")
-    c.s.fuse_siblings(first, second)
+    loops = loops_in(c.func.body)
+    pairs = [(a, b) for k, a in enumerate(loops) for b in loops[k + 1 :] if a.parent is b.parent]
+    alike = [(a, b) for a, b in pairs if extent_of(a) == extent_of(b)]
+    suitable = alike if alike and c.r.random() < 0.8 else pairs
+    c.s.fuse_siblings(*c.one_of(suitable, "loop beside another"))
 
 
 def fission(c: Chance) -> None:
