@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.text import parse_func
+from tilewright.ir.text import parse_func, print_func
 from tilewright.loops.fuse_loops import fuse_siblings
 from tilewright.loops.interp import run_kernel
 from tilewright.loops.nest import find_loop, loops_in
@@ -44,3 +44,26 @@ def test_other_ops_between_loops_keep_them_apart(first: str, second: str) -> Non
     func = parse_func(KERNEL)
     with pytest.raises(ScheduleError, match="does not follow it directly"):
         fuse_siblings(func, find_loop(func, first), find_loop(func, second))
+
+
+READ_AHEAD = """
+kernel @k(x: &f64[2], y: &f64[2]) dims() with {outputs=1} {
+  alloc t: scratch f64[2]
+  for i <= 1 in 0..2 {
+    t[i] = x[i]
+  }
+  for j in 0..2 {
+    y[j % 2] = t[1 - j]
+  }
+  return
+}
+"""
+
+
+def test_a_refusal_leaves_the_second_loop_as_it_is_written() -> None:
+    # the variable of the first loop is known to be below 2, with which j % 2 would be j
+    func = parse_func(READ_AHEAD)
+    before = print_func(func)
+    with pytest.raises(ScheduleError, match="may come before a later store"):
+        fuse_siblings(func, find_loop(func, "i"), find_loop(func, "j"))
+    assert print_func(func) == before

@@ -91,12 +91,14 @@ def fuse_siblings(func: Func, first: Op, second: Op) -> Op:
     between = _movable(first, second)
     overlap = _overlap(first, second)
     v = loop_var(first)
+    written = [(op, dict(op.attrs)) for op in body_of(second).walk()]
     substitute_in(body_of(second), {loop_var(second): v})
     a, b = accesses(body_of(first)), accesses(body_of(second))
     outer = ranges_at(first)
     for x, y in conflicts(a, b):
         if not ordered(x, y, first, outer):
-            substitute_in(body_of(second), {v: loop_var(second)})
+            for op, attrs in written:
+                op.attrs = attrs
             refuse(
                 "fuse_siblings", first,
                 f"the second's {y.place} of {describe(x.buffer)} may come before a later {x.place}",
