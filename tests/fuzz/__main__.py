@@ -45,23 +45,27 @@ def main(name: str, count: int, seed: int | None, minutes: float | None, jobs: i
     tried: Tried = Counter()
     failed: list[int] = []
     done = 0
+    interrupted = False
     seeds = range(first, first + count)
     until = None if minutes is None else start + 60 * minutes
-    for result in results(name, given_out_until(seeds, until), jobs, limit):
-        done += 1
-        tried.update(result.tried)
-        if result.failure is not None:
-            failed.append(result.seed)
-            print(f"\nseed {result.seed} failed:\n{result.failure}", flush=True)
-        if time.monotonic() - shown > PROGRESS_EVERY:
-            shown = time.monotonic()
-            print(f"{done} of {count} seeds, {len(failed)} failed, {shown - start:.0f} s", flush=True)
+    try:
+        for result in results(name, given_out_until(seeds, until), jobs, limit):
+            done += 1
+            tried.update(result.tried)
+            if result.failure is not None:
+                failed.append(result.seed)
+                print(f"\nseed {result.seed} failed:\n{result.failure}", flush=True)
+            if time.monotonic() - shown > PROGRESS_EVERY:
+                shown = time.monotonic()
+                print(f"{done} of {count} seeds, {len(failed)} failed, {shown - start:.0f} s", flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
     print(table(tried))
     print(
         f"{name}: {done} seeds from {first} on, {len(failed)} failed{':' if failed else ''}"
         + "".join(f" {s}" for s in sorted(failed))
     )
-    sys.exit(1 if failed else 0)
+    sys.exit(130 if interrupted else 1 if failed else 0)
 
 
 def given_out_until(seeds: range, until: float | None) -> Iterator[int]:

@@ -23,7 +23,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, affine_in, sym
+from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, ScalarType, product
 from tilewright.loops.dot import products_of
 from tilewright.loops.nest import enclosing_loops, holds_parallel, loop_var
@@ -359,7 +359,8 @@ class _Kernel:
         start = self.scratch_starts.get(op)
         if start is None:
             start = self.scratch_starts[op] = self.scratch
-            size = product(type.shape) * type.dtype.bytes
+            # the region that a loop reads in steps has a size below 0 where the loop runs no time at all
+            size = product(maximum(0, n) for n in type.shape) * type.dtype.bytes
             self.scratch = start + (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
         return self._at("%scratch", start)
 

@@ -229,7 +229,7 @@ class _Run:
         memory = self._memory(op.result, None)
         type = op.result.type
         assert isinstance(type, BufferType)
-        memory.flat = _garbage(int(np.prod(memory.shape, dtype=np.int64)), type.dtype)
+        memory.flat = _garbage(int(np.prod([max(0, n) for n in memory.shape], dtype=np.int64)), type.dtype)
         self.memory[op.result] = memory
 
     def _check(self, op: Op) -> None:
