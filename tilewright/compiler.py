@@ -59,6 +59,8 @@ def compile_module(
     ctx = PassContext(target, options)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
+    for subject, message in module.main.attrs.get("contradictions", ()):
+        ctx.remark("import", subject, message)
     lower_graph(module, ctx, options, progress)
     clock.lap("graph")
     with ObjectMaker(target, options.compile_threads or target.cores) as maker:

@@ -17,7 +17,7 @@ from tilewright.ops import contract, index, norm, reduce, source, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.binding import bound_dims, input_variables
 from tilewright.ops.define import constant
-from tilewright.ops.exact import Ratio
+from tilewright.ops.floats import Ratio
 from tilewright.ops.interp import evaluate_func
 from tilewright.ops.symbolic import symbolic_value
 

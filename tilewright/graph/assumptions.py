@@ -39,8 +39,12 @@ class Assumption:
 
 
 def assumptions(module: Module) -> tuple[Assumption, ...]:
-    """All that the ops of `module.main` assume and that is not known to hold, each once; () for static shapes."""
-    found: dict[Sym, Assumption] = {}
+    """All that the ops of `module.main` assume and that is not known to hold, each once; () for static shapes.
+
+    What the import of the model has assumed comes first.
+    """
+    imported = module.main.attrs.get("assumed", ())
+    found = {holds: Assumption(holds, message, Loc(node, op)) for holds, message, node, op in imported}
     alike: set[Any] = set()
     for op in module.main.body.ops:
         for made in _of_op(op, op.loc, module, alike):

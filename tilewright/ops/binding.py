@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir.core import Value
 from tilewright.ir.diag import InputError
-from tilewright.ir.sym import var
+from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import TensorType
 
 MAX_ELEMENTS = 256
@@ -36,6 +36,11 @@ def input_variables(value: Value) -> np.ndarray | None:
     symbols = np.empty(size, object)
     symbols[:] = [var(f"val_{name}_{i}", None) for i in range(size)]
     return symbols.reshape([d.value for d in type.shape])
+
+
+def is_input_value(variable: Sym) -> bool:
+    """Does the variable stand for an element of an input, and not for a dim?"""
+    return variable.name.startswith("val_")
 
 
 def bound_dims(args: Sequence[Value], arrays: Sequence[np.ndarray]) -> dict[str, int]:

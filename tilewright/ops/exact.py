@@ -1,46 +1,32 @@
-"""Exact arithmetic on the elements of symbolic tensors: integers as Syms, floats as quotients of Syms."""
+"""Arithmetic on the elements of symbolic tensors: integers as Syms, floats as exact quotients or as what rounds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.bodies import apply_scalar
-
-MAX_DENOMINATOR = 1 << 10
-"""A float factor of a dim counts as the fraction whose nearest float it is, with at most this denominator."""
-
-
-class UnknownValueError(ValueError):
-    """The element is not an expression of dims that can be written down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """An element of a float tensor: `over / under`, where `under` is positive."""
-
-    over: Sym
-    under: Sym
-
-    @property
-    def is_const(self) -> bool:
-        return self.over.is_const and self.under.is_const
-
-    @property
-    def value(self) -> float:
-        """The value of a constant ratio."""
-        return float(Fraction(self.over.value, self.under.value))
-
-
-Element = Sym | Ratio
+from tilewright.ops.floats import (
+    ROUNDED,
+    Computed,
+    Element,
+    Float,
+    Ratio,
+    UnknownValueError,
+    conditions_of,
+    is_binary,
+    is_plain,
+    mantissa,
+    simplest,
+)
 
 
 def element_of(x: Any, dtype: DType) -> Element:
@@ -53,48 +39,105 @@ def element_of(x: Any, dtype: DType) -> Element:
     return Ratio(sym(exact.numerator), sym(exact.denominator))
 
 
-def apply_exact(name: str, operands: Sequence[Element], operand_dtype: DType, dtype: DType) -> Element:
-    """Scalar operation `name` on elements whose tensors have `operand_dtype`, giving one of `dtype`.
+class Arithmetic:
+    """Scalar operations on elements. `conditions` collects what dims must fulfil for the results to be right: floats
+    are exact up to a limit only. Integers are taken not to overflow."""
 
-    UnknownValueError where the result is not an expression of dims. Sizes are taken not to overflow.
-    """
-    if all(x.is_const for x in operands):
-        numbers = [_number(x, name == "select" and k == 0, operand_dtype) for k, x in enumerate(operands)]
-        return element_of(apply_scalar(name, numbers, dtype), dtype)
-    if any(isinstance(x, Ratio) for x in operands):
-        return _on_ratios(name, [_rounded(x) if isinstance(x, Ratio) else x for x in operands])
-    rule = _ON_SYMS.get(name)
-    if rule is None or (name in _LOGICAL and operand_dtype.kind != "bool"):
-        raise UnknownValueError(f"{name} of dims is not an expression of dims")
-    return rule(*operands)
+    def __init__(self) -> None:
+        self.conditions: dict[Sym, None] = {}
 
+    def apply(self, name: str, operands: Sequence[Element], operand_dtype: DType, dtype: DType) -> Element:
+        """Operation `name` on elements whose tensors have `operand_dtype`, giving one of `dtype`.
 
-def cast_exact(x: Element, dtype: DType) -> Element:
-    """Conversion of an element: floats to integers truncate, anything to bool is `!= 0`."""
-    if dtype.is_float:
+        UnknownValueError where the result is not an expression of dims.
+        """
+        if all(x.is_const for x in operands):
+            numbers = [_number(x, name == "select" and k == 0, operand_dtype) for k, x in enumerate(operands)]
+            return element_of(apply_scalar(name, numbers, dtype), dtype)
+        if not any(isinstance(x, Ratio | Computed) for x in operands):
+            rule = _ON_SYMS.get(name)
+            if rule is None or (name in _LOGICAL and operand_dtype.kind != "bool"):
+                raise UnknownValueError(f"{name} of dims is not an expression of dims")
+            return rule(*operands)
+        if dtype.is_float and name not in _ROUNDING:
+            return self._float(name, tuple(operands), operand_dtype, dtype)
+        return self._settled(name, tuple(operands), operand_dtype, dtype)
+
+    def cast(self, x: Element, dtype: DType, operand_dtype: DType) -> Element:
+        """Conversion of an element: floats to integers truncate, anything to bool is `!= 0`."""
         if x.is_const:
-            return element_of(float(np.asarray(x.value).astype(dtype.storage)), dtype)
-        return x if isinstance(x, Ratio) else Ratio(x, sym(1))
-    if dtype.kind == "bool":
-        return s.ne(x.over if isinstance(x, Ratio) else x, 0)
+            assert not isinstance(x, Computed)
+            value = x.value if isinstance(x, Sym) else _number(x, False, operand_dtype)
+            return element_of(np.asarray(value).astype(dtype.storage)[()], dtype)
+        if dtype.is_float:
+            if isinstance(x, Computed):
+                return Computed("cast", (x,), operand_dtype, dtype)
+            return self._held(x if isinstance(x, Ratio) else Ratio(x, sym(1)), dtype)
+        if isinstance(x, Sym):
+            return s.ne(x, 0) if dtype.kind == "bool" else x
+        if dtype.kind == "bool":
+            return self._settled("ne", (x, Ratio(sym(0), sym(1))), operand_dtype, dt.bool_)
+        whole = self._settled("trunc", (x,), operand_dtype, operand_dtype)
+        assert isinstance(whole, Ratio)
+        return whole.over
+
+    def _float(self, name: str, operands: tuple[Element, ...], operand_dtype: DType, dtype: DType) -> Float:
+        """A float of floats: exact where the operands are and the result has few digits."""
+        if all(map(is_plain, operands)):
+            exact = _on_ratios(name, operands)
+            if isinstance(exact, Ratio) and is_binary(exact):
+                return self._held(exact, dtype)
+        if name not in ROUNDED:
+            raise UnknownValueError(f"{name} of a quotient is not one")
+        return Computed(name, operands, operand_dtype, dtype)
+
+    def _held(self, x: Ratio, dtype: DType) -> Ratio:
+        """`x`, on condition that a float of `dtype` holds it: its numerator needs no more digits than that has."""
+        largest = 1 << mantissa(dtype)
+        self._suppose(s.le(x.over, largest))
+        self._suppose(s.ge(x.over, -largest))
+        return x
+
+    def _settled(
+        self, name: str, operands: tuple[Element, ...], operand_dtype: DType, dtype: DType
+    ) -> Element:
+        """An integer or a truth value of floats."""
+        if not any(isinstance(x, Computed) for x in operands):
+            return _on_ratios(name, operands)
+        failure = UnknownValueError(f"{name} of a quotient is not an expression of dims")
+        for simple in (True, False):
+            try:
+                result = _on_ratios(name, [_quotient_of(x, simple) for x in operands])
+                guess = result.over if isinstance(result, Ratio) else result
+                assert isinstance(guess, Sym)
+                conditions = conditions_of(guess, name, operands, operand_dtype, dtype)
+            except UnknownValueError as e:
+                failure = e
+                continue
+            for condition in conditions:
+                self._suppose(condition)
+            return result
+        raise failure
+
+    def _suppose(self, condition: Sym) -> None:
+        if condition.is_const and not condition.value:
+            raise UnknownValueError("the number is too large to be exact")
+        if not condition.is_const:
+            self.conditions[condition] = None
+
+
+def _quotient_of(x: Element, simple: bool) -> Element:
+    """What `x` is in exact arithmetic; with `simple` its constants count as the fractions that they stand for."""
+    if isinstance(x, Sym):
+        return x
     if isinstance(x, Ratio):
-        x = _quotient(x.over, x.under)
-    return sym(int(np.asarray(x.value).astype(dtype.storage))) if x.is_const else x
+        return simplest(x) if simple else x
+    operands = [_quotient_of(o, simple) for o in x.operands]
+    return operands[0] if x.name == "cast" else _on_ratios(x.name, operands)
 
 
-def _number(x: Element, is_condition: bool, dtype: DType) -> Any:
+def _number(x: Any, is_condition: bool, dtype: DType) -> Any:
     return np.bool_(x.value) if is_condition else np.asarray(x.value).astype(dtype.storage)
-
-
-def _rounded(x: Ratio) -> Ratio:
-    """A constant as the simple fraction that it approximates, where there is one."""
-    if not x.is_const:
-        return x
-    exact = Fraction(x.over.value, x.under.value)
-    simple = exact.limit_denominator(MAX_DENOMINATOR)
-    if np.float32(float(simple)) != np.float32(float(exact)):
-        return x
-    return Ratio(sym(simple.numerator), sym(simple.denominator))
 
 
 def _quotient(a: Sym, b: Sym) -> Sym:

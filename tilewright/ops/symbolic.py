@@ -1,93 +1,231 @@
-"""Symbolic evaluation of small tensors: the arithmetic on dims that models do on tensors.
+"""Evaluation of tensors while a graph is being built: numbers where they are known, expressions of dims else.
 
-`Shape -> Gather -> Mul -> Concat -> Reshape` and its like become Syms: the same primitives are evaluated as
-in `interp`, on arrays whose elements are Syms (integers and bools) and Ratios (floats).
+`Shape -> Gather -> Mul -> Concat -> Reshape` and its like become Syms: where dims are involved, the same primitives are
+evaluated as in `interp`, on arrays whose elements are Syms (integers and bools) and floats of them; where none are,
+`interp` itself evaluates, whatever the operator is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.ir.core import Module, Op, Value
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Builder, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.binding import MAX_ELEMENTS, input_variables
 from tilewright.ops.bodies import scalar_dtype
-from tilewright.ops.define import OPERATORS, Compute
-from tilewright.ops.exact import Element, UnknownValueError, apply_exact, cast_exact, element_of
-from tilewright.ops.interp import gather
+from tilewright.ops.define import OPERATORS, Compute, Operator
+from tilewright.ops.exact import Arithmetic, element_of
+from tilewright.ops.floats import Computed, Element, UnknownValueError
+from tilewright.ops.interp import evaluate_op, gather
 
 MAX_POSITIONS = 1 << 14
-"""Reductions over more positions than this are not followed."""
+"""Reductions of dims over more positions than this are not followed."""
 
-MAX_DEPTH = 400
-"""Longer chains of operators are not followed."""
+MAX_NUMBERS = 1 << 22
+"""Tensors of more elements than this are left to run time: they are no shapes, axes, scales, masks or limits."""
 
-Known = dict[Value, np.ndarray | None]
+MAX_STEPS = 1 << 18
+"""The same for operators whose loops are run one element at a time."""
+
+_MOVES = frozenset({"scatter_nd", "scatter_elements"})
+"""Irregular operators that only move elements (when they do not reduce), at positions that operand 1 gives."""
 
 
-def symbolic_value(value: Value, module: Module, known: Known | None = None) -> np.ndarray | None:
-    """The elements of a small tensor as an object array of Syms, of Ratios for a float tensor.
+@dataclass(frozen=True, eq=False, slots=True)
+class Known:
+    """The elements of a tensor: numbers of its dtype, or in an object array Syms, Ratios and Computed floats.
 
-    None where they are not known. `known` keeps the results of earlier calls for the same module.
+    They are right where `conditions` over the dims hold.
     """
-    return _Follower(module, {} if known is None else known).follow(value, MAX_DEPTH)
+
+    elements: np.ndarray
+    conditions: frozenset[Sym] = frozenset()
+
+    @property
+    def is_number(self) -> bool:
+        return self.elements.dtype != np.object_
 
 
-class _Follower:
-    """Follows values to what defines them."""
+class Values:
+    """What is known about the values of a module, each evaluated once, when it is asked for.
 
-    def __init__(self, module: Module, known: Known) -> None:
-        self.module = module
-        self.known = known
+    `given` are the elements of values that nothing defines.
+    """
 
-    def follow(self, value: Value, depth: int) -> np.ndarray | None:
-        if value in self.known:
-            return self.known[value]
-        if not depth or not _is_small(value):
+    def __init__(self, module: Module, given: Mapping[Value, Known] | None = None) -> None:
+        self._module = module
+        self._known: dict[Value, Known | None] = dict(given or {})
+        self._may_be_known: dict[Value, bool] = dict.fromkeys(given or {}, True)
+
+    def of(self, value: Value) -> Known | None:
+        """The elements of a value; None where they depend on data, or are too many."""
+        if not self._is_derivable(value):
             return None
-        try:
-            self.known[value] = self._computed(value, depth)
-        except (UnknownValueError, TilewrightError):
-            self.known[value] = None
-        return self.known[value]
+        stack = [value]
+        while stack:
+            v = stack[-1]
+            waiting = [o for o in _operands(v) if o not in self._known]
+            if v in self._known or not waiting:
+                stack.pop()
+                if v not in self._known:
+                    self._evaluate(v)
+            else:
+                stack.extend(waiting)
+        return self._known[value]
 
-    def _computed(self, value: Value, depth: int) -> np.ndarray | None:
+    def _is_derivable(self, value: Value) -> bool:
+        """Does all that the value is computed from follow from constants, dims and inputs that may set sizes?
+
+        This keeps from evaluating much for nothing.
+        """
+        seen, stack = self._may_be_known, [value]
+        while stack:
+            v = stack[-1]
+            if v in seen or not _is_candidate(v):
+                seen.setdefault(v, False)
+                stack.pop()
+                continue
+            operands = _operands(v)
+            waiting = [o for o in operands if o not in seen]
+            if not waiting or any(seen.get(o) is False for o in operands):
+                seen[v] = all(seen.get(o) for o in operands)
+                stack.pop()
+            else:
+                stack.append(waiting[0])
+        return seen[value]
+
+    def _evaluate(self, value: Value) -> None:
         op = value.op
         if op is None:
-            return input_variables(value)
+            symbols = input_variables(value)
+            self._known[value] = None if symbols is None else Known(symbols)
+            return
+        results: Sequence[Known | None] = [None] * len(op.results)
+        operands = [self._known[v] for v in op.operands]
         if op.name == "constant":
-            return _elements(self.module.constants[op.attrs["name"]], value)
-        operator = OPERATORS.get(op.name)
-        if operator is None or operator.kind != "primitive":
-            return None
-        arrays = []
-        for v in op.operands:
-            array = self.follow(v, depth - 1)
-            if array is None:
-                return None
-            arrays.append(array)
-        types = [v.type for v in op.operands if isinstance(v.type, TensorType)]
-        return _SymbolicGrid(operator.compute(types, op.attrs), arrays).evaluate()
+            results = [Known(self._module.constants[op.attrs["name"]])]
+        elif all(k is not None for k in operands):
+            with suppress(UnknownValueError, TilewrightError):
+                results = _results(op, [k for k in operands if k is not None])
+        self._known.update(zip(op.results, results, strict=True))
 
 
-def _is_small(value: Value) -> bool:
-    type = value.type
+def symbolic_value(value: Value, module: Module) -> np.ndarray | None:
+    """The elements of a small tensor as an object array of Syms, of Ratios for a float tensor.
+
+    None where they are not known.
+    """
+    known = Values(module).of(value)
+    try:
+        return None if known is None or known.elements.size > MAX_ELEMENTS else symbols(known, value)
+    except UnknownValueError:
+        return None
+
+
+def symbols(known: Known, value: Value) -> np.ndarray:
+    """The elements of a value as an object array, also where all are numbers; UnknownValueError for infinities."""
+    if not known.is_number:
+        return known.elements
+    assert isinstance(value.type, TensorType)
+    result = np.empty(known.elements.shape, object)
+    for position in np.ndindex(known.elements.shape):
+        result[position] = element_of(known.elements[position], value.type.dtype)
+    return result
+
+
+def _operands(value: Value) -> Sequence[Value]:
+    return () if value.op is None else value.op.operands
+
+
+def _is_candidate(value: Value) -> bool:
+    """May the value be known, judged by itself?"""
+    op, type = value.op, value.type
     if not isinstance(type, TensorType) or not type.is_static or type.dtype.kind == "string":
         return False
-    return type.size.value <= MAX_ELEMENTS
+    if op is None:
+        return input_variables(value) is not None
+    if op.name == "constant":
+        return True
+    operator = OPERATORS.get(op.name)
+    limit = MAX_STEPS if operator is not None and operator.kind == "irregular" else MAX_NUMBERS
+    sizes = (
+        v.type.size.value
+        for v in (value, *op.operands)
+        if isinstance(v.type, TensorType) and v.type.is_static
+    )
+    return operator is not None and not op.blocks and max(sizes) <= limit
 
 
-def _elements(array: np.ndarray, value: Value) -> np.ndarray:
+def _results(op: Op, operands: Sequence[Known]) -> Sequence[Known]:
+    """What an op makes of known operands: numbers of numbers, else elements over dims."""
+    conditions = frozenset[Sym]().union(*(k.conditions for k in operands))
+    has_dims = any(isinstance(x, Sym) and not x.is_const for x in _symbols_in(op.attrs.values()))
+    if all(k.is_number for k in operands) and not has_dims:
+        return [Known(array, conditions) for array in evaluate_op(op, [k.elements for k in operands], {})]
+    operator = OPERATORS[op.name]
+    for v in (*op.operands, *op.results):
+        assert isinstance(v.type, TensorType)
+        if v.type.size.value > MAX_ELEMENTS:
+            raise UnknownValueError("the tensor is too large to be followed")
+    if operator.kind == "composite":
+        return _expanded(op, operator, operands)
+    arrays = [symbols(k, v) for k, v in zip(operands, op.operands, strict=True)]
+    if operator.kind == "irregular":
+        return [Known(_moved(op, arrays), conditions)]
+    types = [v.type for v in op.operands if isinstance(v.type, TensorType)]
+    grid = _SymbolicGrid(operator.compute(types, op.attrs), arrays)
+    elements = grid.evaluate()
+    return [_simplified(elements, op.result, conditions | frozenset(grid.arithmetic.conditions))]
+
+
+def _symbols_in(attributes: Any) -> Any:
+    for a in attributes:
+        if isinstance(a, tuple | list):
+            yield from _symbols_in(a)
+        else:
+            yield a
+
+
+def _simplified(elements: np.ndarray, value: Value, conditions: frozenset[Sym]) -> Known:
+    """Numbers, where no element depends on a dim."""
+    if not all(x.is_const for x in elements.flat):
+        return Known(elements, conditions)
     assert isinstance(value.type, TensorType)
-    result = np.empty(array.shape, object)
-    for position in np.ndindex(array.shape):
-        result[position] = element_of(array[position], value.type.dtype)
-    return result
+    numbers = np.array([x.value for x in elements.flat]).astype(value.type.dtype.storage)
+    return Known(numbers.reshape(elements.shape), conditions)
+
+
+def _expanded(op: Op, operator: Operator, operands: Sequence[Known]) -> Sequence[Known]:
+    """A composite by what it is composed of."""
+    block, inner = Block([v.type for v in op.operands]), Module()
+    with Builder(block, inner, op.loc):
+        results = operator.expand(block.args, op.attrs)
+    values = Values(inner, dict(zip(block.args, operands, strict=True)))
+    found = [values.of(v) for v in results]
+    if any(k is None or any(isinstance(x, Computed) for x in k.elements.flat) for k in found):
+        raise UnknownValueError("another decomposition might round otherwise")
+    return [k for k in found if k is not None]
+
+
+def _moved(op: Op, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The result of an operator that moves elements: it is evaluated on their numbers."""
+    if op.name not in _MOVES or op.attrs.get("reduction", "none") != "none":
+        raise UnknownValueError(f"{op.name} of dims is not followed")
+    x, positions, updates = arrays
+    block = Block([TensorType(dt.i64, v.type.shape) for v in op.operands if isinstance(v.type, TensorType)])
+    with Builder(block, Module()):
+        numbered = OPERATORS[op.name](*block.args, **op.attrs)
+    numbers = np.arange(x.size).reshape(x.shape), x.size + np.arange(updates.size).reshape(updates.shape)
+    (chosen,) = evaluate_op(numbered.op, [numbers[0], _integers(positions), numbers[1]], {})
+    return np.concatenate([x.reshape(-1), updates.reshape(-1)])[chosen]
 
 
 def _boxed(x: Any) -> np.ndarray:
@@ -117,6 +255,7 @@ class _SymbolicGrid:
                 [-1 if n == k else 1 for n in range(len(axes))]
             )
         self.values: dict[Value, np.ndarray] = {}
+        self.arithmetic = Arithmetic()
 
     def evaluate(self) -> np.ndarray:
         outer = self.lengths[: len(self.computation.axes)]
@@ -137,8 +276,10 @@ class _SymbolicGrid:
             raise UnknownValueError("nothing to combine")
         total = elements[0]
         for x in elements[1:]:
-            total = apply_exact(self.computation.combine, (total, x), acc, acc)
-        return cast_exact(total, self.computation.dtype)
+            total = self.arithmetic.apply(self.computation.combine, (total, x), acc, acc)
+        if isinstance(total, Computed):
+            raise UnknownValueError("another order of the sum might round otherwise")
+        return self.arithmetic.cast(total, self.computation.dtype, acc)
 
     def _run(self, op: Op) -> None:
         match op.name:
@@ -156,10 +297,11 @@ class _SymbolicGrid:
                     raise UnknownValueError(op.attrs["message"])
             case "cast":
                 dtype = scalar_dtype(op.result)
-                self._map(op, lambda x: cast_exact(x, dtype))
+                source = scalar_dtype(op.operands[0])
+                self._map(op, lambda x: self.arithmetic.cast(x, dtype, source))
             case _:
                 first, dtype = scalar_dtype(op.operands[-1]), scalar_dtype(op.result)
-                self._map(op, lambda *xs: apply_exact(op.name, xs, first, dtype))
+                self._map(op, lambda *xs: self.arithmetic.apply(op.name, xs, first, dtype))
 
     def _map(self, op: Op, fn: Any) -> None:
         operands = [self.values[v] for v in op.operands]
@@ -179,7 +321,7 @@ class _SymbolicGrid:
         dtype = scalar_dtype(op.result)
 
         def at(*position: int) -> Element:
-            return cast_exact(expr.subs(dict(zip(known, position, strict=True))), dtype)
+            return self.arithmetic.cast(expr.subs(dict(zip(known, position, strict=True))), dtype, dt.i64)
 
         if not known:
             return _boxed(at())

@@ -13,7 +13,9 @@ from onnx import AttributeProto, GraphProto, NodeProto
 
 from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
+from tilewright.frontends.onnx.choices import Choices
 from tilewright.frontends.onnx.errors import shown
+from tilewright.frontends.onnx.hints import dims_hint
 from tilewright.frontends.onnx.knowledge import Knowledge
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.problems import Problems
@@ -29,11 +31,15 @@ from tilewright.ir.diag import (
     TypeRuleError,
     UnsupportedError,
 )
+from tilewright.ir.sym import Sym, logical_not
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
 
 MAX_DEPTH = 100
 MAX_NODES = 500_000
+
+Assumed = tuple[Sym, str, str, str]
+"""A condition over dims, what it says in words, and the name and operator of the node that relies on it."""
 
 
 @dataclass
@@ -73,13 +79,18 @@ class Importer:
         builder: Builder,
         functions: Mapping[FunctionKey, onnx.FunctionProto],
         folder: Path | None,
+        choices: Choices,
     ) -> None:
         self.module = module
         self.builder = builder
         self.problems = Problems()
+        self.contradictions: dict[str, str] = {}
+        self._choices = choices
+        self._assumed: dict[Sym, Assumed] = {}
+        self._attempts = 0
         self._functions = functions
         self._folder = folder
-        self._knowledge = Knowledge(module)
+        self._knowledge = Knowledge(module, self.suppose_exact)
         self._scope: Scope | None = None
         self._budget = MAX_NODES
 
@@ -91,8 +102,42 @@ class Importer:
     def symbols_of(self, value: Value) -> np.ndarray | None:
         return self._knowledge.symbols_of(value)
 
-    def inputs_behind(self, value: Value) -> tuple[str, ...]:
-        return self._knowledge.inputs_behind(value)
+    def origin(self, value: Value) -> tuple[tuple[str, ...], tuple[Sym, ...]]:
+        return self._knowledge.origin(value)
+
+    @property
+    def graph_inputs(self) -> Sequence[Value]:
+        return self.builder.block.args
+
+    @property
+    def assumed(self) -> tuple[Assumed, ...]:
+        """What holds for all dims that the translated model may be called with, to be checked by each call."""
+        return tuple(self._assumed.values())
+
+    def suppose_exact(self, condition: Sym) -> None:
+        self._suppose(condition, f"a size is computed from floats, which is exact only where {condition}")
+
+    def _suppose(self, condition: Sym, message: str) -> None:
+        loc = self.builder.loc
+        text = f"{message}; for other dims, {dims_hint([condition], self.graph_inputs)} when compiling"
+        self._assumed.setdefault(condition, (condition, text, loc.node, loc.op))
+
+    def choose(self, condition: Sym, what: str) -> bool:
+        """Whether `condition`, on which the shape of `what` depends, is taken to hold in all calls.
+
+        UnsupportedError in a branch that is computed whether it is taken or not: there nothing can be supposed.
+        """
+        if condition.is_const:
+            return bool(condition.value)
+        if self._attempts:
+            raise UnsupportedError(
+                f"the shape of {what} depends on whether {condition}",
+                hint=dims_hint([condition], self.graph_inputs),
+            )
+        holds = self._choices.decide(condition)
+        supposed = condition if holds else logical_not(condition)
+        self._suppose(supposed, f"the model is compiled for a shape of {what} that takes {supposed}")
+        return holds
 
     def array_of(self, proto: onnx.TensorProto | onnx.SparseTensorProto) -> np.ndarray:
         if isinstance(proto, onnx.SparseTensorProto):
@@ -116,8 +161,25 @@ class Importer:
             raise _BrokenInputError
         for declared, value in zip(graph.output, results, strict=True):
             assert value is not None
-            _check_declared(declared, _tensor_type(value))
+            self._compare(declared, _tensor_type(value), f"subgraph output '{shown(declared.name)}'")
         return tuple(r for r in results if r is not None)
+
+    def attempt(self, graph: GraphProto) -> tuple[Value, ...] | TilewrightError:
+        """`inline` of a graph without inputs that may not be needed: the reason where it cannot be translated."""
+        problems, assumed = self.problems, dict(self._assumed)
+        self.problems, self._attempts = Problems(), self._attempts + 1
+        try:
+            return self.inline(graph, ())
+        except _BrokenInputError:
+            self._assumed = assumed
+            if self.problems.first is None:
+                raise
+            return self.problems.first
+        except TilewrightError as e:
+            self._assumed = assumed
+            return e
+        finally:
+            self.problems, self._attempts = problems, self._attempts - 1
 
     # The walk
 
@@ -145,6 +207,43 @@ class Importer:
                 continue
             with self.builder.at(Loc(node=shown(name), op="initializer")):
                 scope.values[name] = constant(array, name)
+
+    def _compare(self, info: onnx.ValueInfoProto, type: TensorType, where: str) -> None:
+        """Hold what a value is declared as against what the nodes make of it. ModelError for another element type,
+        which would be misread; a rank that differs is noted, and the nodes' is taken."""
+        declared = info.type.tensor_type
+        if not info.type.HasField("tensor_type"):
+            return
+        if declared.elem_type and dtype_of(declared.elem_type, where) != type.dtype:
+            raise ModelError(
+                f"declared as {dtype_of(declared.elem_type, where)}, but the nodes give {type}",
+                where=where,
+                hint="the model contradicts itself; export it again",
+            )
+        if declared.HasField("shape") and len(declared.shape.dim) != type.rank:
+            self.contradictions[where] = (
+                f"the declared shape {declared_shape(declared)} is not taken: the nodes give {type}"
+            )
+
+    def check_output(self, info: onnx.ValueInfoProto, scope: Scope) -> Value:
+        """The value of a graph output; ModelError where it is none, or not what it is declared as."""
+        where = f"graph output '{shown(info.name)}'"
+        if not scope.defines(info.name):
+            raise ModelError(
+                "no node gives this output", where=where, hint="the model is incomplete; export it again"
+            )
+        value = scope.find(info.name)
+        assert value is not None
+        type = _tensor_type(value)
+        self._compare(info, type, where)
+        declared = info.type.tensor_type
+        if where not in self.contradictions and not _dims_fit(declared.shape, type):
+            raise ModelError(
+                f"declared with shape {declared_shape(declared)}, but the nodes give {type}",
+                where=where,
+                hint="the model contradicts itself; export it again",
+            )
+        return value
 
     def _translate_nodes(self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope) -> None:
         if scope.depth > MAX_DEPTH:
@@ -279,16 +378,19 @@ class _BrokenInputError(Exception):
     """A value that the node reads could not be translated; the problem is already recorded."""
 
 
-def _check_declared(info: onnx.ValueInfoProto, type: TensorType) -> None:
-    """ModelError when a subgraph's output is not of the element type that it is declared with."""
-    where = f"subgraph output '{shown(info.name)}'"
-    declared = info.type.tensor_type.elem_type
-    if declared and dtype_of(declared, where) != type.dtype:
-        raise ModelError(
-            f"declared as {dtype_of(declared, where)}, but the nodes give {type}",
-            where=where,
-            hint="the model contradicts itself; export it again",
-        )
+def declared_shape(type: onnx.TypeProto.Tensor) -> str:
+    """The shape that a file declares, for messages."""
+    dims = (
+        str(d.dim_value) if d.HasField("dim_value") else shown(d.dim_param) or "?" for d in type.shape.dim
+    )
+    return f"[{', '.join(dims)}]"
+
+
+def _dims_fit(declared: onnx.TensorShapeProto, type: TensorType) -> bool:
+    return all(
+        not d.HasField("dim_value") or not s.is_const or d.dim_value in (s.value, -1)
+        for d, s in zip(declared.dim, type.shape, strict=False)
+    )
 
 
 def _without(node: NodeProto, absent: set[str]) -> NodeProto:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
 
+from tilewright.frontends.onnx.choices import MAX_ATTEMPTS, Choices
 from tilewright.frontends.onnx.dims import Dims, input_type
 from tilewright.frontends.onnx.errors import shown
 from tilewright.frontends.onnx.file import Source, read_model
 from tilewright.frontends.onnx.importer import MAX_NODES, Importer, Scope
 from tilewright.frontends.onnx.schema import NEWEST_OPSET
-from tilewright.frontends.onnx.structure import check_expansion, functions_of
-from tilewright.frontends.onnx.tensors import dtype_of
-from tilewright.ir.core import Block, Builder, Func, Module, Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.frontends.onnx.structure import FunctionKey, check_expansion, functions_of
+from tilewright.ir.core import Block, Builder, Func, Module
+from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
@@ -29,15 +30,14 @@ def load_onnx(
     *,
     constants: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
-    untyped: Collection[str] = (),
 ) -> Module:
     """Translate the model at a path (or given as bytes or ModelProto) to a Module with one function `main`.
 
-    `constants` fixes graph inputs to values, and they are no inputs any more (those that `untyped` names take
-    the dtype of their input where it can hold them); `shapes` replaces the shapes of graph inputs (a string is
-    a symbolic dim). `main.attrs["inputs"]` and `["outputs"]` are the names of
-    the file, and `["nodes"]` is how many nodes its graph has. ModelError when the file is broken,
-    UnsupportedError listing all that is not supported.
+    `constants` fixes graph inputs to values, and they are no inputs any more; `shapes` replaces the shapes
+    of graph inputs (a string is a symbolic dim). `main.attrs["inputs"]` and `["outputs"]` are the names of
+    the file, and `["nodes"]` is how many nodes its graph has. Where they are, `["assumed"]` are the conditions
+    over dims that calls must fulfil, and `["contradictions"]` says which declared shapes are not those of the
+    nodes. ModelError when the file is broken, UnsupportedError listing all that is not supported.
     """
     model, folder = read_model(source)
     opsets = _opsets(model)
@@ -50,16 +50,59 @@ def load_onnx(
     _check_names(inputs, shapes, "shapes=")
     dims = Dims()
     types = {name: input_type(info, dims, shapes) for name, info in inputs.items()}
-    free = [name for name in inputs if name not in fixed]
+    fixed = {name: _checked_constant(name, array, types[name]) for name, array in fixed.items()}
+
+    def attempt(choices: Choices) -> Module:
+        return _translated(model, folder, Scope(opsets), functions, types, fixed, choices)
+
+    return _best(attempt)
+
+
+def _best(attempt: Callable[[Choices], Module]) -> Module:
+    """The first module that does not contradict what outputs are declared as, of those that choices lead to; else
+    the first that there is, else the error of the first attempt."""
+    plan: tuple[bool, ...] | None = ()
+    found: Module | None = None
+    error: TilewrightError | None = None
+    for _ in range(MAX_ATTEMPTS):
+        if plan is None:
+            break
+        choices = Choices(plan)
+        try:
+            module = attempt(choices)
+            if not choices.are_any or not module.main.attrs.get("contradictions"):
+                return module
+            found = found or module
+        except TilewrightError as e:
+            if not choices.are_any:
+                raise
+            error = error or e
+        plan = choices.other_plan()
+    if found is not None:
+        return found
+    assert error is not None
+    raise error
+
+
+def _translated(
+    model: onnx.ModelProto,
+    folder: Path | None,
+    scope: Scope,
+    functions: Mapping[FunctionKey, onnx.FunctionProto],
+    types: Mapping[str, TensorType],
+    fixed: Mapping[str, np.ndarray],
+    choices: Choices,
+) -> Module:
+    """The module that the graph becomes with these choices."""
+    free = [name for name in types if name not in fixed]
     block = Block([types[name] for name in free], free)
     module = Module()
     builder = Builder(block, module)
-    scope = Scope(opsets, dict(zip(free, block.args, strict=True)))
-    importer = Importer(module, builder, functions, folder)
+    scope.values.update(zip(free, block.args, strict=True))
+    importer = Importer(module, builder, functions, folder, choices)
     with builder:
         for name, array in fixed.items():
-            value = _converted(array, types[name].dtype) if name in untyped else array
-            scope.values[name] = constant(_checked_constant(name, value, types[name]), name)
+            scope.values[name] = constant(array, name)
         try:
             importer.translate(model.graph, scope)
         except RecursionError as e:
@@ -67,10 +110,14 @@ def load_onnx(
                 "the model is nested too deeply", hint="export it without so many subgraphs"
             ) from e
         importer.problems.raise_if_any()
-        results = [_checked_output(info, scope) for info in model.graph.output]
+        results = [importer.check_output(info, scope) for info in model.graph.output]
         builder.emit("return", results)
     names = tuple(o.name for o in model.graph.output)
     attrs = {"inputs": tuple(free), "outputs": names, "nodes": len(model.graph.node)}
+    if importer.assumed:
+        attrs["assumed"] = importer.assumed
+    if importer.contradictions:
+        attrs["contradictions"] = tuple(importer.contradictions.items())
     module.add(Func("main", block, "graph", attrs))
     return module
 
@@ -116,21 +163,18 @@ def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], opti
             )
 
 
-def _converted(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """Numbers without a dtype of their own in `dtype`; as they are where their kind or a value does not fit."""
-    kinds = "b" if dtype.kind == "bool" else "iu" if dtype.is_int else "iuf" if dtype.is_float else ""
-    if array.size and array.dtype.kind not in kinds:
-        return array
-    with np.errstate(all="ignore"):
+def _as_python_has(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Integers and single floats of the types that Python numbers become, as `dtype` where the values survive."""
+    is_integer = array.dtype == np.int64 and dtype.is_int
+    if is_integer or (array.dtype == np.float64 and array.size == 1 and dtype.is_float):
         converted = array.astype(dtype.storage)
-        if dtype.is_float:
-            kept = np.isfinite(converted.astype(np.float64)) == np.isfinite(array.astype(np.float64))
-        else:
-            kept = converted.astype(array.dtype) == array
-    return converted if bool(np.all(kept)) else array
+        if dtype.is_float or np.array_equal(converted, array):
+            return converted
+    return array
 
 
 def _checked_constant(name: str, array: np.ndarray, type: TensorType) -> np.ndarray:
+    array = _as_python_has(array, type.dtype)
     fits = array.ndim == type.rank and all(
         not d.is_const or d.value == n for d, n in zip(type.shape, array.shape, strict=True)
     )
@@ -141,39 +185,3 @@ def _checked_constant(name: str, array: np.ndarray, type: TensorType) -> np.ndar
             hint="give an array of the input's shape and dtype",
         )
     return array
-
-
-def _checked_output(info: onnx.ValueInfoProto, scope: Scope) -> Value:
-    where = f"graph output '{shown(info.name)}'"
-    if not scope.defines(info.name):
-        raise ModelError(
-            "no node gives this output", where=where, hint="the model is incomplete; export it again"
-        )
-    value = scope.find(info.name)
-    assert value is not None and isinstance(value.type, TensorType)
-    declared = info.type.tensor_type
-    if not info.type.HasField("tensor_type"):
-        return value
-    if declared.elem_type and dtype_of(declared.elem_type, where) != value.type.dtype:
-        raise ModelError(
-            f"declared as {dtype_of(declared.elem_type, where)}, but the nodes give {value.type}",
-            where=where,
-            hint="the model contradicts itself; export it again",
-        )
-    if declared.HasField("shape") and not _shape_fits(declared.shape, value.type):
-        listed = ", ".join(str(d.dim_value) if d.HasField("dim_value") else "?" for d in declared.shape.dim)
-        raise ModelError(
-            f"declared with shape [{listed}], but the nodes give {value.type}",
-            where=where,
-            hint="the model contradicts itself; export it again",
-        )
-    return value
-
-
-def _shape_fits(declared: onnx.TensorShapeProto, type: TensorType) -> bool:
-    if len(declared.dim) != type.rank:
-        return False
-    return all(
-        not d.HasField("dim_value") or not s.is_const or d.dim_value in (s.value, -1)
-        for d, s in zip(declared.dim, type.shape, strict=True)
-    )

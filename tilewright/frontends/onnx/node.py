@@ -9,12 +9,15 @@ import numpy as np
 from onnx import AttributeProto, GraphProto
 
 from tilewright.frontends.onnx.attributes import value_of
-from tilewright.frontends.onnx.errors import ConstantNeededError, shown
+from tilewright.frontends.onnx.errors import ConstantNeededError
+from tilewright.frontends.onnx.hints import constants_hint, dims_hint
 from tilewright.ir.core import Builder, Module, Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
+from tilewright.ops.exact import Arithmetic
+from tilewright.ops.floats import Element
 
 _MISSING = object()
 
@@ -31,14 +34,27 @@ class Context(Protocol):
     def symbols_of(self, value: Value) -> np.ndarray | None:
         """The elements of a small integer tensor as Syms, if they are known in terms of dims and inputs."""
 
-    def inputs_behind(self, value: Value) -> tuple[str, ...]:
-        """Names of the graph inputs that a value is computed from."""
+    def origin(self, value: Value) -> tuple[tuple[str, ...], tuple[Sym, ...]]:
+        """Names of the graph inputs that a value is computed from, and the dims."""
 
     def array_of(self, proto: Any) -> np.ndarray:
         """The elements of a TensorProto or SparseTensorProto."""
 
     def inline(self, graph: GraphProto, arguments: Sequence[Value]) -> tuple[Value, ...]:
         """Translate a subgraph in place, its inputs bound to `arguments`; gives its outputs."""
+
+    def attempt(self, graph: GraphProto) -> tuple[Value, ...] | TilewrightError:
+        """`inline` of a graph without inputs that may not be needed: the reason where it cannot be translated."""
+
+    def suppose_exact(self, condition: Sym) -> None:
+        """Take for granted what floats are exact for; calls with other dims are refused."""
+
+    def choose(self, condition: Sym, what: str) -> bool:
+        """Whether `condition`, on which the shape of `what` depends, is taken to hold in all calls."""
+
+    @property
+    def graph_inputs(self) -> Sequence[Value]:
+        """The inputs of the model that are not bound to constants."""
 
 
 class Node:
@@ -154,15 +170,40 @@ class Node:
             raise self.needs_constant(k)
         return tuple(found.reshape(-1))
 
-    def needs_constant(self, k: int) -> UnsupportedError:
-        behind = self.context.inputs_behind(self.input(k))
-        if not behind:
-            return UnsupportedError(
-                f"{self.op} needs the value of its input {k} at compile time, but it is computed at run time"
+    def elements(self, k: int) -> tuple[Element, ...]:
+        """Operand `k`, a float scalar or vector, as numbers and floats of dims, which are finite."""
+        found = self.context.symbols_of(self.input(k))
+        if found is not None:
+            return tuple(found.reshape(-1))
+        if (known := self.context.constant_of(self.input(k))) is not None:
+            raise ModelError(
+                f"input {k} of {self.op} holds {known.size} numbers, or some that are not finite"
             )
-        names = ", ".join(f"'{shown(n)}': array" for n in behind)
-        return ConstantNeededError(
-            f"{self.op} needs the value of its input {k} at compile time",
-            hint=f"it depends on graph inputs: pass constants={{{names}}}",
-            inputs=behind,
+        raise self.needs_constant(k)
+
+    def rely_on(self, arithmetic: Arithmetic) -> None:
+        """Take what the arithmetic found for granted, where its conditions hold."""
+        for condition in arithmetic.conditions:
+            self.context.suppose_exact(condition)
+
+    def fixing(self, *dims: Sym) -> str:
+        """A hint: how the dims in these expressions are fixed."""
+        return dims_hint(dims, self.context.graph_inputs)
+
+    def needs_constant(self, k: int) -> UnsupportedError:
+        """The error that says that the value of operand `k` must be known, and how to make it so."""
+        return self.must_be_known(
+            self.input(k), f"{self.op} needs the value of its input {k} at compile time"
         )
+
+    def must_be_known(self, value: Value, what: str) -> UnsupportedError:
+        """The error that begins with `what`, and says how `value` becomes known."""
+        names, dims = self.context.origin(value)
+        inputs = [v for v in self.context.graph_inputs if v.name in names]
+        if inputs:
+            return ConstantNeededError(
+                what, hint=f"it depends on graph inputs: {constants_hint(inputs)}", inputs=names
+            )
+        if dims:
+            return UnsupportedError(what, hint=f"it depends on dims: {self.fixing(*dims)}")
+        return UnsupportedError(f"{what}, but it is computed at run time")

@@ -37,6 +37,10 @@ class Problems:
         group.nodes.append(node)
         self._errors.append(error)
 
+    @property
+    def first(self) -> UnsupportedError | None:
+        return self._errors[0] if self._errors else None
+
     def raise_if_any(self) -> None:
         """UnsupportedError that lists all; ConstantNeededError when constants would solve each of them."""
         if not self._errors:

@@ -10,11 +10,13 @@ from onnx import GraphProto
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
+from tilewright.ops.binding import is_input_value
 from tilewright.ops.define import constant
 from tilewright.ops.view import concat, reshape, shape_of, slice_
 
@@ -31,23 +33,39 @@ def if_(node: Node) -> tuple[Value, ...]:
     known = node.constant_or_none(0)
     if known is not None:
         return node.context.inline(branches[0 if known.any() else 1], ())
-    taken, other = (node.context.inline(b, ()) for b in branches)
-    if len(taken) != len(other):
-        raise ModelError(f"the branches of If have {len(taken)} and {len(other)} outputs")
-    condition = reshape(node.input(0), shape=())
-    return tuple(_chosen(condition, a, b) for a, b in zip(taken, other, strict=True))
+    both = [node.context.attempt(b) for b in branches]
+    taken, other = both
+    if isinstance(taken, tuple) and isinstance(other, tuple):
+        if len(taken) != len(other):
+            raise ModelError(f"the branches of If have {len(taken)} and {len(other)} outputs")
+        different = [(a, b) for a, b in zip(taken, other, strict=True) if not _are_alike(a, b)]
+        if not different:
+            condition = reshape(node.input(0), shape=())
+            return tuple(ew.select(condition, a, b) for a, b in zip(taken, other, strict=True))
+        a, b = different[0]
+        reason = f"the branches of If give {a.type} and {b.type}: the shape would depend on data"
+    else:
+        which, failed = ("then", taken) if isinstance(taken, TilewrightError) else ("else", other)
+        assert isinstance(failed, TilewrightError)
+        reason = f"both branches of If would be computed, but not the {which}-branch: {failed.what}"
+    return node.context.inline(branches[0 if _decided(node, reason) else 1], ())
 
 
-def _chosen(condition: Value, a: Value, b: Value) -> Value:
+def _decided(node: Node, reason: str) -> bool:
+    """What the condition of If is taken to be in all calls, where it follows from dims; `reason` is why it must be."""
+    symbols = node.context.symbols_of(node.input(0))
+    if symbols is not None:
+        condition = s.truth(symbols.reshape(-1)[0])
+        if not any(is_input_value(v) for v in condition.vars):
+            return node.context.choose(condition, f"what {node.op} gives")
+    raise node.must_be_known(node.input(0), reason)
+
+
+def _are_alike(a: Value, b: Value) -> bool:
     assert isinstance(a.type, TensorType) and isinstance(b.type, TensorType)
     if a.type.dtype != b.type.dtype:
         raise ModelError(f"the branches of If give {a.type} and {b.type}")
-    if a.type.shape != b.type.shape:
-        raise UnsupportedError(
-            f"the branches of If give {a.type} and {b.type}: the shape would depend on data",
-            hint="make the condition known with constants=",
-        )
-    return ew.select(condition, a, b)
+    return a.type.shape == b.type.shape
 
 
 @adapter("Loop")
@@ -88,9 +106,9 @@ def _goes_on(node: Node, condition: Value) -> bool:
         raise ModelError(f"the condition of Loop must be bool, it is {condition.type}")
     known = node.context.constant_of(condition)
     if known is None:
-        raise UnsupportedError(
-            "a Loop that ends by a computed condition is not supported",
-            hint="loops whose number of trips is known are unrolled",
+        raise node.must_be_known(
+            condition,
+            "a Loop that ends by a computed condition is not supported, but if it is known when compiling",
         )
     return bool(known.any())
 
@@ -117,7 +135,7 @@ def scan(node: Node) -> tuple[Value, ...]:
     axes = _per(node, "scan_input_axes", count)
     axes = tuple(node.checked_axis(a, len(shape_of(x))) for a, x in zip(axes, scanned, strict=True))
     backward = _per(node, "scan_input_directions", count)
-    length = _length(shape_of(scanned[0])[axes[0]])
+    length = _length(node, shape_of(scanned[0])[axes[0]])
     state = [node.input(k) for k in range(states)]
     rows: list[list[Value]] = [[] for _ in range(outs)]
     for trip in range(length):
@@ -143,10 +161,10 @@ def _per(node: Node, name: str, count: int) -> tuple[int, ...]:
     return values
 
 
-def _length(size: Sym) -> int:
+def _length(node: Node, size: Sym) -> int:
     if not size.is_const:
         raise UnsupportedError(
-            f"a Scan over {size} elements: only a known number is unrolled", hint="fix the dim with shapes="
+            f"a Scan over {size} elements: only a known number is unrolled", hint=node.fixing(size)
         )
     if not 1 <= size.value <= MAX_TRIPS:
         raise UnsupportedError(f"a Scan over {size} elements is not unrolled (1 to {MAX_TRIPS} are)")

@@ -9,6 +9,7 @@ from tilewright.frontends.onnx.adapters.source import checked_shape
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -18,6 +19,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import image
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
+from tilewright.ops.exact import element_of
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import iota
 from tilewright.ops.view import pad, reshape, shape_of, slice_, transpose
@@ -25,20 +27,20 @@ from tilewright.ops.view import pad, reshape, shape_of, slice_, transpose
 
 @adapter("Upsample", since=7)
 def upsample_attribute(node: Node) -> Value:
-    scales = node.attr("scales")
+    scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")]
     return resized(node, Resizing("asymmetric", node.attr("mode", "nearest"), "floor"), None, scales)
 
 
 @adapter("Upsample", since=9)
 def upsample(node: Node) -> Value:
-    scales = tuple(float(f) for f in node.constant(1).reshape(-1))
-    return resized(node, Resizing("asymmetric", node.attr("mode", "nearest"), "floor"), None, scales)
+    how = Resizing("asymmetric", node.attr("mode", "nearest"), "floor")
+    return resized(node, how, None, node.elements(1), 1)
 
 
 @adapter("Resize", since=10)
 def resize_10(node: Node) -> Value:
-    scales = tuple(float(f) for f in node.constant(1).reshape(-1))
-    return resized(node, Resizing("asymmetric", node.attr("mode", "nearest"), "floor"), None, scales)
+    how = Resizing("asymmetric", node.attr("mode", "nearest"), "floor")
+    return resized(node, how, None, node.elements(1), 1)
 
 
 @adapter("Resize", since=11)
@@ -60,7 +62,7 @@ def resize(node: Node) -> Value:
         return resized(node, resizing, node.symbols(3), None)
     if node.optional(2) is None:
         raise ModelError("Resize needs scales or sizes")
-    return resized(node, resizing, None, tuple(float(f) for f in node.constant(2).reshape(-1)))
+    return resized(node, resizing, None, node.elements(2), 2)
 
 
 _GRID_MODES = {

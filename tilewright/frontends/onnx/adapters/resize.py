@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 
 from tilewright.frontends.onnx.adapters.source import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
-from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import image
 from tilewright.ops.define import constant
-from tilewright.ops.view import shape_of
+from tilewright.ops.exact import Arithmetic
+from tilewright.ops.floats import Element, Ratio, UnknownValueError, variables
+from tilewright.ops.view import reshape, shape_of, slice_
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
@@ -46,18 +46,24 @@ class Resizing:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis that changes: `scale` is known when the file gives it or both sizes are constants."""
+    """One axis that changes: `scale` is a number when the file gives it or both sizes are constants, a scalar tensor
+    when it is computed from dims, None when it is the ratio of the sizes."""
 
     axis: int
     old: Sym
     new: Sym
-    scale: float | None
+    scale: float | Value | None
     start: float = 0.0
     end: float = 1.0
 
 
-def resized(node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequence[float] | None) -> Value:
-    """Operand 0 resized to `sizes` or by `scales` (one of them) along the axes that `axes` names, or all."""
+def resized(
+    node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequence[Element] | None, k: int = 0
+) -> Value:
+    """Operand 0 resized to `sizes` or by `scales` (one of them) along the axes that `axes` names, or all.
+
+    Scales that dims determine are read from operand `k` when the model runs.
+    """
     how = _checked(how)
     rank = node.rank(0)
     axes = node.checked_axes(node.attr("axes", tuple(range(rank))))
@@ -69,16 +75,19 @@ def resized(node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequ
     )
     if sizes is not None and needs_all and not all(d.is_const for d in sizes):
         raise node.needs_constant(3)
-    targets = [
-        _target(node.shape(0)[a], None if sizes is None else sizes[k], None if scales is None else scales[k])
-        for k, a in enumerate(axes)
-    ]
+    if sizes is not None:
+        targets = [_sized(node.shape(0)[a], size) for a, size in zip(axes, sizes, strict=True)]
+    else:
+        targets = [
+            _scaled(node, node.shape(0)[a], scale, k, n)
+            for n, (a, scale) in enumerate(zip(axes, scales or (), strict=True))
+        ]
     if how.policy != "stretch" and sizes is not None:
-        targets = _keep_ratio(how.policy, [node.shape(0)[a] for a in axes], sizes)
+        targets = _keep_ratio(node, how.policy, [node.shape(0)[a] for a in axes], sizes)
     starts, ends = _region(node, how, axes)
     plans = [
-        _Axis(a, node.shape(0)[a], *target, starts[k], ends[k])
-        for k, (a, target) in enumerate(zip(axes, targets, strict=True))
+        _Axis(a, node.shape(0)[a], *target, starts[n], ends[n])
+        for n, (a, target) in enumerate(zip(axes, targets, strict=True))
     ]
     shape = list(node.shape(0))
     for plan in plans:
@@ -87,7 +96,7 @@ def resized(node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequ
     x = node.input(0)
     for plan in plans:
         if plan.old != plan.new or (plan.scale not in (None, 1.0)) or how.coordinates == "tf_crop_and_resize":
-            x = _resized_along(x, plan, how)
+            x = _resized_along(node, x, plan, how)
     return x
 
 
@@ -102,28 +111,48 @@ def _checked(how: Resizing) -> Resizing:
     return replace(how, mode=mode)
 
 
-def _target(old: Sym, size: Sym | None, scale: float | None) -> tuple[Sym, float | None]:
-    """The new size and the scale of an axis."""
-    if size is not None:
-        if size.is_const and size.value < 0:
-            raise ModelError(f"Resize to {size} elements")
-        return size, size.value / old.value if size.is_const and old.is_const and old.value else None
-    assert scale is not None
-    if not 0 < scale <= MAX_SCALE:
-        raise ModelError(f"Resize by a factor of {scale} is not possible")
-    if old.is_const:
-        return sym(int(np.floor(old.value * scale))), scale
-    ratio = Fraction(scale).limit_denominator(4096)
-    if abs(float(ratio) - scale) > 1e-6 * scale:
+_Target = tuple[Sym, float | Value | None]
+"""The new size and the scale of an axis."""
+
+
+def _sized(old: Sym, size: Sym) -> _Target:
+    if size.is_const and size.value < 0:
+        raise ModelError(f"Resize to {size} elements")
+    return size, size.value / old.value if size.is_const and old.is_const and old.value else None
+
+
+def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
+    """Scale `n` of operand `k`: sizes are products of f32, without their fractions."""
+    if scale.is_const:
+        assert isinstance(scale, Ratio)
+        if not 0 < scale.value <= MAX_SCALE:
+            raise ModelError(f"Resize by a factor of {scale.value} is not possible")
+    arithmetic = Arithmetic()
+    try:
+        product = arithmetic.apply("mul", (arithmetic.cast(old, dt.f32, dt.i64), scale), dt.f32, dt.f32)
+        size = arithmetic.cast(product, dt.i64, dt.f32)
+    except UnknownValueError as e:
         raise UnsupportedError(
-            f"Resize of a symbolic dim by {scale} is not supported", hint="fix the dim with shapes="
-        )
-    return s.floordiv(old * ratio.numerator, ratio.denominator), scale
+            f"{node.op} of {old} elements by a factor whose product with that is not followed: {e}",
+            hint=node.fixing(old, *variables(scale)),
+        ) from e
+    node.rely_on(arithmetic)
+    assert isinstance(size, Sym)
+    return size, scale.value if isinstance(scale, Ratio) and scale.is_const else element_at(node.input(k), n)
 
 
-def _keep_ratio(policy: str, old: Sequence[Sym], sizes: Sequence[Sym]) -> list[tuple[Sym, float | None]]:
+def element_at(x: Value, n: int) -> Value:
+    """Element `n` of a vector, as a scalar tensor in f64."""
+    one = slice_(x, starts=(n,), sizes=(1,), steps=(1,))
+    return ew.cast(reshape(one, shape=()), dtype=dt.f64)
+
+
+def _keep_ratio(node: Node, policy: str, old: Sequence[Sym], sizes: Sequence[Sym]) -> list[_Target]:
     if not all(d.is_const for d in (*old, *sizes)):
-        raise UnsupportedError("Resize that keeps the aspect ratio of symbolic dims is not supported")
+        raise UnsupportedError(
+            "Resize that keeps the aspect ratio of symbolic dims is not supported",
+            hint=node.fixing(*old, *sizes),
+        )
     ratios = [size.value / d.value for size, d in zip(sizes, old, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [(sym(int(np.floor(scale * d.value + 0.5))), scale) for d in old]
@@ -138,18 +167,18 @@ def _region(node: Node, how: Resizing, axes: Sequence[int]) -> tuple[Sequence[fl
     return [float(f) for f in roi[: len(axes)]], [float(f) for f in roi[len(axes) :]]
 
 
-def _resized_along(x: Value, plan: _Axis, how: Resizing) -> Value:
+def _resized_along(node: Node, x: Value, plan: _Axis, how: Resizing) -> Value:
     if _is_repetition(plan, how):
-        assert plan.scale is not None
+        assert isinstance(plan.scale, float)
         return image.repeat_elements(x, axis=plan.axis, count=round(plan.scale))
     if plan.old.is_const and plan.new.is_const:
         return _with_known_sizes(x, plan, how)
-    return _with_symbolic_sizes(x, plan, how)
+    return _with_symbolic_sizes(node, x, plan, how)
 
 
 def _is_repetition(plan: _Axis, how: Resizing) -> bool:
     """Does every element simply appear `scale` times?"""
-    if how.mode != "nearest" or plan.scale is None or plan.scale != round(plan.scale):
+    if how.mode != "nearest" or not isinstance(plan.scale, float) or plan.scale != round(plan.scale):
         return False
     if plan.new != plan.old * round(plan.scale):
         return False
@@ -189,7 +218,7 @@ _NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def _coordinates(plan: _Axis, how: Resizing, at: np.ndarray, old: int, new: int) -> np.ndarray:
     """Where in the input the centres of the output's elements lie."""
-    scale = plan.scale if plan.scale is not None else new / old
+    scale = plan.scale if isinstance(plan.scale, float) else new / old
     if how.coordinates == "align_corners":
         return at * ((old - 1) / (scale * old - 1)) if new > 1 and scale * old != 1 else at * 0
     if how.coordinates == "asymmetric":
@@ -208,7 +237,7 @@ def _coordinates(plan: _Axis, how: Resizing, at: np.ndarray, old: int, new: int)
 
 def _taps(at: np.ndarray, old: int, plan: _Axis, how: Resizing) -> tuple[np.ndarray, np.ndarray]:
     """Positions and weights [new, taps] of linear and cubic interpolation."""
-    scale = min(plan.scale or 1.0, 1.0) if how.antialias else 1.0
+    scale = min(plan.scale or 1.0, 1.0) if how.antialias and isinstance(plan.scale, float) else 1.0
     reach = 1 if how.mode == "linear" else 2
     support = int(np.ceil(reach / scale))
     first = np.floor(at).astype(np.int64) - support + 1
@@ -233,12 +262,12 @@ def _cubic(d: np.ndarray, a: float) -> np.ndarray:
 # Sizes that follow from the inputs
 
 
-def _with_symbolic_sizes(x: Value, plan: _Axis, how: Resizing) -> Value:
+def _with_symbolic_sizes(node: Node, x: Value, plan: _Axis, how: Resizing) -> Value:
     """The same, computed when the model runs."""
     if how.mode == "cubic" or how.antialias or how.coordinates in _NEED_SIZES:
         raise UnsupportedError(
             f"Resize of a symbolic dim, mode {how.mode}, coordinates {how.coordinates}, is not supported",
-            hint="fix the dim with shapes=",
+            hint=node.fixing(plan.old, plan.new),
         )
     at = image.counter(plan.new)
     old, new = image.size_scalar(plan.old, dt.f64), image.size_scalar(plan.new, dt.f64)

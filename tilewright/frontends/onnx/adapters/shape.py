@@ -9,9 +9,10 @@ from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
+from tilewright.ops.binding import is_input_value
 from tilewright.ops.shape import broadcast
 from tilewright.ops.view import expand, reshape, tile, transpose
 
@@ -52,7 +53,7 @@ def _copied(shape: Sequence[Sym], k: int, wanted: Sym) -> Sym:
 def _is_input_value(d: Sym) -> bool:
     """Does the dim depend on the value of a graph input, so that it may turn out to be 0 or -1?"""
     lowest = d.bounds[0]
-    return (lowest is None or lowest < 0) and any(v.name.startswith("val_") for v in d.vars)
+    return (lowest is None or lowest < 0) and any(map(is_input_value, d.vars))
 
 
 def _run_time_target(shape: Sequence[Sym], target: Sequence[Sym], keep_zero: bool) -> tuple[Sym, ...]:
@@ -95,12 +96,9 @@ def squeeze_input(node: Node) -> Value:
 def _squeezed(node: Node, axes: Sequence[int] | None) -> Value:
     shape = node.shape(0)
     if axes is None:
-        if not all(d.is_const for d in shape):
-            raise UnsupportedError(
-                f"Squeeze without axes of {node.type(0)}: which dims are 1 is not known",
-                hint="fix the symbolic dims with shapes=",
-            )
-        dropped = tuple(k for k, d in enumerate(shape) if d == 1)
+        dropped = tuple(
+            k for k, d in enumerate(shape) if not node.context.choose(s.ne(d, 1), f"what {node.op} gives")
+        )
     else:
         dropped = node.checked_axes(axes)
     for k in dropped:

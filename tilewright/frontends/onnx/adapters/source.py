@@ -15,10 +15,12 @@ from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
+from tilewright.ops.exact import Arithmetic
+from tilewright.ops.floats import Ratio, UnknownValueError, variables
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import reshape
 
@@ -94,10 +96,7 @@ def range_(node: Node) -> Value:
         if node.type(k).size != 1:
             raise ModelError(f"input {k} of Range must be a scalar, it is {node.type(k)}")
     if dtype.is_float:
-        start, limit, delta = (float(node.constant(k).reshape(())) for k in range(3))
-        if not delta or not all(map(math.isfinite, (start, limit, delta))):
-            raise ModelError(f"Range from {start} to {limit} by {delta} has no end")
-        count = sym(max(math.ceil((limit - start) / delta), 0))
+        count = _float_count(node, dtype)
     else:
         (low,), (high,), (step,) = (node.symbols(k) for k in range(3))
         count = _count(low, high, step, node)
@@ -109,6 +108,28 @@ def range_(node: Node) -> Value:
     if known[0] is None or known[0].reshape(()).item() != 0:
         positions = ew.add(positions, reshape(node.input(0), shape=()))
     return positions
+
+
+def _float_count(node: Node, dtype: DType) -> Sym:
+    """How many floats there are: the distance is one of `dtype`, its quotient with the step one of f64."""
+    start, limit, delta = (node.elements(k)[0] for k in range(3))
+    if isinstance(delta, Ratio) and delta.over == 0:
+        raise ModelError("Range has a step of 0")
+    arithmetic = Arithmetic()
+    try:
+        distance = arithmetic.apply("sub", (limit, start), dtype, dtype)
+        wide = [arithmetic.cast(x, dt.f64, dtype) for x in (distance, delta)]
+        quotient = arithmetic.apply("ceil", (arithmetic.apply("div", wide, dt.f64, dt.f64),), dt.f64, dt.f64)
+        count = arithmetic.cast(quotient, dt.i64, dt.f64)
+    except UnknownValueError as e:
+        dims = [v for x in (start, limit, delta) for v in variables(x)]
+        raise UnsupportedError(
+            f"the number of elements of Range is computed from floats and not followed: {e}",
+            hint=node.fixing(*dims),
+        ) from e
+    node.rely_on(arithmetic)
+    assert isinstance(count, Sym)
+    return s.maximum(count, 0)
 
 
 def _count(low: Sym, high: Sym, step: Sym, node: Node) -> Sym:
