@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.problems import Problems
 from tilewright.frontends.onnx.registry import Adapter, find_adapter
 from tilewright.frontends.onnx.structure import FunctionKey, function_key, live, node_label, ordered
-from tilewright.frontends.onnx.tensors import dtype_of, from_sparse, to_array
+from tilewright.frontends.onnx.tensors import ELEM_TYPES, dtype_of, from_sparse, to_array
 from tilewright.ir.core import Builder, Module, Value
 from tilewright.ir.diag import (
     InternalError,
@@ -49,6 +49,7 @@ class Scope:
 
     opsets: Mapping[str, int]
     values: dict[str, Value | None] = field(default_factory=dict)
+    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
     parent: Scope | None = None
     bound: Mapping[str, AttributeProto] = field(default_factory=dict)
     depth: int = 0
@@ -71,7 +72,10 @@ class Scope:
 
 
 class Importer:
-    """Builds the body of one function; what it cannot translate it collects in `problems` and goes on."""
+    """Builds the body of one function; what it cannot translate it collects in `problems` and goes on.
+
+    `given` names the inputs whose shapes or values the caller has chosen, `choices` decides on ranks.
+    """
 
     def __init__(
         self,
@@ -80,12 +84,14 @@ class Importer:
         functions: Mapping[FunctionKey, onnx.FunctionProto],
         folder: Path | None,
         choices: Choices,
+        given: Collection[str] = (),
     ) -> None:
         self.module = module
         self.builder = builder
         self.problems = Problems()
         self.contradictions: dict[str, str] = {}
         self._choices = choices
+        self._given = given
         self._assumed: dict[Sym, Assumed] = {}
         self._attempts = 0
         self._functions = functions
@@ -115,11 +121,11 @@ class Importer:
         return tuple(self._assumed.values())
 
     def suppose_exact(self, condition: Sym) -> None:
-        self._suppose(condition, f"a size is computed from floats, which is exact only where {condition}")
+        self._suppose(condition, f"a size is computed from floats, and known where {condition}")
 
     def _suppose(self, condition: Sym, message: str) -> None:
         loc = self.builder.loc
-        text = f"{message}; for other dims, {dims_hint([condition], self.graph_inputs)} when compiling"
+        text = f"{message}; to compile the model for other dims, {dims_hint([condition], self.graph_inputs)}"
         self._assumed.setdefault(condition, (condition, text, loc.node, loc.op))
 
     def choose(self, condition: Sym, what: str) -> bool:
@@ -136,7 +142,7 @@ class Importer:
             )
         holds = self._choices.decide(condition)
         supposed = condition if holds else logical_not(condition)
-        self._suppose(supposed, f"the model is compiled for a shape of {what} that takes {supposed}")
+        self._suppose(supposed, f"the shape of {what} depends on dims, and is known where {supposed}")
         return holds
 
     def array_of(self, proto: onnx.TensorProto | onnx.SparseTensorProto) -> np.ndarray:
@@ -183,9 +189,17 @@ class Importer:
 
     # The walk
 
+    def check_presets(self, graph: GraphProto, scope: Scope) -> None:
+        """Hold what inputs with initializers are declared as against these."""
+        for info in graph.input:
+            value = scope.values.get(info.name)
+            if value is not None and value.op is not None:
+                self._compare(info, _tensor_type(value), f"graph input '{shown(info.name)}'")
+
     def translate(self, graph: GraphProto, scope: Scope) -> None:
         """Define the graph's initializers and nodes in `scope`, which holds its inputs."""
         self.define_initializers(graph, scope)
+        scope.declared = {v.name: v for v in graph.value_info}
         self._translate_nodes(graph.node, [o.name for o in graph.output], scope)
 
     def define_initializers(self, graph: GraphProto, scope: Scope) -> None:
@@ -207,6 +221,15 @@ class Importer:
                 continue
             with self.builder.at(Loc(node=shown(name), op="initializer")):
                 scope.values[name] = constant(array, name)
+
+    def _note(self, info: onnx.ValueInfoProto, type: TensorType) -> None:
+        """Note a value inside of the graph whose declaration, which nothing reads, is not what the nodes give."""
+        declared = info.type.tensor_type
+        wrong_rank = declared.HasField("shape") and len(declared.shape.dim) != type.rank
+        if wrong_rank or declared.elem_type not in (0, ELEM_TYPES[type.dtype]):
+            self.contradictions.setdefault(
+                f"value '{shown(info.name)}'", f"what value_info declares is not taken: the nodes give {type}"
+            )
 
     def _compare(self, info: onnx.ValueInfoProto, type: TensorType, where: str) -> None:
         """Hold what a value is declared as against what the nodes make of it. ModelError for another element type,
@@ -269,6 +292,8 @@ class Importer:
                 results = (None,) * len(node.output)
             except TilewrightError as e:
                 e.where = e.where or node_label(node)
+                if self._given and isinstance(e, TypeRuleError | ModelError):
+                    e.hint = f"do shapes= and constants= fit the model? given are: {', '.join(self._given)}"
                 raise
             except RecursionError:
                 raise
@@ -283,6 +308,8 @@ class Importer:
                 scope.values[name] = value
                 if value is not None and not value.name:
                     value.name = name
+                if value is not None and name in scope.declared:
+                    self._note(scope.declared[name], _tensor_type(value))
 
     def _results(self, node: NodeProto, scope: Scope) -> Sequence[Value | None]:
         key = function_key(node)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,7 +13,7 @@ from tilewright.frontends.onnx.errors import shown
 from tilewright.frontends.onnx.file import Source, read_model
 from tilewright.frontends.onnx.importer import MAX_NODES, Importer, Scope
 from tilewright.frontends.onnx.schema import NEWEST_OPSET
-from tilewright.frontends.onnx.structure import FunctionKey, check_expansion, functions_of
+from tilewright.frontends.onnx.structure import check_expansion, functions_of
 from tilewright.ir.core import Block, Builder, Func, Module
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.dtype import DType
@@ -52,15 +51,20 @@ def load_onnx(
     types = {name: input_type(info, dims, shapes) for name, info in inputs.items()}
     fixed = {name: _checked_constant(name, array, types[name]) for name, array in fixed.items()}
 
+    given = tuple(map(shown, dict.fromkeys((*shapes, *fixed))))
+
     def attempt(choices: Choices) -> Module:
-        return _translated(model, folder, Scope(opsets), functions, types, fixed, choices)
+        def importer(module: Module, builder: Builder) -> Importer:
+            return Importer(module, builder, functions, folder, choices, given)
+
+        return _translated(model, Scope(opsets), types, fixed, importer)
 
     return _best(attempt)
 
 
 def _best(attempt: Callable[[Choices], Module]) -> Module:
-    """The first module that does not contradict what outputs are declared as, of those that choices lead to; else
-    the first that there is, else the error of the first attempt."""
+    """Of the modules that choices lead to, the one that contradicts the least of what the file declares; the error
+    of the first attempt where there is none."""
     plan: tuple[bool, ...] | None = ()
     found: Module | None = None
     error: TilewrightError | None = None
@@ -70,9 +74,9 @@ def _best(attempt: Callable[[Choices], Module]) -> Module:
         choices = Choices(plan)
         try:
             module = attempt(choices)
-            if not choices.are_any or not module.main.attrs.get("contradictions"):
+            if not choices.are_any or not _contradictions(module):
                 return module
-            found = found or module
+            found = module if found is None else min(found, module, key=_contradictions)
         except TilewrightError as e:
             if not choices.are_any:
                 raise
@@ -84,22 +88,24 @@ def _best(attempt: Callable[[Choices], Module]) -> Module:
     raise error
 
 
+def _contradictions(module: Module) -> int:
+    return len(module.main.attrs.get("contradictions", ()))
+
+
 def _translated(
     model: onnx.ModelProto,
-    folder: Path | None,
     scope: Scope,
-    functions: Mapping[FunctionKey, onnx.FunctionProto],
     types: Mapping[str, TensorType],
     fixed: Mapping[str, np.ndarray],
-    choices: Choices,
+    importer_of: Callable[[Module, Builder], Importer],
 ) -> Module:
-    """The module that the graph becomes with these choices."""
+    """The module that an importer makes of the graph."""
     free = [name for name in types if name not in fixed]
     block = Block([types[name] for name in free], free)
     module = Module()
     builder = Builder(block, module)
     scope.values.update(zip(free, block.args, strict=True))
-    importer = Importer(module, builder, functions, folder, choices)
+    importer = importer_of(module, builder)
     with builder:
         for name, array in fixed.items():
             scope.values[name] = constant(array, name)
@@ -110,6 +116,7 @@ def _translated(
                 "the model is nested too deeply", hint="export it without so many subgraphs"
             ) from e
         importer.problems.raise_if_any()
+        importer.check_presets(model.graph, scope)
         results = [importer.check_output(info, scope) for info in model.graph.output]
         builder.emit("return", results)
     names = tuple(o.name for o in model.graph.output)
@@ -164,12 +171,11 @@ def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], opti
 
 
 def _as_python_has(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """Integers and single floats of the types that Python numbers become, as `dtype` where the values survive."""
-    is_integer = array.dtype == np.int64 and dtype.is_int
-    if is_integer or (array.dtype == np.float64 and array.size == 1 and dtype.is_float):
-        converted = array.astype(dtype.storage)
-        if dtype.is_float or np.array_equal(converted, array):
-            return converted
+    """Arrays of the types that Python's numbers become, as `dtype`: floats are rounded, integers must survive."""
+    if array.dtype == np.float64 and dtype.is_float:
+        return array.astype(dtype.storage)
+    if array.dtype == np.int64 and dtype.is_int and np.array_equal(array.astype(dtype.storage), array):
+        return array.astype(dtype.storage)
     return array
 
 

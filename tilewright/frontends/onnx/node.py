@@ -206,4 +206,4 @@ class Node:
             )
         if dims:
             return UnsupportedError(what, hint=f"it depends on dims: {self.fixing(*dims)}")
-        return UnsupportedError(f"{what}, but it is computed at run time")
+        return UnsupportedError(f"{what}, but it has too many elements, or evaluating it fails")
