@@ -17,6 +17,7 @@ from tilewright.frontends.onnx.importer import Importer
 from tilewright.ir.core import Module
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import eq, ge, logical_not, ne, var
+from tilewright.ir.text import parse_module, print_module
 from tilewright.runtime.errors import InputError
 
 B, N = var("b", 0), var("n", 0)
@@ -94,6 +95,11 @@ def test_if_on_a_dim_takes_the_branch_that_fits(rank: int) -> None:
     assert module.main.returns[0].type.rank == rank
     assert assumed(module) == ["b == 1" if rank == 2 else "b != 1"]
     assert not module.main.attrs.get("contradictions")
+    compiled = tilewright.compile(model, cache=False)
+    good, bad = (ROWS, np.repeat(ROWS, 2, 0)) if rank == 2 else (np.repeat(ROWS, 2, 0), ROWS)
+    assert compiled(good)[0].ndim == rank
+    with pytest.raises(InputError, match="the shape of what If gives depends on dims"):
+        compiled(bad)
 
 
 def test_if_on_a_dim_whose_one_branch_cannot_be_translated() -> None:
@@ -118,6 +124,15 @@ def test_branches_of_one_shape_need_no_choice() -> None:
     assert assumed(module) == []
     assert np.array_equal(run(module, ROWS)[0], -ROWS)
     assert np.array_equal(run(module, np.repeat(-ROWS, 2, 0))[0], np.repeat(ROWS, 2, 0))
+
+
+def test_the_text_of_a_program_keeps_what_is_assumed() -> None:
+    model = squeezed()
+    model.graph.output[0].CopyFrom(info(model.graph.output[0].name, [4]))
+    module = load_onnx(model)
+    again = parse_module(print_module(module))
+    assert again.main.attrs["assumed"] == module.main.attrs["assumed"]
+    assert again.main.attrs["contradictions"] == module.main.attrs["contradictions"]
 
 
 def test_all_plans_are_tried_once() -> None:

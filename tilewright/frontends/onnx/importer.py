@@ -42,6 +42,14 @@ Assumed = tuple[Sym, str, str, str]
 """A condition over dims, what it says in words, and the name and operator of the node that relies on it."""
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A place in the program that is being written: how many ops there are, and what they assume."""
+
+    ops: int
+    assumed: Mapping[Sym, Assumed]
+
+
 @dataclass
 class Scope:
     """Names of one graph or function body, and those it sees from outside. None stands for a value that could
@@ -172,20 +180,31 @@ class Importer:
 
     def attempt(self, graph: GraphProto) -> tuple[Value, ...] | TilewrightError:
         """`inline` of a graph without inputs that may not be needed: the reason where it cannot be translated."""
-        problems, assumed = self.problems, dict(self._assumed)
+        problems, start = self.problems, self.mark()
         self.problems, self._attempts = Problems(), self._attempts + 1
         try:
             return self.inline(graph, ())
         except _BrokenInputError:
-            self._assumed = assumed
             if self.problems.first is None:
                 raise
+            self.rewind(start)
             return self.problems.first
         except TilewrightError as e:
-            self._assumed = assumed
+            self.rewind(start)
             return e
         finally:
             self.problems, self._attempts = problems, self._attempts - 1
+
+    def mark(self) -> Mark:
+        return Mark(len(self.builder.block.ops), dict(self._assumed))
+
+    def rewind(self, mark: Mark) -> None:
+        """Take out what was written since, of which nothing is used, and what that assumes."""
+        ops = self.builder.block.ops
+        for op in reversed(ops[mark.ops :]):
+            op.drop()
+        del ops[mark.ops :]
+        self._assumed = dict(mark.assumed)
 
     # The walk
 

@@ -46,6 +46,12 @@ class Context(Protocol):
     def attempt(self, graph: GraphProto) -> tuple[Value, ...] | TilewrightError:
         """`inline` of a graph without inputs that may not be needed: the reason where it cannot be translated."""
 
+    def mark(self) -> Any:
+        """The place in the program up to which it is written."""
+
+    def rewind(self, mark: Any) -> None:
+        """Take out what was written since, of which nothing is used."""
+
     def suppose_exact(self, condition: Sym) -> None:
         """Take for granted what floats are exact for; calls with other dims are refused."""
 

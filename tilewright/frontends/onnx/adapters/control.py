@@ -33,6 +33,7 @@ def if_(node: Node) -> tuple[Value, ...]:
     known = node.constant_or_none(0)
     if known is not None:
         return node.context.inline(branches[0 if known.any() else 1], ())
+    start = node.context.mark()
     both = [node.context.attempt(b) for b in branches]
     taken, other = both
     if isinstance(taken, tuple) and isinstance(other, tuple):
@@ -48,6 +49,7 @@ def if_(node: Node) -> tuple[Value, ...]:
         which, failed = ("then", taken) if isinstance(taken, TilewrightError) else ("else", other)
         assert isinstance(failed, TilewrightError)
         reason = f"both branches of If would be computed, but not the {which}-branch: {failed.what}"
+    node.context.rewind(start)
     return node.context.inline(branches[0 if _decided(node, reason) else 1], ())
 
 
