@@ -7,7 +7,7 @@ evaluated as in `interp`, on arrays whose elements are Syms (integers and bools)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +47,7 @@ class Known:
     """
 
     elements: np.ndarray
-    conditions: frozenset[Sym] = frozenset()
+    conditions: tuple[Sym, ...] = ()
 
     @property
     def is_number(self) -> bool:
@@ -166,7 +166,7 @@ def _is_candidate(value: Value) -> bool:
 
 def _results(op: Op, operands: Sequence[Known]) -> Sequence[Known]:
     """What an op makes of known operands: numbers of numbers, else elements over dims."""
-    conditions = frozenset[Sym]().union(*(k.conditions for k in operands))
+    conditions = _each_once(c for k in operands for c in k.conditions)
     has_dims = any(isinstance(x, Sym) and not x.is_const for x in _symbols_in(op.attrs.values()))
     if all(k.is_number for k in operands) and not has_dims:
         return [Known(array, conditions) for array in evaluate_op(op, [k.elements for k in operands], {})]
@@ -183,10 +183,15 @@ def _results(op: Op, operands: Sequence[Known]) -> Sequence[Known]:
     types = [v.type for v in op.operands if isinstance(v.type, TensorType)]
     grid = _SymbolicGrid(operator.compute(types, op.attrs), arrays)
     elements = grid.evaluate()
-    return [_simplified(elements, op.result, conditions | frozenset(grid.arithmetic.conditions))]
+    return [_simplified(elements, op.result, _each_once((*conditions, *grid.arithmetic.conditions)))]
 
 
-def _symbols_in(attributes: Any) -> Any:
+def _each_once(conditions: Iterable[Sym]) -> tuple[Sym, ...]:
+    return tuple(dict.fromkeys(conditions))
+
+
+def _symbols_in(attributes: Iterable[Any]) -> Iterator[Any]:
+    """The attributes, and what is in tuples of them."""
     for a in attributes:
         if isinstance(a, tuple | list):
             yield from _symbols_in(a)
@@ -194,7 +199,7 @@ def _symbols_in(attributes: Any) -> Any:
             yield a
 
 
-def _simplified(elements: np.ndarray, value: Value, conditions: frozenset[Sym]) -> Known:
+def _simplified(elements: np.ndarray, value: Value, conditions: tuple[Sym, ...]) -> Known:
     """Numbers, where no element depends on a dim."""
     if not all(x.is_const for x in elements.flat):
         return Known(elements, conditions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from tilewright.frontends.onnx.errors import shown
@@ -34,6 +35,12 @@ def dims_hint(dims: Collection[Sym], inputs: Sequence[Value]) -> str:
     if by_value:
         ways.append(constants_hint(by_value))
     return ", and ".join(ways) or "fix the dims with shapes="
+
+
+def in_words(condition: Sym, inputs: Sequence[Value]) -> str:
+    """A condition for readers: variables that stand for elements of inputs as `k[0]`."""
+    names = {v.name: f"{shown(x.name)}[{k}]" for x in inputs for k, v in enumerate(_elements(x))}
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(condition))
 
 
 def _shape(value: Value) -> tuple[Sym, ...]:

@@ -15,7 +15,7 @@ from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
 from tilewright.frontends.onnx.choices import Choices
 from tilewright.frontends.onnx.errors import shown
-from tilewright.frontends.onnx.hints import dims_hint
+from tilewright.frontends.onnx.hints import dims_hint, in_words
 from tilewright.frontends.onnx.knowledge import Knowledge
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.problems import Problems
@@ -129,12 +129,15 @@ class Importer:
         return tuple(self._assumed.values())
 
     def suppose_exact(self, condition: Sym) -> None:
-        self._suppose(condition, f"a size is computed from floats, and known where {condition}")
+        self._suppose(condition, f"a size is computed from floats, and known where {self._worded(condition)}")
 
     def _suppose(self, condition: Sym, message: str) -> None:
         loc = self.builder.loc
-        text = f"{message}; to compile the model for other dims, {dims_hint([condition], self.graph_inputs)}"
+        text = f"{message}; to compile the model for others, {dims_hint([condition], self.graph_inputs)}"
         self._assumed.setdefault(condition, (condition, text, loc.node, loc.op))
+
+    def _worded(self, condition: Sym) -> str:
+        return in_words(condition, self.graph_inputs)
 
     def choose(self, condition: Sym, what: str) -> bool:
         """Whether `condition`, on which the shape of `what` depends, is taken to hold in all calls.
@@ -145,12 +148,14 @@ class Importer:
             return bool(condition.value)
         if self._attempts:
             raise UnsupportedError(
-                f"the shape of {what} depends on whether {condition}",
+                f"the shape of {what} depends on whether {self._worded(condition)}",
                 hint=dims_hint([condition], self.graph_inputs),
             )
         holds = self._choices.decide(condition)
         supposed = condition if holds else logical_not(condition)
-        self._suppose(supposed, f"the shape of {what} depends on dims, and is known where {supposed}")
+        self._suppose(
+            supposed, f"the shape of {what} depends on dims, and is known where {self._worded(supposed)}"
+        )
         return holds
 
     def array_of(self, proto: onnx.TensorProto | onnx.SparseTensorProto) -> np.ndarray:
