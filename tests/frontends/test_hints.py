@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ import tilewright
 from tests.frontends.helpers import info, model_of
 from tests.frontends.test_control import graph
 from tests.frontends.test_sizes import Graph, f32
+from tilewright.frontends import onnx as frontend
 from tilewright.frontends.onnx import ConstantNeededError, load_onnx
 from tilewright.ir.core import Module
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -212,9 +215,7 @@ def test_who_follows_a_hint_gets_on(case: Case) -> None:
 def test_dims_in_a_branch_that_may_not_be_taken_need_the_condition_only() -> None:
     """With the dim fixed the condition is still asked for, with the condition fixed no more is."""
     fixed = {"x": [1, 3]}
-    with pytest.raises(
-        ConstantNeededError, match="the branches of If give"
-    ) as caught:
+    with pytest.raises(ConstantNeededError, match="the branches of If give") as caught:
         load_onnx(nested_if("sr"), shapes=fixed)
     assert caught.value.inputs == ("sr",)
     assert load_onnx(nested_if("sr"), shapes=fixed, constants={"sr": 16000}).main.returns[0].type.rank == 1
@@ -262,3 +263,32 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
     model = of(lambda g: g("Identity", "k"), {"k": ([], TensorProto.INT8)})
     with pytest.raises(ModelError, match=r"int64\[\] for an input of type i8\[\]"):
         load_onnx(model, constants={"k": 300})
+
+
+def test_elements_of_inputs_are_called_by_their_names() -> None:
+    model = of(
+        lambda g: g("ConstantOfShape", g.whole(g("Mul", g("Cast", "k", to=1), f32(0.5)))), {"k": ([1], I64)}
+    )
+    messages = [message for _, message, *_ in load_onnx(model).main.attrs["assumed"]]
+    assert all("k[0]" in m and "val_" not in m and "constants={'k': <i64[1]>}" in m for m in messages)
+
+
+def test_shapes_of_another_kind_are_shown_as_they_should_be() -> None:
+    model = of(lambda g: g("Relu", "x"), {"x": ["n", 3, "h", "w"]})
+    with pytest.raises(tilewright.TilewrightError) as caught:
+        tilewright.compile(model, cache=False, shapes=[1, 3, 4, 4])  # type: ignore[arg-type]
+    compiled = tilewright.compile(model, cache=False, **arguments(str(caught.value), {}))
+    assert compiled(np.ones((1, 3, 2, 5), np.float32))[0].shape == (1, 3, 2, 5)
+
+
+def test_hints_that_name_arguments_are_made_in_one_place() -> None:
+    """So that each kind of them is among the cases above."""
+    folder = Path(frontend.__file__).parent
+    found = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                text = ast.unparse(node.value)
+                if "shapes=" in text or "constants=" in text:
+                    found.add(path.name)
+    assert found == {"dims.py"}  # the rank of an input; all others are in hints.py

@@ -17,7 +17,8 @@ from tilewright.ops import contract, index, norm, reduce, source, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.binding import bound_dims, input_variables
 from tilewright.ops.define import constant
-from tilewright.ops.floats import Ratio
+from tilewright.ops.exact import Arithmetic, element_of
+from tilewright.ops.floats import Ratio, UnknownValueError
 from tilewright.ops.interp import evaluate_func
 from tilewright.ops.symbolic import symbolic_value
 
@@ -163,3 +164,57 @@ def test_symbols_are_syms() -> None:
     with Builder(Block(), module):
         found = symbolic_value(dims_tensor(), module)
     assert found is not None and found.dtype == object and all(isinstance(x, Sym) for x in found)
+
+
+def scaled(dim: Sym, factor: float, dtype: dt.DType = dt.f32) -> tuple[Sym, list[str]]:
+    """floor(dim * factor) in floats, and where that is known."""
+    arithmetic = Arithmetic()
+    number = element_of(np.asarray(factor).astype(dtype.storage), dtype)
+    product = arithmetic.apply("mul", (arithmetic.cast(dim, dtype, dt.i64), number), dtype, dtype)
+    size = arithmetic.cast(product, dt.i64, dtype)
+    assert isinstance(size, Sym)
+    return size, list(map(str, arithmetic.conditions))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor", "expected", "known"),
+    [
+        (dt.f32, 0.5, "n // 2", ["n < 16777217"]),
+        (dt.f16, 0.5, "n // 2", ["n < 2049"]),
+        (dt.f64, 0.5, "n // 2", ["n < 9007199254740993"]),
+        (dt.f32, 3.0, "3*n", ["n < 16777217", "n < 5592406"]),
+        (dt.f32, 1 / 3, "n // 3", ["n < 16777217", "n < 1048577"]),
+        (dt.f64, 0.1, "n // 10", ["n < 9007199254740993", "n < 1048577"]),
+    ],
+)
+def test_where_floats_of_a_dim_are_known(
+    dtype: dt.DType, factor: float, expected: str, known: list[str]
+) -> None:
+    size, conditions = scaled(N, factor, dtype)
+    assert str(size) == expected and conditions == known
+
+
+def test_dims_for_which_rounding_gives_another_size_are_left_out() -> None:
+    size, conditions = scaled(N, 1.3)
+    assert str(size) == "13*n // 10"
+    holds = [parse_sym(c, lambda name: N) for c in conditions]
+    for n in range(3000):
+        exact = int(np.float32(n) * np.float32(1.3)) == n * 13 // 10
+        assert exact == all(h.evaluate({"n": n}) for h in holds)
+
+
+def test_rounded_arithmetic_on_two_dims_is_not_followed() -> None:
+    with pytest.raises(UnknownValueError, match="2 dims"):
+        scaled(N * H, 0.3)
+    assert str(scaled(N * H, 0.25)[0]) == "h*n // 4"
+
+
+def test_numbers_that_no_float_holds_are_not_followed() -> None:
+    large = Arithmetic()
+    with pytest.raises(UnknownValueError, match="too large"):
+        large.apply(
+            "add",
+            (Ratio(sym(1 << 24), sym(1)), large.cast(var("m", 1), dt.f32, dt.i64)),
+            dt.f32,
+            dt.f32,
+        )
