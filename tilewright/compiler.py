@@ -44,9 +44,7 @@ def compile_request(request: Request, options: Options, progress: OnProgress | N
 def import_request(request: Request, progress: OnProgress | None = None) -> Module:
     """The graph as the file says it, with the values and shapes that the request gives."""
     _tell(progress, "import", 0, 1)
-    return load_onnx(
-        request.model, constants=request.constants, shapes=request.shapes, untyped=request.untyped
-    )
+    return load_onnx(request.model, constants=request.constants, shapes=request.shapes)
 
 
 def compile_module(

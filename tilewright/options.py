@@ -99,20 +99,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be compiled: the model, values for some of its inputs, shapes for others.
-
-    `untyped` names the constants that came as Python numbers or lists: they take the dtype of their input.
-    """
+    """What is to be compiled: the model, values for some of its inputs, shapes for others."""
 
     model: Path | bytes | Any
     constants: dict[str, np.ndarray]
     shapes: dict[str, tuple[int | str, ...]]
-    untyped: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, model: object, constants: object, shapes: object) -> Request:
         """From what a caller gave; OptionError for arguments of other types than `tilewright.compile` takes."""
-        return cls(_model(model), _constants(constants), _shapes(shapes), _untyped(constants))
+        return cls(_model(model), _constants(constants), _shapes(shapes))
 
 
 def _model(model: object) -> Any:
@@ -144,16 +140,6 @@ def _constant(name: str, value: object) -> np.ndarray:
             hint="give a number, a list of numbers, or an array",
         )
     return array
-
-
-def _untyped(constants: object) -> frozenset[str]:
-    if not isinstance(constants, Mapping):
-        return frozenset()
-    return frozenset(
-        name
-        for name, value in constants.items()
-        if isinstance(value, bool | int | float | list | tuple) and not isinstance(value, np.generic)
-    )
 
 
 def _shapes(shapes: object) -> dict[str, tuple[int | str, ...]]:

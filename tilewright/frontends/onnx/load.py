@@ -171,12 +171,19 @@ def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], opti
 
 
 def _as_python_has(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """Arrays of the types that Python's numbers become, as `dtype`: floats are rounded, integers must survive."""
-    if array.dtype == np.float64 and dtype.is_float:
-        return array.astype(dtype.storage)
-    if array.dtype == np.int64 and dtype.is_int and np.array_equal(array.astype(dtype.storage), array):
-        return array.astype(dtype.storage)
-    return array
+    """Arrays of the types that NumPy gives to Python's numbers (int64, float64), in the dtype of their input: integers
+    must survive, floats must stay finite where they are. As they are where that fails, and of any other type."""
+    if not (array.dtype == np.int64 and (dtype.is_int or dtype.is_float)) and not (
+        array.dtype == np.float64 and dtype.is_float
+    ):
+        return array
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype.storage)
+        if array.dtype == np.int64:
+            survives = np.array_equal(converted.astype(np.int64), array)
+        else:
+            survives = np.array_equal(np.isfinite(converted.astype(np.float64)), np.isfinite(array))
+    return converted if survives else array
 
 
 def _checked_constant(name: str, array: np.ndarray, type: TensorType) -> np.ndarray:
