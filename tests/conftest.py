@@ -10,6 +10,7 @@ import pytest
 
 from tilewright.ir.core import Module
 from tilewright.ir.text import parse_module, print_module
+from tilewright.loops.lower import Lowered
 
 SEED = pytest.StashKey[int]()
 
@@ -61,6 +62,19 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Compiled models of the tests stay out of the user's cache (commands that tests start inherit this)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def failing_schedules_are_errors() -> Iterator[None]:
+    """A schedule that fails unexpectedly costs a user's model speed; here it fails the test."""
+
+    def refuse(*arguments: Any) -> Lowered:
+        error: Exception = arguments[-1]
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilewright.schedule.kernels.schedule_plainly", refuse)
         yield
 
 

@@ -20,6 +20,7 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.verify import verify_func
+from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.storage import assign_storage
@@ -66,12 +67,16 @@ def compile_module(
 
         def emit(kernel: Func) -> None:
             clock.lap("schedule")
+            if options.verify:
+                verify_func(kernel, LOOPS_SPEC)
             kernels[kernel.name] = kernel_ir(kernel, target)
             clock.lap("emit")
             maker.start(Unit(kernels[kernel.name].text))
             clock.lap("llvm")
 
-        schedule_regions(module, target, ctx.remarks, emit, steps(progress, "kernels"))
+        schedule_regions(
+            module, target, ctx.remarks, emit, steps(progress, "kernels"), tolerant=not options.verify
+        )
         group_branches(module, target, ctx.remarks)
         clock.lap("schedule")
         storage = assign_storage(module.main, module.funcs)

@@ -47,7 +47,9 @@ def programs(
         lower_graph(module, ctx, options, progress)
     if level in ("import", "graph"):
         return {module.main.name: print_module(module)}
-    schedule_regions(module, target, ctx.remarks, step=steps(progress, "kernels"))
+    schedule_regions(
+        module, target, ctx.remarks, step=steps(progress, "kernels"), tolerant=not options.verify
+    )
     return {f.name: _kernel_text(f, level, target) for f in _kernels(module, kernel)}
 
 

@@ -28,7 +28,7 @@ from tilewright.loops.packing import Packing
 from tilewright.schedule.access import loads_in, stores_in, stride_in
 from tilewright.schedule.model import choose_tile
 from tilewright.schedule.parallelize import parallelize_outer
-from tilewright.schedule.roles import separate_sums
+from tilewright.schedule.roles import joined, separate_sums
 from tilewright.schedule.rows import share_rounds
 from tilewright.schedule.tiles import Contraction, Tile
 from tilewright.schedule.trace import Schedule
@@ -179,14 +179,20 @@ def _form_of(s: Schedule, lowered: Lowered) -> _Form:
     if len(sums) < 2 or sums[0] != 0:
         raise ScheduleError("it is not a product of the rows of another product")
     scores, values = stages[0], stages[sums[-1]]
+    if not scores.reduce or len(scores.axes) < 2 or not values.axes:
+        raise ScheduleError("it is not two products of matrices")
+    if len(values.reduce) != 1:
+        raise ScheduleError("the second product is not over one axis")
     last = _last_nest(s, stages, sums[-1])
     rows = stages[1 : sums[-1]]
+    if not all(st.axes for st in rows):
+        raise ScheduleError("what lies between the products is a single element")
     weights = _load_of({st.buffer for st in rows}, values)
     row = weights.attrs["idx"][-2]
     row_axis = -1 if row.is_const else _axis(values, row)
     moving = {v for i in weights.attrs["idx"] for v in i.vars}
     columns = [k for k, o in enumerate(values.axes) if loop_var(o) not in moving and extent_of(o) != 1]
-    if len(columns) != 1 or len(values.reduce) != 1:
+    if len(columns) != 1:
         raise ScheduleError("the second product has not one axis of columns")
     loops = _loops_by_axis(last, values.buffer)
     row_loop, column = loops.get(row_axis), loops.get(columns[0])
@@ -206,10 +212,7 @@ def _last_nest(s: Schedule, stages: list[Stage], values: int) -> list[Op]:
         made = s.cache_write(stages[values].buffer)
         stages[values].buffer = made.buffer
         return made.drain
-    for other in rest[1:]:
-        for a, b in zip(rest[0].axes, other.axes, strict=True):
-            s.fuse_siblings(a, b)
-    return list(rest[0].axes)
+    return joined(s, rest)
 
 
 def _load_of(buffers: set[Value], stage: Stage) -> Op:

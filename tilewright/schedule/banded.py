@@ -74,7 +74,9 @@ def schedule_banded(s: Schedule, lowered: Lowered, target: Target) -> None:
     sum_windows(s, windows, [*around, columns, lane], sums, target, within=batch)
     if line_sums is not None:
         sum_lines(s, line_sums, cut)
-    home = next(o for o in reversed(around[:3]) if o.parent is not None)
+    home = next((o for o in reversed(around[:3]) if o.parent is not None), None)
+    if home is None:
+        raise ScheduleError("it is one band")
     lines = s.fuse_at(form.lines.buffer, home, guard="shift")
     part = s.fuse_at(form.sums.buffer, home) if form.epilogue is not None else lines
     accumulator, drain = part.buffer, [lines.copies[o] for o in form.lines.axes]

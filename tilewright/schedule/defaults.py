@@ -59,6 +59,29 @@ def schedule_kernel(lowered: Lowered, kind: str, target: Target, remarks: list[R
     return found
 
 
+def schedule_plainly(
+    lowered: Lowered, kind: str, target: Target, remarks: list[Remark], error: Exception
+) -> Lowered:
+    """A kernel that takes the place of one whose schedule failed with `error`, as none should: a defect costs time, not
+    the model. It has the simplest schedule of its kind, or none where that fails, too; a remark asks for a report."""
+    message = f"{type(error).__name__}: {error}; it will be slow: please report this with the model"
+    remarks.append(Remark("schedule", f"{lowered.func.name}: its schedule failed", message))
+    candidate = lowered.clone()
+    s = Schedule(candidate.func)
+    try:
+        _BY_KIND.get(kind, (schedule_maps,))[-1](s, candidate, target)
+    except Exception as e:
+        remarks.append(
+            Remark(
+                "schedule", f"{lowered.func.name}: its simplest schedule failed", f"{type(e).__name__}: {e}"
+            )
+        )
+        candidate, s = lowered.clone(), Schedule(lowered.func)
+    candidate.func.attrs["schedule"] = tuple(map(str, s.steps))
+    candidate.func.attrs["work"] = total_work(lowered)
+    return candidate
+
+
 def _for_all_dims(lowered: Lowered, kind: str, target: Target, remarks: list[Remark]) -> Lowered:
     """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together."""
     large = _scheduled(lowered, kind, target, remarks, supposing=True)

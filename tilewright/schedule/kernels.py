@@ -17,10 +17,10 @@ from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
-from tilewright.loops.lower import lower_region
+from tilewright.loops.lower import Lowered, lower_region
 from tilewright.loops.overwrite import overwritable
 from tilewright.loops.packing import apply_packing
-from tilewright.schedule.defaults import schedule_kernel
+from tilewright.schedule.defaults import schedule_kernel, schedule_plainly
 from tilewright.schedule.numbers import write_out_numbers
 from tilewright.schedule.regions import Canonical, canonical_regions
 from tilewright.target.target import Target
@@ -32,25 +32,35 @@ def schedule_regions(
     remarks: list[Remark],
     ready: Callable[[Func], None] | None = None,
     step: Callable[[int, int], None] | None = None,
+    *,
+    tolerant: bool = False,
 ) -> None:
     """Replace the fused regions of `module.main` by calls of scheduled kernels, in place.
 
     `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile. `step`
-    is told how many of how many regions have their kernels.
+    is told how many of how many regions have their kernels. With `tolerant`, a kernel whose schedule fails
+    unexpectedly, or cannot be made into code by `ready`, gets a plain schedule, and a remark; otherwise what was
+    raised goes on to the caller.
     """
-    _Kernels(module, target, remarks, ready).run(step)
+    _Kernels(module, target, remarks, ready, tolerant).run(step)
 
 
 class _Kernels:
     """The kernels made so far, by the structure of their regions, and the packed constants."""
 
     def __init__(
-        self, module: Module, target: Target, remarks: list[Remark], ready: Callable[[Func], None] | None
+        self,
+        module: Module,
+        target: Target,
+        remarks: list[Remark],
+        ready: Callable[[Func], None] | None,
+        tolerant: bool,
     ) -> None:
         self.module = module
         self.target = target
         self.remarks = remarks
         self.ready = ready
+        self.tolerant = tolerant
         self.by_key: dict[Any, Func] = {}
         self.packed: dict[tuple[str, Any], str] = {}
         self.readers: Counter[str] = Counter()
@@ -95,7 +105,19 @@ class _Kernels:
     def _kernel(self, region: Op, constant: Sequence[bool]) -> Func:
         name = f"k{len(self.by_key)}_{region.attrs.get('name', region.attrs.get('kind', 'fused'))}"
         lowered = lower_region(region, name, [k for k, c in enumerate(constant) if c])
-        scheduled = schedule_kernel(lowered, region.attrs.get("kind", "map"), self.target, self.remarks)
+        kind = region.attrs.get("kind", "map")
+        try:
+            return self._finished(schedule_kernel(lowered, kind, self.target, self.remarks))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if not self.tolerant:
+                raise
+            self.module.funcs.pop(name, None)
+            return self._finished(schedule_plainly(lowered, kind, self.target, self.remarks, error))
+
+    def _finished(self, scheduled: Lowered) -> Func:
+        """The kernel as a function of the module, handed on."""
         kernel = self.module.add(scheduled.func)
         kernel.attrs["inplace"] = overwritable(kernel)
         if self.ready is not None:

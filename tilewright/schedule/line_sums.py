@@ -29,7 +29,7 @@ def take_line_sums(lowered: Lowered) -> tuple[Lowered, Stage | None]:
     *others, last = lowered.stages
     is_output = buffer_type(last.buffer).space == "global"
     beside = any(buffer_type(st.buffer).space == "global" for st in others)
-    if last.kind != "reduce" or not is_output or not beside:
+    if last.kind != "reduce" or not is_output or not beside or len(last.reduce) != 1 or not last.axes:
         return lowered, None
     return Lowered(lowered.func, others), last
 
@@ -41,8 +41,11 @@ def sum_lines(s: Schedule, stage: Stage, cut: Callable[[list[Op]], list[Op]] = l
     assert stage.init is not None
     deep = is_deep(stage.reduce)
     lane = stage.axes[-1]
-    line = next(op for op in loads_in(columns) if op.operands[0] is not stage.buffer)
-    order = cut(stage.axes[: len(line.attrs["idx"]) - 2])
+    line = next((op for op in loads_in(columns) if op.operands[0] is not stage.buffer), None)
+    around = [] if line is None else stage.axes[: len(line.attrs["idx"]) - 2]
+    if not around:
+        raise ScheduleError("there is no loop around the lines")
+    order = cut(around)
     if order[0].parent is not None:
         s.simplify(order[0])
     _into_lines(s, [o for o in order if o.parent is not None])

@@ -38,11 +38,14 @@ class Roles:
 
 
 def one_nest(s: Schedule, lowered: Lowered) -> tuple[Stage, list[Op], Value]:
-    """The reduction stage, the loops of the one nest that follows it, and the buffer between the two."""
+    """The reduction stage, the loops of the one nest that follows it (at least one), and the buffer between the two.
+    ScheduleError when the kernel has not this form."""
     reductions = [st for st in lowered.stages if st.kind == "reduce"]
     if len(reductions) != 1 or lowered.stages[0] is not reductions[0]:
         raise ScheduleError("it is not one reduction with elementwise work after it")
     stage = reductions[0]
+    if not stage.axes:
+        raise ScheduleError("it gives a single element")
     rest = lowered.stages[1:]
     if buffer_type(stage.buffer).space == "global":
         if rest:
@@ -50,11 +53,21 @@ def one_nest(s: Schedule, lowered: Lowered) -> tuple[Stage, list[Op], Value]:
         made = s.cache_write(stage.buffer)
         stage.buffer = made.buffer
         return stage, made.drain, made.buffer
-    first = rest[0].axes
-    for other in rest[1:]:
-        for a, b in zip(first, other.axes, strict=True):
+    return stage, joined(s, rest), stage.buffer
+
+
+def joined(s: Schedule, stages: Sequence[Stage]) -> list[Op]:
+    """Make one nest of those of `stages`; its loops, of which there is at least one. ScheduleError when the stages
+    have not the same axes, or none."""
+    if not stages or not stages[0].axes:
+        raise ScheduleError("no loop over elements follows the sum")
+    first, *others = stages
+    for other in others:
+        if len(other.axes) != len(first.axes):
+            raise ScheduleError(f"{other.name} has other axes than {first.name}")
+        for a, b in zip(first.axes, other.axes, strict=True):
             s.fuse_siblings(a, b)
-    return stage, list(first), stage.buffer
+    return list(first.axes)
 
 
 def axes_read(loops: list[Op], accumulator: Value) -> dict[Op, int]:

@@ -54,6 +54,8 @@ def schedule_sums(s: Schedule, lowered: Lowered, target: Target) -> None:
     for stage in lowered.stages:
         if stage.kind != "reduce":
             continue
+        if not stage.reduce:
+            raise ScheduleError("it sums over no axis")
         v = loop_var(stage.reduce[-1])
         moving = [op for op in loads_in(stage.reduce[-1]) if stride_in(op, v) != 0]
         if not moving or any(stride_in(op, v) != 1 for op in moving):

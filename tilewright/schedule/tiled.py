@@ -29,6 +29,7 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.nest import buffer_type, extent_of
 from tilewright.schedule.contraction import tile_contraction
 from tilewright.schedule.parallelize import parallelize_outer
+from tilewright.schedule.roles import joined
 from tilewright.schedule.tile_bands import Tiles, choose_band, divisors
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -111,11 +112,10 @@ def _stages(s: Schedule, lowered: Lowered) -> _Stages:
         or set(kinds[2:]) != {("map", False)}
     ):
         raise ScheduleError("it is not one contraction with tiles and elementwise work after it")
-    first, *others = found[2:]
-    for other in others:
-        for a, b in zip(first.axes, other.axes, strict=True):
-            s.fuse_siblings(a, b)
-    return _Stages(rows, found[0], found[1], list(first.axes))
+    sums, tiles, *work = found
+    if any(len(st.axes) != len(tiles.tiles) for st in work):
+        raise ScheduleError("the work on the tiles has other axes than these")
+    return _Stages(rows, sums, tiles, joined(s, work))
 
 
 def _cut_flat(s: Schedule, stages: _Stages) -> _Nest | None:

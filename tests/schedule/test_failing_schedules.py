@@ -1,0 +1,86 @@
+"""A schedule that fails in a way that none of them may: the kernel becomes slower, the model stays right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import tilewright
+from tests.models import mlp, mlp_expected
+from tilewright.codegen.llvm import KernelText, kernel_ir
+from tilewright.ir.core import Func
+from tilewright.runtime import Model
+from tilewright.schedule import defaults, kernels
+from tilewright.target.target import Target
+
+PLAIN = defaults.schedule_plainly
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((5, 64)).astype(np.float32)
+
+
+def fail(*arguments: object) -> None:
+    raise IndexError("list index out of range")
+
+
+@pytest.fixture
+def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Without what makes such failures errors of tests."""
+    monkeypatch.setattr(kernels, "schedule_plainly", PLAIN)
+    yield monkeypatch
+
+
+def break_schedules(patch: pytest.MonkeyPatch, *, last: bool) -> None:
+    """Let every schedule fail, the simplest ones only with `last`."""
+    broken = {
+        kind: (*(fail for _ in ways[:-1]), fail if last else ways[-1]) for kind, ways in BY_KIND.items()
+    }
+    patch.setattr(defaults, "_BY_KIND", broken)
+
+
+BY_KIND = defaults._BY_KIND
+
+
+def remarks(model: Model) -> str:
+    return "\n".join(map(str, model.report().data["remarks"]))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["simplest", "none"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_model_stays_right(as_for_users: pytest.MonkeyPatch, last: bool, threads: int) -> None:
+    break_schedules(as_for_users, last=last)
+    model = tilewright.compile(mlp(), threads=threads, cache=False)
+    (y,) = model(X)
+    np.testing.assert_allclose(y, mlp_expected(X), rtol=1e-5)
+    said = remarks(model)
+    assert "its schedule failed: not done: IndexError: list index out of range" in said
+    assert "please report this" in said
+    assert ("its simplest schedule failed" in said) == last
+
+
+def test_kernel_that_cannot_be_emitted(as_for_users: pytest.MonkeyPatch) -> None:
+    """Code of the good schedule cannot be made: the plain one's is."""
+
+    def refusing(kernel: Func, target: Target) -> KernelText:
+        if any(step.startswith(("fuse_at", "partial_sums")) for step in kernel.attrs["schedule"]):
+            raise AssertionError("no such code")
+        return kernel_ir(kernel, target)
+
+    as_for_users.setattr("tilewright.compiler.kernel_ir", refusing)
+    model = tilewright.compile(mlp(), threads=1, cache=False)
+    (y,) = model(X)
+    np.testing.assert_allclose(y, mlp_expected(X), rtol=1e-5)
+    assert "its schedule failed: not done: AssertionError: no such code" in remarks(model)
+
+
+def test_verify_raises(as_for_users: pytest.MonkeyPatch) -> None:
+    break_schedules(as_for_users, last=False)
+    with pytest.raises(IndexError):
+        tilewright.compile(mlp(), threads=1, cache=False, verify=True)
+
+
+def test_tests_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_schedules(monkeypatch, last=False)
+    with pytest.raises(IndexError):
+        tilewright.compile(mlp(), threads=1, cache=False)
