@@ -223,3 +223,17 @@ def test_a_long_chain_of_joined_branches_after_groups_takes_no_time():
     module = program(body, (1, 12, 9, 9))
     GroupAxis().run(module, PassContext())
     assert "conv" not in ops(module)
+
+
+@pytest.mark.parametrize(
+    "turn", [lambda c: vw.reshape(c, shape=(3, 2)), lambda c: vw.transpose(c, perm=(1, 0))]
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_views_of_constants_do_not_change_places_without_end(turn, swapped):
+    def body(x):
+        operands = [weights(3, 2, seed=2), turn(weights(2, 3))]
+        return ew.add(x, ew.mul(*operands[:: -1 if swapped else 1]))
+
+    module = program(body, (3, 2))
+    run(module, Canonicalize(), Fold(), Canonicalize())
+    assert ops(module) == ["add"]

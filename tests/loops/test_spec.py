@@ -9,6 +9,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.sym import Sym, ge0, sym, var
+from tilewright.ir.text import parse_module
 from tilewright.ir.types import ScalarType, buffer
 from tilewright.ir.verify import verify_func
 from tilewright.loops.spec import LOOPS_SPEC
@@ -22,6 +23,13 @@ F64 = ScalarType(dt.f64)
 )
 def test_lowered_kernels_are_legal(func: programs.Func) -> None:
     verify_func(func, LOOPS_SPEC)
+
+
+def test_condition_on_indices_is_a_bool() -> None:
+    """As `concat` of tensors of any dtype makes them, to choose an operand."""
+    text = "kernel @k(y: &f32[10]) dims() with {outputs=1} {\n  for i in 0..10 {\n"
+    text += "    y[i] = select(index.bool(i < 5), 1.0, 2.0)\n  }\n  return\n}\n"
+    verify_func(parse_module(text).funcs["k"], LOOPS_SPEC)
 
 
 def broken_loop(t: Trace, **attrs: object) -> None:
@@ -103,7 +111,7 @@ BROKEN = {
         "lanes_reduce", [t.alloc(dt.f64, (4,), "reg").value], [F64], {"combine": "sub"}
     ),
     "the value is a number, not 'one'": lambda t, x, y: t.const("one", dt.f64),
-    "gives an integer, not f64": lambda t, x, y: t.index(3, dt.f64),
+    "gives an integer or a bool, not f64": lambda t, x, y: t.index(3, dt.f64),
     "takes an integer, not f64": lambda t, x, y: t.bind(x[0], "b"),
     "takes a bool, not f64": lambda t, x, y: t.check(x[0], "ExecutionError", "no"),
     "lacks the attribute message": lambda t, x, y: t.builder.emit(

@@ -69,6 +69,16 @@ CASES: list[tuple[str, list[tuple[int, ...]], Body]] = [
 ]
 
 
+CASES += [
+    ("empty product", [(0, 8), (8, 24)], lambda x, w: ew.exp(ct.matmul(x, w))),
+    ("product without columns", [(5, 8), (8, 0)], lambda x, w: ew.exp(ct.matmul(x, w))),
+    ("product over nothing", [(5, 0), (0, 24)], lambda x, w: ew.exp(ct.matmul(x, w))),
+    ("sums without lanes", [(2, 5, 20, 0)], lambda x: rd.reduce_sum(x, axes=(1,))),
+    ("sums over nothing", [(2, 0, 20)], lambda x: rd.reduce_sum(x, axes=(1,))),
+    ("greatest of rows without elements left", [(0, 20)], lambda x: rd.reduce_max(x, axes=(1,))),
+]
+
+
 @pytest.mark.parametrize(("name", "shapes", "body"), CASES, ids=[f"{c[0]}, {c[1]}" for c in CASES])
 def test_schedule_agrees(name: str, shapes: list[tuple[int, ...]], body: Body) -> None:
     rng = np.random.default_rng(len(name))

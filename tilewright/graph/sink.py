@@ -6,7 +6,15 @@ operators between two convolutions the two are neighbours.
 
 from __future__ import annotations
 
-from tilewright.graph.match import ELEMENTWISE, dtype_of, live_dims, shape_of, type_of, uniform_number
+from tilewright.graph.match import (
+    ELEMENTWISE,
+    dtype_of,
+    is_constant,
+    live_dims,
+    shape_of,
+    type_of,
+    uniform_number,
+)
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
 from tilewright.ir.sym import Sym, sym
@@ -86,14 +94,14 @@ def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replac
     """f(reshape(x), c) -> reshape(f(x, c)) for constants that have all of the axes that are split or merged together,
     or one element along them, and so for several operands reshaped alike."""
     shape = shape_of(op.result)
-    reshaped = [t for v in op.operands if (t := defining(v, "reshape")) is not None and shape_of(v) == shape]
+    reshaped = [t for v in op.operands if (t := _view(v, "reshape")) is not None and shape_of(v) == shape]
     sources = {shape_of(t.operands[0]) for t in reshaped}
     if len(sources) != 1:
         return None
     (old,) = sources
     operands: list[Value] = []
     for operand in op.operands:
-        inner = defining(operand, "reshape")
+        inner = _view(operand, "reshape")
         if inner in reshaped:
             assert inner is not None
             operands.append(inner.operands[0])
@@ -187,10 +195,17 @@ def _runs(old: tuple[Sym, ...], new: tuple[Sym, ...]) -> list[tuple[tuple[Sym, .
     return found
 
 
+def _view(value: Value, name: str) -> Op | None:
+    """The op of that name that gives `value`, unless it is a view of a constant. That is computed when compiling; if
+    it were moved below an operator of two constants, each would become a view where the other was one, without end."""
+    view = defining(value, name)
+    return None if view is None or is_constant(view.operands[0]) else view
+
+
 def _common_perm(operands: tuple[Value, ...], ctx: RewriteContext) -> Perm | None:
     """The permutation of all operands that are transposes, when every other one can be turned back for
     free."""
-    found = {tuple(t.attrs["perm"]) for v in operands if (t := defining(v, "transpose")) is not None}
+    found = {tuple(t.attrs["perm"]) for v in operands if (t := _view(v, "transpose")) is not None}
     if len(found) != 1:
         return None
     (perm,) = found
@@ -198,7 +213,7 @@ def _common_perm(operands: tuple[Value, ...], ctx: RewriteContext) -> Perm | Non
 
 
 def _is_turnable(value: Value, perm: Perm, ctx: RewriteContext) -> bool:
-    if defining(value, "transpose") is not None:
+    if _view(value, "transpose") is not None:
         return len(shape_of(value)) == len(perm)
     if not shape_of(value):
         return True
@@ -207,7 +222,7 @@ def _is_turnable(value: Value, perm: Perm, ctx: RewriteContext) -> bool:
 
 def _turned_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:
     """The operand whose transpose by `perm` broadcasts as `value` does."""
-    inner = defining(value, "transpose")
+    inner = _view(value, "transpose")
     if inner is not None:
         return inner.operands[0]
     if not shape_of(value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym, logical_and, logical_not, select
@@ -221,7 +222,8 @@ def _index_rule(op: Op) -> str | None:
     type = _scalar(op.result)
     if not isinstance(op.attrs["expr"], Sym):
         return "'expr' is an index expression"
-    return None if type and type.dtype.is_int else f"gives an integer, not {op.result.type}"
+    is_whole = type is not None and (type.dtype.is_int or type.dtype is dt.bool_)
+    return None if is_whole else f"gives an integer or a bool, not {op.result.type}"
 
 
 def _cast_rule(op: Op) -> str | None:

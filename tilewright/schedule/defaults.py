@@ -106,7 +106,8 @@ def _for_all_dims(lowered: Lowered, kind: str, target: Target, remarks: list[Rem
 def _scheduled(
     lowered: Lowered, kind: str, target: Target, remarks: list[Remark], *, supposing: bool
 ) -> Lowered:
-    for attempt in _BY_KIND.get(kind, ()):
+    attempts = _BY_KIND.get(kind, ())
+    for attempt in attempts[-1:] if _is_empty(lowered) else attempts:
         candidate = lowered.clone()
         s = Schedule(candidate.func, supposing)
         try:
@@ -126,6 +127,11 @@ def _unscheduled(lowered: Lowered) -> Lowered:
     unscheduled = lowered.clone()
     unscheduled.func.attrs["schedule"] = ()
     return unscheduled
+
+
+def _is_empty(lowered: Lowered) -> bool:
+    """Whether a loop of the kernel never runs: tiles of no elements are nothing to choose sizes for."""
+    return any(extent_of(o) == 0 for st in lowered.stages for o in (*st.axes, *st.reduce))
 
 
 def total_work(lowered: Lowered) -> Sym:

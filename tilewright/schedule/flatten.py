@@ -30,7 +30,7 @@ def merge_flat_axes(s: Schedule) -> None:
         axis = buffer_type(buffer).rank - 2
         while axis >= 0:
             pairs = [op.attrs["idx"][axis : axis + 2] for op in buffer.users if op.name in ("load", "store")]
-            if all(any(i.kind in ("floordiv", "mod") for i in pair) for pair in pairs):
+            if pairs and all(any(i.kind in ("floordiv", "mod") for i in pair) for pair in pairs):
                 with suppress(ScheduleError):
                     s.merge_axes(buffer, axis)
             axis -= 1

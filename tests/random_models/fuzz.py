@@ -1,0 +1,153 @@
+"""Random ONNX models: compiled, they give what ONNX Runtime gives, or are refused with a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from tests.fuzz.registry import Tried
+from tests.random_models.growth import Grown, Growth, Refused, run_onnxruntime
+from tests.random_models.steps import STEPS
+from tilewright.api import compile_artifact
+from tilewright.ir.diag import InputError, UnsupportedError
+from tilewright.options import Options
+from tilewright.runtime import Artifact, Model
+
+NODES = (1, 2, 4, 8, 12, 16)
+OTHER_SIZES = (0, 1, 2, 3, 5, 8, 13, 40)
+TAKEN_FOR_GRANTED = "it must be that"
+"""In the message for inputs whose symbolic dims are not as the model has them combined."""
+TOLERANCE_OF_OTHER_SIZES = 2e-3
+
+
+def grown(seed: int) -> tuple[Growth, Tried]:
+    """A model, and which steps were taken and refused."""
+    growth = Growth(seed)
+    tried: Tried = Counter()
+    weights = [weight for _, weight in STEPS.values()]
+    wanted = growth.random.choice(NODES)
+    for _ in range(6 * wanted):
+        if len(growth.nodes) >= wanted:
+            break
+        (name,) = growth.random.choices(list(STEPS), weights)
+        try:
+            STEPS[name][0](growth)
+            tried[name, "added"] += 1
+        except Refused:
+            tried[name, "left out"] += 1
+    return growth, tried
+
+
+def fuzz(seed: int) -> Tried:
+    """Compile a random model and run it with one and with two threads, and where its sizes are symbolic with others."""
+    growth, tried = grown(seed)
+    results = growth.results()
+    if not results:
+        return tried
+    model = growth.model(results)
+    try:
+        artifact = compile_artifact(model, options=Options(cache=False, verify=True, compile_threads=1))
+    except UnsupportedError:
+        tried["model", "refused"] += 1
+        return tried
+    except Exception as e:
+        e.add_note(described(model))
+        raise
+    tried["model", "compiled"] += 1
+    try:
+        tried += run(growth, model, artifact, results)
+    except InputError as e:
+        if TAKEN_FOR_GRANTED not in str(e):
+            raise
+        tried["model", "other sizes taken for granted"] += 1
+    except Exception as e:
+        e.add_note(described(model))
+        raise
+    return tried
+
+
+def run(growth: Growth, model: onnx.ModelProto, artifact: Artifact, results: Sequence[Grown]) -> Tried:
+    """Compare what the compiled model gives; counts of what was."""
+    tried: Tried = Counter()
+    arrays = growth.inputs.values()
+    one = Model(artifact, 1)
+    found = one(*arrays)
+    compare(results, found)
+    for a, b in zip(found, Model(artifact, 2)(*arrays), strict=True):
+        assert np.array_equal(a, b), "threads change the bits"
+    if growth.symbolic and growth.is_continuous:
+        tried["other sizes", with_other_sizes(growth, model, one)] += 1
+    return tried
+
+
+def compare(results: Sequence[Grown], found: Sequence[np.ndarray]) -> None:
+    assert len(results) == len(found)
+    for wanted, got in zip(results, found, strict=True):
+        check(wanted.name, got, wanted.array, wanted.wide, wanted.tolerance)
+
+
+def check(name: str, got: np.ndarray, wanted: np.ndarray, wide: np.ndarray | None, tolerance: float) -> None:
+    assert got.dtype == wanted.dtype, f"{name} is {got.dtype}, not {wanted.dtype}"
+    assert got.shape == wanted.shape, f"{name} has the shape {got.shape}, not {wanted.shape}"
+    if wanted.dtype.kind != "f":
+        assert np.array_equal(got, wanted), f"{name} is\n{got}\nnot\n{wanted}"
+    elif wanted.size:
+        best = wanted if wide is None else wide
+        error = float(np.abs(got.astype(np.float64) - best).max())
+        assert error <= tolerance, (
+            f"{name} is off by {error:g}, allowed are {tolerance:g}:\n{got}\nnot\n{wanted}"
+        )
+
+
+def with_other_sizes(growth: Growth, model: onnx.ModelProto, compiled: Model) -> str:
+    """Run the model with other values of its symbolic dims, if ONNX Runtime can."""
+    sizes: dict[str, int] = {}
+    arrays = {}
+    for name, array in growth.inputs.items():
+        shape = [
+            d
+            if isinstance(d, int)
+            else sizes.setdefault(d, max(growth.least_size, growth.random.choice(OTHER_SIZES)))
+            for d in growth.dims[name]
+        ]
+        arrays[name] = growth.elements(shape, str(array.dtype))
+    if not sizes:
+        return "none"
+    try:
+        wanted = run_onnxruntime(model, arrays)
+    except Exception:
+        return "not possible"
+    if not all(is_tame(a) for a in wanted):
+        return "not tame"
+    for name, got, want in zip(
+        (o.name for o in model.graph.output), compiled(*arrays.values()), wanted, strict=True
+    ):
+        largest = float(np.abs(want.astype(np.float64)).max()) if want.size else 0.0
+        scale = 10 if want.dtype == np.float16 else 1
+        check(f"{name} for {sizes}", got, want, None, scale * TOLERANCE_OF_OTHER_SIZES * max(1.0, largest))
+    return "compared"
+
+
+def is_tame(array: np.ndarray) -> bool:
+    return array.dtype.kind == "b" or bool((np.abs(array.astype(np.float64)) < 1e4).all())
+
+
+def described(model: onnx.ModelProto) -> str:
+    """The model as a text that can be read in a report."""
+    lines = [f"opset {model.opset_import[0].version}"]
+    for value in model.graph.input:
+        lines.append(f"input {value.name}: {type_of(value)}")
+    for weight in model.graph.initializer:
+        lines.append(f"constant {weight.name}: {onnx.numpy_helper.to_array(weight).dtype}{list(weight.dims)}")
+    lines += [onnx.printer.to_text(node).strip() for node in model.graph.node]
+    lines.append("outputs " + ", ".join(value.name for value in model.graph.output))
+    return "\n".join(lines)
+
+
+def type_of(value: onnx.ValueInfoProto) -> str:
+    tensor = value.type.tensor_type
+    dims: Mapping[int, str | int] = dict(enumerate(d.dim_param or d.dim_value for d in tensor.shape.dim))
+    return f"{onnx.TensorProto.DataType.Name(tensor.elem_type)}[{', '.join(map(str, dims.values()))}]"

@@ -1,0 +1,348 @@
+"""Random ONNX models that grow node by node, each node evaluated as soon as it is added.
+
+Three things are known of every tensor: its elements as ONNX Runtime computes them one node after the other, the same
+in float64 by the onnx package's reference, and whether they are exact, so that a comparison, a rounding or a maximum's
+position does not hang on the last bit. Nodes whose results are undefined, huge or doubtful are taken back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+FLOATS = ("float32", "float64", "float16")
+INTS = ("int64", "int32", "int8", "uint8")
+MOST_ELEMENTS = 3000
+LARGEST = 1e3
+"""Of the numbers in a model: rounding errors of larger ones grow with what is computed from them."""
+RECENT = 6
+"""Values among which the next operand is mostly chosen, so that programs are deep."""
+
+WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
+
+EPSILON = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2}
+"""Of the largest number: an error that several operations may have."""
+
+
+class Refused(Exception):
+    """The step does not fit what there is, or what it gives is not good for tests."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """A tensor of the model: its elements, these in float64 (None where no reference knows), whether they are exact,
+    and whether they are known when compiling."""
+
+    name: str
+    array: np.ndarray
+    wide: np.ndarray | None
+    exact: bool
+    known: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        return str(self.array.dtype)
+
+    @property
+    def rank(self) -> int:
+        return self.array.ndim
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
+
+    @property
+    def tolerance(self) -> float:
+        """The error that a right result may have: some times that of ONNX Runtime, and of a few roundings."""
+        if not self.is_float or not self.array.size:
+            return 0.0
+        largest = float(np.abs(self.array.astype(np.float64)).max())
+        usual = EPSILON[self.dtype] * max(1.0, largest)
+        return usual + 50 * error_of(self) if self.wide is not None else 50 * usual
+
+
+def error_of(value: Grown) -> float:
+    """The greatest distance of what ONNX Runtime gives from the reference."""
+    assert value.wide is not None
+    return float(np.abs(value.array.astype(np.float64) - value.wide).max()) if value.array.size else 0.0
+
+
+Operand = Grown | np.ndarray | None
+
+
+class Growth:
+    """A model that grows. Each step is a function of it that adds nodes, or raises Refused."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.rng = np.random.default_rng(seed)
+        self.opset = self.random.choice((18, 20, 21))
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: dict[str, np.ndarray] = {}
+        self.dims: dict[str, list[int | str]] = {}
+        self.initializers: dict[str, np.ndarray] = {}
+        self.values: list[Grown] = []
+        self.is_continuous = True  # no node decides anything by its operands' values
+        self.least_size = 0  # of the symbolic dims that the model means something for
+        self._names = 0
+        self.symbolic = self.random.random() < 0.4
+        for _ in range(self.random.randint(1, 3)):
+            self.input()
+
+    # Choices
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def dim(self) -> int:
+        return self.random.choice(
+            (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 20, 1, 2, 0 if self.chance(0.15) else 3)
+        )
+
+    def shape(self) -> tuple[int, ...]:
+        rank = self.random.choice((0, 1, 2, 2, 3, 3, 4, 4, 5))
+        while True:
+            shape = tuple(self.dim() for _ in range(rank))
+            if np.prod(shape, dtype=int) <= MOST_ELEMENTS:
+                return shape
+
+    def elements(self, shape: Sequence[int], dtype: str = "float32", *, exact: bool = True) -> np.ndarray:
+        """Random elements: quarters where they are to be exact."""
+        if dtype == "bool":
+            return np.asarray(self.rng.random(shape) < 0.5)
+        if dtype in FLOATS:
+            if exact:
+                return np.asarray(self.rng.integers(-12, 13, shape) / 4, dtype)
+            return np.asarray(self.rng.standard_normal(shape), dtype)
+        return np.asarray(self.rng.integers(0 if dtype[0] == "u" else -6, 7, shape), dtype)
+
+    def pick(self, fits: Callable[[Grown], bool] = lambda v: True) -> Grown:
+        found = [v for v in self.values if fits(v)]
+        if not found:
+            raise Refused
+        return self.random.choice(found[-RECENT:] if self.chance(0.8) else found)
+
+    def float(self, least: int = 0, most: int = 6) -> Grown:
+        """A tensor of floats of such a rank."""
+        return self.pick(lambda v: v.is_float and least <= v.rank <= most)
+
+    def axis(self, x: Grown) -> int:
+        """An axis, counted from either end."""
+        if not x.rank:
+            raise Refused
+        return self.random.randrange(-x.rank, x.rank)
+
+    def like(self, x: Grown, shape: Sequence[int] | None = None, *, most: float = 0.6) -> Operand:
+        """An operand of the dtype of `x` that broadcasts with `shape`: a tensor of the model, or a constant."""
+        shape = x.shape if shape is None else tuple(shape)
+        found = [v for v in self.values if v.dtype == x.dtype and _broadcasts(v.shape, shape)]
+        if found and self.chance(most):
+            return self.random.choice(found)
+        return self.elements(self.part_of(shape), x.dtype, exact=self.chance(0.6))
+
+    def part_of(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """A shape that broadcasts to `shape`."""
+        kept = tuple(d if self.chance(0.6) else 1 for d in shape)
+        return kept[self.random.randint(0, len(kept)) if self.chance(0.4) else 0 :]
+
+    # Growing
+
+    def fresh(self, prefix: str) -> str:
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    def input(self) -> None:
+        kinds = ("float32",) * 8 + ("float64", "int64", "int32", "bool", "uint8", "int8", "float16")
+        dtype, exact = self.random.choice(kinds), self.chance(0.6)
+        array = self.elements(self.shape(), dtype, exact=exact)
+        name = self.fresh("x")
+        self.inputs[name] = array
+        self.dims[name] = [self._dim_name(d) for d in array.shape]
+        self.values.append(Grown(name, array, _wide(array), exact or array.dtype.kind != "f"))
+
+    def _dim_name(self, dim: int) -> int | str:
+        if not self.symbolic or self.chance(0.4):
+            return dim
+        return f"d{dim}" if self.chance(0.7) else self.fresh("n")
+
+    def constant(self, array: np.ndarray) -> Grown:
+        """A constant: an initializer, or a node."""
+        name = self.fresh("c")
+        if self.chance(0.8):
+            self.initializers[name] = array
+        else:
+            self.nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array)))
+        is_exact = array.dtype.kind != "f" or bool(np.array_equal(np.round(array * 4), array * 4))
+        return Grown(name, array, _wide(array), is_exact, known=True)
+
+    def emit(
+        self,
+        op: str,
+        *operands: Operand,
+        outputs: int = 1,
+        exact: bool = False,
+        decides: bool = False,
+        **attrs: Any,
+    ) -> list[Grown]:
+        """Add a node. `exact`: what it gives is as exact as its operands. `decides`: it needs exact operands, as it
+        decides by them."""
+        added = len(self.nodes), dict(self.initializers)
+        try:
+            values = [self.constant(o) if isinstance(o, np.ndarray) else o for o in operands]
+            given = [v for v in values if v is not None]
+            if decides and not all(v.exact for v in given):
+                raise Refused
+            names = [self.fresh("t") for _ in range(outputs)]
+            node = helper.make_node(
+                op, [v.name if v else "" for v in values], names, self.fresh("node"), **attrs
+            )
+            results = self.evaluated(node, given, exact or decides)
+        except Refused:
+            self.nodes, self.initializers = self.nodes[: added[0]], added[1]
+            raise
+        self.is_continuous = self.is_continuous and not decides
+        self.nodes.append(node)
+        self.values += results
+        return results
+
+    def evaluated(self, node: onnx.NodeProto, given: Sequence[Grown], exact: bool) -> list[Grown]:
+        arrays = evaluate(node, {v.name: v.array for v in given}, self.opset)
+        wide: Sequence[np.ndarray | None] = [None] * len(arrays)
+        if all(v.wide is not None for v in given):
+            wide = (
+                _in_float64(node, {v.name: v.wide for v in given if v.wide is not None}, self.opset) or wide
+            )
+        is_exact = exact and all(v.exact for v in given)
+        known = all(v.known for v in given)
+        results = [
+            Grown(n, a, w, is_exact and _equal(a, w), known)
+            for n, a, w in zip(node.output, arrays, wide, strict=True)
+            if n
+        ]
+        if not all(map(_is_good, results)):
+            raise Refused
+        if (
+            not any(v.array.size == 0 for v in given)
+            and node.op_type in WINDOWED
+            and results[0].array.size == 0
+        ):
+            raise Refused  # a window that does not fit
+        return results
+
+    # The model
+
+    def results(self) -> list[Grown]:
+        """What the model gives: tensors that no node reads, and a few others."""
+        read = {name for node in self.nodes for name in node.input}
+        made = [v for v in self.values if v.name not in self.inputs]
+        ends = [v for v in made if v.name not in read]
+        others = [v for v in made if v.name in read and self.chance(0.15)]
+        return [*ends, *others][-8:]
+
+    def model(self, results: Sequence[Grown]) -> onnx.ModelProto:
+        inputs = [_info(n, a.dtype, self.dims[n]) for n, a in self.inputs.items()]
+        outputs = [_info(v.name, v.array.dtype, None) for v in results]
+        weights = [numpy_helper.from_array(a, n) for n, a in self.initializers.items()]
+        graph = helper.make_graph(self.nodes, "random", inputs, outputs, weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+
+
+def _checked(model: onnx.ModelProto) -> None:
+    """Refuse what the standard does not allow: the reference is lenient."""
+    try:
+        onnx.checker.check_model(onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True))
+    except Exception as e:
+        raise Refused from e
+
+
+def evaluate(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
+    """What ONNX Runtime computes of one node, or the reference where that has not built it for the element type."""
+    model = _alone(node, arrays, opset)
+    try:
+        found = run_onnxruntime(model, arrays)
+    except Exception as e:
+        if "NOT_IMPLEMENTED" not in str(e):
+            raise Refused from e
+        _checked(model)
+        found = _reference(model, arrays)
+    return [np.asarray(a) for a in found]
+
+
+def run_onnxruntime(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [np.asarray(a) for a in session.run(None, dict(arrays))]
+
+
+def _reference(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    try:
+        with np.errstate(all="ignore"):
+            return [np.asarray(a) for a in ReferenceEvaluator(model).run(None, dict(arrays))]
+    except Exception as e:
+        raise Refused from e
+
+
+def _in_float64(node: onnx.NodeProto, wide: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray] | None:
+    try:
+        found = _reference(_alone(node, wide, opset), wide)
+    except Refused:
+        return None
+    return [a.astype(np.float64) if a.dtype.kind == "f" else a for a in found]
+
+
+def _alone(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> onnx.ModelProto:
+    inputs = [_info(n, a.dtype, a.shape) for n, a in arrays.items()]
+    outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
+    graph = helper.make_graph([node], "alone", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _info(name: str, dtype: np.dtype, shape: Sequence[int | str] | None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _equal(array: np.ndarray, wide: np.ndarray | None) -> bool:
+    return wide is not None and np.array_equal(array, wide)
+
+
+def _is_good(value: Grown) -> bool:
+    """Whether the result is small, finite, and what the reference says, too."""
+    array, wide = value.array, value.wide
+    if array.size > MOST_ELEMENTS or array.ndim > 6 or value.dtype not in (*FLOATS, *INTS, "bool"):
+        return False
+    if wide is not None and wide.shape != array.shape:
+        return False
+    if not value.is_float:
+        small = array.dtype.kind == "b" or bool((np.abs(array.astype(np.float64)) <= 1e5).all())
+        return small and (wide is None or np.array_equal(array, wide))
+    if not np.isfinite(array).all() or (array.size and np.abs(array).max() > LARGEST):
+        return False
+    largest = float(np.abs(array).max()) if array.size else 0.0
+    return wide is None or error_of(value) <= 10 * EPSILON[value.dtype] * max(1.0, largest)
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        np.broadcast_shapes(shape, to)
+    except ValueError:
+        return False
+    return True
