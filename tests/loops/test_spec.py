@@ -28,7 +28,7 @@ def test_lowered_kernels_are_legal(func: programs.Func) -> None:
 def test_condition_on_indices_is_a_bool() -> None:
     """As `concat` of tensors of any dtype makes them, to choose an operand."""
     text = "kernel @k(y: &f32[10]) dims() with {outputs=1} {\n  for i in 0..10 {\n"
-    text += "    y[i] = select(index.bool(i < 5), 1.0, 2.0)\n  }\n  return\n}\n"
+    text += "    y[i] = select(index.bool(i < 5), f32(1.0), f32(2.0))\n  }\n  return\n}\n"
     verify_func(parse_module(text).funcs["k"], LOOPS_SPEC)
 
 
