@@ -15,7 +15,11 @@ Tried = Counter[tuple[str, str]]
 Fuzzer = Callable[[int], Tried]
 
 # Where each one is, as module and function: one that is not asked for is not imported.
-FUZZERS = {"loops": ("tests.loops.fuzz", "fuzz"), "onnx": ("tests.random_models.fuzz", "fuzz")}
+FUZZERS = {
+    "graph": ("tests.graph.fuzz", "fuzz"),
+    "loops": ("tests.loops.fuzz", "fuzz"),
+    "onnx": ("tests.random_models.fuzz", "fuzz"),
+}
 
 
 def fuzzer(name: str) -> Fuzzer:

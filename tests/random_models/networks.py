@@ -100,14 +100,12 @@ def window(g: Growth, x: Grown) -> dict[str, Any]:
         attrs["auto_pad"] = g.random.choice(("SAME_UPPER", "SAME_LOWER", "VALID"))
     elif how == "any":
         attrs["pads"] = pads = [g.random.randint(0, max(0, k // 2)) for k in (*kernel, *kernel)]
-    if (
-        how != "same" or attrs["auto_pad"] == "VALID"
-    ):  # ONNX Runtime has sizes of its own for windows that do not fit
-        reach = [
-            (k - 1) * d + 1 for k, d in zip(kernel, attrs.get("dilations", [1] * len(space)), strict=True)
-        ]
-        if any(n + a + b < r for n, a, b, r in zip(space, pads, pads[len(space) :], reach, strict=False)):
-            raise Refused
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, attrs.get("dilations", [1] * len(space)), strict=True)]
+    if attrs.get("auto_pad", "").startswith("SAME"):
+        if any(r < s for r, s in zip(reach, attrs.get("strides", reach), strict=True)):
+            raise Refused  # the padding would be negative, of which each implementation makes something else
+    elif any(n + a + b < r for n, a, b, r in zip(space, pads, pads[len(space) :], reach, strict=False)):
+        raise Refused  # ONNX Runtime has sizes of its own for windows that do not fit
     return attrs
 
 

@@ -1,0 +1,19 @@
+"""Random ONNX models, some the same in every run and some new ones; `python -m tests.fuzz onnx` runs many."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.registry import run_seed
+
+FIXED, FRESH = 30, 20
+
+
+@pytest.mark.parametrize("seed", range(FIXED))
+def test_fixed_models(seed: int) -> None:
+    run_seed("onnx", seed)
+
+
+@pytest.mark.fresh_seeds(FRESH)
+def test_fresh_models(fresh_seed: int) -> None:
+    run_seed("onnx", fresh_seed)
