@@ -27,7 +27,7 @@ def factor(g: Growth, shape: tuple[int, ...], dtype: str) -> Grown | np.ndarray:
 
 def matmul(g: Growth) -> None:
     x = g.float(1, 4)
-    depth, width = x.shape[-1], g.random.choice((1, 1, 3, 8, 16, 33))
+    depth, width = x.shape[-1], g.random.choice((1, 1, 3, 8, 16, 33, 80))
     batch = g.part_of(x.shape[:-2]) if x.rank > 2 and g.chance(0.5) else ()
     shape = (depth,) if g.chance(0.15) else (*batch, depth, width)
     if g.chance(0.25) and x.rank > 1:
@@ -126,6 +126,29 @@ def convolution(g: Growth) -> None:
         g.emit("Relu", y, exact=True)
 
 
+def residual_block(g: Growth) -> None:
+    """Convolutions of one size with elementwise work between them, as networks have many: whole groups of nodes."""
+    if g.size == "large" and g.chance(0.7):
+        shape = (1, g.random.choice((8, 16, 32, 48)), *(g.random.choice((6, 7, 9, 14, 20)),) * 2)
+        (x,) = g.emit("Identity", g.elements(shape), exact=True)
+    else:
+        x = image(g, 4)
+    channels = x.shape[1]
+    y = x
+    for _ in range(g.random.randint(1, 3)):
+        groups, kernel = g.random.choice(((1, 1), (1, 3), (channels, 3), (1, 3)))
+        attrs = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups}
+        w = weights(g, (channels, channels // groups, kernel, kernel), x.dtype) / np.float32(kernel)
+        (y,) = g.emit("Conv", y, w, weights(g, (channels,), x.dtype), exact=True, **attrs)
+        y = g.emit(g.random.choice(("Relu", "Sigmoid", "HardSwish", "Identity")), y, exact=True)[0]
+        if g.chance(0.3):
+            (y,) = g.emit("Add", y, x, exact=True)
+    if g.chance(0.3):
+        g.emit("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2], exact=True)
+    elif g.chance(0.3):
+        g.emit("GlobalAveragePool", y)
+
+
 def transposed_convolution(g: Growth) -> None:
     x = image(g)
     channels = x.shape[1]
@@ -218,6 +241,7 @@ def recurrent(g: Growth) -> None:
     b = weights(g, (count, 2 * gates * hidden), x.dtype) if g.chance(0.7) else None
     attrs: dict[str, Any] = {"linear_before_reset": g.random.randint(0, 1)} if op == "GRU" else {}
     outputs = 3 if op == "LSTM" else 2
+    g.least_size = 1  # ONNX Runtime ends the process for an empty batch
     g.emit(op, x, w, r, b, outputs=outputs, hidden_size=hidden, direction=direction, **attrs)
 
 
@@ -240,6 +264,7 @@ def integer_product(g: Growth) -> None:
 NETWORKS: dict[str, tuple[Callable[[Growth], object], float]] = {
     "matmul": (matmul, 1.5), "gemm": (gemm, 0.7), "einsum": (einsum, 0.5), "convolution": (convolution, 1.5),
     "transposed convolution": (transposed_convolution, 0.7), "pooling": (pooling, 0.8),
+    "residual block": (residual_block, 0.6),
     "global pooling": (global_pooling, 0.3), "batch norm": (batch_norm, 0.4), "norm": (norm, 0.6),
     "resize": (resize, 0.5), "attention": (attention, 0.4), "recurrent": (recurrent, 0.4),
     "quantised": (quantised, 0.4), "integer product": (integer_product, 0.3),

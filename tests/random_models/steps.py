@@ -127,7 +127,7 @@ def cast(g: Growth) -> None:
     )
     if x.is_float and to not in FLOATS and to != "bool":  # what does not fit is undefined
         limits = np.iinfo(to)
-        if x.array.size and (x.array.min() < limits.min or x.array.max() > limits.max):
+        if x.array.size and not limits.min <= float(x.array.min()) <= float(x.array.max()) <= limits.max:
             raise Refused
     code = {
         "float32": 1,
