@@ -134,6 +134,8 @@ def residual_block(g: Growth) -> None:
     else:
         x = image(g, 4)
     channels = x.shape[1]
+    if not channels:
+        raise Refused
     y = x
     for _ in range(g.random.randint(1, 3)):
         groups, kernel = g.random.choice(((1, 1), (1, 3), (channels, 3), (1, 3)))
