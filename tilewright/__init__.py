@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tilewright.ir.diag import TypeRuleError as TypeRuleError
     from tilewright.ir.diag import UnsupportedError as UnsupportedError
     from tilewright.options import Options as Options
+    from tilewright.options import Progress as Progress
     from tilewright.runtime import Model as Model
     from tilewright.runtime import TensorInfo as TensorInfo
     from tilewright.runtime import load as load
@@ -38,6 +39,7 @@ _HOMES = {
     "NodeArg": "tilewright.runtime.node_arg",
     "OptionError": "tilewright.runtime.errors",
     "Options": "tilewright.options",
+    "Progress": "tilewright.options",
     "Report": "tilewright.runtime.report",
     "Session": "tilewright.session",
     "TargetError": "tilewright.target.target",

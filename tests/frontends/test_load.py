@@ -251,11 +251,26 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
     return folder / "m.onnx"
 
 
-def test_external_data_is_mapped(tmp_path: Path) -> None:
+def test_external_data_is_read_and_may_be_cut_off_afterwards(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"\0" * 8 + X.tobytes())
     module = load_onnx(saved(external("w.bin", "8"), tmp_path))
-    assert isinstance(module.constants["w"], np.memmap)
+    os.truncate(tmp_path / "w.bin", 0)  # of a mapped file this would end the process at the next look
     assert np.array_equal(run(module, X)[0], X + X)
+
+
+def test_external_data_that_is_cut_off_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size that was asked for is no longer there when the bytes are read."""
+    (tmp_path / "w.bin").write_bytes(X.tobytes())
+    path = saved(external("w.bin"), tmp_path)
+
+    def cut_off_after_stat(self: Path) -> os.stat_result:
+        found = os.stat(self)
+        if self.name == "w.bin":
+            os.truncate(self, 10)
+        return found
+
+    monkeypatch.setattr(Path, "stat", cut_off_after_stat)
+    refused(path, "only 10 of 24 bytes", "changed while it was read")
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def _stored_elements(proto: TensorProto, count: int) -> bool:
 def _external(
     proto: TensorProto, dtype: DType, shape: tuple[int, ...], folder: Path | None, where: str
 ) -> np.ndarray:
-    """Map the elements from a file beside the model."""
+    """Read the elements from a file beside the model."""
     keys: dict[str, str] = {}
     for entry in proto.external_data:
         if entry.key in keys:
@@ -176,11 +176,30 @@ def _external(
         )
     if not needed:
         return np.zeros(shape, dtype.storage)
+    data = _read(path, offset, needed, where)
     if dtype.bits < 8:
         inline = TensorProto(data_type=proto.data_type, dims=shape)
-        inline.raw_data = bytes(np.memmap(path, np.uint8, "r", offset, (needed,)))
+        inline.raw_data = data.tobytes()
         return np.asarray(numpy_helper.to_array(inline))
-    return np.memmap(path, np.uint8, "r", offset, (needed,)).view(dtype.storage).reshape(shape)
+    return data.view(dtype.storage).reshape(shape)
+
+
+def _read(path: Path, offset: int, size: int, where: str) -> np.ndarray:
+    """Bytes of a file, copied and not mapped: the process would end if somebody cut a mapped file off meanwhile."""
+    data = np.empty(size, np.uint8)
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            found = file.readinto(data)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror or error}", where=where) from error
+    if found != size:
+        raise ModelError(
+            f"the file has only {found} of {size} bytes from {offset} on",
+            where=f"{where} in {path.name}",
+            hint="it was changed while it was read; compile again when it is complete",
+        )
+    return data
 
 
 def _external_path(location: str, folder: Path | None, where: str) -> Path:
