@@ -183,6 +183,30 @@ def test_negative_pads_crop() -> None:
     assert np.array_equal(got, np.pad(x[1:, :2], ((0, 0), (1, 0))))
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "symbolic"])
+@pytest.mark.parametrize(
+    ("start", "end", "step", "size", "wanted"),
+    [
+        (-5, -(2**62), -1, 3, [0]),
+        (-9, -9, -2, 3, [0]),
+        (-5, 0, -1, 3, []),
+        (-1, -5, -1, 0, []),
+        (-(2**62), -(2**62), -1, 0, []),
+        (-5, 2, 1, 3, [0, 1]),
+    ],
+)
+def test_starts_below_the_first_element(
+    start: int, end: int, step: int, size: int, wanted: list[int], dynamic: bool
+) -> None:
+    """The standard moves them to it, also where steps are negative; the reference, as NumPy, finds nothing there."""
+    x = np.arange(size, dtype=np.float32)
+    model = node_model(
+        "Slice", [x, i64(start), i64(end), i64(0), i64(step)], known=(1, 2, 3, 4), dynamic=dynamic
+    )
+    (got,) = imported(model, x)
+    assert got.tolist() == wanted
+
+
 DYNAMIC = [
     Case("Add", [f32(2, 3), f32(2, 3)]),
     Case("MatMul", [f32(2, 3), f32(3, 4)]),

@@ -73,6 +73,7 @@ def reverse_sequence(g: Growth) -> None:
 def compress(g: Growth) -> None:
     x = g.pick(lambda v: v.rank > 0)
     axis = g.axis(x)
+    g.least_size = max(g.least_size, x.shape[axis])  # a condition may be shorter than the axis, not longer
     g.emit("Compress", x, np.asarray(g.rng.random(x.shape[axis]) < 0.5), axis=axis, exact=True)
 
 

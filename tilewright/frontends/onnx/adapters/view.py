@@ -42,7 +42,7 @@ def slice_inputs(node: Node) -> Value:
 def sliced(
     node: Node, starts: Sequence[Sym], ends: Sequence[Sym], axes: Sequence[int], steps: Sequence[int]
 ) -> Value:
-    """NumPy's x[start:end:step] along each of `axes`."""
+    """x[start:end:step] along each of `axes`."""
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ModelError(
             f"Slice has {len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
@@ -60,9 +60,11 @@ def sliced(
 
 
 def slice_bounds(start: Sym, end: Sym, step: int, size: Sym) -> tuple[Sym, Sym]:
-    """First position and number of elements of start:end:step in an axis of `size` elements."""
+    """First position and number of elements of start:end:step in an axis of `size` elements. As the standard has it, a
+    start below the first element is that element, also where the step is negative; in NumPy nothing is left then."""
     low, high = (sym(0), size) if step > 0 else (sym(-1), size - 1)
-    start, end = (_clamped(_from_front(v, size), low, high, size) for v in (start, end))
+    start = _clamped(_from_front(start, size), s.minimum(0, high), high)  # there may be no first element
+    end = _clamped(_from_front(end, size), low, high)
     distance = end - start if step > 0 else start - end
     return start, s.maximum(s.ceildiv(distance, abs(step)), 0)
 
@@ -76,7 +78,7 @@ def _from_front(position: Sym, size: Sym) -> Sym:
     return s.select(s.lt(position, 0), position + size, position)
 
 
-def _clamped(position: Sym, low: Sym, high: Sym, size: Sym) -> Sym:
+def _clamped(position: Sym, low: Sym, high: Sym) -> Sym:
     if position.is_const and position.value >= TO_THE_END:
         return high
     if position.is_const and position.value <= -TO_THE_END:
