@@ -158,6 +158,34 @@ def test_remainders_of_shuffled_channels(groups: int, channels: int, q: int) -> 
             assert e % q is e
 
 
+@pytest.mark.parametrize("high", [1, 2, 4])
+@pytest.mark.parametrize("shift", range(-3, 4))
+@pytest.mark.parametrize("bound", range(-2, 3))
+@pytest.mark.parametrize("extremum", [s.minimum, s.maximum])
+def test_conditions_on_a_clamped_index(
+    extremum: Callable[..., Sym], bound: int, shift: int, high: int
+) -> None:
+    """Such as max(0, i - 1) < 1, by which an edge's padding chooses an operand, also where the extremum is 0 or 1."""
+    i = var("i", 0, high)
+    clamped = extremum(bound, i + shift)
+    plain = min if extremum is s.minimum else max
+    for number in (-1, 0, 1, 2):
+        for compare, same in (
+            (s.lt, operator.lt),
+            (s.ge, operator.ge),
+            (s.eq, operator.eq),
+            (s.ne, operator.ne),
+        ):
+            for condition, holds in (
+                (compare(clamped, number), True),
+                (s.logical_not(compare(clamped, number)), False),
+            ):
+                found = [condition.evaluate({"i": k}) for k in range(high + 1)]
+                assert found == [same(plain(bound, k + shift), number) == holds for k in range(high + 1)], (
+                    condition
+                )
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_numpy_evaluation_is_elementwise_evaluation(seed: int) -> None:
     rng = random.Random(2000 + seed)

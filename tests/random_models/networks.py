@@ -166,6 +166,7 @@ def transposed_convolution(g: Growth) -> None:
 def pooling(g: Growth) -> None:
     x = image(g)
     attrs = window(g, x)
+    g.least_size = max(1, g.least_size)
     if g.chance(0.3) and "auto_pad" not in attrs:
         attrs["ceil_mode"] = 1
     if g.chance(0.5):
@@ -177,6 +178,7 @@ def pooling(g: Growth) -> None:
 
 
 def global_pooling(g: Growth) -> None:
+    g.least_size = max(1, g.least_size)
     g.emit(g.random.choice(("GlobalAveragePool", "GlobalMaxPool")), image(g))
 
 

@@ -369,6 +369,7 @@ def reduction(g: Growth) -> None:
     axes = some_axes(g, x.rank)
     if 0 in x.shape and op not in ("ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceProd"):
         raise Refused  # greatest of nothing
+    g.least_size = max(1, g.least_size)  # means of nothing are NaN, of which bounds make what they like
     noop = int(axes is None and g.chance(0.3))
     if op == "ReduceMax" or op == "ReduceMin" or op == "ReduceSum":
         axes_operand = axes

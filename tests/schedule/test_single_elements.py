@@ -70,6 +70,11 @@ CASES: list[tuple[str, list[tuple[int, ...]], Body]] = [
 
 
 CASES += [
+    (
+        "edges of two rows joined",
+        [(1, 8)],
+        lambda x: vw.pad(vw.concat(x, x, axis=0), mode="edge", before=(1, 0), after=(1, 2)),
+    ),
     ("empty product", [(0, 8), (8, 24)], lambda x, w: ew.exp(ct.matmul(x, w))),
     ("product without columns", [(5, 8), (8, 0)], lambda x, w: ew.exp(ct.matmul(x, w))),
     ("product over nothing", [(5, 0), (0, 24)], lambda x, w: ew.exp(ct.matmul(x, w))),

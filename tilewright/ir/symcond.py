@@ -115,8 +115,8 @@ def logical_not(condition: Sym | int) -> Sym:
         return ge0(-1 - condition.args[0])
     if condition.kind == "min":
         return maximum(*map(logical_not, condition.args))
-    if condition.kind == "max":
-        return minimum(*map(logical_not, condition.args))
+    if condition.kind == "max":  # of which all but one may be below 0
+        return minimum(*(le(a, 0) for a in condition.args))
     return 1 - condition
 
 
