@@ -101,6 +101,7 @@ def window(g: Growth, x: Grown) -> dict[str, Any]:
     elif how == "any":
         attrs["pads"] = pads = [g.random.randint(0, max(0, k // 2)) for k in (*kernel, *kernel)]
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, attrs.get("dilations", [1] * len(space)), strict=True)]
+    g.least_size = max(1, g.least_size, *reach)
     if attrs.get("auto_pad", "").startswith("SAME"):
         if any(r < s for r, s in zip(reach, attrs.get("strides", reach), strict=True)):
             raise Refused  # the padding would be negative, of which each implementation makes something else

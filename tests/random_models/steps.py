@@ -371,14 +371,8 @@ def reduction(g: Growth) -> None:
         raise Refused  # greatest of nothing
     g.least_size = max(1, g.least_size)  # means of nothing are NaN, of which bounds make what they like
     noop = int(axes is None and g.chance(0.3))
-    if op == "ReduceMax" or op == "ReduceMin" or op == "ReduceSum":
-        axes_operand = axes
-    elif g.opset < 18:
-        raise Refused
-    else:
-        axes_operand = axes
     is_exact = op in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceSumSquare")
-    g.emit(op, x, axes_operand, keepdims=g.random.randint(0, 1), noop_with_empty_axes=noop, exact=is_exact)
+    g.emit(op, x, axes, keepdims=g.random.randint(0, 1), noop_with_empty_axes=noop, exact=is_exact)
 
 
 def position(g: Growth) -> None:
