@@ -30,7 +30,7 @@ def normalization(g: Growth) -> None:
         g.emit(op, x, size=g.random.choice((1, 3, 5)), alpha=0.1, beta=0.75, bias=1.0)
     elif op == "LpNormalization":
         g.emit(op, x, axis=g.axis(x), p=g.random.randint(1, 2))
-    elif op == "GroupNormalization" and g.opset >= 21:
+    elif op == "GroupNormalization" and g.opset >= 21 and not g.symbolic:  # of a known number of channels
         channels = (x.shape[1],)
         groups = g.random.choice([d for d in range(1, x.shape[1] + 1) if x.shape[1] % d == 0])
         scale, bias = weights(g, channels, x.dtype), weights(g, channels, x.dtype)
