@@ -119,7 +119,7 @@ def _float_sign(text: Text, x: Reg) -> Reg:
     zero = constant(text, x, 0.0)
     above = text.reg(dt.bool_, x.lanes, f"fcmp ogt {x.typed}, {zero.name}")
     below = text.reg(dt.bool_, x.lanes, f"fcmp olt {x.typed}, {zero.name}")
-    zero_or_nan = intrinsic(text, "canonicalize", x)  # zero also of a denormal that counts as zero
+    zero_or_nan = _flushed(text, x)
     return select(
         text, above, constant(text, x, 1.0), select(text, below, constant(text, x, -1.0), zero_or_nan)
     )
@@ -149,7 +149,16 @@ def _vector_math(name: str) -> Callable[..., Reg]:
 def _computed(emit: Callable[..., Reg]) -> Callable[..., Reg]:
     """Code that may hand on an operand, or integer arithmetic's result, without a denormal: the thread's modes say
     whether it counts as zero."""
-    return lambda text, *operands: intrinsic(text, "canonicalize", emit(text, *operands))
+    return lambda text, *operands: _flushed(text, emit(text, *operands))
+
+
+def _flushed(text: Text, x: Reg) -> Reg:
+    """`x`, with zeros for denormals that count as zero."""
+    if x.lanes != 2:
+        return intrinsic(text, "canonicalize", x)
+    # Two lanes of float32 one by one: LLVM's code generator for x86 has no code for them and ends the process, and
+    # its passes make two lanes of four that only two are used of.
+    return _by_lane(text, x.dtype, lambda one: intrinsic(text, "canonicalize", one), x)
 
 
 def _library(single: str, double: str) -> Callable[..., Reg]:
@@ -160,16 +169,21 @@ def _library(single: str, double: str) -> Callable[..., Reg]:
         element = register_type(x.dtype)
         symbol = single if x.dtype is dt.f32 else double
         text.declarations[f"declare {element} @{symbol}({', '.join([element] * len(operands))})"] = None
-        if x.lanes == 1:
-            return text.call(x.dtype, 1, symbol, *operands)
-        result = "poison"
-        for lane in range(x.lanes):
-            ones = [text.reg(o.dtype, 1, f"extractelement {o.typed}, i64 {lane}") for o in operands]
-            one = text.call(x.dtype, 1, symbol, *ones)
-            result = text.emit(f"insertelement {x.type} {result}, {one.typed}, i64 {lane}")
-        return Reg(result, x.dtype, x.lanes)
+        return _by_lane(text, x.dtype, lambda *ones: text.call(x.dtype, 1, symbol, *ones), *operands)
 
     return emit
+
+
+def _by_lane(text: Text, result: DType, emit: Callable[..., Reg], *operands: Reg) -> Reg:
+    """A register of what `emit` gives for the operands' elements, lane by lane."""
+    lanes = operands[0].lanes
+    if lanes == 1:
+        return emit(*operands)
+    made = Reg("poison", result, lanes)
+    for lane in range(lanes):
+        one = emit(*[text.reg(o.dtype, 1, f"extractelement {o.typed}, i64 {lane}") for o in operands])
+        made = text.reg(result, lanes, f"insertelement {made.typed}, {one.typed}, i64 {lane}")
+    return made
 
 
 # Integers
