@@ -202,6 +202,53 @@ kernel @k(x: &f64[n], y: &f64[3]) dims(n) with {outputs=1} {
 """
 
 
+REGISTERS_BEFORE_THREADS = """
+kernel @k(x: &f64[3], y: &f64[3]) dims() with {outputs=1} {
+  alloc r: reg f64[3]
+  for i in 0..3 {
+    r[i] = x[i] * 2
+  }
+  alloc t: scratch f64[3]
+  for j in 0..3 {
+    t[j] = r[j]
+  }
+  for k in 0..3 parallel {
+    for l in 0..2 {
+      y[k] = t[k]
+    }
+  }
+  return
+}
+"""
+
+PART_UPDATED = """
+kernel @k(x: &f64[12], y: &f64[12]) dims() with {outputs=1} {
+  alloc t: scratch f64[12]
+  for i in 0..12 {
+    t[i] = x[i]
+  }
+  for j in 0..6 {
+    t[j] += 5
+  }
+  for k in 0..12 {
+    y[k] = t[k]
+  }
+  return
+}
+"""
+
+NEVER_INSIDE = """
+kernel @k(x: &f64[3], y: &f64[3]) dims() with {outputs=1} {
+  for i in 0..3 {
+    for j in 0..0 {
+      y[i] = x[i]
+    }
+  }
+  return
+}
+"""
+
+
 def load_of(func: Func, loop: str, name: str) -> Op:
     """The load of a buffer in a loop."""
     (found,) = [
@@ -378,6 +425,23 @@ REFUSED = {
         lambda f: fuse_at(f, buffer(f, "h"), find_loop(f, "t"), "reg"),
         "fuse_at buffer 'h' (scratch f64[3, 8]): threads share a loop in loop 't' (0..3, serial), "
         "and have registers of their own",
+    ),
+    "fuse a producer that reads registers into what threads share": (
+        REGISTERS_BEFORE_THREADS,
+        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "l"), "reg"),
+        "fuse_at buffer 't' (scratch f64[3]): its producer uses registers, buffer 'r' (reg f64[3]), "
+        "which other threads lack",
+    ),
+    "surplus elements over those of another producer": (
+        PART_UPDATED,
+        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "k"), guard="loads"),
+        "fuse_at buffer 't' (scratch f64[12]): guard='loads' is not possible, as loop 'j' (0..6, serial) runs over "
+        "another part of axis 0 than a producer before it",
+    ),
+    "one loop of an empty one": (
+        NEVER_INSIDE,
+        lambda f: fuse_loops(f, find_loop(f, "i"), find_loop(f, "j")),
+        "fuse_loops loop 'j' (0..0, serial): it never runs",
     ),
     "preload for several threads": (
         SHARED_STEPS,

@@ -24,6 +24,7 @@ from tilewright.loops.nest import (
     fresh_var,
     holds_parallel,
     insert_at,
+    is_inside,
     is_loop,
     kind_of,
     loop_range,
@@ -68,14 +69,16 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
         }
 
     The producers are the nests before `loop` that write `buffer`, which must index it by their own loop
-    variables. They are copied; the originals go when nobody else reads the buffer, so a buffer with several
-    consumers is fused into one after the other. Where the region may reach beyond what the producers
-    compute, guard="if" puts a condition around their bodies and guard="loads" around their loads only (the
-    surplus elements are then computed from any values and never read; where they are read for surplus elements of
-    another buffer, that load needs no condition any more). With guard="shift" there are no conditions: a region
-    that reaches beyond the buffer is moved into it, as what lies outside of it is never read. ScheduleError when
-    the buffer is an argument, when a producer also writes something else or reads what is written in between, when
-    the nest of `loop` writes the buffer as well, or when the region is not known.
+    variables. They are copied; the originals go when nobody else reads the buffer, so a buffer with
+    several consumers is fused into one after the other. Where the region may reach beyond what the
+    producers compute, guard="if" puts a condition around their bodies and guard="loads" around their
+    loads only (the surplus elements are then computed from any values and never read; where they are read
+    for surplus elements of another buffer, that load needs no condition any more; refused where an
+    earlier producer computes them). With guard="shift" there are no conditions: a region that reaches
+    beyond the buffer is moved into it, as what lies outside of it is never read. ScheduleError when the
+    buffer is an argument, when a producer also writes something else or reads what is written in between,
+    when the nest of `loop` writes the buffer as well, when a producer reads registers that the threads of
+    a parallel loop around its new place do not have, or when the region is not known.
     """
     refuse_in_vector(STEP, buffer, [*enclosing_loops(loop), loop])
     alloc = buffer.op
@@ -92,6 +95,7 @@ def fuse_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: 
     stages = _producers(buffer, home.ops[: home.ops.index(anchor)])
     if any(map(holds_parallel, stages)):
         refuse(STEP, buffer, "its producer is parallel already; fuse_at before that")
+    _check_registers(buffer, stages, loop, anchor)
     reads = _reads(buffer, loop)
     if buffer in written_buffers(accesses(anchor)):
         refuse(STEP, buffer, f"{describe(anchor)}, which holds the loop, writes it as well")
@@ -152,6 +156,18 @@ def _check_between(buffer: Value, stages: Sequence[Op], between: Sequence[Op]) -
             refuse(STEP, buffer, f"{describe(op)} changes {describe(other)}, which its producer reads")
 
 
+def _check_registers(buffer: Value, stages: Sequence[Op], loop: Op, anchor: Op) -> None:
+    """What the producers read must be there where they go: each thread has registers of its own."""
+    inside = [*enclosing_loops(loop), loop]
+    if not any(kind_of(o) == "parallel" and (o is anchor or is_inside(o, anchor)) for o in inside):
+        return
+    for op in stages:
+        own = {o.result for o in op.walk() if o.name == "alloc"} | {buffer}
+        for a in accesses(op):
+            if a.buffer not in own and buffer_type(a.buffer).space == "reg":
+                refuse(STEP, buffer, f"its producer uses registers, {describe(a.buffer)}, which other threads lack")
+
+
 def _drop_if_unread(buffer: Value, stages: Sequence[Op]) -> None:
     inside = {id(o) for op in stages for o in op.walk()}
     if all(id(user) in inside for user in buffer.users):
@@ -177,11 +193,13 @@ class _Fusion:
 
     def run(self, stages: Sequence[Op]) -> Fused:
         made = Fused(self.new)
+        earlier: list[dict[int, Sym]] = []
         try:
             for stage in stages:
                 axes = self._axes(stage)
                 made.nests.append(stage.clone({}))
-                self._adapt(stage, made.nests[-1], axes, made.copies)
+                self._adapt(stage, made.nests[-1], axes, made.copies, earlier)
+                earlier.append({axis: extent_of(o) for o, axis in axes.items()})
         except ScheduleError:
             for nest in made.nests:  # a copy that is not used must not stay among the users of what it reads
                 nest.drop()
@@ -190,8 +208,15 @@ class _Fusion:
         insert_at(body_of(self.loop), 0, [self.new.op, *made.nests])
         return made
 
-    def _adapt(self, stage: Op, copy: Op, axes: dict[Op, int], copies: dict[Op, Op]) -> None:
-        """Make a fresh copy of a producer fill the small buffer."""
+    def _adapt(
+        self,
+        stage: Op,
+        copy: Op,
+        axes: dict[Op, int],
+        copies: dict[Op, Op],
+        earlier: Sequence[dict[int, Sym]],
+    ) -> None:
+        """Make a fresh copy of a producer fill the small buffer, after those whose extents by axis are `earlier`."""
         mapping: dict[Sym, Sym] = {}
         pairs = list(zip(stage.walk(), copy.walk(), strict=True))
         conditions: dict[Sym, list[Sym]] = {}  # new variable -> what keeps it inside of the producer's domain
@@ -212,6 +237,7 @@ class _Fusion:
                 new.attrs["var"] = mapping[old.attrs["var"]]
             elif old.name in ("load", "store") and new.operands[-1] is self.old:
                 redirect(new, self.new, self.region.start)
+        self._check_surplus(axes, copies, conditions, earlier)
         if innermost is not None:
             self._protect(innermost, copy, conditions)
 
@@ -257,6 +283,24 @@ class _Fusion:
         ranges: Ranges = {**self.around, v: loop_range(new)}
         limits = [ge0(position), ge0(extent_of(old).subs(mapping) - 1 - position)]
         conditions[v] = [c for c in limits if holds(c, ranges) is not True]
+
+    def _check_surplus(
+        self,
+        axes: dict[Op, int],
+        copies: dict[Op, Op],
+        conditions: dict[Sym, list[Sym]],
+        earlier: Sequence[dict[int, Sym]],
+    ) -> None:
+        """Surplus elements of a producer may not be those that one before it computes."""
+        if self.guard == "if":
+            return
+        for old, axis in axes.items():
+            if conditions[loop_var(copies[old])] and any(d.get(axis) != extent_of(old) for d in earlier):
+                refuse(
+                    STEP, self.old,
+                    f"guard='{self.guard}' is not possible, as {describe(old)} runs over another part of axis {axis} "
+                    "than a producer before it",
+                )  # fmt: skip
 
     def _protect(self, innermost: Op, copy: Op, conditions: dict[Sym, list[Sym]]) -> None:
         """Keep positions outside of the producer's domain from being computed."""

@@ -30,7 +30,7 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
 
         for i in 0..m { for j in 0..n { S(i, j) } }    ->    for ij in 0..m*n { S(ij // n, ij % n) }
 
-    ScheduleError when `inner` is not the only op of `outer`, when its extent reads the variable of `outer`,
+    ScheduleError when `inner` is not the only op of `outer`, when its extent reads the variable of `outer` or is 0,
     when one of them is a vector or unrolled loop, or when `outer` is parallel and the iterations of `inner`
     are not independent.
     """
@@ -38,6 +38,8 @@ def fuse_loops(func: Func, outer: Op, inner: Op) -> Op:
         refuse("fuse_loops", outer, f"it must hold exactly {describe(inner)}")
     if loop_var(outer) in extent_of(inner).vars:
         refuse("fuse_loops", inner, f"its extent reads '{loop_var(outer)}'")
+    if extent_of(inner) == 0:
+        refuse("fuse_loops", inner, "it never runs")
     for loop in (outer, inner):
         if kind_of(loop) in ("vector", "unroll", "dot"):
             refuse("fuse_loops", loop, f"it is a {kind_of(loop)} loop already")

@@ -190,7 +190,7 @@ def _read(path: Path, offset: int, size: int, where: str) -> np.ndarray:
     try:
         with open(path, "rb") as file:
             file.seek(offset)
-            found = file.readinto(data)
+            found = file.readinto(data.data)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}", where=where) from error
     if found != size:
