@@ -41,13 +41,19 @@ class Refused(Exception):
 @dataclass(frozen=True, eq=False)
 class Grown:
     """A tensor of the model: its elements, these in float64 (None where no reference knows), whether they are exact,
-    and whether they are known when compiling."""
+    whether they are known when compiling, and the coarsest rounding of what they come from (an entry of EPSILON)."""
 
     name: str
     array: np.ndarray
     wide: np.ndarray | None
     exact: bool
     known: bool = False
+    origin: float = 0.0
+
+    @property
+    def epsilon(self) -> float:
+        """The rounding of the dtype, or a coarser one of what it was cast from."""
+        return max(self.origin, EPSILON.get(self.dtype, 0.0))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,7 +77,7 @@ class Grown:
         if not self.is_float or not self.array.size:
             return 0.0
         largest = float(np.abs(self.array.astype(np.float64)).max())
-        usual = EPSILON[self.dtype] * max(1.0, largest)
+        usual = self.epsilon * max(1.0, largest)
         return usual + 50 * error_of(self) if self.wide is not None else 50 * usual
 
 
@@ -229,8 +235,9 @@ class Growth:
             )
         is_exact = exact and all(v.exact for v in given)
         known = all(v.known for v in given)
+        origin = max((v.epsilon for v in given), default=0.0)
         results = [
-            Grown(n, a, w, is_exact and _equal(a, w), known)
+            Grown(n, a, w, is_exact and _equal(a, w), known, origin)
             for n, a, w in zip(node.output, arrays, wide, strict=True)
             if n
         ]

@@ -329,7 +329,13 @@ _TABLES: Mapping[str, Mapping[str, Callable[..., Reg]]] = MappingProxyType(
 
 
 def horizontal(text: Text, combine: str, x: Reg) -> Reg:
-    """All lanes of `x` combined into one: halves onto halves, so the order never depends on the target."""
+    """All lanes of `x` combined into one: halves onto halves, so the order never depends on the target.
+
+    Sums of integers are LLVM's own, as their order does not matter: of a sum of products of bytes that is written out,
+    its code generator for x86 makes `vpdpbusd` and leaves out adding up the lanes of the result.
+    """
+    if combine == "add" and x.dtype.is_int and x.dtype.bits >= 8 and x.lanes > 1:
+        return text.call(x.dtype, 1, f"llvm.vector.reduce.add.v{x.lanes}{register_type(x.dtype)}", x)
     while x.lanes > 1:
         half = 1 << (x.lanes - 1).bit_length() - 1
         low, high = part(text, x, 0, half), part(text, x, half, x.lanes - half)
