@@ -115,6 +115,11 @@ def scan() -> onnx.ModelProto:
 
 I64, BOOL = TensorProto.INT64, TensorProto.BOOL
 CASES = (
+    Case(
+        "dims that are never equal, and fit where one of them is 1",
+        of(lambda g: g("Add", "x", g("Pad", "x", np.array([0, 2]))), {"x": ["n"]}),
+        {"n": 1},
+    ),
     Case("axes", of(lambda g: g("ReduceSum", "x", "axes"), {"x": [2, 3], "axes": ([1], I64)}), {"i64[1]": [1]}),
     Case(
         "computed axes",

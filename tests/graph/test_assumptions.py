@@ -9,6 +9,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 import tilewright
 from tests.graph.programs import program, weights
 from tilewright.graph.assumptions import assumptions
+from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym, var
 from tilewright.ops import contract, norm, reduce, sort, view
 from tilewright.ops import elementwise as ew
@@ -19,6 +20,14 @@ A, B, K = var("a", 0), var("b", 0), var("k", 0)
 
 def found(body, *shapes) -> list[str]:
     return [str(made.holds) for made in assumptions(program(body, *shapes))]
+
+
+@pytest.mark.parametrize("other", [A + 1, 2 * A + 3])
+def test_dims_that_are_never_equal_are_refused(other: Sym) -> None:
+    """They would fit where one of them is 1, which is a result of another shape."""
+    with pytest.raises(UnsupportedError, match=r"are never equal, and fit only where one of them is 1"):
+        program(ew.add, (A, 3), (other, 3))
+    assert found(ew.add, (A,), (1,)) == []
 
 
 @pytest.mark.parametrize(

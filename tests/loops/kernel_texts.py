@@ -26,6 +26,52 @@ kernel @k(x: &f64[10], y: &f64[10], z: &f64[10]) dims() with {outputs=2} {
 }
 """
 
+REGISTERS_BEFORE_THREADS = """
+kernel @k(x: &f64[3], y: &f64[3]) dims() with {outputs=1} {
+  alloc r: reg f64[3]
+  for i in 0..3 {
+    r[i] = x[i] * 2
+  }
+  alloc t: scratch f64[3]
+  for j in 0..3 {
+    t[j] = r[j]
+  }
+  for k in 0..3 parallel {
+    for l in 0..2 {
+      y[k] = t[k]
+    }
+  }
+  return
+}
+"""
+
+PART_UPDATED = """
+kernel @k(x: &f64[12], y: &f64[12]) dims() with {outputs=1} {
+  alloc t: scratch f64[12]
+  for i in 0..12 {
+    t[i] = x[i]
+  }
+  for j in 0..6 {
+    t[j] += 5
+  }
+  for k in 0..12 {
+    y[k] = t[k]
+  }
+  return
+}
+"""
+
+NEVER_INSIDE = """
+kernel @k(x: &f64[3], y: &f64[3]) dims() with {outputs=1} {
+  for i in 0..3 {
+    for j in 0..0 {
+      y[i] = x[i]
+    }
+  }
+  return
+}
+"""
+
 SYMBOLIC = """
 kernel @k(x: &f64[n], y: &f64[n]) dims(n) with {outputs=1} {
   for i in 0..n {

@@ -127,13 +127,22 @@ def transposed(r: random.Random) -> tuple[Func, dict[str, int]]:
 
 
 def gathered(r: random.Random) -> tuple[Func, dict[str, int]]:
-    """Rows picked by data: y[i, j] = x[i', j] with i' computed from the elements."""
+    """Rows picked by data: y[i, j] is x[i', j] with i' computed from the elements, or a sum of such elements, with
+    zeros beyond the ends."""
     m, n = r.randint(2, 6), r.randint(1, 8)
+    summed = r.random() < 0.5
 
     def body(t: Trace, x: Array, y: Array) -> None:
         with t.loop(m, "a") as i, t.loop(n, "b") as j:
-            row = t.bind(t.apply("abs", x[i, 0]).cast(dt.i64), "row", 0, 8)
-            y.store((i, j), x.load((row, j), [ge0(m - 1 - row)], -1))
+            if not summed:
+                row = t.bind(t.apply("abs", x[i, 0]).cast(dt.i64), "row", 0, 8)
+                y.store((i, j), x.load((row, j), [ge0(m - 1 - row)], -1))
+                return
+            y.store((i, j), 0)
+            with t.loop(3, "k") as k:
+                row = t.bind(t.apply("abs", x[i, 0]).cast(dt.i64), "row", 0, 8)
+                inside = [ge0(m - 1 - row), ge0(j + k - 1), ge0(n - j - k)]
+                y.store((i, j), y[i, j] + x.load((row, j + k - 1), inside, 0))
 
     return programs.kernel([(m, n)], [(m, n)], body), {}
 

@@ -127,6 +127,39 @@ def test_padding_of_a_sum_is_skipped() -> None:
     np.testing.assert_allclose(run(func, x, w), np.convolve(np.pad(x, 1), w[::-1], "valid"))
 
 
+BOUND = """
+kernel @k(x: &f64[5, 8], r: &i64[4], y: &f64[4]) dims() with {outputs=1} {
+  for i in 0..4 {
+    y[i] = 0
+    for k in 0..3 {
+      v: i64 = r[i]
+      bind at = v
+      y[i] += x[at, i + k - 1 if at < 5, i + k >= 1 else 0]
+    }
+  }
+  return
+}
+"""
+
+
+def test_a_condition_on_a_bound_position_stays() -> None:
+    """What is bound beside the accumulation is not known around it."""
+    func = read(BOUND)
+    skip_neutral(func, find_loop(func, "i"))
+    verify_func(func, LOOPS_SPEC)
+    (condition,) = (op for op in func.body.walk() if op.name == "if")
+    assert [str(c) for c in condition.attrs["guard"]] == ["i + k >= 1"]
+    (load,) = (op for op in func.body.walk() if op.name == "load" and len(op.attrs["idx"]) == 2)
+    assert len(load.attrs["guard"]) == 1
+
+
+def test_what_is_checked_is_checked_in_each_round() -> None:
+    func = read(
+        BOUND.replace("bind at", 'ok: bool = v < 5\n      check ok else InputError("too far")\n      bind at')
+    )
+    assert "no guarded element" in refused(lambda: skip_neutral(func, find_loop(func, "i")))
+
+
 def test_padding_of_a_maximum_is_skipped_when_it_never_wins() -> None:
     func = read(LARGEST.replace("OTHER", "-inf"))
     skip_neutral(func, find_loop(func, "i"))

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.loops.kernel_texts import DOUBLE, HISTOGRAM, SUM, SYMBOLIC, TWO_STAGES, buffer, read
+from tests.loops.kernel_texts import (
+    DOUBLE,
+    HISTOGRAM,
+    NEVER_INSIDE,
+    PART_UPDATED,
+    REGISTERS_BEFORE_THREADS,
+    SUM,
+    SYMBOLIC,
+    TWO_STAGES,
+    buffer,
+    read,
+)
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
@@ -195,53 +206,6 @@ kernel @k(x: &f64[n], y: &f64[3]) dims(n) with {outputs=1} {
   for i in 0..3 {
     for k in 0..n {
       y[i] = x[k]
-    }
-  }
-  return
-}
-"""
-
-
-REGISTERS_BEFORE_THREADS = """
-kernel @k(x: &f64[3], y: &f64[3]) dims() with {outputs=1} {
-  alloc r: reg f64[3]
-  for i in 0..3 {
-    r[i] = x[i] * 2
-  }
-  alloc t: scratch f64[3]
-  for j in 0..3 {
-    t[j] = r[j]
-  }
-  for k in 0..3 parallel {
-    for l in 0..2 {
-      y[k] = t[k]
-    }
-  }
-  return
-}
-"""
-
-PART_UPDATED = """
-kernel @k(x: &f64[12], y: &f64[12]) dims() with {outputs=1} {
-  alloc t: scratch f64[12]
-  for i in 0..12 {
-    t[i] = x[i]
-  }
-  for j in 0..6 {
-    t[j] += 5
-  }
-  for k in 0..12 {
-    y[k] = t[k]
-  }
-  return
-}
-"""
-
-NEVER_INSIDE = """
-kernel @k(x: &f64[3], y: &f64[3]) dims() with {outputs=1} {
-  for i in 0..3 {
-    for j in 0..0 {
-      y[i] = x[i]
     }
   }
   return

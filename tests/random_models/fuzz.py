@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -39,6 +40,10 @@ def grown(seed: int) -> tuple[Growth, Tried]:
         except Refused:
             tried[name, "left out"] += 1
     return growth, tried
+
+
+MOST_OTHER_ELEMENTS = 1 << 20
+"""Of an input at other sizes."""
 
 
 def fuzz(seed: int) -> Tried:
@@ -119,6 +124,8 @@ def with_other_sizes(growth: Growth, model: onnx.ModelProto, compiled: Model) ->
             else sizes.setdefault(d, max(growth.least_size, growth.random.choice(OTHER_SIZES)))
             for d in growth.dims[name]
         ]
+        if math.prod(shape) > MOST_OTHER_ELEMENTS:
+            return "too large"
         arrays[name] = growth.elements(shape, str(array.dtype))
     if not sizes:
         return "none"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir.core import Block, Builder, Module, Op
-from tilewright.ir.diag import Loc
+from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, eq, le
 from tilewright.ir.types import TensorType, product
@@ -27,6 +27,9 @@ _READS_WHOLE_AXES = frozenset(SCALAR_OPS) | {
     "conv_transpose",
 }
 """Operators that read an axis along one of their own from its start to its end; others may read a part of it."""
+
+
+_SIGN = {eq: "=", le: "<="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,15 @@ def _same_size(op: Op, type: TensorType, loc: Loc) -> Iterator[Assumption]:
     result = op.result.type
     assert isinstance(result, TensorType)
     holds = eq(product(type.shape), product(result.shape))
+    yield from _taken(holds, f"{type} cannot be reshaped to {result}: it must be that {holds}", loc)
+
+
+def _taken(holds: Sym, message: str, loc: Loc) -> Iterator[Assumption]:
+    """The assumption, unless it is known to hold; UnsupportedError when it never does."""
     if not holds.is_const:
-        yield Assumption(holds, f"{type} cannot be reshaped to {result}: it must be that {holds}", loc)
+        yield Assumption(holds, message, loc)
+    elif not holds.value:
+        raise UnsupportedError(message, where=str(loc), hint="fix the sizes of the inputs with shapes=")
 
 
 def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Assumption]:
@@ -99,7 +109,6 @@ def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Ass
             if index not in extents or index in guarded:
                 continue
             holds = relation(extents[index], dim)
-            if not holds.is_const:
-                yield Assumption(
-                    holds, f"{op.name} of {', '.join(map(str, types))}: it must be that {holds}", loc
-                )
+            needed = f"{extents[index]} {_SIGN[relation]} {dim}" if holds.is_const else str(holds)
+            listed = ", ".join(map(str, types))
+            yield from _taken(holds, f"{op.name} of {listed}: it must be that {needed}", loc)

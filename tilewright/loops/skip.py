@@ -14,8 +14,9 @@ def skip_neutral(func: Func, loop: Op) -> Op:
 
         acc[i] += x[k if c else 0] * w[k]    ->    if c { acc[i] += x[k] * w[k] }
 
-    The conditions that a vector loop around decides for all of its lanes move; those of single lanes stay. A factor
-    of a neutral element counts as finite. ScheduleError when the loop has no such accumulation.
+    The conditions that a vector loop around decides for all of its lanes move; those of single lanes stay, as do those
+    on positions that are bound beside the accumulation. Where something is checked there nothing moves. A factor of a
+    neutral element counts as finite. ScheduleError when the loop has no such accumulation.
     """
     stores = [op for op in loop.walk() if op.name == "store"]
     moved = [op for op in stores if _skip(op)]
@@ -27,13 +28,13 @@ def skip_neutral(func: Func, loop: Op) -> Op:
 def _skip(store: Op) -> bool:
     found = accumulation_of(store)
     block = block_of(store)
-    if any(op.name == "store" and op is not store for op in block.ops) or any(op.blocks for op in block.ops):
+    if any((op.name in ("store", "check") and op is not store) or op.blocks for op in block.ops):
         return False
-    lane = _lane_around(store)
+    inside = {op.attrs["var"] for op in block.ops if op.name == "bind"} | {_lane_around(store)}
     shared: tuple[Sym, ...] = ()
     for load in [] if found is None else _neutral_loads(found):
         guard: tuple[Sym, ...] = load.attrs["guard"]
-        shared = tuple(c for c in guard if lane not in c.vars)
+        shared = tuple(c for c in guard if not inside & c.vars)
         if shared:
             break
     if not shared:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.trace import Array
 
 Dim = Sym | int
+
+
+class UndecidedDimsError(UnsupportedError):
+    """The form of a result depends on what symbolic dims are; fixing the inputs' sizes is the way out."""
+
+    def __init__(self, what: str, dims: Sequence[Sym]) -> None:
+        super().__init__(what, hint="fix the sizes of the inputs with shapes=")
+        self.dims = tuple(dims)
 
 
 def checked_axis(axis: int, rank: int) -> int:
@@ -39,19 +48,22 @@ def surely_different(a: Sym, b: Sym) -> bool:
 def common_dim(a: Sym, b: Sym) -> Sym:
     """The broadcast of two dims; where one is not known, they are taken to be equal, the simpler preferred.
 
-    The choice does not depend on the order of the two.
+    The choice does not depend on the order of the two. ValueError where they never fit, UndecidedDimsError where they
+    do only when one of them happens to be 1.
     """
     if a == b or b == 1:
         return a
     if a == 1:
         return b
-    if (
-        surely_different(a, b)
-        and (a.is_const or (a.bounds[0] or 0) > 1)
-        and (b.is_const or (b.bounds[0] or 0) > 1)
-    ):
-        raise ValueError(f"dims {a} and {b} neither are equal nor is one of them 1")
+    if surely_different(a, b):
+        if not _may_be_one(a) and not _may_be_one(b):
+            raise ValueError(f"dims {a} and {b} neither are equal nor is one of them 1")
+        raise UndecidedDimsError(f"dims {a} and {b} are never equal, and fit only where one of them is 1", (a, b))
     return min(a, b, key=lambda d: (not d.is_const, len(str(d)), str(d)))
+
+
+def _may_be_one(dim: Sym) -> bool:
+    return not dim.is_const and (dim.bounds[0] or 0) <= 1
 
 
 def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:

@@ -34,6 +34,7 @@ from tilewright.ir.diag import (
 from tilewright.ir.sym import Sym, logical_not
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
+from tilewright.ops.shape import UndecidedDimsError
 
 MAX_DEPTH = 100
 MAX_NODES = 500_000
@@ -312,6 +313,8 @@ class Importer:
             except _BrokenInputError:
                 results = (None,) * len(node.output)
             except UnsupportedError as e:
+                if isinstance(e, UndecidedDimsError):
+                    e.hint = dims_hint(e.dims, self.graph_inputs)
                 self.problems.add(_qualified(node), node_label(node), e)
                 results = (None,) * len(node.output)
             except TilewrightError as e:
