@@ -73,6 +73,13 @@ CASES = [
     one("winograd along a line", (1, 32, 1, 9), node("Conv", "x w", pads=[1, 1, 1, 1]), w=(32, 32, 3, 3)),
     one("transposed conv", IMAGE, node("ConvTranspose", "x w"), w=(1, 1, 1, 1)),
     one("transposed conv 2x2", IMAGE, node("ConvTranspose", "x w", strides=[2, 2]), w=(1, 1, 2, 2)),
+    one(
+        "transposed conv of no channels",
+        (2, 0, 3),
+        node("ConvTranspose", "x w b", strides=[3]),
+        w=(0, 4, 2),
+        b=(4,),
+    ),
     one("max pool", IMAGE, node("MaxPool", "x", kernel_shape=[1, 1])),
     one("average pool", IMAGE, node("AveragePool", "x", kernel_shape=[3, 3], pads=[1, 1, 1, 1])),
     one("global pool", IMAGE, node("GlobalAveragePool", "x")),

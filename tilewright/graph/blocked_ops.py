@@ -210,7 +210,7 @@ def _conv_transpose(op: Op, forms: Forms, ctx: PassContext) -> bool:
     """All phases as one convolution; few filters give a plain result, so that lanes hold phases too."""
     weights = forms.array(op.operands[1])
     phases = phases_of(op)
-    if weights is None or phases is None or dtype_of(op.result) != dt.f32:
+    if weights is None or not weights.size or phases is None or dtype_of(op.result) != dt.f32:
         return False
     c, o = weights.shape[:2]
     keeps_blocks = o >= LEAST_FILTERS
