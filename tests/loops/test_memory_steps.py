@@ -13,6 +13,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import parse_module, print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.compute_in import compute_in
+from tilewright.loops.fuse_at import fuse_at
 from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
 from tilewright.loops.interp import run_kernel
 from tilewright.loops.merge_axes import merge_axes
@@ -381,3 +382,38 @@ def test_what_is_asked_for_of_an_intermediate_is_asked_for_of_the_output() -> No
     compute_in(func, local(func, "t"), func.args[1])
     assert "prefetch y[i, 4]" in print_func(func)
     verify_func(func, LOOPS_SPEC)
+
+
+SIBLINGS_INSIDE = """
+kernel @k(x: &f64[4, 3], y: &f64[6, 3]) dims() with {outputs=1} {
+  alloc t: scratch f64[4, 3]
+  for i in 0..4 {
+    for j in 0..3 {
+      t[i, j] = x[i, j]
+    }
+    for k in 0..3 {
+      t[i, k] += 1
+    }
+  }
+  for p in 0..3 {
+    for q in 0..2 {
+      for r in 0..3 {
+        y[2*p + q, r] = t[2*p + q, r if 2*p + q < 4 else 0]
+      }
+    }
+  }
+  return
+}
+"""
+
+
+def test_a_producer_of_two_loops_is_kept_inside_of_its_domain_in_both() -> None:
+    func = read(SIBLINGS_INSIDE)
+    (alloc,) = (op for op in func.body.walk() if op.name == "alloc")
+    fuse_at(func, alloc.result, find_loop(func, "p"))
+    conditions = [op for op in func.body.walk() if op.name == "if"]
+    assert [len(op.attrs["guard"]) for op in conditions] == [1, 1]
+    x = np.arange(12.0).reshape(4, 3)
+    y = np.full((6, 3), np.nan)
+    run_kernel(func, [x, y])
+    assert np.array_equal(y, np.concatenate([x + 1, np.zeros((2, 3))]))

@@ -165,7 +165,11 @@ def _check_registers(buffer: Value, stages: Sequence[Op], loop: Op, anchor: Op) 
         own = {o.result for o in op.walk() if o.name == "alloc"} | {buffer}
         for a in accesses(op):
             if a.buffer not in own and buffer_type(a.buffer).space == "reg":
-                refuse(STEP, buffer, f"its producer uses registers, {describe(a.buffer)}, which other threads lack")
+                refuse(
+                    STEP,
+                    buffer,
+                    f"its producer uses registers, {describe(a.buffer)}, which other threads lack",
+                )
 
 
 def _drop_if_unread(buffer: Value, stages: Sequence[Op]) -> None:
@@ -190,16 +194,16 @@ class _Fusion:
         self.names = names_in(func)
         self.around = ranges_of([*enclosing_loops(loop), loop])
         self.new = new_tile(STEP, buffer, region.sizes, space)
+        # of the loops that ran over each axis in producers before; None stands for a fixed index
+        self.extents: dict[int, set[Sym | None]] = {axis: set() for axis in range(len(region.sizes))}
 
     def run(self, stages: Sequence[Op]) -> Fused:
         made = Fused(self.new)
-        earlier: list[dict[int, Sym]] = []
         try:
             for stage in stages:
                 axes = self._axes(stage)
                 made.nests.append(stage.clone({}))
-                self._adapt(stage, made.nests[-1], axes, made.copies, earlier)
-                earlier.append({axis: extent_of(o) for o, axis in axes.items()})
+                self._adapt(stage, made.nests[-1], axes, made.copies)
         except ScheduleError:
             for nest in made.nests:  # a copy that is not used must not stay among the users of what it reads
                 nest.drop()
@@ -208,25 +212,16 @@ class _Fusion:
         insert_at(body_of(self.loop), 0, [self.new.op, *made.nests])
         return made
 
-    def _adapt(
-        self,
-        stage: Op,
-        copy: Op,
-        axes: dict[Op, int],
-        copies: dict[Op, Op],
-        earlier: Sequence[dict[int, Sym]],
-    ) -> None:
-        """Make a fresh copy of a producer fill the small buffer, after those whose extents by axis are `earlier`."""
+    def _adapt(self, stage: Op, copy: Op, axes: dict[Op, int], copies: dict[Op, Op]) -> None:
+        """Make a fresh copy of a producer fill the small buffer."""
         mapping: dict[Sym, Sym] = {}
         pairs = list(zip(stage.walk(), copy.walk(), strict=True))
         conditions: dict[Sym, list[Sym]] = {}  # new variable -> what keeps it inside of the producer's domain
-        innermost: Op | None = None
         for old, new in pairs:
             if is_loop(old):
                 copies[old] = new
                 if old in axes:
                     self._restrict(old, new, axes[old], mapping, conditions)
-                    innermost = new
                 else:
                     mapping[loop_var(old)] = fresh_var(self.names, base_name(loop_var(old)), extent_of(old))
             elif old.name == "bind":
@@ -237,9 +232,8 @@ class _Fusion:
                 new.attrs["var"] = mapping[old.attrs["var"]]
             elif old.name in ("load", "store") and new.operands[-1] is self.old:
                 redirect(new, self.new, self.region.start)
-        self._check_surplus(axes, copies, conditions, earlier)
-        if innermost is not None:
-            self._protect(innermost, copy, conditions)
+        self._check_surplus(axes, copies, conditions)
+        self._protect([copies[old] for old in axes], copy, conditions)
 
     def _axes(self, stage: Op) -> dict[Op, int]:
         """The loops of a producer that run over the axes of the buffer."""
@@ -285,30 +279,27 @@ class _Fusion:
         conditions[v] = [c for c in limits if holds(c, ranges) is not True]
 
     def _check_surplus(
-        self,
-        axes: dict[Op, int],
-        copies: dict[Op, Op],
-        conditions: dict[Sym, list[Sym]],
-        earlier: Sequence[dict[int, Sym]],
+        self, axes: dict[Op, int], copies: dict[Op, Op], conditions: dict[Sym, list[Sym]]
     ) -> None:
-        """Surplus elements of a producer may not be those that one before it computes."""
-        if self.guard == "if":
-            return
+        """Surplus elements of a producer may not be those that one before it, or a loop before it, computes."""
         for old, axis in axes.items():
-            if conditions[loop_var(copies[old])] and any(d.get(axis) != extent_of(old) for d in earlier):
+            before = self.extents[axis] - {extent_of(old)}
+            if self.guard != "if" and before and conditions[loop_var(copies[old])]:
                 refuse(
                     STEP, self.old,
                     f"guard='{self.guard}' is not possible, as {describe(old)} runs over another part of axis {axis} "
                     "than a producer before it",
                 )  # fmt: skip
+            self.extents[axis].add(extent_of(old))
+        for axis in set(self.extents) - set(axes.values()):
+            self.extents[axis].add(None)
 
-    def _protect(self, innermost: Op, copy: Op, conditions: dict[Sym, list[Sym]]) -> None:
+    def _protect(self, restricted: Sequence[Op], copy: Op, conditions: dict[Sym, list[Sym]]) -> None:
         """Keep positions outside of the producer's domain from being computed."""
-        needed = tuple(c for listed in conditions.values() for c in listed)
-        if not needed:
+        if not any(conditions.values()):
             return
         if self.guard == "if":
-            put_ops(body_of(innermost), [new_if(needed, take_ops(body_of(innermost)))])
+            self._put_conditions(restricted, copy, conditions)
             return
         ranges = self.around | {loop_var(op): loop_range(op) for op in copy.walk() if is_loop(op)}
         for op in copy.walk():
@@ -319,6 +310,19 @@ class _Fusion:
                 own = tuple(c for v, listed in conditions.items() if v in used for c in listed)
                 if own and not _stays_in_bounds(op, ranges):
                     op.attrs["guard"] = (*own, *op.attrs.get("guard", ()))
+
+    def _put_conditions(self, restricted: Sequence[Op], copy: Op, conditions: dict[Sym, list[Sym]]) -> None:
+        """Conditions in the innermost of the loops over axes, of which all that is computed is inside."""
+        inside = {o: set(body_of(o).walk()) for o in restricted}
+        leaves = [o for o in restricted if not inside[o].intersection(restricted)]
+        for op in copy.walk():
+            if op.name == "store" and not any(op in inside[leaf] for leaf in leaves):
+                refuse(STEP, self.old, "its producer stores beside the innermost loop over its axes")
+        for leaf in leaves:
+            around = [o for o in restricted if o is leaf or leaf in inside[o]]
+            needed = tuple(c for o in around for c in conditions[loop_var(o)])
+            if needed:
+                put_ops(body_of(leaf), [new_if(needed, take_ops(body_of(leaf)))])
 
 
 def _drop_spare_guard(load: Op) -> None:
