@@ -28,7 +28,7 @@ LARGEST = 1e3
 RECENT = 6
 """Values among which the next operand is mostly chosen, so that programs are deep."""
 
-WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
+WINDOWED = ("Conv", "MaxPool", "AveragePool")
 
 EPSILON = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2}
 """Of the largest number: an error that several operations may have."""
@@ -243,12 +243,9 @@ class Growth:
         ]
         if not all(v.array.size <= MOST_ELEMENTS[self.size] and _is_good(v) for v in results):
             raise Refused
-        if (
-            not any(v.array.size == 0 for v in given)
-            and node.op_type in WINDOWED
-            and results[0].array.size == 0
-        ):
-            raise Refused  # a window that does not fit
+        has_elements = all(v.array.size for v in given)
+        if has_elements and node.op_type in WINDOWED and not _window_fits(node, given[0].shape):
+            raise Refused
         return results
 
     # The model
@@ -267,6 +264,18 @@ class Growth:
         weights = [numpy_helper.from_array(a, n) for n, a in self.initializers.items()]
         graph = helper.make_graph(self.nodes, "random", inputs, outputs, weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+
+
+def _window_fits(node: onnx.NodeProto, shape: Sequence[int]) -> bool:
+    """Whether a window lies within the padded image; ONNX Runtime counts some that do not."""
+    attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    kernel = attrs.get("kernel_shape", ())
+    count = len(kernel)
+    pads, dilations = attrs.get("pads", [0] * 2 * count), attrs.get("dilations", [1] * count)
+    return attrs.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or all(
+        d * (k - 1) + 1 <= n + pads[i] + pads[i + count]
+        for i, (n, k, d) in enumerate(zip(shape[-count:] if count else (), kernel, dilations, strict=True))
+    )
 
 
 def _checked(model: onnx.ModelProto) -> None:
