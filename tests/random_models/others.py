@@ -103,6 +103,7 @@ def pooled_norm(g: Growth) -> None:
     x = image(g, 4)
     if min(x.shape[2:], default=0) < 2:
         raise Refused
+    g.least_size = max(2, g.least_size)
     g.emit("LpPool", x, kernel_shape=[2, 2], p=g.random.randint(1, 2), strides=[g.random.randint(1, 2)] * 2)
 
 
