@@ -83,11 +83,11 @@ class Place:
         source = self._source.format(factor=factor, value=value, imports=imports)
         (self._folder / "user.py").write_text(source)
         command = [sys.executable, "-B", "-c", CALL]
-        root = str(Path(tilewright.__file__).parents[1])
+        places = os.pathsep.join([str(self._folder), str(Path(tilewright.__file__).parents[1])])
         done = subprocess.run(
             command,
             cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": root},
+            env={**os.environ, "PYTHONPATH": places},
             capture_output=True,
             text=True,
             check=False,
