@@ -211,12 +211,15 @@ def norm(g: Growth) -> None:
 def resize(g: Growth) -> None:
     x = g.pick(lambda v: v.dtype == "float32" and 3 <= v.rank <= 4 and 0 not in v.shape)
     factors = [1.0, 1.0, *(g.random.choice((0.5, 1.0, 2.0, 2.0, 3.0, 1.5)) for _ in x.shape[2:])]
+    # ONNX Runtime takes the whole size for corners, where the reference takes the size times the scale.
+    by_sizes = g.chance(0.5)
+    coordinates = ("half_pixel", "asymmetric", "align_corners" if by_sizes else "asymmetric")
     attrs = {
         "mode": g.random.choice(("nearest", "nearest", "linear", "cubic")),
-        "coordinate_transformation_mode": g.random.choice(("half_pixel", "asymmetric", "align_corners")),
+        "coordinate_transformation_mode": g.random.choice(coordinates),
         "nearest_mode": g.random.choice(("floor", "round_prefer_floor", "ceil")),
     }
-    if g.chance(0.5):
+    if by_sizes:
         sizes = np.array([max(1, int(d * f)) for d, f in zip(x.shape, factors, strict=True)], np.int64)
         g.emit("Resize", x, None, None, sizes, **attrs)
     else:
