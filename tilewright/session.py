@@ -279,7 +279,7 @@ def _entry(path: Path) -> Entry | None:
     """What a file of the cache is; None when it is gone, or damaged."""
     try:
         status = path.stat()
-        artifact = Artifact.load(path, check_weights=False)
+        artifact = Artifact.load(path, check_weights=False, mmap=True)  # weights are not looked at
         # to look at an entry is not to use it; file systems count every reading
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     except (OSError, ArtifactError):

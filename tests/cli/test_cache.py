@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tests import models
 from tilewright.cli.amounts import ago, bytes_text
 from tilewright.cli.app import commands
+from tilewright.runtime import container
+from tilewright.runtime.arena import aligned_bytes
 from tilewright.session import Session
 
 
@@ -43,6 +46,23 @@ def test_entries_say_what_they_are(session: Session, tmp_path: Path) -> None:
     assert (first.model, second.model) == ("", "mlp.onnx")
     assert first.size == first.path.stat().st_size and first.used >= second.used
     assert first.target == tilewright.compile(models.gather(), session=session).artifact.target.cpu
+
+
+def test_listing_reads_no_weights(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache may hold gigabytes; what is looked at is copied, and the weights are left in their files."""
+    big = np.arange(250 * 250, dtype=np.float32).reshape(250, 250)
+    node = helper.make_node("Mul", ["x", "w"], ["y"])
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [250, 250]) for name in "xy"]
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:], [numpy_helper.from_array(big, "w")])
+    tilewright.compile(helper.make_model(graph, ir_version=9), session=session)
+    copied: list[int] = []
+
+    def memory(source: object, size: int) -> memoryview:
+        copied.append(size)
+        return aligned_bytes(size).data
+
+    monkeypatch.setattr(container, "_memory", memory)
+    assert len(session.entries()) == 1 and copied and max(copied) < big.nbytes
 
 
 def test_the_command_lists_and_clears(session: Session, tmp_path: Path) -> None:
