@@ -23,9 +23,12 @@ import numpy as np
 from llvmlite import binding
 
 from bench.calibration.shapes import DRAWS, Conv, Layer, Matmul, Turned, layers_of
-from tilewright.codegen.emit import compile_ir
-from tilewright.codegen.llvm import kernel_ir
-from tilewright.graph.fuse import Fuse
+from tilewright.codegen.cpu.assemble import compile_ir
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.cost.cache_blocking import Blocks
+from tilewright.cost.gemm import SHARES, Counts, Decision, candidates, choose, count, cycles
+from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import ScheduleError
@@ -35,12 +38,9 @@ from tilewright.loops.lower import Lowered, lower_region
 from tilewright.ops import blocked, contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.schedule.blocks import Blocks
-from tilewright.schedule.contraction import schedule_contraction
-from tilewright.schedule.describe import describe, describe_turned
-from tilewright.schedule.model import SHARES, Counts, Decision, candidates, choose, count, cycles
-from tilewright.schedule.roles import assign_roles, axes_read, one_nest, turned_roles
-from tilewright.schedule.tiles import Contraction, Tile
+from tilewright.schedule.gemm.contraction import schedule_contraction
+from tilewright.schedule.gemm.gemm_axes import assign_roles, axes_read, one_nest, turned_roles
+from tilewright.schedule.gemm.gemm_shape import describe, describe_turned
 from tilewright.schedule.trace import Schedule
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target

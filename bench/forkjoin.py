@@ -12,7 +12,7 @@ import time
 
 import llvmlite.binding as llvm
 
-from tilewright.codegen.pool import pool_ir
+from tilewright.codegen.cpu.program.pool import pool_ir
 
 # `work` steps of a dependent chain per index, so that the length of a chunk can be chosen.
 BODY = """

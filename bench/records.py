@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.turns import Standing
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.files import check_file, check_folder
+from tilewright.runtime.storage.files import check_file, check_folder
 
 
 @dataclass(frozen=True)

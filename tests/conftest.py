@@ -74,7 +74,7 @@ def failing_schedules_are_errors() -> Iterator[None]:
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tilewright.schedule.kernels.schedule_plainly", refuse)
+        patch.setattr("tilewright.schedule.sharing.kernels.schedule_plainly", refuse)
         yield
 
 

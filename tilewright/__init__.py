@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import InputError as InputError
     from tilewright.runtime.errors import OptionError as OptionError
     from tilewright.runtime.errors import TilewrightError as TilewrightError
-    from tilewright.runtime.node_arg import NodeArg as NodeArg
     from tilewright.runtime.profile import KernelTime as KernelTime
     from tilewright.runtime.report import Report as Report
+    from tilewright.runtime.values.node_arg import NodeArg as NodeArg
     from tilewright.session import Session as Session
     from tilewright.target.target import TargetError as TargetError
 
@@ -36,7 +36,7 @@ _HOMES = {
     "KernelTime": "tilewright.runtime.profile",
     "Model": "tilewright.runtime",
     "ModelError": "tilewright.ir.diag",
-    "NodeArg": "tilewright.runtime.node_arg",
+    "NodeArg": "tilewright.runtime.values.node_arg",
     "OptionError": "tilewright.runtime.errors",
     "Options": "tilewright.options",
     "Progress": "tilewright.options",

@@ -9,13 +9,13 @@ from itertools import count
 from pathlib import Path
 
 from tilewright import link
-from tilewright.codegen.emit import ObjectMaker, Unit
-from tilewright.codegen.llvm import KernelText, kernel_ir
-from tilewright.codegen.pool_platform import check_platform
-from tilewright.codegen.program import program_ir
+from tilewright.codegen.cpu.assemble import ObjectMaker, Unit
+from tilewright.codegen.cpu.kernel.emit import KernelText, kernel_ir
+from tilewright.codegen.cpu.program.pool_platform import check_platform
+from tilewright.codegen.cpu.program.program import program_ir
 from tilewright.frontends.onnx import load_onnx
 from tilewright.graph.assumptions import assumptions
-from tilewright.graph.fuse import Fuse
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import Pass, PassContext, run_passes
@@ -27,8 +27,8 @@ from tilewright.memory.storage import assign_storage
 from tilewright.ops.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress, Request
 from tilewright.runtime import Artifact
-from tilewright.schedule.branches import group_branches
-from tilewright.schedule.kernels import schedule_regions
+from tilewright.schedule.sharing.concurrent_kernels import group_branches
+from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 

@@ -25,7 +25,7 @@ from rich.table import Table
 
 import tilewright
 from tilewright.ir.sym import sym
-from tilewright.ir.symparse import parse_sym
+from tilewright.ir.symbolic.parse import parse_sym
 
 MODEL = "standard_v3_3"
 ROUNDS = 15

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import tilewright
-from tilewright.codegen.checks import Check
-from tilewright.codegen.emit import Effort, Unit
-from tilewright.codegen.llvm import KernelText
-from tilewright.codegen.pool import pool_ir
-from tilewright.codegen.program import (
+from tilewright.codegen.cpu.assemble import Effort, Unit
+from tilewright.codegen.cpu.kernel.checks import Check
+from tilewright.codegen.cpu.kernel.emit import KernelText
+from tilewright.codegen.cpu.program.pool import pool_ir
+from tilewright.codegen.cpu.program.program import (
     Branches,
     BufferRef,
     Condition,
@@ -31,7 +31,7 @@ from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
-from tilewright.loops.cost import cost
+from tilewright.loops.counts import cost
 from tilewright.memory.storage import Place, Storage, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.binding import input_variables

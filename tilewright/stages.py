@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.asm.listing import annotated
-from tilewright.codegen.emit import assembly
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.compiler import import_request, lower_graph, steps
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import PassContext
 from tilewright.ir.text import print_func, print_module
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.errors import OptionError
-from tilewright.schedule.kernels import schedule_regions
+from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 

@@ -18,16 +18,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.asm.report import KernelReport, LoopReport, report_assembly
-from tilewright.codegen.emit import assembly
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.compiler import lower_graph
 from tilewright.frontends.onnx import load_onnx
 from tilewright.ir.core import Func, Op
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import BufferType
-from tilewright.loops.nest import extent_of, kind_of, loop_var, loops_in
+from tilewright.loops.edit import extent_of, kind_of, loop_var, loops_in
 from tilewright.options import Options
-from tilewright.schedule.kernels import schedule_regions
+from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 

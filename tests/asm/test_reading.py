@@ -11,7 +11,7 @@ from tilewright.asm.loops import find_loops
 from tilewright.asm.parse import Instruction, parse_assembly
 from tilewright.asm.report import report_assembly
 from tilewright.asm.x86 import describe as x86
-from tilewright.codegen.emit import assembly
+from tilewright.codegen.cpu.assemble import assembly
 from tilewright.ir.diag import UnsupportedError
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target

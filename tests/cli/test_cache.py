@@ -16,8 +16,8 @@ import tilewright
 from tests import models
 from tilewright.cli.amounts import ago, bytes_text
 from tilewright.cli.app import commands
-from tilewright.runtime import container
 from tilewright.runtime.arena import aligned_bytes
+from tilewright.runtime.storage import container
 from tilewright.session import Session
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import llvmlite.binding as binding
 import numpy as np
 
-from tilewright.codegen.emit import Effort, Unit, compile_all
-from tilewright.codegen.llvm import KernelText, kernel_ir
-from tilewright.codegen.pool import pool_ir
+from tilewright.codegen.cpu.assemble import Effort, Unit, compile_all
+from tilewright.codegen.cpu.kernel.emit import KernelText, kernel_ir
+from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType

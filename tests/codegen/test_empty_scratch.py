@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import run_kernel
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.core import Func
 from tilewright.ir.text import parse_func
 from tilewright.loops.interp import run_kernel as interpret

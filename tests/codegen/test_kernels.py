@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import kernel, run_kernel
-from tilewright.codegen.checks import Check
-from tilewright.codegen.emit import Unit, assembly, compile_all, compile_ir
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.assemble import Unit, assembly, compile_all, compile_ir
+from tilewright.codegen.cpu.kernel.checks import Check
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func
 from tilewright.ir.diag import InternalError, UnsupportedError

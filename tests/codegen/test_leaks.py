@@ -37,7 +37,7 @@ def growth(step, warm, count):
 """
 
 _KERNELS = """
-from tilewright.codegen.emit import compile_ir
+from tilewright.codegen.cpu.assemble import compile_ir
 from tilewright.target.named import parse_target
 
 target = parse_target("zen3")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import kernel, run_kernel
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, ceildiv, lt, sym, var
 from tilewright.ir.types import BufferType, buffer

@@ -10,8 +10,8 @@ import llvmlite.binding as binding
 import pytest
 from llvmlite.binding import ffi
 
-from tilewright.codegen import native
-from tilewright.codegen.emit import Effort, ObjectMaker, Unit, compile_ir
+from tilewright.codegen.cpu import native
+from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit, compile_ir
 from tilewright.ir.diag import InternalError
 from tilewright.target.named import NAMED
 

@@ -12,8 +12,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from tilewright.codegen.pool import pool_ir
-from tilewright.codegen.pool_platform import check_platform
+from tilewright.codegen.cpu.program.pool import pool_ir
+from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.target.target import TargetError
 
 llvm.initialize_all_targets()

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import Native, kernel
-from tilewright.codegen.checks import Check
-from tilewright.codegen.emit import Effort, Unit, compile_all
-from tilewright.codegen.llvm import kernel_ir
-from tilewright.codegen.pool import pool_ir
-from tilewright.codegen.program import (
+from tilewright.codegen.cpu.assemble import Effort, Unit, compile_all
+from tilewright.codegen.cpu.kernel.checks import Check
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.cpu.program.pool import pool_ir
+from tilewright.codegen.cpu.program.program import (
     Branches,
     BufferRef,
     Condition,

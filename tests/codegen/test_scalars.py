@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import kernel, run_kernel
-from tilewright.codegen.emit import assembly
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func
 from tilewright.ir.dtype import DType

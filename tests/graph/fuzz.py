@@ -11,7 +11,7 @@ from tests.fuzz.registry import Tried
 from tests.graph.programs import inputs, run
 from tests.graph.random_programs import random_program
 from tilewright.compiler import compile_module
-from tilewright.graph.fuse import Fuse
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ops.interp import evaluate_func
 from tilewright.options import Options

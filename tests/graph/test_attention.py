@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.graph.programs import encoder_layer, kinds, layer_norm, program, run, softmax, weights
-from tilewright.graph.fuse import Fuse
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import var

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.graph.programs import find, ops, program, run, softmax, weights
-from tilewright.graph.canonicalize import Canonicalize
-from tilewright.graph.fold import Fold
-from tilewright.graph.groups import GroupAxis
+from tilewright.graph.layout.grouped_conv import GroupAxis
+from tilewright.graph.rewrites.canonicalize import Canonicalize
+from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.passes import PassContext

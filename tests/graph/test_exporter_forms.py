@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.graph.programs import inputs, kinds, program, run
-from tilewright.graph.fuse import Fuse
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.graph.programs import batch_norm, conv, ops, program, run, weights
-from tilewright.graph.affine import FoldAffine
-from tilewright.graph.canonicalize import Canonicalize
-from tilewright.graph.expand import Expand
-from tilewright.graph.fold import Fold
+from tilewright.graph.rewrites.affine import FoldAffine
+from tilewright.graph.rewrites.canonicalize import Canonicalize
+from tilewright.graph.rewrites.expand import Expand
+from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var

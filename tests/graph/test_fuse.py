@@ -18,7 +18,7 @@ from tests.graph.programs import (
     softmax,
     weights,
 )  # fmt: skip
-from tilewright.graph.fuse import Fuse
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import PASSES, default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.passes import parse_passes, print_passes

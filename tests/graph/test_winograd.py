@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.graph.programs import conv, inputs, kernels, ops, program, relu
-from tilewright.graph.fuse import Fuse
-from tilewright.graph.layout import BlockChannels
-from tilewright.graph.winograd import ConvShape, Machine, Winograd, choose
+from tilewright.graph.algorithms.winograd import ConvShape, Machine, Winograd, choose
+from tilewright.graph.fusion.fuse import Fuse
+from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.ir.core import Module
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var

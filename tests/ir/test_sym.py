@@ -27,7 +27,7 @@ from tilewright.ir.sym import (
     simplify,
     var,
 )
-from tilewright.ir.symarith import _INTERNED, REMEMBERED, SHORT
+from tilewright.ir.symbolic.arith import _INTERNED, REMEMBERED, SHORT
 
 N = var("n", 0, None)
 M = var("m", 1, None)

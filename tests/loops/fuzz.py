@@ -19,11 +19,11 @@ from tilewright.ir.core import Func
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import parse_func, print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.cost import iterations
+from tilewright.loops.counts import iterations
 from tilewright.loops.interp import run_kernel
-from tilewright.loops.overwrite import overwritable
-from tilewright.loops.packing import apply_packing
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.loops.storage.inplace import overwritable
+from tilewright.loops.storage.packing import apply_packing
 from tilewright.schedule.trace import Schedule
 
 MOST_STEPS = 16

@@ -14,8 +14,8 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import ge0, var
 from tilewright.ir.types import buffer
-from tilewright.loops.nest import loops_in
-from tilewright.loops.vectorize import vectorize
+from tilewright.loops.edit import loops_in
+from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.ops.trace import Array, Trace
 
 

@@ -15,9 +15,9 @@ from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ge0, sym
 from tilewright.ir.types import BufferType
-from tilewright.loops.deps import accesses, accumulation_of
-from tilewright.loops.dot import Products, products_of
-from tilewright.loops.nest import (
+from tilewright.loops.analysis.deps import accesses, accumulation_of
+from tilewright.loops.conditions.specialize import for_other_dims, specialize
+from tilewright.loops.edit import (
     block_of,
     body_of,
     enclosing_loops,
@@ -26,9 +26,9 @@ from tilewright.loops.nest import (
     kind_of,
     loops_in,
 )
-from tilewright.loops.packing import Packing
-from tilewright.loops.split import TAILS
-from tilewright.loops.suppose import for_other_dims, suppose
+from tilewright.loops.lanes.dot import Products, products_of
+from tilewright.loops.order.split import TAILS
+from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.trace import Schedule
 
 T = TypeVar("T")
@@ -100,9 +100,9 @@ def split(c: Chance) -> None:
     c.s.split(c.loop(), factor, tail, c.r.randint(1, factor) if c.r.random() < 0.2 else 0)
 
 
-def split_apart(c: Chance) -> None:
+def strided_split(c: Chance) -> None:
     parts = c.r.randint(1, 4)
-    c.s.split_apart(c.loop(*(o for o in loops_in(c.func.body) if extent_of(o) % parts == 0)), parts)
+    c.s.strided_split(c.loop(*(o for o in loops_in(c.func.body) if extent_of(o) % parts == 0)), parts)
 
 
 def reorder(c: Chance) -> None:
@@ -112,17 +112,17 @@ def reorder(c: Chance) -> None:
     c.s.reorder(*c.r.sample(nest, c.r.randint(1, len(nest))))
 
 
-def fuse_loops(c: Chance) -> None:
+def collapse(c: Chance) -> None:
     outer = c.loop(*(o for o in loops_in(c.func.body) if [is_loop(i) for i in body_of(o).ops] == [True]))
-    c.s.fuse_loops(outer, c.one_of(body_of(outer).ops[:1], "op in the loop"))
+    c.s.collapse(outer, c.one_of(body_of(outer).ops[:1], "op in the loop"))
 
 
-def fuse_siblings(c: Chance) -> None:
+def fuse(c: Chance) -> None:
     loops = loops_in(c.func.body)
     pairs = [(a, b) for k, a in enumerate(loops) for b in loops[k + 1 :] if a.parent is b.parent]
     alike = [(a, b) for a, b in pairs if extent_of(a) == extent_of(b)]
     suitable = alike if alike and c.r.random() < 0.8 else pairs
-    c.s.fuse_siblings(*c.one_of(suitable, "loop beside another"))
+    c.s.fuse(*c.one_of(suitable, "loop beside another"))
 
 
 def fission(c: Chance) -> None:
@@ -138,24 +138,24 @@ def few_iterations(c: Chance) -> list[Op]:
     ]  # fmt: skip
 
 
-def jam(c: Chance) -> None:
-    c.s.jam(c.one_of(few_iterations(c), "short loop"))
+def unroll_and_jam(c: Chance) -> None:
+    c.s.unroll_and_jam(c.one_of(few_iterations(c), "short loop"))
 
 
 def peel(c: Chance) -> None:
     c.s.peel(c.loop(), *c.r.choice([(0, 1), (1, 0), (1, 1), (0, 2), (2, 1)]))
 
 
-def cut(c: Chance) -> None:
+def split_range(c: Chance) -> None:
     loop = c.loop()
     n = extent_of(loop)
     anywhere = [sym(c.r.randint(0, 4)), n // 2, n - 1]
-    c.s.cut(loop, c.r.choice([*anywhere, *(n - extent_of(o) for o in enclosing_loops(loop))]))
+    c.s.split_range(loop, c.r.choice([*anywhere, *(n - extent_of(o) for o in enclosing_loops(loop))]))
 
 
-def alternate(c: Chance) -> None:
+def boustrophedon(c: Chance) -> None:
     loop = c.loop(*(o for o in loops_in(c.func.body) if enclosing_loops(o)))
-    c.s.alternate(loop, c.loop(*enclosing_loops(loop)))
+    c.s.boustrophedon(loop, c.loop(*enclosing_loops(loop)))
 
 
 def clamp(c: Chance) -> None:
@@ -166,11 +166,11 @@ def clamp(c: Chance) -> None:
 # Buffers
 
 
-def fuse_at(c: Chance) -> None:
+def compute_at(c: Chance) -> None:
     buffer = c.buffer(*c.buffers())
     readers = [o for op in buffer.users if op.name == "load" for o in enclosing_loops(op)]
     guard = c.r.choice(["if", "loads", "shift"])
-    c.s.fuse_at(buffer, c.loop(*readers), c.r.choice(SPACES), guard)
+    c.s.compute_at(buffer, c.loop(*readers), c.r.choice(SPACES), guard)
 
 
 def used_in(loop: Op) -> list[Value]:
@@ -239,9 +239,9 @@ def standing_still(c: Chance) -> list[tuple[Op, Op]]:
     return found
 
 
-def partial_sums(c: Chance) -> None:
+def rfactor(c: Chance) -> None:
     loop, store = c.one_of(standing_still(c), "sum over a loop")
-    c.s.partial_sums(c.buffer(store.operands[-1]), loop, c.r.choice(SPACES))
+    c.s.rfactor(c.buffer(store.operands[-1]), loop, c.r.choice(SPACES))
 
 
 def vectorize_reduction(c: Chance) -> None:
@@ -254,13 +254,13 @@ def dot(c: Chance) -> None:
     c.s.dot(c.loop(*(o for o, _ in standing_still(c) if isinstance(products_of(o), Products))))
 
 
-def skip_neutral(c: Chance) -> None:
+def guard_reduction(c: Chance) -> None:
     guarded = [
         store
         for store in accumulating(c)
         if any("guard" in op.attrs and op.name == "load" for op in block_of(store).ops)
     ]
-    c.s.skip_neutral(c.loop(*(o for store in guarded for o in enclosing_loops(store))))
+    c.s.guard_reduction(c.loop(*(o for store in guarded for o in enclosing_loops(store))))
 
 
 # The machine
@@ -282,13 +282,13 @@ def prefetch_run(c: Chance) -> None:
     c.s.prefetch_run(access, c.loop(*enclosing_loops(access)[:-1]))
 
 
-def stream(c: Chance) -> None:
+def nontemporal(c: Chance) -> None:
     stores = c.ops("store")
     vectors = [op for op in stores if any(kind_of(o) == "vector" for o in enclosing_loops(op))]
     dims: tuple[Sym, ...] = c.func.attrs["dims"]
     least = sym(c.r.randint(0, 3))
     condition = ge0(c.r.choice(dims) - least) if dims else sym(1)
-    c.s.stream(c.one_of(vectors if vectors and c.r.random() < 0.8 else stores, "store"), condition)
+    c.s.nontemporal(c.one_of(vectors if vectors and c.r.random() < 0.8 else stores, "store"), condition)
 
 
 # Dims
@@ -306,7 +306,7 @@ def at_least(c: Chance) -> None:
     """Suppose of dims what is true of their values."""
     extent, least = supposition(c, 0)
     tried = c.func.clone()
-    suppose(tried, extent, least)
+    specialize(tried, extent, least)
     if any(c.env[name] < low for name, low in tried.attrs["supposed"].items()):
         raise ScheduleError("the dims have other values")
     c.s.supposing = True
@@ -318,7 +318,7 @@ def two_kernels(c: Chance) -> None:
     if "supposed" in c.func.attrs:
         raise ScheduleError("the dims are narrowed already")
     other, dims = c.func.clone(), c.func.attrs["dims"]
-    suppose(c.func, *supposition(c, 3))
+    specialize(c.func, *supposition(c, 3))
     for_other_dims(c.func, other, dims)
 
 
@@ -326,18 +326,18 @@ Step = Callable[[Chance], object]
 
 STEPS: dict[str, Step] = {
     "split": split,
-    "split_apart": split_apart,
+    "strided_split": strided_split,
     "reorder": reorder,
-    "fuse_loops": fuse_loops,
-    "fuse_siblings": fuse_siblings,
+    "collapse": collapse,
+    "fuse": fuse,
     "fission": fission,
-    "jam": jam,
+    "unroll_and_jam": unroll_and_jam,
     "peel": peel,
-    "cut": cut,
-    "alternate": alternate,
+    "split_range": split_range,
+    "boustrophedon": boustrophedon,
     "clamp": clamp,
     "unroll": lambda c: c.s.unroll(c.loop(*few_iterations(c))),
-    "fuse_at": fuse_at,
+    "compute_at": compute_at,
     "cache": cache,
     "cache_write": lambda c: c.s.cache_write(
         c.buffer(*c.outputs(), *c.buffers()), c.r.choice(SPACES) if c.r.random() < 0.5 else "scratch"
@@ -348,14 +348,14 @@ STEPS: dict[str, Step] = {
     "pack_argument": pack_argument,
     "merge_axes": merge_axes,
     "swap_axes": swap_axes,
-    "partial_sums": partial_sums,
+    "rfactor": rfactor,
     "vectorize_reduction": vectorize_reduction,
     "dot": dot,
-    "skip_neutral": skip_neutral,
+    "guard_reduction": guard_reduction,
     "vectorize": vectorize,
     "prefetch": prefetch,
     "prefetch_run": prefetch_run,
-    "stream": stream,
+    "nontemporal": nontemporal,
     "parallel": lambda c: c.s.parallel(c.loop()),
     "serial": lambda c: c.s.serial(c.loop(*(o for o in loops_in(c.func.body) if kind_of(o) == "parallel"))),
     "simplify": lambda c: c.s.simplify(c.loop() if c.r.random() < 0.4 else None),
@@ -363,7 +363,7 @@ STEPS: dict[str, Step] = {
     "two_kernels": two_kernels,
 }
 
-RARE = frozenset({"unroll", "jam", "peel", "cut", "parallel", "vectorize", "two_kernels", "serial"})
+RARE = frozenset({"unroll", "unroll_and_jam", "peel", "split_range", "parallel", "vectorize", "two_kernels", "serial"})
 """After some of these most steps are refused, and others make the kernel larger."""
 
 WEIGHTS = [0.35 if name in RARE else 1.0 for name in STEPS]

@@ -11,11 +11,11 @@ import pytest
 from tests.loops import programs
 from tilewright.ir.sym import Sym, maximum, minimum, sym, var
 from tilewright.ir.text import parse_module
-from tilewright.loops.bounds import Ranges, lower, upper
-from tilewright.loops.cost import cost, iterations
-from tilewright.loops.deps import accesses, separated
-from tilewright.loops.nest import loops_in
-from tilewright.loops.packing import Packing, apply_packing
+from tilewright.loops.analysis.bounds import Ranges, lower, upper
+from tilewright.loops.analysis.deps import accesses, separated
+from tilewright.loops.counts import cost, iterations
+from tilewright.loops.edit import loops_in
+from tilewright.loops.storage.packing import Packing, apply_packing
 
 I0, J0, N = var("i"), var("j"), var("n", 1)
 

@@ -8,13 +8,13 @@ import pytest
 from tests.codegen.native import run_kernel
 from tilewright.ir.core import Func, Op
 from tilewright.ir.text import parse_module, print_func
-from tilewright.loops.clamp import clamp
-from tilewright.loops.fuse_at import fuse_at
+from tilewright.loops.conditions.clamp import clamp
+from tilewright.loops.edit import find_loop
 from tilewright.loops.interp import run_kernel as interpret
-from tilewright.loops.nest import find_loop
-from tilewright.loops.split import split
+from tilewright.loops.order.compute_at import compute_at
+from tilewright.loops.order.split import split
 
-ROW = "i_1"  # what fuse_at calls the rows of the tile
+ROW = "i_1"  # what compute_at calls the rows of the tile
 
 ROWS = """
 kernel @k(x: &f32[n, 8], y: &f32[n, 8]) dims(n) with {outputs=1} {
@@ -38,7 +38,7 @@ def tiled() -> Func:
     """Rows in tiles of 4, each with the part of `t` that it reads."""
     func = next(iter(parse_module(ROWS).funcs.values()))
     parts = split(func, find_loop(func, "io"), 4)
-    fuse_at(func, next(o.result for o in func.body.walk() if o.name == "alloc"), parts.outer, "reg", "loads")
+    compute_at(func, next(o.result for o in func.body.walk() if o.name == "alloc"), parts.outer, "reg", "loads")
     return func
 
 
@@ -102,8 +102,8 @@ def test_loads_from_a_tile_that_has_surplus_rows_too_need_no_condition() -> None
     func = next(iter(parse_module(text).funcs.values()))
     parts = split(func, find_loop(func, "io"), 4)
     t, u = (o.result for o in func.body.walk() if o.name == "alloc")
-    fuse_at(func, u, parts.outer, "scratch", "loads")
-    fuse_at(func, t, parts.outer, "scratch", "loads")
+    compute_at(func, u, parts.outer, "scratch", "loads")
+    compute_at(func, t, parts.outer, "scratch", "loads")
     guarded = [o.operands[0].name for o in func.body.walk() if o.name == "load" and "guard" in o.attrs]
     assert guarded == ["x"]
 
@@ -112,7 +112,7 @@ def test_loads_that_want_zeros_from_a_tile_keep_their_condition() -> None:
     text = ROWS.replace("t[io, jo] + 1", "t[io, jo if jo > 2 else 0] + 1")
     func = next(iter(parse_module(text).funcs.values()))
     parts = split(func, find_loop(func, "io"), 4)
-    fuse_at(
+    compute_at(
         func, next(o.result for o in func.body.walk() if o.name == "alloc"), parts.outer, "scratch", "loads"
     )
     x, y = np.ones((5, 8), np.float32), np.zeros((5, 8), np.float32)

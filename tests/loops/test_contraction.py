@@ -8,18 +8,18 @@ import pytest
 from tests.loops import programs
 from tilewright.ir.core import Func, Op
 from tilewright.ir.sym import var
-from tilewright.loops.cache import cache_write
-from tilewright.loops.fission import fission
-from tilewright.loops.fuse_at import fuse_at
-from tilewright.loops.nest import body_of, kind_of, loops_in
-from tilewright.loops.pack import pack, pack_argument
-from tilewright.loops.packing import Packing, apply_packing
-from tilewright.loops.parallel import parallel
-from tilewright.loops.reorder import reorder
-from tilewright.loops.simplify import simplify
-from tilewright.loops.split import split
-from tilewright.loops.unroll import unroll
-from tilewright.loops.vectorize import vectorize
+from tilewright.loops.conditions.simplify import simplify
+from tilewright.loops.edit import body_of, kind_of, loops_in
+from tilewright.loops.lanes.unroll import unroll
+from tilewright.loops.lanes.vectorize import vectorize
+from tilewright.loops.order.compute_at import compute_at
+from tilewright.loops.order.fission import fission
+from tilewright.loops.order.parallel import parallel
+from tilewright.loops.order.reorder import reorder
+from tilewright.loops.order.split import split
+from tilewright.loops.storage.cache import cache_write
+from tilewright.loops.storage.pack import pack, pack_argument
+from tilewright.loops.storage.packing import Packing, apply_packing
 
 
 def tile_product(
@@ -32,7 +32,7 @@ def tile_product(
     n = split(func, over_n, columns, "guard")
     m = split(func, over_m, rows, tail)
     reorder(func, [n.outer, m.outer, m.inner, n.inner])
-    fused = fuse_at(func, product, m.outer, "reg", guard)
+    fused = compute_at(func, product, m.outer, "reg", guard)
     i, j, k = loops_in(fused.nests[0])
     clear = next(op for op in j.walk() if op.name == "store")
     parts = fission(func, clear, 2)

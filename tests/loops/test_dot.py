@@ -9,13 +9,13 @@ from tests.loops.kernel_texts import DOUBLE, GROUPS, SUM, read
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import parse_func, print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.dot import dot
+from tilewright.loops.edit import find_loop
 from tilewright.loops.interp import run_kernel
-from tilewright.loops.nest import find_loop
+from tilewright.loops.lanes.dot import dot
+from tilewright.loops.lanes.unroll import unroll
+from tilewright.loops.lanes.vectorize import vectorize
+from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC
-from tilewright.loops.split import split
-from tilewright.loops.unroll import unroll
-from tilewright.loops.vectorize import vectorize
 
 REFUSED = {
     "a sum of what is no product": (SUM, "k", "does not add products in i32"),

@@ -12,19 +12,19 @@ from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import parse_module, print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.compute_in import compute_in
-from tilewright.loops.fuse_at import fuse_at
-from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
+from tilewright.loops.conditions.guard_reduction import guard_reduction
+from tilewright.loops.conditions.simplify import simplify
+from tilewright.loops.edit import extent_of, find_loop, loops_in
 from tilewright.loops.interp import run_kernel
-from tilewright.loops.merge_axes import merge_axes
-from tilewright.loops.nest import extent_of, find_loop, loops_in
-from tilewright.loops.peel import peel
-from tilewright.loops.preload import preload
-from tilewright.loops.simplify import simplify
-from tilewright.loops.skip import skip_neutral
+from tilewright.loops.order.compute_at import compute_at
+from tilewright.loops.order.fuse import collapse, fuse
+from tilewright.loops.order.peel import peel
+from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC
-from tilewright.loops.split import split
-from tilewright.loops.swap_axes import swap_axes
+from tilewright.loops.storage.compute_in import compute_in
+from tilewright.loops.storage.merge_axes import merge_axes
+from tilewright.loops.storage.preload import preload
+from tilewright.loops.storage.swap_axes import swap_axes
 
 RNG = np.random.default_rng(5)
 
@@ -99,7 +99,7 @@ def test_peeled_iterations_are_written_out_with_their_numbers() -> None:
     peel(func, find_loop(func, "i"), 1, 1)
     x, w = RNG.standard_normal(8), RNG.standard_normal(3)
     np.testing.assert_allclose(run(func, x, w), np.convolve(np.pad(x, 1), w[::-1], "valid"))
-    skip_neutral(func, loops_in(func.body)[1])
+    guard_reduction(func, loops_in(func.body)[1])
     simplify(func)
     text = print_func(func)
     assert "for i_1 <= 5 in 0..6" in text or "in 0..6" in text
@@ -121,7 +121,7 @@ def test_a_peeled_loop_must_be_serial() -> None:
 
 def test_padding_of_a_sum_is_skipped() -> None:
     func = read(PADDED)
-    skip_neutral(func, find_loop(func, "i"))
+    guard_reduction(func, find_loop(func, "i"))
     (condition,) = (op for op in func.body.walk() if op.name == "if")
     assert [str(c) for c in condition.attrs["guard"]] == ["i + k >= 1", "i + k < 9"]
     x, w = RNG.standard_normal(8), RNG.standard_normal(3)
@@ -146,7 +146,7 @@ kernel @k(x: &f64[5, 8], r: &i64[4], y: &f64[4]) dims() with {outputs=1} {
 def test_a_condition_on_a_bound_position_stays() -> None:
     """What is bound beside the accumulation is not known around it."""
     func = read(BOUND)
-    skip_neutral(func, find_loop(func, "i"))
+    guard_reduction(func, find_loop(func, "i"))
     verify_func(func, LOOPS_SPEC)
     (condition,) = (op for op in func.body.walk() if op.name == "if")
     assert [str(c) for c in condition.attrs["guard"]] == ["i + k >= 1"]
@@ -158,17 +158,17 @@ def test_what_is_checked_is_checked_in_each_round() -> None:
     func = read(
         BOUND.replace("bind at", 'ok: bool = v < 5\n      check ok else InputError("too far")\n      bind at')
     )
-    assert "no guarded element" in refused(lambda: skip_neutral(func, find_loop(func, "i")))
+    assert "no guarded element" in refused(lambda: guard_reduction(func, find_loop(func, "i")))
 
 
 def test_padding_of_a_maximum_is_skipped_when_it_never_wins() -> None:
     func = read(LARGEST.replace("OTHER", "-inf"))
-    skip_neutral(func, find_loop(func, "i"))
+    guard_reduction(func, find_loop(func, "i"))
     x = RNG.standard_normal(8) - 9
     wide = np.pad(x, 1, constant_values=-np.inf)
     np.testing.assert_array_equal(run(func, x), [wide[i : i + 3].max() for i in range(8)])
     zeros = read(LARGEST.replace("OTHER", "0"))
-    assert "accumulates no guarded element" in refused(lambda: skip_neutral(zeros, find_loop(zeros, "i")))
+    assert "accumulates no guarded element" in refused(lambda: guard_reduction(zeros, find_loop(zeros, "i")))
 
 
 def test_an_intermediate_lives_in_the_output() -> None:
@@ -256,7 +256,7 @@ def test_an_intermediate_whose_place_is_not_known_yet_stays() -> None:
 
 def test_what_stands_between_two_loops_moves_before_them() -> None:
     func = read(NORMALISED.replace("LAST", "l"))
-    fuse_siblings(func, find_loop(func, "j"), find_loop(func, "k"))
+    fuse(func, find_loop(func, "j"), find_loop(func, "k"))
     assert len(loops_in(func.body)) == 3
     x = RNG.standard_normal((4, 6))
     np.testing.assert_allclose(run(func, x), np.exp(x) / np.exp(x).sum(1, keepdims=True))
@@ -266,7 +266,7 @@ def test_what_uses_the_first_loop_stays_after_it() -> None:
     text = NORMALISED.replace("LAST", "l").replace("s[0] = 0", "s[0] = t[0, 0]")
     func = read(text)
     before = print_func(func)
-    why = refused(lambda: fuse_siblings(func, find_loop(func, "j"), find_loop(func, "k")))
+    why = refused(lambda: fuse(func, find_loop(func, "j"), find_loop(func, "k")))
     assert "load at [0, 0] after it uses buffer 't'" in why
     assert print_func(func) == before
 
@@ -326,7 +326,7 @@ def test_elements_that_may_change_are_not_read_ahead(change: tuple[str, str], wh
 
 def test_two_axes_are_seen_as_one() -> None:
     func = read(TURNED)
-    fuse_loops(func, find_loop(func, "i"), find_loop(func, "j"))
+    collapse(func, find_loop(func, "i"), find_loop(func, "j"))
     merge_axes(func, func.args[1], 0)
     (store,) = (op for op in func.body.walk() if op.name == "store")
     assert [str(i) for i in store.attrs["idx"]] == ["ij"]
@@ -410,7 +410,7 @@ kernel @k(x: &f64[4, 3], y: &f64[6, 3]) dims() with {outputs=1} {
 def test_a_producer_of_two_loops_is_kept_inside_of_its_domain_in_both() -> None:
     func = read(SIBLINGS_INSIDE)
     (alloc,) = (op for op in func.body.walk() if op.name == "alloc")
-    fuse_at(func, alloc.result, find_loop(func, "p"))
+    compute_at(func, alloc.result, find_loop(func, "p"))
     conditions = [op for op in func.body.walk() if op.name == "if"]
     assert [len(op.attrs["guard"]) for op in conditions] == [1, 1]
     x = np.arange(12.0).reshape(4, 3)

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import run_kernel
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.text import parse_module, print_func
 from tilewright.ir.verify import verify_func
+from tilewright.loops.edit import find_loop
 from tilewright.loops.interp import run_kernel as interpret
-from tilewright.loops.merge_axes import merge_axes
-from tilewright.loops.nest import find_loop
-from tilewright.loops.pack import pack_argument
-from tilewright.loops.packing import Packing
-from tilewright.loops.prefetch import prefetch, prefetch_run
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.loops.storage.merge_axes import merge_axes
+from tilewright.loops.storage.pack import pack_argument
+from tilewright.loops.storage.packing import Packing
+from tilewright.loops.storage.prefetch import prefetch, prefetch_run
 from tilewright.target.named import NAMED
 
 PANELS = """

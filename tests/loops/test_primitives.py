@@ -20,22 +20,22 @@ from tests.loops.kernel_texts import (
 )
 from tilewright.ir.core import Func
 from tilewright.ir.text import print_func
-from tilewright.loops.cache import cache, cache_write
-from tilewright.loops.cut import cut
-from tilewright.loops.dot import dot
-from tilewright.loops.fission import fission
-from tilewright.loops.fuse_at import fuse_at
-from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
-from tilewright.loops.jam import jam
-from tilewright.loops.nest import body_of, find_loop
-from tilewright.loops.pack import pack, pack_argument
-from tilewright.loops.packing import Packing
-from tilewright.loops.parallel import parallel
-from tilewright.loops.reorder import reorder
-from tilewright.loops.simplify import simplify
-from tilewright.loops.split import split
-from tilewright.loops.unroll import unroll
-from tilewright.loops.vectorize import vectorize, vectorize_reduction
+from tilewright.loops.conditions.simplify import simplify
+from tilewright.loops.edit import body_of, find_loop
+from tilewright.loops.lanes.dot import dot
+from tilewright.loops.lanes.unroll import unroll
+from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
+from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
+from tilewright.loops.order.compute_at import compute_at
+from tilewright.loops.order.fission import fission
+from tilewright.loops.order.fuse import collapse, fuse
+from tilewright.loops.order.parallel import parallel
+from tilewright.loops.order.reorder import reorder
+from tilewright.loops.order.split import split
+from tilewright.loops.order.split_range import split_range
+from tilewright.loops.storage.cache import cache, cache_write
+from tilewright.loops.storage.pack import pack, pack_argument
+from tilewright.loops.storage.packing import Packing
 
 Step = Callable[[Func], object]
 
@@ -105,7 +105,7 @@ CASES = {
     ),
     "cut at a position": (
         DOUBLE,
-        lambda f: cut(f, find_loop(f, "i"), 3),
+        lambda f: split_range(f, find_loop(f, "i"), 3),
         """
         for i_2 <= 2 in 0..3 {
           y[i_2] = x[i_2] * 2
@@ -117,7 +117,7 @@ CASES = {
     ),
     "jam of sums": (
         SUM,
-        lambda f: jam(f, find_loop(f, "i")),
+        lambda f: unroll_and_jam(f, find_loop(f, "i")),
         """
         y[0] = 0
         y[1] = 0
@@ -131,7 +131,7 @@ CASES = {
     ),
     "jam of pairs of rows, and the row that is left over": (
         SUM,
-        lambda f: jam(f, split(f, parallel(f, find_loop(f, "i")), 2, "branch").inner),
+        lambda f: unroll_and_jam(f, split(f, parallel(f, find_loop(f, "i")), 2, "branch").inner),
         """
         for io <= 1 in 0..2 parallel {
           if -io + 1 {
@@ -155,7 +155,7 @@ CASES = {
     ),
     "jam of iterations with buffers of their own": (
         COPIED_ROWS,
-        lambda f: jam(f, find_loop(f, "i")),
+        lambda f: unroll_and_jam(f, find_loop(f, "i")),
         """
         alloc t: scratch f64[5]
         alloc t_1: scratch f64[5]
@@ -257,9 +257,9 @@ CASES = {
         }
         """,
     ),
-    "fuse_loops": (
+    "collapse": (
         TWO_STAGES,
-        lambda f: fuse_loops(f, find_loop(f, "jo"), find_loop(f, "ji")),
+        lambda f: collapse(f, find_loop(f, "jo"), find_loop(f, "ji")),
         """
         alloc t: scratch f64[16]
         for i in 0..16 {
@@ -270,11 +270,11 @@ CASES = {
         }
         """,
     ),
-    "fuse_siblings": (
+    "fuse": (
         TWO_STAGES,
         lambda f: (
-            fuse_loops(f, find_loop(f, "jo"), find_loop(f, "ji")),
-            fuse_siblings(f, find_loop(f, "i"), find_loop(f, "joji")),
+            collapse(f, find_loop(f, "jo"), find_loop(f, "ji")),
+            fuse(f, find_loop(f, "i"), find_loop(f, "joji")),
         ),
         """
         alloc t: scratch f64[16]
@@ -284,9 +284,9 @@ CASES = {
         }
         """,
     ),
-    "fuse_at": (
+    "compute_at": (
         TWO_STAGES,
-        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "jo"), "reg"),
+        lambda f: compute_at(f, buffer(f, "t"), find_loop(f, "jo"), "reg"),
         """
         for jo in 0..4 {
           alloc t: reg f64[4]

@@ -19,21 +19,21 @@ from tests.loops.kernel_texts import (
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
-from tilewright.loops.alternate import alternate
-from tilewright.loops.cache import cache, cache_write
-from tilewright.loops.cut import cut
-from tilewright.loops.fuse_at import fuse_at
-from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
-from tilewright.loops.jam import jam
-from tilewright.loops.nest import body_of, find_loop
-from tilewright.loops.pack import pack, pack_argument
-from tilewright.loops.packing import Packing
-from tilewright.loops.parallel import parallel, serial
-from tilewright.loops.preload import preload
-from tilewright.loops.reorder import reorder
-from tilewright.loops.split import split
-from tilewright.loops.unroll import unroll
-from tilewright.loops.vectorize import vectorize, vectorize_reduction
+from tilewright.loops.edit import body_of, find_loop
+from tilewright.loops.lanes.unroll import unroll
+from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
+from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
+from tilewright.loops.order.boustrophedon import boustrophedon
+from tilewright.loops.order.compute_at import compute_at
+from tilewright.loops.order.fuse import collapse, fuse
+from tilewright.loops.order.parallel import parallel, serial
+from tilewright.loops.order.reorder import reorder
+from tilewright.loops.order.split import split
+from tilewright.loops.order.split_range import split_range
+from tilewright.loops.storage.cache import cache, cache_write
+from tilewright.loops.storage.pack import pack, pack_argument
+from tilewright.loops.storage.packing import Packing
+from tilewright.loops.storage.preload import preload
 
 RUNNING_SUM = """
 kernel @k(x: &f64[10], y: &f64[10]) dims() with {outputs=1} {
@@ -236,33 +236,33 @@ REFUSED = {
     ),
     "cut a loop of unknown length": (
         SYMBOLIC,
-        lambda f: cut(f, find_loop(f, "i"), 3),
-        "cut loop 'i' (0..n, serial): position 3 is not known to be within it",
+        lambda f: split_range(f, find_loop(f, "i"), 3),
+        "split_range loop 'i' (0..n, serial): position 3 is not known to be within it",
     ),
     "cut a loop behind its end": (
         DOUBLE,
-        lambda f: cut(f, find_loop(f, "i"), 11),
-        "cut loop 'i' (0..10, serial): position 11 is not known to be within it",
+        lambda f: split_range(f, find_loop(f, "i"), 11),
+        "split_range loop 'i' (0..10, serial): position 11 is not known to be within it",
     ),
     "cut lanes": (
         DOUBLE,
-        lambda f: cut(f, vectorize(f, find_loop(f, "i")).inner, 3),
-        "cut loop 'i' (0..10, vector): it is a vector loop",
+        lambda f: split_range(f, vectorize(f, find_loop(f, "i")).inner, 3),
+        "split_range loop 'i' (0..10, vector): it is a vector loop",
     ),
     "jam a loop of unknown length": (
         SYMBOLIC,
-        lambda f: jam(f, find_loop(f, "i")),
-        "jam loop 'i' (0..n, serial): its extent is not a constant; split it first",
+        lambda f: unroll_and_jam(f, find_loop(f, "i")),
+        "unroll_and_jam loop 'i' (0..n, serial): its extent is not a constant; split it first",
     ),
     "jam a parallel loop": (
         DOUBLE,
-        lambda f: jam(f, parallel(f, find_loop(f, "i"))),
-        "jam loop 'i' (0..10, parallel): it is a parallel loop",
+        lambda f: unroll_and_jam(f, parallel(f, find_loop(f, "i"))),
+        "unroll_and_jam loop 'i' (0..10, parallel): it is a parallel loop",
     ),
     "jam the terms of a sum": (
         SUM,
-        lambda f: jam(f, find_loop(f, "k")),
-        "jam loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): load at [i] and "
+        lambda f: unroll_and_jam(f, find_loop(f, "k")),
+        "unroll_and_jam loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): load at [i] and "
         "store at [i]",
     ),
     "peel a parallel loop": (
@@ -302,7 +302,7 @@ REFUSED = {
     "threads for overlapping rounds in a loop that overwrites": (
         LAST_ROW,
         lambda f: parallel(
-            f, fuse_loops(f, find_loop(f, "i"), split(f, find_loop(f, "j"), 4, "overlap").outer)
+            f, collapse(f, find_loop(f, "i"), split(f, find_loop(f, "j"), 4, "overlap").outer)
         ),
         "parallel loop 'ijo' (0..9, serial): two iterations may meet in buffer 'y' (global f64[10]): "
         "store at [ji + min(6, 4*(ijo % 3))] and store at [ji + min(6, 4*(ijo % 3))]",
@@ -311,20 +311,20 @@ REFUSED = {
         OVERLAP_AND_LAST,
         lambda f: parallel(
             f,
-            fuse_siblings(f, split(f, find_loop(f, "i"), 4, "overlap").outer, find_loop(f, "k")),
+            fuse(f, split(f, find_loop(f, "i"), 4, "overlap").outer, find_loop(f, "k")),
         ),
         "parallel loop 'io' (0..3, serial): two iterations may meet in buffer 'y' (global f64[10]): "
         "store at [ii + min(6, 4*io)] and store at [ii + min(6, 4*io)]",
     ),
     "a register tile of unknown size": (
         SYMBOLIC_STAGES,
-        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "j"), "reg"),
-        "fuse_at buffer 't' (scratch f64[m, n]): a register tile needs a constant size, not [1, n]",
+        lambda f: compute_at(f, buffer(f, "t"), find_loop(f, "j"), "reg"),
+        "compute_at buffer 't' (scratch f64[m, n]): a register tile needs a constant size, not [1, n]",
     ),
     "a buffer that the nest of the loop goes on changing": (
         CHANGED_BESIDE,
-        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "k")),
-        "fuse_at buffer 't' (scratch f64[3]): loop 'j' (0..3, serial), which holds the loop, writes it as well",
+        lambda f: compute_at(f, buffer(f, "t"), find_loop(f, "k")),
+        "compute_at buffer 't' (scratch f64[3]): loop 'j' (0..3, serial), which holds the loop, writes it as well",
     ),
     "an output that an empty loop would fill": (
         PERHAPS_NEVER,
@@ -376,36 +376,36 @@ REFUSED = {
     ),
     "fuse parallel siblings": (
         SHARED_STEPS,
-        lambda f: fuse_siblings(f, find_loop(f, "k"), find_loop(f, "l")),
-        "fuse_siblings loop 'k' (0..8, parallel): loop 'l' (0..8, parallel) waits for all threads of the first",
+        lambda f: fuse(f, find_loop(f, "k"), find_loop(f, "l")),
+        "fuse loop 'k' (0..8, parallel): loop 'l' (0..8, parallel) waits for all threads of the first",
     ),
     "fuse a parallel producer": (
         SHARED_ROWS,
-        lambda f: fuse_at(f, buffer(f, "h"), find_loop(f, "k")),
-        "fuse_at buffer 'h' (scratch f64[3, 8]): its producer is parallel already; fuse_at before that",
+        lambda f: compute_at(f, buffer(f, "h"), find_loop(f, "k")),
+        "compute_at buffer 'h' (scratch f64[3, 8]): its producer is parallel already; compute_at before that",
     ),
     "fuse into registers around a parallel loop": (
         SHARED_STEPS,
-        lambda f: fuse_at(f, buffer(f, "h"), find_loop(f, "t"), "reg"),
-        "fuse_at buffer 'h' (scratch f64[3, 8]): threads share a loop in loop 't' (0..3, serial), "
+        lambda f: compute_at(f, buffer(f, "h"), find_loop(f, "t"), "reg"),
+        "compute_at buffer 'h' (scratch f64[3, 8]): threads share a loop in loop 't' (0..3, serial), "
         "and have registers of their own",
     ),
     "fuse a producer that reads registers into what threads share": (
         REGISTERS_BEFORE_THREADS,
-        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "l"), "reg"),
-        "fuse_at buffer 't' (scratch f64[3]): its producer uses registers, buffer 'r' (reg f64[3]), "
+        lambda f: compute_at(f, buffer(f, "t"), find_loop(f, "l"), "reg"),
+        "compute_at buffer 't' (scratch f64[3]): its producer uses registers, buffer 'r' (reg f64[3]), "
         "which other threads lack",
     ),
     "surplus elements over those of another producer": (
         PART_UPDATED,
-        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "k"), guard="loads"),
-        "fuse_at buffer 't' (scratch f64[12]): guard='loads' is not possible, as loop 'j' (0..6, serial) runs over "
+        lambda f: compute_at(f, buffer(f, "t"), find_loop(f, "k"), guard="loads"),
+        "compute_at buffer 't' (scratch f64[12]): guard='loads' is not possible, as loop 'j' (0..6, serial) runs over "
         "another part of axis 0 than a producer before it",
     ),
     "one loop of an empty one": (
         NEVER_INSIDE,
-        lambda f: fuse_loops(f, find_loop(f, "i"), find_loop(f, "j")),
-        "fuse_loops loop 'j' (0..0, serial): it never runs",
+        lambda f: collapse(f, find_loop(f, "i"), find_loop(f, "j")),
+        "collapse loop 'j' (0..0, serial): it never runs",
     ),
     "preload for several threads": (
         SHARED_STEPS,
@@ -466,20 +466,20 @@ REFUSED = {
     ),
     "fuse siblings that cross": (
         REVERSED,
-        lambda f: fuse_siblings(f, find_loop(f, "i"), find_loop(f, "j")),
-        "fuse_siblings loop 'i' (0..8, serial): the second's load at [-i + 7] of buffer 't' (scratch f64[8]) "
+        lambda f: fuse(f, find_loop(f, "i"), find_loop(f, "j")),
+        "fuse loop 'i' (0..8, serial): the second's load at [-i + 7] of buffer 't' (scratch f64[8]) "
         "may come before a later store at [i]",
     ),
     "fuse an argument": (
         DOUBLE,
-        lambda f: fuse_at(f, f.args[0], find_loop(f, "i")),
-        "fuse_at buffer 'x' (global f64[10]): it is an argument of the kernel; use cache_write to compute it "
+        lambda f: compute_at(f, f.args[0], find_loop(f, "i")),
+        "compute_at buffer 'x' (global f64[10]): it is an argument of the kernel; use cache_write to compute it "
         "in a buffer first",
     ),
     "fuse into a loop that does not read": (
         REVERSED,
-        lambda f: fuse_at(f, buffer(f, "t"), find_loop(f, "i")),
-        "fuse_at buffer 't' (scratch f64[8]): nothing before the loop writes it",
+        lambda f: compute_at(f, buffer(f, "t"), find_loop(f, "i")),
+        "compute_at buffer 't' (scratch f64[8]): nothing before the loop writes it",
     ),
     "register tile of symbolic size": (
         SYMBOLIC,
@@ -514,24 +514,24 @@ REFUSED = {
     ),
     "turns of iterations that depend on each other": (
         SUM,
-        lambda f: alternate(f, find_loop(f, "k"), find_loop(f, "i")),
-        "alternate loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        lambda f: boustrophedon(f, find_loop(f, "k"), find_loop(f, "i")),
+        "boustrophedon loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
         "load at [i] and store at [i]",
     ),
     "turns of a loop that is not inside": (
         SUM,
-        lambda f: alternate(f, find_loop(f, "i"), find_loop(f, "k")),
-        "alternate loop 'i' (0..3, serial): it is not in loop 'k' (0..10, serial)",
+        lambda f: boustrophedon(f, find_loop(f, "i"), find_loop(f, "k")),
+        "boustrophedon loop 'i' (0..3, serial): it is not in loop 'k' (0..10, serial)",
     ),
     "turns of lanes": (
         TWO_AXES,
-        lambda f: alternate(f, vectorize(f, find_loop(f, "j")).inner, find_loop(f, "i")),
-        "alternate loop 'j' (0..8, vector): it is a vector loop",
+        lambda f: boustrophedon(f, vectorize(f, find_loop(f, "j")).inner, find_loop(f, "i")),
+        "boustrophedon loop 'j' (0..8, vector): it is a vector loop",
     ),
     "a loop that takes turns with one moves around it": (
         TWO_AXES,
         lambda f: (
-            alternate(f, find_loop(f, "j"), find_loop(f, "i")),
+            boustrophedon(f, find_loop(f, "j"), find_loop(f, "i")),
             reorder(f, [find_loop(f, "j"), find_loop(f, "i")]),
         ),
         "reorder loop 'j' (0..8, serial): it alternates with 'i', whose loop would be inside of it",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import run_kernel
-from tilewright.codegen.emit import assembly
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.sym import le, sym, var
@@ -15,7 +15,7 @@ from tilewright.ir.text import parse_module, print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.spec import LOOPS_SPEC
-from tilewright.loops.stream import stream
+from tilewright.loops.storage.nontemporal import nontemporal
 from tilewright.target.named import NAMED
 
 LINES = """
@@ -44,13 +44,13 @@ def stores(func: Func) -> list[Op]:
 
 def streamed(least: int = 3) -> Func:
     func = read()
-    stream(func, stores(func)[0], le(least, var("n")))
+    nontemporal(func, stores(func)[0], le(least, var("n")))
     return func
 
 
 def test_a_streamed_store_is_written_with_its_condition_and_asked_for_no_more() -> None:
     text = print_func(streamed())
-    assert "y[i, j] = x[i, j] * 2 with {stream=`n >= 3`}" in text or "with {stream=`3 <= n`}" in text
+    assert "y[i, j] = x[i, j] * 2 with {nontemporal=`n >= 3`}" in text or "with {nontemporal=`3 <= n`}" in text
     assert "prefetch" not in text
     assert print_func(read(text)) == text
     verify_func(streamed(), LOOPS_SPEC)
@@ -87,7 +87,7 @@ def test_other_architectures_need_no_fence() -> None:
 
 def test_nothing_is_streamed_where_the_condition_never_holds() -> None:
     func = read()
-    stream(func, stores(func)[0], sym(0))
+    nontemporal(func, stores(func)[0], sym(0))
     assert "nontemporal" not in kernel_ir(func, NAMED["zen3"]).text
 
 
@@ -95,7 +95,7 @@ def refused(text: str, index: int = 0) -> str:
     func = read(text)
     before = print_func(func)
     with pytest.raises(ScheduleError) as caught:
-        stream(func, stores(func)[index], sym(1))
+        nontemporal(func, stores(func)[index], sym(1))
     assert print_func(func) == before
     return str(caught.value)
 
@@ -114,6 +114,6 @@ def test_where_it_is_refused() -> None:
 
 def test_the_condition_is_an_expression() -> None:
     func = streamed()
-    stores(func)[0].attrs["stream"] = True
-    with pytest.raises(VerifyError, match="'stream' is a condition, not True"):
+    stores(func)[0].attrs["nontemporal"] = True
+    with pytest.raises(VerifyError, match="'nontemporal' is a condition, not True"):
         verify_func(func, LOOPS_SPEC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import numpy as np
 
-from tilewright.codegen.pool import pool_ir
+from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.runtime.artifact import (
     Artifact,
     ConstantInfo,

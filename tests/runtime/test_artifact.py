@@ -17,9 +17,9 @@ from tests.runtime.native import STATIC_CONSTANTS, compile_ir, dynamic_artifact,
 from tilewright.runtime import Artifact, Model, load
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import TargetInfo
-from tilewright.runtime.container import FORMAT, Section, read_container, write_container
 from tilewright.runtime.errors import ArtifactError, TilewrightError
-from tilewright.runtime.loader import check_target
+from tilewright.runtime.storage.container import FORMAT, Section, read_container, write_container
+from tilewright.runtime.storage.loader import check_target
 
 X = np.ones((2, 3), np.float32)
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.runtime.native import STATIC_CONSTANTS, copy_artifact, static_artifact
 from tilewright.runtime import Model
-from tilewright.runtime.dlpack import _dtype_in, shared_array
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.values.dlpack import _dtype_in, shared_array
 
 X = np.linspace(-3, 7, 6, dtype=np.float32).reshape(2, 3)
 Y = 2 * X + STATIC_CONSTANTS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.files import check_file, check_folder, replacing, write_slices
+from tilewright.runtime.storage.files import check_file, check_folder, replacing, write_slices
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:

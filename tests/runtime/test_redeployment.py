@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.runtime.native import STATIC_CONSTANTS, static_artifact
-from tilewright.runtime import Artifact, container, load
+from tilewright.runtime import Artifact, load
 from tilewright.runtime.errors import ArtifactError, OptionError
+from tilewright.runtime.storage import container
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="SIGBUS as on Linux")
 
@@ -119,7 +120,8 @@ def test_what_a_mapped_model_does_not_survive(path: Path) -> None:
 
 WHILE_LOADING = """
 import os, sys
-from tilewright.runtime import container, load
+from tilewright.runtime import load
+from tilewright.runtime.storage import container
 from tilewright.runtime.errors import ArtifactError
 
 path, size = sys.argv[1], int(sys.argv[2])

@@ -13,7 +13,7 @@ import pytest
 
 from tests.runtime.native import dynamic_artifact
 from tilewright.runtime import Model
-from tilewright.runtime.results import LEAST_BYTES, Results
+from tilewright.runtime.values.output_pool import LEAST_BYTES, Results
 
 F32 = np.dtype(np.float32)
 

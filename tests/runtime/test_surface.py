@@ -14,7 +14,7 @@ import pytest
 from tests.runtime.native import RUN, STATIC_CONSTANTS, compile_ir, dynamic_artifact, static_artifact
 from tilewright.runtime import Artifact, Model, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError, TilewrightError
-from tilewright.runtime.node_arg import NodeArg
+from tilewright.runtime.values.node_arg import NodeArg
 
 X = np.linspace(-3, 7, 6, dtype=np.float32).reshape(2, 3)
 Y = 2 * X + STATIC_CONSTANTS

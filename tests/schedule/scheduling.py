@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tilewright.graph.fuse import Fuse
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
 from tilewright.loops.interp import run_kernel
 from tilewright.ops.binding import bound_dims
 from tilewright.ops.interp import evaluate_func
-from tilewright.schedule.kernels import schedule_regions
+from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.target.named import parse_target
 
 

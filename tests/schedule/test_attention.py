@@ -10,20 +10,20 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tests.schedule.test_defaults import data, f32, native
-from tilewright.graph.canonicalize import Canonicalize
-from tilewright.graph.expand import Expand
-from tilewright.graph.factors import LiftFactors
+from tilewright.graph.rewrites.canonicalize import Canonicalize
+from tilewright.graph.rewrites.expand import Expand
+from tilewright.graph.rewrites.hoist_scales import LiftFactors
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.loops.nest import buffer_type, enclosing_loops, kind_of, loop_var, loops_in
+from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, loop_var, loops_in
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.norm import softmax
 from tilewright.ops.source import full
-from tilewright.schedule.access import stores_in, stride_in
+from tilewright.schedule.steps.access import stores_in, stride_in
 
 N = var("n", 1)
 M = var("m", 1)

@@ -12,7 +12,7 @@ from tilewright.ir.sym import Sym, ceildiv, sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops.elementwise import tanh
 from tilewright.ops.pool import max_pool
-from tilewright.schedule.canonical_dims import canonical_dims
+from tilewright.schedule.sharing.canonical_dims import canonical_dims
 
 h, w, batch = var("h", 1), var("w", 1), var("batch", 1)
 

@@ -10,22 +10,22 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright import link
-from tilewright.codegen.emit import Unit, compile_all
-from tilewright.codegen.llvm import kernel_ir
-from tilewright.codegen.program import program_ir
-from tilewright.graph.fuse import Fuse
+from tilewright.codegen.cpu.assemble import Unit, compile_all
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.cpu.program.program import program_ir
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.loops.nest import kind_of, loops_in
+from tilewright.loops.edit import kind_of, loops_in
 from tilewright.memory.storage import assign_storage
 from tilewright.ops import contract, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.runtime import Model
-from tilewright.schedule.kernels import schedule_regions
+from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
 

@@ -10,19 +10,19 @@ import pytest
 from tests.schedule.scheduling import build, run
 from tilewright.asm.parse import parse_assembly
 from tilewright.asm.report import LoopReport, report_assembly
-from tilewright.codegen.emit import assembly
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.compiler import lower_graph
 from tilewright.ir.core import Func, Module
 from tilewright.ir.dtype import from_numpy
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import BufferType, TensorType
-from tilewright.loops.nest import extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
 from tilewright.ops.define import constant
 from tilewright.ops.quant import matmul_integer
 from tilewright.options import Options
-from tilewright.schedule.kernels import schedule_regions
+from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(7)

@@ -16,7 +16,7 @@ from tilewright.ir.core import Block, Func, Module, Op, Value
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import product, tensor
-from tilewright.loops.nest import enclosing_loops, extent_of, is_loop
+from tilewright.loops.edit import enclosing_loops, extent_of, is_loop
 from tilewright.loops.spec import versions_of
 from tilewright.ops import contract, pool, view
 from tilewright.ops import elementwise as ew

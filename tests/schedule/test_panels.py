@@ -7,21 +7,21 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
-from tilewright.graph.fuse import Fuse
+from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import buffer_type, enclosing_loops, kind_of, loop_var
+from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, loop_var
 from tilewright.ops import contract as ct
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import argmax
 from tilewright.options import Options
 from tilewright.runtime.module import Model
-from tilewright.schedule.access import stride_in
-from tilewright.schedule.kernels import schedule_regions
+from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.steps.access import stride_in
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(5)

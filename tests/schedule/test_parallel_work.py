@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
-from tilewright.codegen.program import PARALLEL_WORK
+from tilewright.codegen.cpu.program.program import PARALLEL_WORK
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.loops.nest import enclosing_loops, extent_of
+from tilewright.loops.edit import enclosing_loops, extent_of
 from tilewright.loops.spec import parallel_extent
 from tilewright.ops import contract, recurrent, reduce, view
 from tilewright.ops import elementwise as ew

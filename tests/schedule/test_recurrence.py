@@ -12,7 +12,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.types import tensor
 from tilewright.ir.verify import verify_func
-from tilewright.loops.nest import body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.ops import recurrent
 from tilewright.ops.define import constant
@@ -211,7 +211,7 @@ def test_weights_beyond_the_second_level_cache_are_read_there_and_back(name: str
         reading = [o for o in kernel.body.walk() if o.name == "load" and o.operands[0] is weights]
         around = [o for load in reading for o in enclosing_loops(load)]
         return [
-            o.attrs["alternate"] == loop_var(enclosing_loops(o)[-1]) for o in around if "alternate" in o.attrs
+            o.attrs["boustrophedon"] == loop_var(enclosing_loops(o)[-1]) for o in around if "boustrophedon" in o.attrs
         ]
 
     assert turns(512) and all(turns(512))

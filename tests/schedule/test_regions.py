@@ -13,7 +13,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops.contract import matmul
 from tilewright.ops.elementwise import add, tanh
 from tilewright.ops.view import reshape, slice_
-from tilewright.schedule.regions import canonical_regions
+from tilewright.schedule.sharing.regions import canonical_regions
 
 batch = var("batch", 1)
 

@@ -9,7 +9,7 @@ from tests.schedule import scheduling as oracle
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import kind_of, loops_in
+from tilewright.loops.edit import kind_of, loops_in
 from tilewright.ops.scan import cumprod, cumsum
 
 N = var("n", 1)

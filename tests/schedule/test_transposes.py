@@ -10,19 +10,19 @@ import pytest
 
 from tests.codegen.native import run_kernel
 from tests.schedule import scheduling as oracle
-from tilewright.codegen.emit import assembly
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import sym
 from tilewright.ir.types import tensor
+from tilewright.loops.edit import address_of, enclosing_loops, extent_of, kind_of, loop_var, loops_in
 from tilewright.loops.interp import run_kernel as interpret
-from tilewright.loops.nest import address_of, enclosing_loops, extent_of, kind_of, loop_var, loops_in
 from tilewright.ops import blocked, view
 from tilewright.ops import elementwise as ew
-from tilewright.schedule.access import stores_in
-from tilewright.schedule.transposes import BLOCK
+from tilewright.schedule.steps.access import stores_in
+from tilewright.schedule.steps.transpose_tiles import BLOCK
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(4)

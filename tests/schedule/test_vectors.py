@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
-from tilewright.codegen.emit import assembly
-from tilewright.codegen.llvm import kernel_ir
+from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
 from tilewright.ir.types import tensor
-from tilewright.loops.nest import extent_of, kind_of, loops_in
+from tilewright.loops.edit import extent_of, kind_of, loops_in
 from tilewright.ops import elementwise as ew
 from tilewright.target.named import parse_target
 

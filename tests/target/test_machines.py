@@ -15,7 +15,7 @@ import tilewright.target.host as host_module
 from tilewright.api import compile_artifact
 from tilewright.options import Options
 from tilewright.runtime import Artifact
-from tilewright.runtime.objects import object_symbols
+from tilewright.runtime.storage.objects import object_symbols
 from tilewright.stages import programs
 from tilewright.target.named import NAMED
 from tilewright.target.target import Caches, TargetError

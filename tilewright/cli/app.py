@@ -53,7 +53,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"tilewright.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"tilewright.cli.commands.{cmd_name}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

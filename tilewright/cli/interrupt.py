@@ -59,9 +59,9 @@ def say_interrupted() -> None:
 
 def end() -> NoReturn:
     """End the process now: without waiting for threads that are in native code."""
-    for stream in (sys.stdout, sys.stderr):
+    for nontemporal in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+            nontemporal.flush()
     os._exit(INTERRUPTED)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.files import refused, replacing, write_slices
+from tilewright.runtime.storage.files import refused, replacing, write_slices
 
 MAX_INTEGER = 10
 """Random integers are below this: most are ids into tables, and few tables are smaller."""

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.graph.affine import FoldAffine
-from tilewright.graph.canonicalize import Canonicalize
-from tilewright.graph.dead import DropDead
-from tilewright.graph.duplicates import MergeDuplicates
-from tilewright.graph.expand import Expand
-from tilewright.graph.factors import LiftFactors
-from tilewright.graph.fold import Fold
-from tilewright.graph.fuse import Fuse
-from tilewright.graph.groups import GroupAxis
-from tilewright.graph.integer_products import IntegerProducts
-from tilewright.graph.layout import BlockChannels
-from tilewright.graph.line_sums import LineSums
-from tilewright.graph.narrow import NarrowWeights
-from tilewright.graph.side_by_side import MergeProducts
-from tilewright.graph.winograd import Winograd
+from tilewright.graph.algorithms.two_stage_reduction import LineSums
+from tilewright.graph.algorithms.winograd import Winograd
+from tilewright.graph.fusion.fuse import Fuse
+from tilewright.graph.layout.block_channels import BlockChannels
+from tilewright.graph.layout.grouped_conv import GroupAxis
+from tilewright.graph.rewrites.affine import FoldAffine
+from tilewright.graph.rewrites.canonicalize import Canonicalize
+from tilewright.graph.rewrites.dead import DropDead
+from tilewright.graph.rewrites.duplicates import MergeDuplicates
+from tilewright.graph.rewrites.expand import Expand
+from tilewright.graph.rewrites.fold import Fold
+from tilewright.graph.rewrites.hoist_scales import LiftFactors
+from tilewright.graph.rewrites.horizontal_fusion import MergeProducts
+from tilewright.graph.rewrites.integer_products import IntegerProducts
+from tilewright.graph.rewrites.weight_only import NarrowWeights
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (

@@ -13,9 +13,8 @@ This module is the one to import from; it gathers the arithmetic, the conditions
 
 from __future__ import annotations
 
-from tilewright.ir.prove import Ranges, affine_in, prove, prove_ge0, simplify
-from tilewright.ir.symarith import ONE, ZERO, Sym, ceildiv, const, floordiv, mod, rebuild, sym, var
-from tilewright.ir.symcond import (
+from tilewright.ir.symbolic.arith import ONE, ZERO, Sym, ceildiv, const, floordiv, mod, rebuild, sym, var
+from tilewright.ir.symbolic.cond import (
     eq,
     eq0,
     ge,
@@ -32,7 +31,8 @@ from tilewright.ir.symcond import (
     select,
     truth,
 )
-from tilewright.ir.symparse import parse_sym, parse_sym_prefix
+from tilewright.ir.symbolic.parse import parse_sym, parse_sym_prefix
+from tilewright.ir.symbolic.prove import Ranges, affine_in, prove, prove_ge0, simplify
 
 __all__ = [
     "ONE",

@@ -170,8 +170,8 @@ class _Run:
                 return
             self.serial.add(op)
         turned = kind == "parallel" and self.backwards
-        if "alternate" in op.attrs:
-            turned ^= bool(self._index(op.attrs["alternate"]) % 2)
+        if "boustrophedon" in op.attrs:
+            turned ^= bool(self._index(op.attrs["boustrophedon"]) % 2)
         for i in reversed(range(extent)) if turned else range(extent):
             self.env[name] = i
             self._block(op.blocks[0])

@@ -10,7 +10,7 @@ from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym, logical_and, logical_not, select
 from tilewright.ir.types import BufferType, ScalarType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
-from tilewright.loops.nest import (
+from tilewright.loops.edit import (
     block_of,
     body_of,
     bound_in,
@@ -56,15 +56,15 @@ def _scalar(value: Value) -> ScalarType | None:
 
 
 def _for_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("var", "extent", "kind"), ("overlap", "alternate")) or _shape(op, 0, 0, 1)
+    wrong = _attributes(op, ("var", "extent", "kind"), ("overlap", "boustrophedon")) or _shape(op, 0, 0, 1)
     if wrong:
         return wrong
     if op.attrs.get("overlap", True) is not True:
         return f"'overlap' is true where it is given, not {op.attrs['overlap']!r}"
-    extent, kind, turn = op.attrs["extent"], op.attrs["kind"], op.attrs.get("alternate", ZERO)
+    extent, kind, turn = op.attrs["extent"], op.attrs["kind"], op.attrs.get("boustrophedon", ZERO)
     if not isinstance(turn, Sym):
-        return f"'alternate' is an expression, not {turn!r}"
-    if "alternate" in op.attrs and kind not in ("serial", "parallel"):
+        return f"'boustrophedon' is an expression, not {turn!r}"
+    if "boustrophedon" in op.attrs and kind not in ("serial", "parallel"):
         return f"a loop of kind {kind} has no order to alternate"
     if not isinstance(extent, Sym):
         return f"the extent is an expression, not {extent!r}"
@@ -172,11 +172,11 @@ def _load_rule(op: Op) -> str | None:
 
 
 def _store_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("idx",), ("guard", "stream")) or _shape(op, 2, 0, 0) or _buffer_rule(op)
+    wrong = _attributes(op, ("idx",), ("guard", "nontemporal")) or _shape(op, 2, 0, 0) or _buffer_rule(op)
     if wrong:
         return wrong
-    if not isinstance(op.attrs.get("stream", ZERO), Sym):
-        return f"'stream' is a condition, not {op.attrs['stream']!r}"
+    if not isinstance(op.attrs.get("nontemporal", ZERO), Sym):
+        return f"'nontemporal' is a condition, not {op.attrs['nontemporal']!r}"
     type = op.operands[1].type
     assert isinstance(type, BufferType)
     stored = op.operands[0].type

@@ -28,7 +28,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime.container import (
+from tilewright.runtime.errors import ArtifactError, OptionError
+from tilewright.runtime.report import Report
+from tilewright.runtime.storage.container import (
     FORMAT,
     Bytes,
     Section,
@@ -36,8 +38,6 @@ from tilewright.runtime.container import (
     read_container,
     write_container,
 )
-from tilewright.runtime.errors import ArtifactError, OptionError
-from tilewright.runtime.report import Report
 
 Dim = int | str
 

@@ -16,17 +16,17 @@ import numpy as np
 
 from tilewright.runtime.arena import Arena, address_of, aligned_constants, release_free_memory
 from tilewright.runtime.artifact import Artifact, TensorInfo
-from tilewright.runtime.container import Bytes
-from tilewright.runtime.dtypes import numpy_dtype
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError, error_class
-from tilewright.runtime.inputs import Shape, as_array, check_named, check_shapes, place_named
-from tilewright.runtime.loader import NativeCode
-from tilewright.runtime.node_arg import NodeArg
-from tilewright.runtime.outputs import positions, views_of
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
-from tilewright.runtime.results import Results
+from tilewright.runtime.storage.container import Bytes
+from tilewright.runtime.storage.loader import NativeCode
 from tilewright.runtime.threads import ThreadPool, check_threads
+from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
+from tilewright.runtime.values.node_arg import NodeArg
+from tilewright.runtime.values.output_pool import Results
+from tilewright.runtime.values.outputs import positions, views_of
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""

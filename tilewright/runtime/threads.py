@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tilewright.runtime.errors import OptionError
 
 if TYPE_CHECKING:
-    from tilewright.runtime.loader import NativeCode
+    from tilewright.runtime.storage.loader import NativeCode
 
 MAX_THREADS = 1024
 

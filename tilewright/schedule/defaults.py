@@ -6,22 +6,22 @@ from math import prod
 
 from tilewright.ir.diag import Remark, ScheduleError
 from tilewright.ir.sym import Sym, sym
-from tilewright.loops.cost import iterations
+from tilewright.loops.conditions.specialize import for_other_dims, specialize_less
+from tilewright.loops.counts import iterations
+from tilewright.loops.edit import extent_of
 from tilewright.loops.lower import Lowered
-from tilewright.loops.nest import extent_of
-from tilewright.loops.suppose import for_other_dims, suppose_less
-from tilewright.schedule.attention import schedule_attention
-from tilewright.schedule.banded import schedule_banded
-from tilewright.schedule.contraction import schedule_contraction
-from tilewright.schedule.maps import schedule_maps
-from tilewright.schedule.own_loops import schedule_own_loops
-from tilewright.schedule.recurrence import schedule_recurrence
-from tilewright.schedule.rows import schedule_dot_products, schedule_rows, schedule_sums
-from tilewright.schedule.streaming import stream_results
-from tilewright.schedule.tiled import schedule_rows_of_tiles, schedule_tiled
+from tilewright.schedule.conv.fused_window import schedule_banded
+from tilewright.schedule.conv.sliding_window import schedule_windows
+from tilewright.schedule.conv.unpack_output import schedule_unblocked
+from tilewright.schedule.conv.winograd import schedule_rows_of_tiles, schedule_tiled
+from tilewright.schedule.gemm.attention import schedule_attention
+from tilewright.schedule.gemm.contraction import schedule_contraction
+from tilewright.schedule.gemm.recurrence import schedule_recurrence
+from tilewright.schedule.maps.elementwise import schedule_maps
+from tilewright.schedule.maps.opaque import schedule_own_loops
+from tilewright.schedule.rows.row_reduction import schedule_dot_products, schedule_rows, schedule_sums
+from tilewright.schedule.steps.nontemporal import stream_results
 from tilewright.schedule.trace import Schedule
-from tilewright.schedule.unblocked import schedule_unblocked
-from tilewright.schedule.windows import schedule_windows
 from tilewright.target.target import Target
 
 _BY_KIND = {
@@ -89,7 +89,7 @@ def _for_all_dims(lowered: Lowered, kind: str, target: Target, remarks: list[Rem
     if not supposed:
         return large
     others = lowered.clone()
-    if (suppose_less(others.func, supposed) and kind in _IN_STEPS) or kind in _FOR_OTHER_DIMS:
+    if (specialize_less(others.func, supposed) and kind in _IN_STEPS) or kind in _FOR_OTHER_DIMS:
         small = _for_all_dims(others, _FOR_OTHER_DIMS.get(kind, kind), target, [])
     else:
         small = _scheduled(others, kind, target, [], supposing=False)

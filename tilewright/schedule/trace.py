@@ -9,35 +9,35 @@ from typing import Any
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
-from tilewright.loops.alternate import alternate
-from tilewright.loops.cache import Cached, cache, cache_write
-from tilewright.loops.clamp import clamp
-from tilewright.loops.compute_in import compute_in
-from tilewright.loops.cut import cut
-from tilewright.loops.dot import dot
-from tilewright.loops.fission import Fission, fission
-from tilewright.loops.fuse_at import Fused, fuse_at
-from tilewright.loops.fuse_loops import fuse_loops, fuse_siblings
-from tilewright.loops.jam import jam
-from tilewright.loops.merge_axes import merge_axes
-from tilewright.loops.nest import is_loop, loop_var
-from tilewright.loops.pack import Packed, pack, pack_argument
-from tilewright.loops.packing import Packing
-from tilewright.loops.parallel import parallel, serial
-from tilewright.loops.partial_sums import PartialSums, partial_sums
-from tilewright.loops.peel import peel
-from tilewright.loops.prefetch import prefetch, prefetch_run
-from tilewright.loops.preload import Preloaded, preload
-from tilewright.loops.reorder import reorder
-from tilewright.loops.simplify import simplify
-from tilewright.loops.skip import skip_neutral
-from tilewright.loops.split import Split, split
-from tilewright.loops.split_apart import split_apart
-from tilewright.loops.stream import stream
-from tilewright.loops.suppose import suppose
-from tilewright.loops.swap_axes import swap_axes
-from tilewright.loops.unroll import unroll
-from tilewright.loops.vectorize import Lanes, vectorize, vectorize_reduction
+from tilewright.loops.conditions.clamp import clamp
+from tilewright.loops.conditions.guard_reduction import guard_reduction
+from tilewright.loops.conditions.simplify import simplify
+from tilewright.loops.conditions.specialize import specialize
+from tilewright.loops.edit import is_loop, loop_var
+from tilewright.loops.lanes.dot import dot
+from tilewright.loops.lanes.unroll import unroll
+from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
+from tilewright.loops.lanes.vectorize import Lanes, vectorize, vectorize_reduction
+from tilewright.loops.order.boustrophedon import boustrophedon
+from tilewright.loops.order.compute_at import Fused, compute_at
+from tilewright.loops.order.fission import Fission, fission
+from tilewright.loops.order.fuse import collapse, fuse
+from tilewright.loops.order.parallel import parallel, serial
+from tilewright.loops.order.peel import peel
+from tilewright.loops.order.reorder import reorder
+from tilewright.loops.order.split import Split, split
+from tilewright.loops.order.split_range import split_range
+from tilewright.loops.order.strided_split import strided_split
+from tilewright.loops.storage.cache import Cached, cache, cache_write
+from tilewright.loops.storage.compute_in import compute_in
+from tilewright.loops.storage.merge_axes import merge_axes
+from tilewright.loops.storage.nontemporal import nontemporal
+from tilewright.loops.storage.pack import Packed, pack, pack_argument
+from tilewright.loops.storage.packing import Packing
+from tilewright.loops.storage.prefetch import prefetch, prefetch_run
+from tilewright.loops.storage.preload import Preloaded, preload
+from tilewright.loops.storage.rfactor import Rfactored, rfactor
+from tilewright.loops.storage.swap_axes import swap_axes
 
 
 @dataclass(frozen=True)
@@ -73,31 +73,31 @@ class Schedule:
         if not self.supposing or (high is not None and not of_few):
             return False
         try:
-            suppose(self.func, extent, least)
+            specialize(self.func, extent, least)
         except ScheduleError:
             return False
-        self._note("suppose", (), {"extent": extent, "least": least})
+        self._note("specialize", (), {"extent": extent, "least": least})
         return True
 
     def split(self, loop: Op, factor: int, tail: str = "guard", rest: int = 0) -> Split:
         more = {"rest": rest} if rest else {}
         return self._do(split, loop, factor=factor, tail=tail, **more)
 
-    def split_apart(self, loop: Op, parts: int) -> Split:
-        return self._do(split_apart, loop, parts=parts)
+    def strided_split(self, loop: Op, parts: int) -> Split:
+        return self._do(strided_split, loop, parts=parts)
 
     def reorder(self, *loops: Op) -> None:
         self._note("reorder", loops, {})
         reorder(self.func, loops)
 
-    def fuse_loops(self, outer: Op, inner: Op) -> Op:
-        return self._do(fuse_loops, outer, inner)
+    def collapse(self, outer: Op, inner: Op) -> Op:
+        return self._do(collapse, outer, inner)
 
-    def fuse_siblings(self, first: Op, second: Op) -> Op:
-        return self._do(fuse_siblings, first, second)
+    def fuse(self, first: Op, second: Op) -> Op:
+        return self._do(fuse, first, second)
 
-    def fuse_at(self, buffer: Value, loop: Op, space: str = "scratch", guard: str = "if") -> Fused:
-        return self._do(fuse_at, buffer, loop, space=space, guard=guard)
+    def compute_at(self, buffer: Value, loop: Op, space: str = "scratch", guard: str = "if") -> Fused:
+        return self._do(compute_at, buffer, loop, space=space, guard=guard)
 
     def fission(self, last: Op, depth: int) -> Fission:
         return self._do(fission, last, depth=depth)
@@ -130,8 +130,8 @@ class Schedule:
     def pack_argument(self, buffer: Value, packing: Packing) -> Value:
         return self._do(pack_argument, buffer, packing=packing)
 
-    def partial_sums(self, buffer: Value, loop: Op, space: str = "reg") -> PartialSums:
-        return self._do(partial_sums, buffer, loop, space=space)
+    def rfactor(self, buffer: Value, loop: Op, space: str = "reg") -> Rfactored:
+        return self._do(rfactor, buffer, loop, space=space)
 
     def vectorize(self, loop: Op, lanes: int | None = None, tail: str = "guard") -> Split:
         return self._do(vectorize, loop, lanes=lanes, tail=tail)
@@ -145,35 +145,35 @@ class Schedule:
     def prefetch_run(self, access: Op, loop: Op) -> list[Op]:
         return self._do(prefetch_run, access, loop)
 
-    def stream(self, store: Op, condition: Sym) -> Op:
-        result = stream(self.func, store, condition)
-        self._note("stream", (store.operands[-1],), {"condition": condition})
+    def nontemporal(self, store: Op, condition: Sym) -> Op:
+        result = nontemporal(self.func, store, condition)
+        self._note("nontemporal", (store.operands[-1],), {"condition": condition})
         return result
 
     def clamp(self, loop: Op) -> Op:
         return self._do(clamp, loop)
 
-    def alternate(self, loop: Op, around: Op) -> Op:
-        return self._do(alternate, loop, around)
+    def boustrophedon(self, loop: Op, around: Op) -> Op:
+        return self._do(boustrophedon, loop, around)
 
     def unroll(self, loop: Op) -> Op:
         return self._do(unroll, loop)
 
-    def jam(self, loop: Op) -> None:
-        self._do(jam, loop)
+    def unroll_and_jam(self, loop: Op) -> None:
+        self._do(unroll_and_jam, loop)
 
     def peel(self, loop: Op, first: int, last: int) -> Op:
         return self._do(peel, loop, first=first, last=last)
 
-    def cut(self, loop: Op, position: Sym) -> tuple[Op, Op]:
-        result: tuple[Op, Op] = self._do(cut, loop, position=position)
+    def split_range(self, loop: Op, position: Sym) -> tuple[Op, Op]:
+        result: tuple[Op, Op] = self._do(split_range, loop, position=position)
         return result
 
     def dot(self, loop: Op) -> Op:
         return self._do(dot, loop)
 
-    def skip_neutral(self, loop: Op) -> None:
-        self._do(skip_neutral, loop)
+    def guard_reduction(self, loop: Op) -> None:
+        self._do(guard_reduction, loop)
 
     def parallel(self, loop: Op) -> Op:
         return self._do(parallel, loop)

@@ -14,12 +14,12 @@ from tilewright.ops.symbolic import Known, Values, symbols
 
 
 class Knowledge:
-    """Evaluates values on demand, each once. What is told holds for dims that fulfil the conditions which `suppose`
+    """Evaluates values on demand, each once. What is told holds for dims that fulfil the conditions which `specialize`
     is called with."""
 
-    def __init__(self, module: Module, suppose: Callable[[Sym], None]) -> None:
+    def __init__(self, module: Module, specialize: Callable[[Sym], None]) -> None:
         self._values = Values(module)
-        self._suppose = suppose
+        self._suppose = specialize
 
     def constant_of(self, value: Value) -> np.ndarray | None:
         """The value's array when it does not depend on graph inputs; None when it does, or is large."""

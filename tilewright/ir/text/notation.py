@@ -155,8 +155,8 @@ def is_store(op: Op) -> bool:
         type(value.type) is ScalarType
         and isinstance(target.type, BufferType | TensorType)
         and "other" not in op.attrs
-        and is_access({k: v for k, v in op.attrs.items() if k != "stream"}, target.type)
-        and isinstance(op.attrs.get("stream", ZERO), Sym)
+        and is_access({k: v for k, v in op.attrs.items() if k != "nontemporal"}, target.type)
+        and isinstance(op.attrs.get("nontemporal", ZERO), Sym)
     )
 
 

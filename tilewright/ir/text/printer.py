@@ -289,7 +289,8 @@ class _Printer:
         ((text, _),) = self.take([value], [buffer.type.dtype])
         target = self.access(buffer, op)
         self.flush(indent)
-        shown = f" with {{{print_attrs({'stream': op.attrs['stream']})}}}" if "stream" in op.attrs else ""
+        kept = {key: op.attrs[key] for key in ("nontemporal",) if key in op.attrs}
+        shown = f" with {{{print_attrs(kept)}}}" if kept else ""
         if tree is not None and _adds_to_target(tree, op) and text.startswith(f"{target} + "):
             self.line(op, f"{target} += {text[len(target) + 3 :]}{shown}", indent)
         else:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import TextError
 from tilewright.ir.sym import Sym, const, parse_sym_prefix, var
-from tilewright.ir.symparse import SymTextError
+from tilewright.ir.symbolic.parse import SymTextError
 from tilewright.ir.text.notation import NAME
 from tilewright.ir.textpos import text_error
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, row_major

@@ -1,0 +1,75 @@
+"""Sums over images in two steps: where lines are summed as they are written, where not and why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.graph.programs import conv, inputs, kernels, program, relu
+from tilewright.graph.algorithms.two_stage_reduction import LineSums
+from tilewright.graph.fusion.fuse import Fuse
+from tilewright.graph.layout.block_channels import BlockChannels
+from tilewright.ir.core import Module, Value
+from tilewright.ir.passes import PassContext, run_passes
+from tilewright.ir.sym import var
+from tilewright.ir.verify import verify_func
+from tilewright.ops import elementwise as ew
+from tilewright.ops import reduce as rd
+from tilewright.ops.interp import evaluate_func
+from tilewright.ops.spec import graph_spec
+from tilewright.options import Options
+from tilewright.target.named import parse_target
+
+
+def squeezed(module: Module, l2: int = 32 << 10, dims: int = 2) -> tuple[list[list[str]], list[str]]:
+    """The kernels after the pass, and what it said; results must stay those of the interpreter."""
+    arrays = inputs(module, dims)
+    wanted = evaluate_func(module.main, module, arrays)
+    ctx = PassContext(parse_target(f"zen3,l2={l2}"), Options())
+    check = lambda m: verify_func(m.main, graph_spec(m))  # noqa: E731
+    run_passes(module, [BlockChannels(), LineSums()], ctx, verify=check)
+    for a, b in zip(wanted, evaluate_func(module.main, module, arrays), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
+    Fuse().run(module, ctx)
+    return kernels(module), [r.message for r in ctx.remarks if r.stage == "line-sums"]
+
+
+def excited(x: Value, keepdims: bool = True) -> Value:
+    """A depthwise convolution, scaled by a function of its mean."""
+    y = relu(conv(x, 32, 3, groups=32))
+    mean = rd.reduce_sum(y, axes=(2, 3), keepdims=keepdims)
+    return ew.mul(y, ew.exp(ew.mul(mean, -1e-3))) if keepdims else mean
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("images", [1, var("n", 1)])
+def test_the_kernel_that_writes_a_large_tensor_sums_its_lines(images, keepdims: bool) -> None:
+    module = program(lambda x: excited(x, keepdims), (images, 32, 20, 20))
+    found, said = squeezed(module)
+    assert said == ["lines are summed as they are written"]
+    (writer,) = [k for k in found if "depthwise_blocked" in k]
+    assert writer[-1] == "reduce_sum"
+
+
+@pytest.mark.parametrize(
+    ("shape", "l2", "reason"),
+    [
+        ((1, 32, 20, 20), 1 << 20, "may well be in the second-level cache"),
+        ((1, 32, var("h", 1), 20), 32 << 10, "may well be in the second-level cache"),
+    ],
+)
+def test_a_small_tensor_is_read_again(shape, l2: int, reason: str) -> None:
+    found, said = squeezed(program(excited, shape), l2, dims=6)
+    assert len(said) == 1 and reason in said[0]
+    assert not [k for k in found if k.count("reduce_sum") and "depthwise_blocked" in k]
+
+
+def test_sums_of_what_a_matrix_product_gives_stay() -> None:
+    module = program(lambda x: rd.reduce_sum(relu(conv(x, 32, 1)), axes=(2, 3)), (1, 32, 40, 40))
+    _, said = squeezed(module)
+    assert all("not written line by line" in s for s in said)
+
+
+def test_sums_over_the_lanes_are_left_alone() -> None:
+    module = program(lambda x: rd.reduce_sum(ew.exp(x), axes=(1, 2)), (4, 300, 40))
+    assert squeezed(module)[1] == []

@@ -1,0 +1,171 @@
+"""Kernels for some dims only: what is supposed of the dims, and the kernel for the others beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.native import run_kernel as run_native
+from tilewright.ir.core import Func
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import var
+from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.verify import verify_func
+from tilewright.loops.conditions.specialize import for_other_dims, specialize, specialize_less
+from tilewright.loops.edit import extent_of, find_loop
+from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.order.parallel import parallel
+from tilewright.loops.order.peel import peel
+from tilewright.loops.order.split import split
+from tilewright.loops.spec import LOOPS_SPEC, versions_of
+from tilewright.loops.storage.inplace import overwritable
+from tilewright.loops.storage.merge_axes import merge_axes
+from tilewright.loops.storage.pack import pack_argument
+from tilewright.loops.storage.packing import Packing
+
+TWICE = """
+kernel @k(x: &f32[n], w: &f32[8], y: &f32[n]) dims(n, m) with {outputs=1} {
+  for i in 0..n {
+    y[i] = x[i] * 2 + w[3]
+  }
+  return
+}
+"""
+
+
+def kernel(text: str = TWICE) -> Func:
+    return next(iter(parse_module(text).funcs.values()))
+
+
+def in_tiles(func: Func, rows: int) -> Func:
+    split(func, find_loop(func, "i"), rows, "overlap")
+    parallel(func, find_loop(func, "io"))
+    return func
+
+
+def joined() -> Func:
+    """Tiles of 5 rows for 5 rows or more, else tiles of 2 for 2 or more, else single rows."""
+    dims = kernel().attrs["dims"]
+    large = in_tiles(specialize(kernel(), dims[0], 5), 5)
+    small = kernel()
+    specialize_less(small, large.attrs["supposed"])
+    between = small.attrs["dims"]
+    fewest = kernel()
+    parallel(fewest, find_loop(fewest, "i"))
+    in_tiles(specialize(small, between[0], 2), 2)
+    return for_other_dims(large, for_other_dims(small, fewest, between), dims)
+
+
+def test_a_supposition_is_a_bound_of_the_dim() -> None:
+    func = kernel()
+    n = func.attrs["dims"][0]
+    specialize(func, n // 3 - 1, 4)
+    assert func.attrs["supposed"] == {"n": 15}
+    assert [d.bounds[0] for d in func.attrs["dims"]] == [15, 0]
+    assert extent_of(find_loop(func, "i")).bounds[0] == 15
+    assert func.args[0].type.shape[0].bounds[0] == 15  # type: ignore[attr-defined]
+
+
+def test_a_product_of_dims_is_long_when_all_of_them_are() -> None:
+    func = kernel()
+    n, m = func.attrs["dims"]
+    specialize(func, n * m, 16)
+    assert func.attrs["supposed"] == {"n": 4, "m": 4}
+    assert not specialize_less(kernel(), func.attrs["supposed"])
+
+
+@pytest.mark.parametrize("extent", [var("other", 0), 7 - var("n", 0), var("n", 0) % 4])
+def test_what_no_bound_of_a_dim_ensures_is_not_supposed(extent: object) -> None:
+    with pytest.raises(ScheduleError, match="specialize"):
+        specialize(kernel(), extent, 8)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 6, 9, 10, 23])
+def test_each_size_is_computed_by_its_version(n: int) -> None:
+    func = joined()
+    verify_func(func, LOOPS_SPEC)
+    x, w = np.arange(n, dtype=np.float32), np.arange(8, dtype=np.float32)
+    y = np.zeros(n, np.float32)
+    interpret(func, [x, w, y], {"n": n, "m": 1})
+    np.testing.assert_array_equal(y, 2 * x + 3)
+    text, _ = run_native(func, [x, w, y := np.zeros(n, np.float32)], (n, 1), slices=[(0, 2), (2, 1 << 40)])
+    rounds = -(-n // 5) if n >= 5 else -(-n // 2) if n >= 2 else n
+    assert text.parallel is not None and text.parallel.evaluate({"n": n, "m": 1}) == rounds
+    np.testing.assert_array_equal(y, 2 * x + 3)
+
+
+def test_versions_exclude_each_other_and_read_back() -> None:
+    func = joined()
+    assert [op.attrs["guard"] for op in func.body.ops if op.name == "if"] != []
+    assert len(versions_of(func.body)) == 3
+    assert print_func(kernel(print_func(func))) == print_func(func)
+
+
+def test_results_take_the_place_of_arguments_where_every_version_allows_it() -> None:
+    alone = kernel()
+    assert overwritable(alone) == ((0, 2),)
+    dims = kernel().attrs["dims"]
+    whole, rest = specialize(kernel(), dims[0], 4), kernel()
+    assert overwritable(for_other_dims(whole, rest, dims)) == ((0, 2),)
+    twice, rest = in_tiles(specialize(kernel(), dims[0], 4), 4), kernel()
+    parallel(rest, find_loop(rest, "i"))
+    assert overwritable(for_other_dims(twice, rest, dims)) == (), "overlapping rows are read again"
+
+
+def test_versions_must_agree_on_constants_and_threads() -> None:
+    dims = kernel().attrs["dims"]
+    packed = specialize(kernel(), dims[0], 4)
+    pack_argument(packed, packed.args[1], Packing(((4,),), (1, 0)))
+    with pytest.raises(ScheduleError, match="in different orders"):
+        for_other_dims(packed, kernel(), dims)
+    with pytest.raises(ScheduleError, match="just one of the two"):
+        for_other_dims(in_tiles(specialize(kernel(), dims[0], 4), 4), kernel(), dims)
+
+
+MATRIX = """
+kernel @k(x: &f32[3, n, 4], y: &f32[3, n, 4]) dims(n) with {outputs=1} {
+  for i in 0..3 { for j in 0..n { for k in 0..4 {
+    y[i, j, k] = x[i, j, k] + 1
+  } } }
+  return
+}
+"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 9])
+@pytest.mark.parametrize(
+    ("large", "small"), [((0, 0), ()), ((), (0, 0)), ((0,), (1,)), ((1,), (0,)), ((1,), ())]
+)
+def test_versions_that_merged_other_axes_see_the_same_ones(
+    n: int, large: tuple[int, ...], small: tuple[int, ...]
+) -> None:
+    dims = kernel(MATRIX).attrs["dims"]
+    versions = specialize(kernel(MATRIX), dims[0], 4), kernel(MATRIX)
+    for version, axes in zip(versions, (large, small), strict=True):
+        for axis in axes:
+            merge_axes(version, version.args[0], axis)
+    func = for_other_dims(*versions, dims)
+    verify_func(func, LOOPS_SPEC)
+    x = np.arange(12 * n, dtype=np.float32).reshape(3, n, 4)
+    y = np.zeros_like(x)
+    seen = x.reshape([d.evaluate({"n": n}) for d in func.args[0].type.shape])  # type: ignore[attr-defined]
+    interpret(func, [seen, y], {"n": n})
+    np.testing.assert_array_equal(y, x + 1)
+
+
+def test_rounds_that_overlap_need_a_dim_that_is_long_enough() -> None:
+    func = specialize(kernel(), kernel().attrs["dims"][0], 3)
+    with pytest.raises(ScheduleError, match="never below 4"):
+        split(func, find_loop(func, "i"), 4, "overlap")
+
+
+@pytest.mark.parametrize("n", [3, 4, 11])
+def test_peeling_needs_as_many_rounds_as_it_takes_out(n: int) -> None:
+    func = kernel()
+    with pytest.raises(ScheduleError, match="above 3"):
+        peel(func, find_loop(func, "i"), 2, 1)
+    specialize(func, func.attrs["dims"][0], 3)
+    peel(func, find_loop(func, "i"), 2, 1)
+    x, w, y = np.arange(n, dtype=np.float32), np.arange(8, dtype=np.float32), np.zeros(n, np.float32)
+    interpret(func, [x, w, y], {"n": n, "m": 1})
+    np.testing.assert_array_equal(y, 2 * x + 3)

@@ -1,0 +1,116 @@
+"""Loops cut where an index changes its form: right for any size, and whole vectors between the borders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.compiler import compile_module
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Module, Op, Value
+from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.types import tensor
+from tilewright.loops.edit import extent_of, is_loop, loop_var
+from tilewright.loops.spec import versions_of
+from tilewright.ops import view
+from tilewright.options import Options
+from tilewright.runtime.module import Model
+from tilewright.schedule.steps.access import stride_in
+from tilewright.target.host import host_target
+
+H, W = var("h", 1), var("w", 1)
+MODES = ("reflect", "edge", "wrap")
+PADS = {"both ends": (3, 2), "one end": (0, 5), "the other end": (1, 0)}
+
+
+def padded(mode: str, pads: tuple[int, int]) -> Callable[[Value], Value]:
+    before, after = pads
+    return lambda x: view.pad(x, before=(0, before, before), after=(0, after, after), mode=mode)
+
+
+def data(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def by_numpy(x: np.ndarray, mode: str, pads: tuple[int, int]) -> np.ndarray:
+    return np.pad(x, ((0, 0), pads, pads), mode=mode)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize("width", [4, 15, 16, 17, 64])
+@pytest.mark.parametrize("pads", PADS.values(), ids=PADS)
+@pytest.mark.parametrize("mode", MODES)
+def test_padding_of_known_size(mode: str, pads: tuple[int, int], width: int) -> None:
+    x = data(2, 6, width)
+    module, _ = oracle.agree([tensor(dt.f32, x.shape)], padded(mode, pads), [x])
+    (found,) = oracle.run(module, [x])
+    np.testing.assert_array_equal(found, by_numpy(x, mode, pads))
+
+
+@lru_cache
+def of_any_size(mode: str, pads: tuple[int, int]) -> Model:
+    module = oracle.build([tensor(dt.f32, (2, H, W))], padded(mode, pads))
+    return Model(compile_module(module, Options(), host_target()), 1)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (3, 3), (4, 5), (5, 4), (6, 7), (7, 16), (2, 40)])
+@pytest.mark.parametrize("pads", PADS.values(), ids=PADS)
+@pytest.mark.parametrize("mode", MODES)
+def test_padding_of_any_size(mode: str, pads: tuple[int, int], size: tuple[int, int]) -> None:
+    x = data(2, *size)
+    (found,) = of_any_size(mode, pads)(x)
+    np.testing.assert_array_equal(found, by_numpy(x, mode, pads))
+
+
+def test_a_rotation_is_two_copies() -> None:
+    x = data(3, 40)
+
+    def rotated(x: Value) -> Value:
+        twice = view.concat(x, x, axis=1)
+        return view.slice_(twice, starts=(0, 11), sizes=(3, 40))
+
+    module, _ = oracle.agree([tensor(dt.f32, (3, 40))], rotated, [x])
+    (found,) = oracle.run(module, [x])
+    np.testing.assert_array_equal(found, np.roll(x, -11, axis=1))
+
+
+def kernel_of(module: Module) -> Func:
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    return kernel
+
+
+def long_pieces(kernel: Func) -> list[Op]:
+    """Innermost vector loops that run more than once for a row."""
+    return [
+        op
+        for op in versions_of(kernel.body)[0].walk()
+        if is_loop(op) and op.attrs["kind"] == "vector" and extent_of(op) == 16
+    ]
+
+
+@pytest.mark.parametrize("target", ["zen3", "cascadelake"])
+@pytest.mark.parametrize("size", [(112, 112), (H, W)], ids=["known", "any"])
+@pytest.mark.parametrize("mode", MODES)
+def test_vectors_between_borders_are_consecutive(mode: str, size: tuple[Sym, Sym], target: str) -> None:
+    """No remainder, least or greatest value is computed for a lane: whole vectors are loaded as they lie."""
+    module = oracle.build([tensor(dt.f32, (2, *map(sym, size)))], padded(mode, (3, 3)))
+    oracle.scheduled(module, target)
+    pieces = long_pieces(kernel_of(module))
+    assert pieces
+    for piece in pieces:
+        (load,) = [op for op in piece.walk() if op.name == "load"]
+        assert stride_in(load, loop_var(piece)) == 1
+        assert not load.attrs.get("guard")
+    steps = " ".join(kernel_of(module).attrs["schedule"])
+    assert "split_range(" in steps
+
+
+def test_indices_that_repeat_often_are_left_alone() -> None:
+    module = oracle.build(
+        [tensor(dt.f32, (3, 4))], lambda x: view.pad(x, before=(0, 40), after=(0, 40), mode="wrap")
+    )
+    oracle.scheduled(module)
+    assert "split_range(" not in " ".join(kernel_of(module).attrs["schedule"])

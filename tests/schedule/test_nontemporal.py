@@ -1,0 +1,78 @@
+"""Outputs larger than the last cache are stored past it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Value
+from tilewright.ir.sym import Sym, var
+from tilewright.ir.types import tensor
+from tilewright.ops import elementwise as ew
+from tilewright.ops import reduce, view
+from tilewright.target.named import parse_target
+
+SMALL = "zen3,l3=65536"  # of which 64 KiB is the last cache
+
+
+def transposed(x: Value) -> Value:
+    return view.transpose(x, perm=(1, 0))
+
+
+def centred(x: Value) -> Value:
+    return ew.sub(x, reduce.reduce_sum(x, axes=(1,), keepdims=True))
+
+
+def kernel(shape: Sequence[int | Sym], body: Callable[[Value], Value], target: str = SMALL) -> Func:
+    module = oracle.build([tensor(dt.f32, shape)], body)
+    oracle.scheduled(module, target)
+    (found,) = (func for name, func in module.funcs.items() if name != "main")
+    return found
+
+
+def conditions(func: Func) -> set[str]:
+    return {str(op.attrs["nontemporal"]) for op in func.body.walk() if "nontemporal" in op.attrs}
+
+
+def test_only_outputs_that_the_last_cache_cannot_hold_go_past_it() -> None:
+    assert conditions(kernel((128, 129), ew.neg)) == {"1"}
+    assert conditions(kernel((128, 128), ew.neg)) == set()
+    assert conditions(kernel((128, 129), ew.neg, "zen3,l3=0")) == set()  # the second level has 512 KiB
+    assert conditions(kernel((128, 129, 16), ew.neg, "zen3,l3=0")) == {"1"}
+
+
+def test_an_unknown_size_is_looked_at_when_the_kernel_runs() -> None:
+    (condition,) = conditions(kernel((var("n"), 128), ew.neg))
+    assert "n" in condition and "129" in condition
+    assert "nontemporal" in str(kernel((var("n"), 128), ew.neg).attrs["schedule"])
+
+
+@pytest.mark.parametrize(
+    ("body", "target"),
+    [(centred, SMALL), (transposed, "zen4,l3=65536"), (lambda x: ew.tanh(ew.neg(x)), SMALL)],
+)
+def test_kernels_of_several_kinds_stream(body: Callable[[Value], Value], target: str) -> None:
+    assert conditions(kernel((256, 256), body, target)) == {"1"}
+
+
+@pytest.mark.parametrize(("target", "register"), [("zen3", "ymm"), ("zen4", "zmm")])
+def test_the_inner_loop_of_an_elementwise_kernel_stores_past_the_caches(target: str, register: str) -> None:
+    func = kernel((512, 1024), ew.neg, f"{target},l3=65536")
+    text = assembly(kernel_ir(func, parse_target(target)).text, parse_target(target))
+    assert re.search(rf"vmovntps\t%{register}", text)
+    assert text.count("sfence") == 1
+
+
+def test_what_cannot_be_streamed_is_told() -> None:
+    module = oracle.build([tensor(dt.f32, (4096, 5))], ew.neg)
+    remarks = [str(r) for r in oracle.scheduled(module, SMALL).remarks]
+    assert not any("past the caches" in r for r in remarks)  # one flat loop of whole vectors
+    module = oracle.build([tensor(dt.f32, (5, 4096))], transposed)
+    remarks = [str(r) for r in oracle.scheduled(module, SMALL).remarks]
+    assert any("is not stored past the caches" in r for r in remarks)

@@ -1,0 +1,49 @@
+"""Operators with loops of their own get vectors where their innermost loops allow them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.ir import dtype as dt
+from tilewright.ir.sym import var
+from tilewright.ir.types import tensor
+from tilewright.loops.edit import kind_of, loops_in
+from tilewright.ops import recurrent, sort
+from tilewright.ops.define import constant
+
+N = var("n", 1)
+RNG = np.random.default_rng(3)
+
+
+def kinds(module):
+    (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
+    return [kind_of(loop) for loop in loops_in(kernel.body)]
+
+
+@pytest.mark.parametrize("hidden", [16, 21])
+def test_products_of_a_recurrent_network_are_summed_in_lanes(hidden):
+    steps, batch = 4, 2
+    weights = (RNG.standard_normal((4, hidden, hidden)) * 0.2).astype(np.float32)
+    peepholes = RNG.standard_normal(3 * hidden).astype(np.float32)
+    types = [tensor(dt.f32, (N, batch, 4 * hidden)), *[tensor(dt.f32, (batch, hidden))] * 2]
+    arrays = [
+        RNG.standard_normal((steps, batch, 4 * hidden)).astype(np.float32),
+        *(RNG.standard_normal((batch, hidden)).astype(np.float32) for _ in range(2)),
+    ]
+    lengths = np.array([4, 3])
+
+    def body(gates, h, c):
+        return recurrent.lstm(gates, constant(weights), constant(peepholes), h, c, constant(lengths))
+
+    module, _ = oracle.agree(types, body, arrays)
+    assert "vector" in kinds(module)
+
+
+def test_a_search_keeps_its_order():
+    arrays = [RNG.standard_normal((3, 20)).astype(np.float32)]
+    module, _ = oracle.agree(
+        [tensor(dt.f32, (3, 20))], lambda x: sort.topk(x, k=4, axis=1), arrays, tolerance=0
+    )
+    assert "vector" not in kinds(module)

@@ -1,0 +1,57 @@
+"""`tilewright compile`: a model becomes one file that loads without compiling."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from tilewright.cli.artifacts import open_artifact
+from tilewright.cli.models import (
+    ARTEFACT_SUFFIX,
+    compile_fields,
+    compile_options,
+    model_argument,
+    need_source,
+)
+from tilewright.runtime.storage.files import check_file
+
+HELP = """Compile MODEL (ONNX) into one file that loads in milliseconds.
+
+\b
+Examples:
+  tilewright compile model.onnx
+  tilewright compile model.onnx -o server.tw --target neoverse-n1
+  tilewright compile model.onnx --shape image=1,3,224,224
+"""
+
+
+@click.command("compile", help=HELP, short_help="Compile a model into one file.")
+@model_argument
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="File to write  [default: MODEL with .tw]"
+)
+@click.option("--report", "full", is_flag=True, help="Print all that was compiled, kernel by kernel.")
+@compile_options
+def command(model: Path, output: Path | None, full: bool, **options: Any) -> None:
+    need_source(model, "compile")
+    start = time.perf_counter()
+    fields = compile_fields(**options)
+    output = output or model.with_suffix(ARTEFACT_SUFFIX)
+    if model.exists():  # whether it can be read is said first
+        check_file(output)
+    compiled = open_artifact(model, **fields)
+    compiled.save(output)
+    seconds = time.perf_counter() - start
+    report = compiled.summary()
+    console = Console(highlight=False, soft_wrap=True)
+    size = output.stat().st_size / 1e6
+    nodes, kernels = report.data.get("nodes"), report.data.get("kernels")
+    console.print(
+        f"{output}: {nodes} operators in {kernels} kernels, {size:.1f} MB, {seconds:.1f} s", markup=False
+    )
+    if full:
+        console.print(str(report), markup=False)

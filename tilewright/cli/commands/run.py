@@ -1,0 +1,72 @@
+"""`tilewright run`: one call of a model on files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tilewright.cli.models import compile_fields, compile_options, model_argument, open_model, threads_option
+from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_dims, write_outputs
+from tilewright.runtime import TensorInfo
+from tilewright.runtime.storage.files import check_folder
+
+HELP = """Run MODEL (ONNX, or compiled) once and show, or write, its outputs.
+
+\b
+Examples:
+  tilewright run model.tw --input x=image.npy --output results
+  tilewright run model.onnx --input random --dim batch=4
+  tilewright run model.onnx --input ids=ids.npy --input random
+"""
+
+
+@click.command("run", help=HELP, short_help="Run a model on .npy files or random inputs.")
+@model_argument
+@input_option
+@dim_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the outputs, one .npy each.",
+)
+@threads_option
+@compile_options
+def command(
+    model: Path,
+    specs: Sequence[str],
+    dims: Sequence[str],
+    output: Path | None,
+    threads: int | None,
+    **options: Any,
+) -> None:
+    sizes = read_dims(dims)
+    if output is not None and model.exists():  # whether it can be read is said first
+        check_folder(output)
+    loaded = open_model(model, threads, **compile_fields(**options))
+    results = loaded.run(make_inputs(loaded.inputs, specs, sizes))
+    Console(soft_wrap=True).print(_table(loaded.outputs, results))
+    if output is not None:
+        for path in write_outputs(output, loaded.outputs, results):
+            click.echo(path)
+
+
+def _table(infos: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> Table:
+    table = Table("output", "type", "least", "mean", "greatest", box=None, header_style="bold")
+    for info, array in zip(infos, arrays, strict=True):
+        dims = ", ".join(map(str, array.shape))
+        table.add_row(escape(info.name), escape(f"{info.dtype}[{dims}]"), *_statistics(array))
+    return table
+
+
+def _statistics(array: np.ndarray) -> tuple[str, ...]:
+    if not array.size:
+        return ("", "", "")
+    wide = array.astype(np.float64)
+    return tuple(f"{value:.6g}" for value in (wide.min(), wide.mean(), wide.max()))

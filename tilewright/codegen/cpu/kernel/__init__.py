@@ -1,0 +1,1 @@
+"""From one kernel of the loops level to the text of an LLVM function."""

@@ -1,0 +1,503 @@
+"""The LLVM IR text of one kernel of the loops level: loops and lanes as the program says, nothing decided
+here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, Check, KernelChecks, report_where
+from tilewright.codegen.cpu.kernel.convert import convert
+from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
+from tilewright.codegen.cpu.kernel.indices import TRUE, Flag, Indices, Iota, Wide
+from tilewright.codegen.cpu.kernel.integers import is_zero, safe_divisor, zero_where
+from tilewright.codegen.cpu.kernel.lanes import Reg, literal, memory_type, vector
+from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, Memory, stored_as
+from tilewright.codegen.cpu.kernel.scalars import apply_scalar, horizontal
+from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.cpu.kernel.vectorizable import segments, why_serial
+from tilewright.codegen.cpu.program.parallel_tasks import fork, task_ir
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.diag import InternalError
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym, affine_in, maximum, sym
+from tilewright.ir.types import BufferType, ScalarType, product
+from tilewright.loops.edit import enclosing_loops, holds_parallel, loop_var
+from tilewright.loops.lanes.dot import products_of
+from tilewright.loops.spec import parallel_extent, versions_of
+from tilewright.target.target import Target
+
+SCRATCH_ALIGNMENT = 64
+"""Bytes: every scratch buffer begins at a cache line."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """One kernel as a complete LLVM module.
+
+    `symbol` is the kernel and `symbol.task` its form for the thread pool. `scratch` is the memory it needs
+    per worker, in bytes; `checks` are the errors it can report, in the order of their numbers (from 1).
+    A kernel that `forks` calls the thread pool itself and has no such form.
+    """
+
+    symbol: str
+    text: str
+    checks: tuple[Check, ...]
+    scratch: Sym
+    parallel: Sym | None
+    forks: bool = False
+
+
+_SLICE = ("ptr %scratch", "i64 %begin", "i64 %end")
+
+
+def kernel_ir(func: Func, target: Target) -> KernelText:
+    """The text of kernel `func`. Its parameters: state, buffers, dims, scratch, and the slice of the parallel loop; one
+    that forks has the bytes of scratch of a worker and the thread pool instead."""
+    return _Kernel(func, target).run()
+
+
+class _Kernel:
+    """The state of one translation: registers of values, memory of buffers, and the lanes of the vector
+    loop."""
+
+    def __init__(self, func: Func, target: Target) -> None:
+        self.func = func
+        self.target = target
+        self.text = Text(target.scale)
+        self.indices = Indices(self.text)
+        self.memory = Memory(self.text, self.indices, target)
+        self.checks = KernelChecks()
+        self.values: dict[Value, Reg] = {}
+        self.buffers: dict[Value, Buffer] = {}
+        self.addresses: dict[Op, Sym] = {}
+        self.vectorizable: dict[Op, bool] = {}
+        self.lanes = 1
+        self.mask: Reg | None = None
+        self.scratch = sym(0)
+        self.scratch_starts: dict[Op, Sym] = {}
+        self.parallel = parallel_extent(func)
+        self.forks = self.parallel is None and any(map(holds_parallel, func.body.ops))
+        self.versions = versions_of(func.body)
+        self.parts: list[str] = []
+
+    def run(self) -> KernelText:
+        last = ("ptr %scratch", "i64 %stride", "ptr %pool") if self.forks else _SLICE
+        parameters = [*self._parameters(), *last]
+        self._block(self.func.body)
+        body = self._function(self.func.name, parameters)
+        attributes = f"attributes #0 = {{ nounwind {self.target.function_attributes} }}\n"
+        header = f'target triple = "{self.target.triple}"\n'
+        tasks = self.parts if self.forks else [task_ir(self.func.name, len(self.func.args), len(self._dims))]
+        text = header + self.text.module() + body + "".join(tasks) + attributes
+        checks = tuple(self.checks.found)
+        return KernelText(self.func.name, text, checks, self.scratch, self.parallel, self.forks)
+
+    # Interface
+
+    @property
+    def _dims(self) -> tuple[Sym, ...]:
+        dims: tuple[Sym, ...] = self.func.attrs.get("dims", ())
+        return dims
+
+    def _function(self, symbol: str, parameters: Sequence[str]) -> str:
+        """What was emitted, as a function."""
+        head = f"define void @{symbol}({', '.join(parameters)}) noinline #0 {{"
+        lines = [*self.text.allocas, *self.text.lines, *self._fence(), "  ret void"]
+        return "\n".join([head, "entry:", *lines, "}", ""])
+
+    def _fence(self) -> list[str]:
+        """What lets other threads see stores past the caches, which x86-64 does not order with others."""
+        fenced = self.memory.streamed and self.target.arch == "x86_64"
+        return ["  call void @llvm.x86.sse.sfence()"] if fenced else []
+
+    def _parameters(self) -> list[str]:
+        """State, buffers and dims, which get their values."""
+        shared = {k for pair in self.func.attrs.get("inplace", ()) for k in pair}
+        parameters = ["ptr %state"]
+        for k, arg in enumerate(self.func.args):
+            assert isinstance(arg.type, BufferType)
+            parameters.append(f"ptr {'' if k in shared else 'noalias '}%b{k}")
+            self.buffers[arg] = Buffer(f"%b{k}", arg.type)
+        for k, dim in enumerate(self._dims):
+            parameters.append(f"i64 %d{k}")
+            self.indices.bind(dim, Wide(f"%d{k}"))
+        return parameters
+
+    # Parts of a kernel that threads share
+
+    def _fork(self, loop: Op) -> None:
+        """Make a function of a parallel loop inside of others, and call it through the thread pool."""
+        symbol = f"{self.func.name}.part{len(self.parts) // 2}"
+        around = [loop_var(o) for o in enclosing_loops(loop)]
+        self.parts += self._part(symbol, loop, around)
+        numbers = [self.indices.uniform(v) for v in (*self._dims, *around)]
+        buffers = [f"%b{k}" for k in range(len(self.func.args))]
+        extent = self.indices.uniform(loop.attrs["extent"])
+        fork(self.text, symbol, buffers, numbers, extent, self._backwards(loop))
+
+    def _part(self, symbol: str, loop: Op, around: Sequence[Sym]) -> list[str]:
+        """The functions of a part: scratch memory from outside of the loop is the first worker's, whose kernel it is;
+        what is allocated in the loop is each worker's own."""
+        part = _Kernel(self.func, self.target)
+        part.text.share(self.text)
+        part.checks = self.checks
+        part.scratch = self.scratch
+        parameters = part._parameters()
+        for k, v in enumerate(around):
+            parameters.append(f"i64 %around{k}")
+            part.indices.bind(v, Wide(f"%around{k}"))
+        for op, start in self.scratch_starts.items():
+            part.buffers[op.result] = replace(self.buffers[op.result], pointer=part._at("%first", start))
+        part._loop(loop, "%begin", "%end", at_least_once=False)
+        self.scratch = part.scratch
+        task = task_ir(symbol, len(self.func.args), len(self._dims) + len(around), sees_first=True)
+        return [part._function(symbol, [*parameters, "ptr %first", *_SLICE]), task]
+
+    # Statements
+
+    def _block(self, block: Block) -> None:
+        for op in block.ops:
+            handler = _HANDLERS.get(op.name)
+            if handler is not None:
+                handler(self, op)
+            elif op.name in SCALAR_OPS:
+                self._scalar(op)
+            else:
+                raise InternalError(f"'{op.name}' is not an op of the loops level", where=str(op.loc))
+
+    def _return(self, op: Op) -> None:
+        pass
+
+    def _for(self, op: Op) -> None:
+        kind, extent = op.attrs["kind"], op.attrs["extent"]
+        if kind == "parallel" and self.forks:
+            self._fork(op)
+        elif kind == "parallel" and self.parallel is not None and op.parent in self.versions:
+            self._loop(op, "%begin", "%end", at_least_once=False)
+        elif kind == "dot" and self._dot(op):
+            pass
+        elif kind in ("unroll", "dot") and extent.is_const:
+            for k in range(extent.value):
+                with self.indices.scope(is_block=False):
+                    self.indices.bind(op.attrs["var"], k)
+                    self._block(op.blocks[0])
+        elif kind == "vector" and extent.is_const and self.lanes == 1 and self._in_lanes(op):
+            self._vector_loop(op, extent.value)
+        elif extent.is_const and extent.value <= 1:
+            self._few(op, extent.value)
+        else:
+            self._loop(op, "0", self.indices.uniform(extent), at_least_once=extent.interval[0] >= 1)
+
+    def _in_lanes(self, op: Op) -> bool:
+        """Whether a vector loop runs in lanes; found out once for all its unrolled copies."""
+        found = self.vectorizable.get(op)
+        if found is None:
+            found = self.vectorizable[op] = why_serial(op) is None
+        return found
+
+    def _dot(self, op: Op) -> bool:
+        """Add the products of all rounds by the machine's instruction for it; False where there is none for them."""
+        found, group = products_of(op), op.attrs["extent"].value
+        if isinstance(found, str) or self.lanes == 1 or self.mask is not None:
+            return False
+        loads = (found.left, found.right)
+        buffers = [self.buffers[load.operands[0]] for load in loads]
+        left, right = (buffer.type.dtype for buffer in buffers)
+        instruction = instruction_for(self.target, left, right, group, self.lanes)
+        if instruction is None:
+            return False
+        operands = []
+        with self.indices.scope(is_block=False):
+            self.indices.bind(op.attrs["var"], 0)
+            for load, buffer in zip(loads, buffers, strict=True):
+                address, guard = self._address(load, buffer), self._guard(load)
+                step = affine_in(address, op.attrs["var"])
+                if step is None or step[0] != 1 or guard.lanes is not None or guard.uniform == "false":
+                    return False
+                groups = self.memory.load_groups(
+                    buffer, address, group, self.lanes, guard, load.attrs.get("other", 0)
+                )
+                if groups is None:
+                    return False
+                operands.append(groups)
+            self._load(found.sums)
+            sums = self.text.splat(self.values[found.sums.result], self.lanes)
+            self.values[found.store.operands[0]] = multiply_in_groups(self.text, instruction, sums, *operands)
+            self._store(found.store)
+        return True
+
+    def _few(self, op: Op, extent: int) -> None:
+        if extent == 1:
+            with self.indices.scope(is_block=False):
+                self.indices.bind(op.attrs["var"], 0)
+                self._block(op.blocks[0])
+
+    def _loop(self, op: Op, first: str, end: str, *, at_least_once: bool) -> None:
+        """A loop that tests at its end, after a test before its start where it may be empty."""
+        text = self.text
+        # LLVM's passes keep names of blocks, which tell of machine code what loop it is
+        body, done = text.label(f"loop.{op.attrs['var']}."), text.label("done")
+        if at_least_once:
+            text.jump(body)
+        else:
+            text.branch(text.emit(f"icmp slt i64 {first}, {end}"), body, done)
+        before = text.block
+        text.start(body)
+        counter, following = text.name(), text.name()
+        hole = len(text.lines)
+        text.lines.append("")
+        with self.indices.scope(is_block=True):
+            self.indices.bind(op.attrs["var"], Wide(self._in_turn(op, counter, first, end)))
+            self._block(op.blocks[0])
+        text.line(f"{following} = add nuw nsw i64 {counter}, 1")
+        more = text.emit(f"icmp slt i64 {following}, {end}")
+        text.lines[hole] = f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{text.block} ]"
+        text.branch(more, body, done)
+        text.start(done)
+
+    def _in_turn(self, op: Op, counter: str, first: str, end: str) -> str:
+        """The variable of a loop whose rounds so far are `counter` - `first`."""
+        backwards = self._backwards(op)
+        if backwards is None:
+            return counter
+        last = self.text.emit(f"add nsw i64 {first}, {end}")
+        left = self.text.emit(f"sub nsw i64 {last}, {counter}")
+        mirrored = self.text.emit(f"sub nsw i64 {left}, 1")
+        return self.text.emit(f"select i1 {backwards}, i64 {mirrored}, i64 {counter}")
+
+    def _backwards(self, op: Op) -> str | None:
+        """Whether an alternating loop runs from its last iteration now; None for other loops."""
+        if "boustrophedon" not in op.attrs:
+            return None
+        turn = self.indices.uniform(op.attrs["boustrophedon"])
+        return self.text.emit(f"trunc i64 {turn} to i1")
+
+    def _vector_loop(self, op: Op, extent: int) -> None:
+        for base, lanes in segments(extent):
+            with self.indices.scope(is_block=False):
+                self.indices.bind(op.attrs["var"], base if lanes == 1 else Iota(base, lanes))
+                self.lanes = lanes
+                self._block(op.blocks[0])
+        self.lanes = 1
+
+    # Conditions
+
+    def _if(self, op: Op) -> None:
+        computed = [Flag(self.values[v].name, self.values[v].lanes) for v in op.operands]
+        uniform, varying = self._conditions(op, computed)
+        if uniform.known is False:
+            return
+        with self._only_where(uniform), self._masked(varying):
+            self._block(op.blocks[0])
+
+    def _conditions(self, op: Op, others: Sequence[Flag] = ()) -> tuple[Flag, list[Flag]]:
+        """The guard of `op` and others: what is the same for all lanes, and what differs between them."""
+        flags = [*(self.indices.condition(c) for c in op.attrs.get("guard", ())), *others]
+        return self.indices.combined(f for f in flags if f.lanes == 1), [f for f in flags if f.lanes > 1]
+
+    @contextmanager
+    def _only_where(self, condition: Flag) -> Iterator[None]:
+        """What is emitted inside runs only where a condition of one lane holds."""
+        if condition.known:
+            yield
+            return
+        then, after = self.text.label("then"), self.text.label("after")
+        self.text.branch(condition.name, then, after)
+        self.text.start(then)
+        with self.indices.scope(is_block=True):
+            yield
+        self.text.jump(after)
+        self.text.start(after)
+
+    @contextmanager
+    def _masked(self, flags: Sequence[Flag]) -> Iterator[None]:
+        """What is emitted inside happens only in the lanes where the conditions hold, and not at all if in
+        none."""
+        if not flags:
+            yield
+            return
+        outer = self.mask
+        self.mask = self._lane_mask(flags)
+        n = self.mask.lanes
+        anywhere = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{n}i1({self.mask.typed})")
+        with self._only_where(Flag(anywhere)):
+            yield
+        self.mask = outer
+
+    def _lane_mask(self, flags: Sequence[Flag]) -> Reg:
+        """The lanes in which the conditions, which differ between lanes, and the current mask hold."""
+        known = [] if self.mask is None else [Flag(self.mask.name, self.mask.lanes)]
+        found = self.indices.combined([*known, *flags])
+        return Reg(found.name, dt.bool_, found.lanes)
+
+    def _guard(self, op: Op) -> Guard:
+        """When a load or store happens, from its own guard and the lanes that are on."""
+        uniform, varying = self._conditions(op)
+        mask = self._lane_mask(varying) if varying else self.mask
+        return Guard(None if uniform.known else uniform.name, mask)
+
+    # Memory
+
+    def _alloc(self, op: Op) -> None:
+        type = op.result.type
+        assert isinstance(type, BufferType)
+        if type.space == "scratch":
+            self.buffers[op.result] = Buffer(self._scratch(op, type), type)
+            return
+        if not type.size.is_const:
+            raise InternalError(f"a register array needs a constant size, not {type}", where=str(op.loc))
+        element = memory_type(type.dtype)
+        pointer = self.text.alloca(f"[{type.size.value * self.lanes} x {element}]", SCRATCH_ALIGNMENT)
+        self.buffers[op.result] = Buffer(pointer, type, self.lanes)
+
+    def _scratch(self, op: Op, type: BufferType) -> str:
+        """A pointer to the op's own part of the worker's scratch memory."""
+        start = self.scratch_starts.get(op)
+        if start is None:
+            start = self.scratch_starts[op] = self.scratch
+            # the region that a loop reads in steps has a size below 0 where the loop runs no time at all
+            size = product(maximum(0, n) for n in type.shape) * type.dtype.bytes
+            self.scratch = start + (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
+        return self._at("%scratch", start)
+
+    def _at(self, base: str, start: Sym) -> str:
+        return self.text.emit(f"getelementptr i8, ptr {base}, i64 {self.indices.uniform(start)}")
+
+    def _address(self, op: Op, buffer: Buffer) -> Sym:
+        found = self.addresses.get(op)
+        if found is None:
+            found = buffer.type.offset
+            for index, stride in zip(op.attrs["idx"], buffer.type.strides, strict=True):
+                found = found + index * stride
+            self.addresses[op] = found
+        return found
+
+    def _load(self, op: Op) -> None:
+        (source,) = op.operands
+        buffer = self.buffers[source]
+        guard = self._guard(op)
+        if guard.uniform == "false":
+            assert isinstance(op.result.type, ScalarType)
+            self.values[op.result] = Reg(
+                literal(op.result.type.dtype, op.attrs.get("other", 0)), buffer.type.dtype
+            )
+            return
+        if "guard" not in op.attrs and self._reads_one(op, buffer):
+            guard = replace(
+                guard, lanes=None
+            )  # inside of a masked `if`, which is skipped where no lane is on
+        self.values[op.result] = self.memory.load(
+            buffer, self._address(op, buffer), self.lanes, guard, op.attrs.get("other", 0)
+        )
+
+    def _reads_one(self, op: Op, buffer: Buffer) -> bool:
+        return buffer.private == 1 and self.indices.lanes_of(self._address(op, buffer)) == 1
+
+    def _store(self, op: Op) -> None:
+        value, target = op.operands
+        buffer = self.buffers[target]
+        guard = self._guard(op)
+        if guard.uniform == "false":
+            return
+        address = self._address(op, buffer)
+        with self._only_where(TRUE if guard.uniform is None else Flag(guard.uniform)):
+            past = self.indices.condition(op.attrs["nontemporal"]) if "nontemporal" in op.attrs else None
+            self.memory.store(buffer, address, self.values[value], self.lanes, guard, past)
+
+    def _prefetch(self, op: Op) -> None:
+        buffer = self.buffers[op.operands[0]]
+        self.memory.prefetch(buffer, self._address(op, buffer), nearest="nearest" in op.attrs)
+
+    # Scalars
+
+    def _const(self, op: Op) -> None:
+        assert isinstance(op.result.type, ScalarType)
+        dtype = op.result.type.dtype
+        self.values[op.result] = Reg(literal(dtype, op.attrs["value"]), dtype)
+
+    def _index(self, op: Op) -> None:
+        assert isinstance(op.result.type, ScalarType)
+        number = self.indices.number(op.attrs["expr"])
+        dtype = op.result.type.dtype
+        if isinstance(number, int):
+            self.values[op.result] = Reg(literal(dtype, number), dtype)
+        else:
+            self.values[op.result] = convert(self.text, Reg(number.name, dt.i64, number.lanes), dtype)
+
+    def _cast(self, op: Op) -> None:
+        assert isinstance(op.result.type, ScalarType)
+        self.values[op.result] = convert(self.text, self.values[op.operands[0]], op.result.type.dtype)
+
+    def _bind(self, op: Op) -> None:
+        value = convert(self.text, self.values[op.operands[0]], dt.i64)
+        number: Any = (
+            int(value.name) if value.is_literal and value.lanes == 1 else Wide(value.name, value.lanes)
+        )
+        self.indices.bind(op.attrs["var"], number)
+
+    def _scalar(self, op: Op) -> None:
+        assert isinstance(op.result.type, ScalarType)
+        operands = [self.values[v] for v in op.operands]
+        lanes = max(x.lanes for x in operands)
+        operands = [self.text.splat(x, lanes) for x in operands]
+        dtype = op.result.type.dtype
+        divides = op.name in ("div", "rem", "mod") and operands[0].dtype.is_int
+        if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
+            self.values[op.result] = apply_scalar(self.text, op.name, operands, dtype)
+            return
+        zero = is_zero(self.text, operands[1])
+        operands[1] = safe_divisor(self.text, operands[1], zero)
+        self._fail_where(zero, Check("ExecutionError", DIVISION_BY_ZERO))
+        found = apply_scalar(self.text, op.name, operands, dtype)
+        self.values[op.result] = zero_where(self.text, zero, found)
+
+    def _check(self, op: Op) -> None:
+        condition = self.values[op.operands[0]]
+        ones = self.text.splat(Reg("true", dt.bool_), condition.lanes)
+        failed = self.text.reg(dt.bool_, condition.lanes, f"xor {condition.typed}, {ones.name}")
+        self._fail_where(failed, Check(op.attrs["kind"], op.attrs["message"]))
+
+    def _fail_where(self, failed: Reg, check: Check) -> None:
+        """Report `check` if it failed in a lane that is on."""
+        if failed.lanes > 1:
+            if self.mask is not None:
+                failed = self.text.reg(dt.bool_, failed.lanes, f"and {failed.typed}, {self.mask.name}")
+            name = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{failed.lanes}i1({failed.typed})")
+        else:
+            name = failed.name
+        report_where(self.text, name, self.checks.number(check))
+
+    def _lanes_reduce(self, op: Op) -> None:
+        buffer = self.buffers[op.operands[0]]
+        count = product(buffer.type.shape).value * buffer.private
+        element = buffer.type.dtype
+        stored = vector(memory_type(element), count)
+        name = self.text.emit(f"load {stored}, ptr {buffer.pointer}, align {element.bytes}")
+        lanes = self.memory.from_memory(Reg(name, stored_as(element), count), element)
+        self.values[op.result] = horizontal(self.text, op.attrs["combine"], lanes)
+
+
+def _nonzero_const(op: Op) -> bool:
+    divisor = op.operands[1].op
+    return divisor is not None and divisor.name == "const" and divisor.attrs["value"] != 0
+
+
+_HANDLERS = {
+    "return": _Kernel._return,
+    "for": _Kernel._for,
+    "if": _Kernel._if,
+    "alloc": _Kernel._alloc,
+    "load": _Kernel._load,
+    "store": _Kernel._store,
+    "const": _Kernel._const,
+    "index": _Kernel._index,
+    "cast": _Kernel._cast,
+    "bind": _Kernel._bind,
+    "check": _Kernel._check,
+    "prefetch": _Kernel._prefetch,
+    "lanes_reduce": _Kernel._lanes_reduce,
+}

@@ -1,0 +1,447 @@
+"""Integer expressions as 64-bit LLVM arithmetic, for one value or for a value in each lane of a vector
+loop."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from tilewright.codegen.cpu.kernel.lanes import splat_literal, vector
+from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.ir.diag import InternalError
+from tilewright.ir.sym import ONE, Sym
+from tilewright.ir.symbolic.arith import factors_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """A register of `lanes` 64-bit integers."""
+
+    name: str
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Iota:
+    """The variable of a vector loop: base, base + 1, ... in `lanes` lanes."""
+
+    base: int
+    lanes: int
+
+
+Number = int | Wide
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A condition: an operand of type i1, or of `<lanes x i1>` where it differs between lanes."""
+
+    name: str
+    lanes: int = 1
+
+    @property
+    def known(self) -> bool | None:
+        """The value where it is the same for all lanes and known."""
+        return {"true": True, "false": False}.get(self.name)
+
+
+TRUE, FALSE = Flag("true"), Flag("false")
+_RELATIONS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
+    {"eq": operator.eq, "ne": operator.ne, "sge": operator.ge, "slt": operator.lt}
+)
+Term = tuple[Sym, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """An expression as `constant + uniform + stride * lane + general`; `general` is None or one value a
+    lane."""
+
+    constant: int
+    uniform: Number
+    stride: Number
+    general: Number | None
+
+
+@dataclass(slots=True)
+class _Scope:
+    """Values computed so far that hold until the scope ends; `is_block` when control flow begins with it."""
+
+    is_block: bool
+    values: dict[object, object] = field(default_factory=dict)
+
+
+class Indices:
+    """Emits integer expressions, each once within the code that it dominates."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+        self._env: dict[Sym, Number | Iota] = {}
+        self._level: dict[Sym, int] = {}
+        self._scopes = [_Scope(is_block=True)]
+
+    # Scopes and variables
+
+    @contextmanager
+    def scope(self, *, is_block: bool) -> Iterator[None]:
+        """What is computed inside may be reused only inside; without control flow, less is forgotten."""
+        self._scopes.append(_Scope(is_block))
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    def bind(self, v: Sym, value: Number | Iota) -> None:
+        """Give a variable its value for the rest of the current scope."""
+        self._env[v] = value
+        self._level[v] = len(self._scopes) - 1
+
+    def lanes_of(self, e: Sym) -> int:
+        """Lanes that differ in the value of `e`: 1 when it is the same for all."""
+        return max((self._lanes_of_var(v) for v in e.vars), default=1)
+
+    def _lanes_of_var(self, v: Sym) -> int:
+        value = self._env.get(v)
+        if value is None:
+            raise InternalError(
+                f"the variable '{v}' has no value here", hint="this is a defect; please report it"
+            )
+        return 1 if isinstance(value, int) else value.lanes
+
+    def _block_level(self) -> int:
+        return next(k for k in range(len(self._scopes) - 1, -1, -1) if self._scopes[k].is_block)
+
+    def cached(self, key: object) -> object | None:
+        """What was remembered under `key` where it still holds."""
+        for scope in reversed(self._scopes):
+            if key in scope.values:
+                return scope.values[key]
+        return None
+
+    def remember(self, key: object, value: object, variables: Iterable[Sym]) -> None:
+        """Keep `value`, computed here from `variables`, as long as it holds."""
+        level = max((self._level[v] for v in variables), default=0)
+        self._scopes[max(level, self._block_level())].values[key] = value
+
+    def remember_here(self, key: object, value: object) -> None:
+        """Keep `value`, computed here from SSA values, until the current block's scope ends."""
+        self._scopes[self._block_level()].values[key] = value
+
+    # Expressions
+
+    def number(self, e: Sym) -> Number:
+        """The value of `e`; an int where it is known, with as many lanes as differ."""
+        if e.kind == "const":
+            return e.value
+        if e.kind == "var":
+            return self._variable(e)
+        found = self.cached(e)
+        if found is None:
+            found = self._computed(e)
+            self.remember(e, found, e.vars)
+        assert isinstance(found, int | Wide)
+        return found
+
+    def uniform(self, e: Sym) -> str:
+        """The value of `e` as an i64 operand; it must not differ between lanes."""
+        return self.spelled(self.number(e), 1)
+
+    def spelled(self, x: Number, lanes: int) -> str:
+        """`x` as an operand of type i64 or `<lanes x i64>`."""
+        if isinstance(x, int):
+            return splat_literal("i64", str(x), lanes)
+        if x.lanes == lanes:
+            return x.name
+        key = ("splat", x.name, lanes)
+        found = self.cached(key)
+        if found is None:
+            found = self.text.splat_name("i64", x.name, lanes)
+            self.remember_here(key, found)
+        return str(found)
+
+    def _variable(self, v: Sym) -> Number:
+        self._lanes_of_var(v)
+        value = self._env[v]
+        return self.iota(value.lanes, value.base) if isinstance(value, Iota) else value
+
+    def iota(self, lanes: int, base: int = 0, step: int = 1) -> Wide:
+        """base, base + step, ... as a constant vector."""
+        items = ", ".join(f"i64 {base + step * k}" for k in range(lanes))
+        return Wide(f"<{items}>", lanes)
+
+    def _computed(self, e: Sym) -> Number:
+        match e.kind:
+            case "add" | "mul":
+                return self._polynomial(e.terms)
+            case "floordiv":
+                return self._floordiv(e)
+            case "mod":
+                return self._mod(e)
+            case "min" | "max":
+                return self._extremum(e)
+            case "select":
+                return self._select(e)
+        flag = self.condition(e)
+        if flag.known is not None:
+            return int(flag.known)
+        type = vector("i64", flag.lanes)
+        return Wide(self.text.emit(f"zext {vector('i1', flag.lanes)} {flag.name} to {type}"), flag.lanes)
+
+    def _polynomial(self, terms: Sequence[Term]) -> Number:
+        constant, rest = self._sum(terms)
+        return self.add(rest, constant)
+
+    def _sum(self, terms: Sequence[Term]) -> tuple[int, Number]:
+        """The terms' sum as (known part, the rest); partial sums of outer variables are kept for reuse."""
+        constant = 0
+        total: Number = 0
+        seen: tuple[Term, ...] = ()
+        for mono, coef in sorted(terms, key=self._term_level):
+            if mono is ONE:
+                constant += coef
+                continue
+            known = self._known(mono)
+            if known is not None:
+                constant += coef * known
+                continue
+            seen = (*seen, (mono, coef))
+            found = self.cached(seen)
+            if found is None:
+                found = self.add(total, self.multiply(self._monomial(mono), coef))
+                self.remember(seen, found, (v for m, _ in seen for v in m.vars))
+            assert isinstance(found, int | Wide)
+            total = found
+        return constant, total
+
+    def _term_level(self, term: Term) -> int:
+        mono = term[0]
+        if mono is ONE:
+            return -1
+        return max((self._level.get(v, 0) for v in mono.vars), default=0)
+
+    def _known(self, mono: Sym) -> int | None:
+        value = self._env.get(mono)
+        return value if isinstance(value, int) else None
+
+    def _monomial(self, mono: Sym) -> Number:
+        if mono.kind != "mul":
+            return self.number(mono)
+        product: Number = 1
+        for factor in sorted(factors_of(mono), key=lambda f: self._term_level((f, 1))):
+            product = self.multiply(product, self.number(factor))
+        return product
+
+    def _floordiv(self, e: Sym) -> Number:
+        x, q = e.args
+        a, b = self.number(x), self._divisor(q)
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b
+        if isinstance(b, int) and b > 0 and b & (b - 1) == 0:
+            return self.binary("ashr", a, b.bit_length() - 1)
+        if x.interval[0] >= 0 and q.interval[0] >= 0:
+            return self.binary("udiv", a, b)
+        quotient, inexact = self._signed_division(a, b)
+        lowered = self.binary("sub nsw", quotient, 1)
+        return self.choose(inexact, lowered, quotient)
+
+    def _mod(self, e: Sym) -> Number:
+        x, q = e.args
+        a, b = self.number(x), self._divisor(q)
+        if isinstance(a, int) and isinstance(b, int):
+            return a % b
+        if isinstance(b, int) and b > 0 and b & (b - 1) == 0:
+            return self.binary("and", a, b - 1)
+        if x.interval[0] >= 0 and q.interval[0] >= 0:
+            return self.binary("urem", a, b)
+        remainder = self.binary("srem", a, b)
+        differs = self._signs_differ(remainder, b)
+        return self.choose(differs, self.add(remainder, b), remainder)
+
+    def _divisor(self, q: Sym) -> Number:
+        """The value of `q`, or 1 where it is 0: a division of a branch that is not taken must not trap."""
+        b = self.number(q)
+        if isinstance(b, int):
+            return b or 1
+        return b if q.interval[0] > 0 else self.choose(self._compare("eq", b, 0), 1, b)
+
+    def _signed_division(self, a: Number, b: Number) -> tuple[Number, Flag]:
+        """The quotient towards zero, and whether the one towards minus infinity is smaller."""
+        quotient = self.binary("sdiv", a, b)
+        remainder = self.binary("sub nsw", a, self.multiply(quotient, b))
+        return quotient, self._signs_differ(remainder, b)
+
+    def _signs_differ(self, remainder: Number, b: Number) -> Flag:
+        nonzero = self._compare("ne", remainder, 0)
+        return self.combined([nonzero, self._compare("slt", self.binary("xor", remainder, b), 0)])
+
+    def _extremum(self, e: Sym) -> Number:
+        result, *others = (self.number(arg) for arg in e.args)
+        for other in others:
+            if isinstance(result, int) and isinstance(other, int):
+                result = min(result, other) if e.kind == "min" else max(result, other)
+                continue
+            lanes = max(_lanes(result), _lanes(other))
+            type = vector("i64", lanes)
+            suffix = "i64" if lanes == 1 else f"v{lanes}i64"
+            a, b = self.spelled(result, lanes), self.spelled(other, lanes)
+            result = Wide(
+                self.text.emit(f"call {type} @llvm.s{e.kind}.{suffix}({type} {a}, {type} {b})"), lanes
+            )
+        return result
+
+    def _select(self, e: Sym) -> Number:
+        flag = self.condition(e.args[0])
+        if flag.known is not None:
+            return self.number(e.args[1 if flag.known else 2])
+        return self.choose(flag, self.number(e.args[1]), self.number(e.args[2]))
+
+    # Conditions
+
+    def condition(self, e: Sym) -> Flag:
+        """Whether `e` is not 0."""
+        key = ("condition", e)
+        found = self.cached(key)
+        if found is None:
+            found = self._condition(e)
+            self.remember(key, found, e.vars)
+        assert isinstance(found, Flag)
+        return found
+
+    def _condition(self, e: Sym) -> Flag:
+        if e.kind == "ge0":
+            constant, rest, stride, general = self._parts(e.args[0])
+            lanes = self.lanes_of(e)
+            narrow = isinstance(stride, int) and 0 < abs(stride) * lanes < 1 << 31
+            if general is None and isinstance(stride, int) and narrow:
+                return self._lane_comparison(stride, self.add(rest, constant), lanes)
+            return self._compare("sge", self.number(e.args[0]), 0)
+        if e.kind == "eq0":
+            return self._compare("eq", self.number(e.args[0]), 0)
+        if e.kind in ("min", "max") and all(arg.is_bool for arg in e.args):
+            return self.combined([self.condition(arg) for arg in e.args], conjunction=e.kind == "min")
+        return self._compare("ne", self.number(e), 0)
+
+    def _lane_comparison(self, stride: int, rest: Number, lanes: int) -> Flag:
+        """rest + stride * lane >= 0 in each lane, compared in 32 bits: `rest` is clamped to where it
+        decides."""
+        if isinstance(rest, int):
+            holds = [rest + stride * k >= 0 for k in range(lanes)]
+            if all(holds) or not any(holds):
+                return TRUE if holds[0] else FALSE
+            return Flag("<" + ", ".join(f"i1 {int(h)}" for h in holds) + ">", lanes)
+        reach = abs(stride) * lanes
+        low = self.text.emit(f"call i64 @llvm.smax.i64(i64 {rest.name}, i64 {-reach})")
+        near = self.text.emit(f"call i64 @llvm.smin.i64(i64 {low}, i64 {reach})")
+        narrow = self.text.emit(f"trunc i64 {near} to i32")
+        limits = ", ".join(f"i32 {-stride * k}" for k in range(lanes))
+        splat = self.text.splat_name("i32", narrow, lanes)
+        return Flag(self.text.emit(f"icmp sge <{lanes} x i32> {splat}, <{limits}>"), lanes)
+
+    def combined(self, flags: Iterable[Flag], conjunction: bool = True) -> Flag:
+        """The conjunction (or disjunction) of conditions."""
+        neutral, absorbing = (TRUE, FALSE) if conjunction else (FALSE, TRUE)
+        rest = [flag for flag in flags if flag != neutral]
+        if absorbing in rest or not rest:
+            return absorbing if rest else neutral
+        lanes = max(flag.lanes for flag in rest)
+        type, opcode = vector("i1", lanes), "and" if conjunction else "or"
+        names = [f.name if f.lanes == lanes else self.text.splat_name("i1", f.name, lanes) for f in rest]
+        result = names[0]
+        for name in names[1:]:
+            result = self.text.emit(f"{opcode} {type} {result}, {name}")
+        return Flag(result, lanes)
+
+    # Arithmetic
+
+    def add(self, a: Number, b: Number) -> Number:
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if a == 0:
+            return b
+        return a if b == 0 else self.binary("add nsw", a, b)
+
+    def multiply(self, a: Number, b: Number) -> Number:
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if a == 0 or b == 0:
+            return 0
+        if a == 1:
+            return b
+        return a if b == 1 else self.binary("mul nsw", a, b)
+
+    def binary(self, opcode: str, a: Number, b: Number) -> Wide:
+        lanes = max(_lanes(a), _lanes(b))
+        left, right = self.spelled(a, lanes), self.spelled(b, lanes)
+        return Wide(self.text.emit(f"{opcode} {vector('i64', lanes)} {left}, {right}"), lanes)
+
+    def _compare(self, relation: str, a: Number, b: int | Wide) -> Flag:
+        if isinstance(a, int) and isinstance(b, int):
+            return TRUE if _RELATIONS[relation](a, b) else FALSE
+        found = self.binary(f"icmp {relation}", a, b)
+        return Flag(found.name, found.lanes)
+
+    def choose(self, flag: Flag, a: Number, b: Number) -> Wide:
+        lanes = max(flag.lanes, _lanes(a), _lanes(b))
+        type = vector("i64", lanes)
+        condition = self.text.splat_name("i1", flag.name, lanes) if flag.lanes == 1 else flag.name
+        left, right = self.spelled(a, lanes), self.spelled(b, lanes)
+        return Wide(
+            self.text.emit(f"select {vector('i1', lanes)} {condition}, {type} {left}, {type} {right}"), lanes
+        )
+
+    # Addresses
+
+    def affine(self, e: Sym) -> Affine:
+        """`e` split by how it depends on the lane."""
+        return Affine(*self._parts(e))
+
+    def _parts(self, e: Sym) -> tuple[int, Number, Number, Number | None]:
+        if self.lanes_of(e) == 1:
+            return (*self._sum(e.terms), 0, None)
+        uniform: list[Term] = []
+        stride: Number = 0
+        constant = 0
+        general: Number | None = None
+        for mono, coef in e.terms:
+            if mono is ONE or self.lanes_of(mono) == 1:
+                uniform.append((mono, coef))
+                continue
+            step = self._step(mono)
+            if step is None:
+                value = self.multiply(self.number(mono), coef)
+                general = value if general is None else self.add(general, value)
+                continue
+            iota, factor = step
+            factor = self.multiply(factor, coef)
+            stride = self.add(stride, factor)
+            base = self.multiply(factor, iota.base)
+            if isinstance(base, int):
+                constant += base
+            else:
+                general = base if general is None else self.add(general, base)
+        known, rest = self._sum(uniform)
+        return constant + known, rest, stride, general
+
+    def _step(self, mono: Sym) -> tuple[Iota, Number] | None:
+        """A monomial that is linear in the lane: the variable's lanes, and the product of the other
+        factors."""
+        iota: Iota | None = None
+        factor: Number = 1
+        for f in factors_of(mono):
+            value = self._env.get(f)
+            if isinstance(value, Iota):
+                if iota is not None:
+                    return None
+                iota = value
+            elif self.lanes_of(f) == 1:
+                factor = self.multiply(factor, self.number(f))
+            else:
+                return None
+        return None if iota is None else (iota, factor)
+
+
+def _lanes(x: Number) -> int:
+    return 1 if isinstance(x, int) else x.lanes

@@ -1,0 +1,458 @@
+"""Loads and stores of buffers: how a lane's address moves decides between vectors, shuffles, gathers and
+scatters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from tilewright.codegen.cpu.kernel.convert import wrap
+from tilewright.codegen.cpu.kernel.indices import Affine, Flag, Indices, Number, Wide
+from tilewright.codegen.cpu.kernel.lanes import Reg, literal, memory_type, vector
+from tilewright.codegen.cpu.kernel.scalars import select
+from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.cpu.kernel.transpose import transposed_column
+from tilewright.ir import dtype as dt
+from tilewright.ir.diag import InternalError
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import BufferType
+from tilewright.target.target import LINE_BYTES, Target
+
+_SHUFFLED_STRIDES = (2, 3, 4)
+"""Strides for which whole vectors are loaded and the wanted lanes picked."""
+
+_WORDS: Mapping[int, DType] = MappingProxyType({2: dt.u16, 4: dt.u32, 8: dt.u64})
+"""Integers by their bytes: groups of smaller ones are moved as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer's memory: `pointer` to its first element. With `private` > 1 lanes, each element is a vector
+    that holds one value for each lane of the vector loop that allocated the buffer."""
+
+    pointer: str
+    type: BufferType
+    private: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """When an access happens: `uniform` is an i1 operand for all lanes, `lanes` a mask; None where it always
+    does."""
+
+    uniform: str | None = None
+    lanes: Reg | None = None
+
+
+class Memory:
+    """Emits accesses through an address that is an expression in elements."""
+
+    def __init__(self, text: Text, indices: Indices, target: Target) -> None:
+        self.text = text
+        self.indices = indices
+        self.register_bytes = target.vector_bits // 8
+        self.masked_memory = target.masked_memory
+        self.streamed = False  # whether a store went past the caches
+
+    def address(self, buffer: Buffer, e: Sym) -> Affine:
+        """The address `e` as it moves over the lanes."""
+        found = self.indices.affine(e)
+        if buffer.private == 1:
+            return found
+        lanes = buffer.private
+        scale = self.indices.multiply
+        general = None if found.general is None else scale(found.general, lanes)
+        stride = self.indices.add(scale(found.stride, lanes), 1)
+        return Affine(found.constant * lanes, scale(found.uniform, lanes), stride, general)
+
+    # Loads
+
+    def load(self, buffer: Buffer, e: Sym, lanes: int, guard: Guard, other: float | int = 0) -> Reg:
+        """The elements at address `e`, `other` where the guard does not hold; one lane when all read the
+        same."""
+        where = self.address(buffer, e)
+        dtype = buffer.type.dtype
+        if _in_registers(buffer, where, lanes):
+            return self._load_register(buffer, where, lanes, guard, other)
+        if _is_register_column(buffer, where, lanes):
+            return self._chosen(self._load_column(buffer, where, lanes), guard, dtype, other)
+        if where.general is None and where.stride == 0:
+            return self.from_memory(self._load_one(buffer, where, guard, other, lanes), dtype)
+        if where.general is None and where.stride in (1, -1):
+            raw = self._load_run(buffer, where, lanes, guard, other)
+        elif where.general is None and self._is_shuffled(where, guard):
+            raw = self._load_strided(buffer, where, lanes, guard, other)
+        else:
+            raw = self._gather(buffer, where, lanes, guard, other)
+        return self.from_memory(raw, dtype)
+
+    def load_groups(
+        self, buffer: Buffer, e: Sym, group: int, lanes: int, guard: Guard, other: float | int = 0
+    ) -> Reg | None:
+        """For each lane the `group` consecutive elements from address `e` on, all in one register: where all lanes read
+        the same group, or each the next one. None for other accesses."""
+        where = self.address(buffer, e)
+        if where.general is not None or buffer.private != 1 or where.stride not in (0, group):
+            return None
+        run = replace(where, stride=1)
+        if where.stride == group:
+            return self._load_run(buffer, run, lanes * group, guard, other)
+        dtype = buffer.type.dtype
+        one = self._load_run(buffer, run, group, guard, other)
+        word = _WORDS.get(group * dtype.bytes)
+        if word is None:
+            return None
+        same = self.text.splat(self.text.reg(word, 1, f"bitcast {one.typed} to {memory_type(word)}"), lanes)
+        count = lanes * group
+        return self.text.reg(dtype, count, f"bitcast {same.typed} to {vector(memory_type(dtype), count)}")
+
+    def prefetch(self, buffer: Buffer, e: Sym, *, nearest: bool) -> None:
+        """Ask for the cache line of address `e`, into the first level of caches or the second."""
+        where = self.address(buffer, e)
+        pointer = self._pointer(buffer, where.constant, where.uniform)
+        locality = 3 if nearest else 2
+        self.text.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {locality}, i32 1)")
+
+    def _load_register(
+        self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
+    ) -> Reg:
+        """An element (or a run of them) of a register array: read whatever the guard says, then chosen."""
+        dtype = buffer.type.dtype
+        count = lanes if where.stride == 1 else 1
+        found = self.from_memory(
+            self._plain_load(self._pointer(buffer, where.constant, 0), dtype, count), dtype
+        )
+        return self._chosen(found, guard, dtype, other)
+
+    def _load_column(self, buffer: Buffer, where: Affine, lanes: int) -> Reg:
+        """One column of a tile in registers, from its rows; LLVM merges what columns have in common."""
+        dtype = buffer.type.dtype
+        assert isinstance(where.stride, int)
+        column = where.constant % where.stride % lanes
+        first = where.constant - column
+        rows = [
+            self._plain_load(self._pointer(buffer, first + k * where.stride, 0), dtype, lanes)
+            for k in range(lanes)
+        ]
+        return self.from_memory(transposed_column(rows, column, dtype.bytes, self._shuffled), dtype)
+
+    def _chosen(self, found: Reg, guard: Guard, dtype: DType, other: float | int) -> Reg:
+        """What was read anyway where the guard holds, and `other` elsewhere."""
+        for flag in (guard.lanes, None if guard.uniform is None else Reg(guard.uniform, dt.bool_)):
+            if flag is not None:
+                n = max(found.lanes, flag.lanes)
+                rest = self.text.splat(Reg(literal(dtype, other), dtype), n)
+                found = select(self.text, self.text.splat(flag, n), self.text.splat(found, n), rest)
+        return found
+
+    def _load_one(self, buffer: Buffer, where: Affine, guard: Guard, other: float | int, lanes: int) -> Reg:
+        """One element for all lanes. Where no lane wants it, memory is not touched."""
+        dtype = buffer.type.dtype
+        pointer = self._pointer(buffer, where.constant, where.uniform)
+        if guard.lanes is None:
+            return self._plain_load(self._guarded(pointer, guard, dtype, other, 1), dtype, 1)
+        mask = guard.lanes
+        wanted = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{mask.lanes}i1({mask.typed})")
+        if guard.uniform is not None:
+            wanted = self.text.emit(f"and i1 {wanted}, {guard.uniform}")
+        pointer = self._guarded(pointer, Guard(wanted), dtype, other, 1)
+        one = self.text.splat(self._plain_load(pointer, dtype, 1), lanes)
+        return select(self.text, mask, one, self._other(dtype, other, lanes))
+
+    def _load_run(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
+        """Consecutive elements, ascending or descending."""
+        dtype = buffer.type.dtype
+        forward = where.stride == 1
+        start = where.constant if forward else where.constant - (lanes - 1)
+        pointer = self._guarded(self._pointer(buffer, start, where.uniform), guard, dtype, other, lanes)
+        if guard.lanes is None:
+            found = self._plain_load(pointer, dtype, lanes)
+        else:
+            mask = guard.lanes if forward else self._reversed(guard.lanes)
+            found = self._masked_load(pointer, dtype, mask, other)
+        return found if forward else self._reversed(found)
+
+    def _masked_load(self, pointer: str, dtype: DType, mask: Reg, other: float | int) -> Reg:
+        element, n = memory_type(dtype), mask.lanes
+        type = vector(element, n)
+        rest = self._other(dtype, other, n)
+        call = f"call {type} @llvm.masked.load.{_suffix(element, n)}.p0(ptr align {dtype.bytes} {pointer}, "
+        return Reg(self.text.emit(f"{call}{mask.typed}, {type} {rest.name})"), stored_as(dtype), n)
+
+    def _is_shuffled(self, where: Affine, guard: Guard) -> bool:
+        """Whether whole vectors are to be loaded, of which the lanes are picked."""
+        return where.stride in _SHUFFLED_STRIDES and (guard.lanes is None or self.masked_memory)
+
+    def _load_strided(
+        self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int
+    ) -> Reg:
+        """Every second (third, fourth) element: loads of whole vectors that stay within the elements wanted, and
+        touch just these where a mask says so."""
+        dtype = buffer.type.dtype
+        assert isinstance(where.stride, int)
+        stride = where.stride
+        last = stride * (lanes - 1)
+        starts = [min(k * lanes, last - (lanes - 1)) for k in range(stride)]
+        base = self._guarded(
+            self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, stride * lanes
+        )
+        parts = [
+            self._load_part(self._offset(base, dtype, start), dtype, lanes, start, stride, guard.lanes, other)
+            for start in starts
+        ]
+        merged = parts[0]
+        for start, part in zip(starts[1:], parts[1:], strict=True):
+            positions = [stride * lane - start for lane in range(lanes)]
+            picks = [lanes + at if 0 <= at < lanes else lane for lane, at in enumerate(positions)]
+            if part is parts[1]:  # until now `merged` is the first load, not yet picked from
+                picks = [
+                    pick if pick >= lanes else stride * lane if stride * lane < lanes else -1
+                    for lane, pick in enumerate(picks)
+                ]
+            merged = self._shuffled(merged, part, picks)
+        return merged
+
+    def _load_part(
+        self,
+        pointer: str,
+        dtype: DType,
+        lanes: int,
+        start: int,
+        stride: int,
+        mask: Reg | None,
+        other: float | int,
+    ) -> Reg:
+        """The vector from element `start` on, of which every `stride`-th element of all is wanted, by lanes that are on
+        in the mask; `other` elsewhere."""
+        if mask is None:
+            return self._plain_load(pointer, dtype, lanes)
+        none = self.text.splat(Reg("false", dt.bool_), lanes)
+        picks = [at // stride if at % stride == 0 else lanes for at in range(start, start + lanes)]
+        return self._masked_load(pointer, dtype, self._shuffled(mask, none, picks), other)
+
+    def _shuffled(self, a: Reg, b: Reg, picks: list[int]) -> Reg:
+        """Lanes picked from those of `a` and then of `b`; -1 for any value."""
+        mask = ", ".join(f"i32 {pick}" if pick >= 0 else "i32 poison" for pick in picks)
+        instruction = f"shufflevector {a.typed}, {b.typed}, <{len(picks)} x i32> <{mask}>"
+        return self.text.reg(a.dtype, len(picks), instruction)
+
+    def _gather(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
+        dtype = buffer.type.dtype
+        element = memory_type(dtype)
+        base = self._guarded(self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, 1)
+        steps: Number = self._lane_offsets(where, lanes)
+        if guard.uniform is not None:
+            zero = Wide(self.indices.spelled(0, lanes), lanes)
+            steps = self.indices.choose(Flag(guard.uniform), steps, zero)
+        pointers = self._lane_pointers(base, element, steps, lanes)
+        mask = guard.lanes or self.text.splat(Reg("true", dt.bool_), lanes)
+        type, rest = vector(element, lanes), self._other(dtype, other, lanes)
+        name = f"llvm.masked.gather.{_suffix(element, lanes)}.v{lanes}p0"
+        operands = f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed}, {type} {rest.name}"
+        return Reg(self.text.emit(f"call {type} @{name}({operands})"), stored_as(dtype), lanes)
+
+    # Stores
+
+    def store(
+        self, buffer: Buffer, e: Sym, value: Reg, lanes: int, guard: Guard, past: Flag | None = None
+    ) -> None:
+        """Write at address `e` where the lane mask of `guard` holds; a uniform guard is the caller's branch. A run that
+        begins with a cache line goes past the caches where `past` holds."""
+        where = self.address(buffer, e)
+        dtype = buffer.type.dtype
+        if guard.lanes is not None and where.stride == 1 and _in_registers(buffer, where, lanes):
+            # Not a masked store: LLVM would keep the array in memory.
+            old = self._load_register(buffer, where, lanes, Guard(), 0)
+            value = select(self.text, guard.lanes, self.text.splat(value, lanes), old)
+            guard = Guard()
+        if where.general is None and where.stride == 0:
+            if value.lanes > 1 or guard.lanes is not None:
+                raise InternalError("a vector loop writes one element from several lanes")
+            pointer = self._pointer(buffer, where.constant, where.uniform)
+            self.text.line(f"store {self._to_memory(value).typed}, ptr {pointer}, align {dtype.bytes}")
+            return
+        wide = self._to_memory(self.text.splat(value, lanes))
+        if where.general is None and where.stride in (1, -1):
+            self._store_run(buffer, where, wide, guard, past)
+            return
+        element = memory_type(dtype)
+        base = self._pointer(buffer, where.constant, where.uniform)
+        pointers = self._lane_pointers(base, element, self._lane_offsets(where, lanes), lanes)
+        mask = guard.lanes or self.text.splat(Reg("true", dt.bool_), lanes)
+        self.text.line(
+            f"call void @llvm.masked.scatter.{_suffix(element, lanes)}.v{lanes}p0({wide.typed}, "
+            f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed})"
+        )
+
+    def _store_run(self, buffer: Buffer, where: Affine, value: Reg, guard: Guard, past: Flag | None) -> None:
+        dtype = buffer.type.dtype
+        forward = where.stride == 1
+        start = where.constant if forward else where.constant - (value.lanes - 1)
+        pointer = self._pointer(buffer, start, where.uniform)
+        value = value if forward else self._reversed(value)
+        if guard.lanes is None:
+            parts = [(self._offset(pointer, dtype, n), p) for n, p in self._register_parts(buffer, value)]
+            if past is not None and past.known is not False:
+                self._store_past_caches(pointer, parts, dtype, past)
+                return
+            for at, part in parts:
+                self.text.line(f"store {part.typed}, ptr {at}, align {dtype.bytes}")
+            return
+        mask = guard.lanes if forward else self._reversed(guard.lanes)
+        self.text.line(
+            f"call void @llvm.masked.store.{_suffix(memory_type(dtype), value.lanes)}.p0({value.typed}, "
+            f"ptr align {dtype.bytes} {pointer}, {mask.typed})"
+        )
+
+    def _store_past_caches(
+        self, pointer: str, parts: list[tuple[str, Reg]], dtype: DType, past: Flag
+    ) -> None:
+        """Store the parts past the caches where `past` holds and the first begins with a cache line, as a part of a
+        line costs more there than in a cache."""
+        self.streamed = True
+        self.text.globals["nontemporal"] = "!0 = !{i32 1}"
+        number = self.text.emit(f"ptrtoint ptr {pointer} to i64")
+        low = self.text.emit(f"and i64 {number}, {LINE_BYTES - 1}")
+        whole = self.text.emit(f"icmp eq i64 {low}, 0")
+        if past.known is None:
+            whole = self.text.emit(f"and i1 {whole}, {past.name}")
+        then, otherwise, after = (self.text.label(hint) for hint in ("past", "cached", "after"))
+        self.text.branch(whole, then, otherwise)
+        for label, align, hint in ((then, LINE_BYTES, ", !nontemporal !0"), (otherwise, dtype.bytes, "")):
+            self.text.start(label)
+            for at, part in parts:
+                aligned = min(align, self.register_bytes) if hint else align
+                self.text.line(f"store {part.typed}, ptr {at}, align {aligned}{hint}")
+            self.text.jump(after)
+        self.text.start(after)
+
+    # Pieces
+
+    def _register_parts(self, buffer: Buffer, value: Reg) -> list[tuple[int, Reg]]:
+        """The lanes in pieces of one register, from the lowest address up, each with its first lane.
+
+        LLVM stores the upper half of what it splits itself first. Where vectors cross cache lines, stores that come
+        down through memory take up to twice the time of those that go up.
+        """
+        count = self.register_bytes // buffer.type.dtype.bytes
+        if buffer.type.space == "reg" or value.lanes <= count or value.lanes % count:
+            return [(0, value)]
+        return [
+            (first, self._shuffled(value, value, list(range(first, first + count))))
+            for first in range(0, value.lanes, count)
+        ]
+
+    def _plain_load(self, pointer: str, dtype: DType, lanes: int) -> Reg:
+        return self.text.reg(
+            stored_as(dtype),
+            lanes,
+            f"load {vector(memory_type(dtype), lanes)}, ptr {pointer}, align {dtype.bytes}",
+        )
+
+    def _pointer(self, buffer: Buffer, constant: int, uniform: Number) -> str:
+        base = buffer.pointer
+        if isinstance(uniform, Wide):
+            key = ("pointer", base, uniform.name)
+            found = self.indices.cached(key)
+            if found is None:
+                found = self.text.emit(
+                    f"getelementptr {memory_type(buffer.type.dtype)}, ptr {base}, i64 {uniform.name}"
+                )
+                self.indices.remember_here(key, found)
+            base = str(found)
+        else:
+            constant += uniform
+        return self._offset(base, buffer.type.dtype, constant)
+
+    def _offset(self, base: str, dtype: DType, constant: int) -> str:
+        return (
+            base
+            if constant == 0
+            else self.text.emit(f"getelementptr {memory_type(dtype)}, ptr {base}, i64 {constant}")
+        )
+
+    def _lane_offsets(self, where: Affine, lanes: int) -> Number:
+        """Elements from the base, for each lane."""
+        steps = self.indices.multiply(where.stride, self.indices.iota(lanes))
+        return steps if where.general is None else self.indices.add(steps, where.general)
+
+    def _lane_pointers(self, base: str, element: str, steps: Number, lanes: int) -> str:
+        return self.text.emit(
+            f"getelementptr {element}, ptr {base}, <{lanes} x i64> {self.indices.spelled(steps, lanes)}"
+        )
+
+    def _guarded(self, pointer: str, guard: Guard, dtype: DType, other: float | int, count: int) -> str:
+        """The pointer, or one to `count` elements `other` where the uniform guard does not hold: no
+        branch."""
+        if guard.uniform is None:
+            return pointer
+        element = memory_type(dtype)
+        value = self._other(dtype, other, 1).name
+        name = f"tw_other{len(self.text.globals)}_{element}"
+        items = ", ".join([f"{element} {value}"] * count)
+        found = next((n for n, g in self.text.globals.items() if g.endswith(f"[{items}], align 64")), None)
+        if found is None:
+            found = name
+            self.text.globals[name] = f"@{name} = private constant [{count} x {element}] [{items}], align 64"
+        return self.text.emit(f"select i1 {guard.uniform}, ptr {pointer}, ptr @{found}")
+
+    def _other(self, dtype: DType, other: float | int, lanes: int) -> Reg:
+        stored = stored_as(dtype)
+        value = literal(stored, int(bool(other)) if dtype.kind == "bool" else other)
+        return self.text.splat(Reg(value, stored), lanes)
+
+    def _reversed(self, x: Reg) -> Reg:
+        order = ", ".join(f"i32 {k}" for k in reversed(range(x.lanes)))
+        return self.text.reg(
+            x.dtype, x.lanes, f"shufflevector {x.typed}, {x.type} poison, <{x.lanes} x i32> <{order}>"
+        )
+
+    def from_memory(self, raw: Reg, dtype: DType) -> Reg:
+        """Booleans are bytes in memory; 4-bit integers are bytes whose upper half says nothing."""
+        if dtype.kind == "bool":
+            zero = self.text.splat(Reg("0", dt.u8), raw.lanes)
+            return self.text.reg(dtype, raw.lanes, f"icmp ne {raw.typed}, {zero.name}")
+        return wrap(self.text, raw, dtype) if dtype.bits == 4 else raw
+
+    def _to_memory(self, value: Reg) -> Reg:
+        if value.dtype.kind != "bool":
+            return value
+        return self.text.reg(dt.u8, value.lanes, f"zext {value.typed} to {vector('i8', value.lanes)}")
+
+
+def _in_registers(buffer: Buffer, where: Affine, lanes: int) -> bool:
+    """Whether the access is to known elements of a register array, one for all lanes or one after the
+    other."""
+    if (
+        buffer.type.space != "reg"
+        or where.general is not None
+        or where.uniform != 0
+        or where.stride not in (0, 1)
+    ):
+        return False
+    last = where.constant + (lanes - 1 if where.stride == 1 else 0)
+    return where.constant >= 0 and last < buffer.type.size.value * buffer.private
+
+
+def _is_register_column(buffer: Buffer, where: Affine, lanes: int) -> bool:
+    """Whether the lanes read one below the other in a register array, whose rows can be read whole."""
+    if buffer.type.space != "reg" or buffer.private != 1 or where.general is not None or where.uniform != 0:
+        return False
+    if not isinstance(where.stride, int) or where.stride < lanes or lanes & (lanes - 1) or lanes < 4:
+        return False
+    if where.constant < 0:
+        return False
+    column = where.constant % where.stride % lanes
+    last = where.constant - column + (lanes - 1) * where.stride + lanes
+    return where.constant % where.stride - column + lanes <= where.stride and last <= buffer.type.size.value
+
+
+def stored_as(dtype: DType) -> DType:
+    """How elements of `dtype` lie in memory: booleans as bytes."""
+    return dt.u8 if dtype.kind == "bool" else dtype
+
+
+def _suffix(element: str, lanes: int) -> str:
+    return f"v{lanes}" + {"half": "f16", "float": "f32", "double": "f64"}.get(element, element)

@@ -1,0 +1,1 @@
+"""The program around the kernels: entry points, thread pool, parallel tasks."""

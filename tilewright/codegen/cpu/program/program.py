@@ -1,0 +1,415 @@
+"""The entry points of a compiled model as LLVM IR: `tw_plan` computes sizes from shapes, `tw_run` calls the
+kernels.
+
+    i32 tw_plan(ptr in_shapes, ptr in_data, ptr dims, ptr out_shapes, ptr sizes)
+    i32 tw_run(ptr call)
+
+Both return 0 or the number (from 1) of an entry of the program's error table. `sizes` receives the bytes of
+the arena and of one worker's scratch memory; `call` holds the pointers `CALL`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Literal
+
+from tilewright.codegen.cpu.float_modes import FLUSH_DENORMALS, float_modes
+from tilewright.codegen.cpu.kernel.checks import Check
+from tilewright.codegen.cpu.kernel.convert import convert
+from tilewright.codegen.cpu.kernel.emit import KernelText
+from tilewright.codegen.cpu.kernel.indices import Indices, Wide
+from tilewright.codegen.cpu.kernel.lanes import memory_type
+from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.cpu.program.parallel_tasks import task_ir
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, substitute
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import ZERO, Sym, maximum, sym
+from tilewright.target.target import Target
+
+CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims")
+"""What a run is given, in memory: to pass one pointer from Python takes a fourth of the time of seven."""
+
+PARALLEL_WORK = 32_768
+"""Scalar operations below which a kernel stays on the caller's thread: they take about as long as a fork and
+join."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRef:
+    """Where a tensor lies: `offset` bytes into input or output `index`, the constants or the arena."""
+
+    base: Literal["input", "output", "constants", "arena"]
+    index: int = 0
+    offset: Sym = ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread, or one that
+    `forks`, which calls the pool itself), its work in scalar operations, the scratch bytes of a worker, and the errors
+    it can report."""
+
+    kernel: str
+    buffers: tuple[BufferRef, ...]
+    dims: tuple[Sym, ...]
+    parallel: Sym | None
+    work: Sym
+    scratch: Sym = ZERO
+    checks: tuple[Check, ...] = ()
+    forks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """Calls whose rounds threads share as if they were one kernel's. The kernels do not fork, and report no errors."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputAxis:
+    """The length of an axis of an input."""
+
+    input: int
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputElement:
+    """An element of an integer input, at a flat position."""
+
+    input: int
+    element: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A variable of the program, and where its value comes from when it is called."""
+
+    var: Sym
+    source: InputAxis | InputElement | Sym
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold for the inputs; `check` is the error when it does not."""
+
+    holds: Sym
+    check: Check
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole model after memory planning.
+
+    `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. What is in `order` runs one
+    after the other. With `flush_denormals` they take denormal numbers as zero, whatever the caller's modes are, and the
+    caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores.
+    """
+
+    ranks: tuple[int, ...]
+    outputs: tuple[tuple[Sym, ...], ...]
+    order: tuple[Step | Branches, ...]
+    arena: Sym
+    dims: tuple[Dim, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    flush_denormals: bool = False
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """All calls."""
+        return tuple(s for o in self.order for s in (o.steps if isinstance(o, Branches) else (o,)))
+
+    @cached_property
+    def scratch(self) -> Sym:
+        """Bytes of scratch memory that one worker needs, a multiple of a cache line."""
+        most = maximum(0, *{step.scratch: None for step in self.steps})
+        return (most + 63) // 64 * 64
+
+
+@dataclass(eq=False)
+class ErrorTable:
+    """The run-time errors of a program; an error's code is its position from 1."""
+
+    entries: list[Check] = field(default_factory=list)
+    _starts: dict[tuple[Check, ...], int] = field(default_factory=dict)
+
+    def base(self, checks: tuple[Check, ...]) -> int:
+        """What a step adds to the numbers of its kernel's checks to get codes."""
+        if checks not in self._starts:
+            self._starts[checks] = len(self.entries)
+            self.entries.extend(checks)
+        return self._starts[checks]
+
+    def metadata(self) -> list[dict[str, str]]:
+        """The table as the artefact stores it: `kind` is "input" or "execution"."""
+        kinds = {"InputError": "input"}
+        return [{"kind": kinds.get(c.kind, "execution"), "message": c.message} for c in self.entries]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramText:
+    """The entry points as a complete LLVM module, and the errors that they can return."""
+
+    text: str
+    errors: ErrorTable
+
+
+def kernel_step(
+    func: Func, kernel: KernelText, buffers: Sequence[BufferRef], dims: Sequence[Sym], where: str = ""
+) -> Step:
+    """The call of `func` with `dims` for its dims, in order; `where` names its place in the model in
+    errors."""
+    actual = dict(zip(func.attrs.get("dims", ()), dims, strict=True))
+    work = func.attrs.get("work", sym(PARALLEL_WORK))
+    parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
+    checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
+    return Step(
+        kernel.symbol, tuple(buffers), tuple(dims), parallel, work, scratch, checks, forks=kernel.forks
+    )
+
+
+def program_ir(program: Program, target: Target, *, profile: bool = False) -> ProgramText:
+    """The entry points of `program`. With `profile` there is also
+
+        i32 tw_run_profiled(ptr call, ptr ticks)
+
+    which stores the cycle counter at its start and after each step.
+    """
+    errors = ErrorTable()
+    parts = [f'target triple = "{target.triple}"', "declare void @tw_parallel(ptr, ptr, ptr, i64)"]
+    parts += _kernel_declarations(program)
+    flush = FLUSH_DENORMALS.get(target.arch, 0) if program.flush_denormals else 0
+    if flush:
+        parts.append(float_modes(target.triple))
+    parts.append(_Plan(program, errors).text())
+    parts += [_Run(program, errors, flush, timed).text() for timed in ([False, True] if profile else [False])]
+    parts += [
+        _together(f"tw_branches{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, Branches)
+    ]
+    parts.append("attributes #0 = { nounwind }")
+    return ProgramText("\n".join(parts) + "\n", errors)
+
+
+def _together(symbol: str, steps: Sequence[Step]) -> str:
+    """The function (state, buffers, dims, rounds of each call, scratch, begin, end) that runs this range of the rounds
+    of all calls, one call after the other, and its task."""
+    buffers = [f"ptr %b{n}" for n in range(sum(len(s.buffers) for s in steps))]
+    dims = [f"i64 %d{n}" for n in range(sum(len(s.dims) for s in steps))]
+    rounds = [f"i64 %n{k}" for k in range(len(steps))]
+    parameters = ["ptr %state", *buffers, *dims, *rounds, "ptr %scratch", "i64 %begin", "i64 %end"]
+    lines = [f"define internal void @{symbol}({', '.join(parameters)}) #0 {{", "entry:"]
+    taken, counted = iter(buffers), iter(dims)
+    before = "0"
+    for k, step in enumerate(steps):
+        own = [*islice(taken, len(step.buffers)), *islice(counted, len(step.dims))]
+        arguments = ["ptr %state", *own, "ptr %scratch", f"i64 %first{k}", f"i64 %last{k}"]
+        lines += [
+            f"  %from{k} = sub i64 %begin, {before}",
+            f"  %to{k} = sub i64 %end, {before}",
+            f"  %first{k} = call i64 @llvm.smax.i64(i64 %from{k}, i64 0)",
+            f"  %last{k} = call i64 @llvm.smin.i64(i64 %to{k}, i64 %n{k})",
+            f"  %some{k} = icmp slt i64 %first{k}, %last{k}",
+            f"  br i1 %some{k}, label %call{k}, label %after{k}",
+            f"call{k}:",
+            f"  call void @{step.kernel}({', '.join(arguments)})",
+            f"  br label %after{k}",
+            f"after{k}:",
+            f"  %sum{k} = add i64 {before}, %n{k}",
+        ]
+        before = f"%sum{k}"
+    lines += ["  ret void", "}"]
+    return "\n".join([*lines, task_ir(symbol, len(buffers), len(dims) + len(rounds))])
+
+
+def _kernel_declarations(program: Program) -> list[str]:
+    lines: dict[str, None] = {}
+    for step in program.steps:
+        kinds = ["ptr"] * (1 + len(step.buffers)) + ["i64"] * len(step.dims)
+        kinds += ["ptr", "i64", "ptr" if step.forks else "i64"]
+        lines[f"declare void @{step.kernel}({', '.join(kinds)})"] = None
+        if step.parallel is not None:
+            lines[f"declare void @{step.kernel}.task(ptr, i64, i64, i64)"] = None
+    return list(lines)
+
+
+class _Function:
+    """What both entry points share: text, integer expressions, and words of the arrays they are given."""
+
+    def __init__(self, program: Program, errors: ErrorTable) -> None:
+        self.program = program
+        self.errors = errors
+        self.code = Text()
+        self.indices = Indices(self.code)
+
+    def read(self, kind: str, array: str, index: int) -> str:
+        return self.code.emit(f"load {kind}, ptr {self.word(array, index)}, align 8")
+
+    def write(self, value: str, array: str, index: int, kind: str = "i64") -> None:
+        self.code.line(f"store {kind} {value}, ptr {self.word(array, index)}, align 8")
+
+    def word(self, array: str, index: int) -> str:
+        """A pointer to the 8-byte word `index` of an array."""
+        return array if index == 0 else self.code.emit(f"getelementptr i64, ptr {array}, i64 {index}")
+
+    def define(self, name: str, parameters: Sequence[str]) -> str:
+        head = f"define i32 @{name}({', '.join(parameters)}) #0 {{"
+        return "\n".join([head, "entry:", *self.code.allocas, *self.code.lines, "}", ""])
+
+
+class _Plan(_Function):
+    def text(self) -> str:
+        for k, dim in enumerate(self.program.dims):
+            value = self._value(dim)
+            self.indices.bind(dim.var, value if isinstance(value, int) else Wide(value.name))
+            self.write(self.indices.spelled(value, 1), "%dims", k)
+        for condition in self.program.conditions:
+            self._require(condition)
+        flat = [d for shape in self.program.outputs for d in shape]
+        for k, d in enumerate(flat):
+            self.write(self.indices.uniform(d), "%out_shapes", k)
+        self.write(self.indices.uniform(self.program.arena), "%sizes", 0)
+        self.write(self.indices.uniform(self.program.scratch), "%sizes", 1)
+        self.code.line("ret i32 0")
+        names = ("in_shapes", "in_data", "dims", "out_shapes", "sizes")
+        return self.define("tw_plan", [f"ptr %{name}" for name in names])
+
+    def _value(self, dim: Dim) -> int | Wide:
+        source = dim.source
+        if isinstance(source, Sym):
+            return self.indices.number(source)
+        if isinstance(source, InputAxis):
+            first = sum(self.program.ranks[: source.input])
+            return Wide(self.read("i64", "%in_shapes", first + source.axis))
+        data = self.read("ptr", "%in_data", source.input)
+        element = memory_type(source.dtype)
+        at = self.code.emit(f"getelementptr {element}, ptr {data}, i64 {source.element}")
+        raw = self.code.reg(source.dtype, 1, f"load {element}, ptr {at}, align {source.dtype.bytes}")
+        return Wide(convert(self.code, raw, dt.i64).name)
+
+    def _require(self, condition: Condition) -> None:
+        holds = self.indices.condition(condition.holds)
+        if holds.known:
+            return
+        good, bad = self.code.label("good"), self.code.label("bad")
+        self.code.branch(holds.name, good, bad)
+        self.code.start(bad)
+        self.code.line(f"ret i32 {self.errors.base((condition.check,)) + 1}")
+        self.code.start(good)
+
+
+class _Run(_Function):
+    def __init__(self, program: Program, errors: ErrorTable, flush: int, profile: bool) -> None:
+        super().__init__(program, errors)
+        self.flush = flush  # bits to set among the floating-point modes
+        self.profile = profile
+        self.bases: dict[tuple[str, int], str] = {}
+        calls = [o.steps if isinstance(o, Branches) else (o,) for o in program.order]
+        words = max((3 + sum(len(s.buffers) + len(s.dims) + 1 for s in steps) for steps in calls), default=1)
+        self.state = self.code.alloca("[2 x i32]", 8)
+        self.arguments = self.code.alloca(f"[{words} x i64]", 64)
+
+    def text(self) -> str:
+        for k, name in enumerate(CALL):
+            self.code.line(f"%{name} = load ptr, ptr {self.word('%call', k)}, align 8")
+        self.code.line(f"store i64 0, ptr {self.state}, align 8")
+        for k, dim in enumerate(self.program.dims):
+            self.indices.bind(dim.var, Wide(self.read("i64", "%dims", k)))
+        modes = self._set_modes()
+        if self.profile:  # each call has its own time
+            self._tick(0)
+            for k, step in enumerate(self.program.steps):
+                self._step(step)
+                self._tick(k + 1)
+        else:
+            for k, o in enumerate(self.program.order):
+                if isinstance(o, Branches):
+                    self._branches(f"tw_branches{k}", o.steps)
+                else:
+                    self._step(o)
+        if modes is not None:
+            self.code.line(f"call void @tw_set_float(i64 {modes})")
+        result = self.code.emit(f"load i32, ptr {self.state}, align 8")
+        self.code.line(f"ret i32 {result}")
+        if self.profile:
+            return self.define("tw_run_profiled", ["ptr %call", "ptr %ticks"])
+        return self.define("tw_run", ["ptr %call"])
+
+    def _set_modes(self) -> str | None:
+        """Set the floating-point modes, which the pool hands on to its workers; gives those of the caller."""
+        if not self.flush:
+            return None
+        modes = self.code.emit("call i64 @tw_get_float()")
+        self.code.line(f"call void @tw_set_float(i64 {self.code.emit(f'or i64 {modes}, {self.flush}')})")
+        return modes
+
+    def _tick(self, position: int) -> None:
+        self.write(self.code.emit("call i64 @llvm.readcyclecounter()"), "%ticks", position)
+
+    def _pointer(self, ref: BufferRef) -> str:
+        if ref.base in ("constants", "arena"):
+            base = f"%{ref.base}"
+        else:
+            key = (ref.base, ref.index)
+            if key not in self.bases:
+                array = "%in_data" if ref.base == "input" else "%out_data"
+                self.bases[key] = self.read("ptr", array, ref.index)
+            base = self.bases[key]
+        offset = self.indices.uniform(ref.offset)
+        return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def _branches(self, symbol: str, steps: Sequence[Step]) -> None:
+        """One fork for the rounds of all calls; a kernel that threads do not share is one round."""
+        pointers = [self._pointer(ref) for step in steps for ref in step.buffers]
+        dims = [self.indices.uniform(d) for step in steps for d in step.dims]
+        rounds = [sym(1) if step.parallel is None else step.parallel for step in steps]
+        dims += [self.indices.uniform(n) for n in rounds]
+        self._fork(symbol, pointers, dims, self.indices.uniform(sum(rounds, sym(0))))
+
+    def _step(self, step: Step) -> None:
+        if step.checks:
+            at = self.code.emit(f"getelementptr i32, ptr {self.state}, i64 1")
+            self.code.line(f"store i32 {self.errors.base(step.checks)}, ptr {at}, align 4")
+        pointers = [self._pointer(ref) for ref in step.buffers]
+        dims = [self.indices.uniform(d) for d in step.dims]
+        if step.parallel is None:
+            self._direct(step, pointers, dims, "0")
+            return
+        extent = self.indices.uniform(step.parallel)
+        if step.work.is_const:
+            if step.work.value < PARALLEL_WORK:
+                self._direct(step, pointers, dims, extent)
+            else:
+                self._fork(step.kernel, pointers, dims, extent)
+            return
+        self._by_size(step, pointers, dims, extent)
+
+    def _by_size(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
+        """Choose when the size is known: without a pool the task runs on the caller's thread."""
+        work = self.indices.uniform(step.work)
+        is_small = self.code.emit(f"icmp slt i64 {work}, {PARALLEL_WORK}")
+        pool = self.code.emit(f"select i1 {is_small}, ptr null, ptr %pool")
+        self._fork(step.kernel, pointers, dims, extent, pool)
+
+    def _direct(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
+        arguments = [f"ptr {self.state}", *(f"ptr {p}" for p in pointers), *(f"i64 {d}" for d in dims)]
+        stride = self.indices.uniform(self.program.scratch)
+        last = [f"i64 {stride}", "ptr %pool"] if step.forks else ["i64 0", f"i64 {extent}"]
+        arguments += ["ptr %scratch", *last]
+        self.code.line(f"call void @{step.kernel}({', '.join(arguments)})")
+
+    def _fork(
+        self, symbol: str, pointers: list[str], dims: list[str], extent: str, pool: str = "%pool"
+    ) -> None:
+        stride = self.indices.uniform(self.program.scratch)
+        words = [("ptr", self.state), ("ptr", "%scratch"), ("i64", stride)]
+        words += [("ptr", p) for p in pointers] + [("i64", d) for d in dims]
+        for k, (kind, value) in enumerate(words):
+            self.write(value, self.arguments, k, kind)
+        task = f"ptr @{symbol}.task"
+        self.code.line(f"call void @tw_parallel(ptr {pool}, {task}, ptr {self.arguments}, i64 {extent})")

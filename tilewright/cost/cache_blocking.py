@@ -1,0 +1,115 @@
+"""Blocks of large contractions: which rows, columns and piece of the depth may stay in the second-level cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from math import isqrt
+
+from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.target.target import Target
+
+L2_SHARE = 0.635
+"""Of the second-level cache that a block may fill: pages lie anywhere in memory, so that some of its sets are taken
+before others."""
+
+LONGEST_SUMS = (512, 256, 128)
+"""Terms of a piece of the depth: a longer running sum loses digits, a shorter one costs more passes over the sums."""
+
+MOST_PARTS = 8
+"""Blocks that rows and columns are cut into, unless more cores than half of them ask for more, or long axes do."""
+
+SMALL_BLOCK = 128
+"""Rows or columns of the smallest blocks of long axes."""
+
+EVEN = 1.1
+"""Of the mean share of the cores, the greatest that one of them may have in the blocks that are preferred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Extents of a block: `rows`; `columns`, in column tiles; `depth`, steps of the outermost reduction axis."""
+
+    rows: int
+    columns: int
+    depth: int
+
+
+def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) -> list[Blocks]:
+    """Up to `most` blocks for each length of the depth, that fit the second-level cache: those that give every core
+    the same first, then the largest."""
+    if not may_be_cut(shape, tile):
+        return []
+    assert shape.rows is not None and shape.columns is not None
+    rows, columns = shape.rows * shape.lines, -(-shape.columns // tile.columns)
+    unit = shape.rows if shape.lines > 1 else tile.rows
+    least = shape.lanes if shape.turned else 1  # a square of the result, which is transposed
+    heights = {rows, *(min(rows, -(-rows // n // unit) * unit) for n in _parts(rows, target))}
+    widths = {-(-columns // n) for n in _parts(shape.columns * tile.lanes, target)}
+    if shape.exact_columns:
+        widths = {n for n in widths if columns % n == 0}
+    whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths if r >= least]
+    whole = [b for b in whole if count(shape, tile, b) > 1]
+    whole.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
+    room = L2_SHARE * target.caches.l2
+    found: list[Blocks] = []
+    for depth in _pieces(shape):
+        fitting = (b for b in whole if footprint(shape, tile, b.rows, b.columns, depth) <= room)
+        found += [Blocks(b.rows, b.columns, depth) for b in islice(fitting, most)]
+    return found
+
+
+def may_be_cut(shape: Contraction, tile: Tile) -> bool:
+    """Whether the extents are known and there are tiles enough for blocks of them."""
+    if shape.uncut or shape.rows is None or shape.columns is None or shape.depth is None:
+        return False
+    return shape.rows * shape.lines >= 2 * tile.rows and shape.columns >= 2 * tile.columns
+
+
+def footprint(shape: Contraction, tile: Tile, rows: int, columns: int, depth: int) -> int:
+    """Bytes of the rows and sums of a block of so many rows, column tiles and outer steps, and of two panels."""
+    assert shape.depth is not None
+    width = tile.columns * tile.lanes
+    steps = depth * (shape.depth // shape.outer_depth)
+    return shape.element * (int(rows * steps / shape.windows) + rows * columns * width + 2 * steps * width)
+
+
+def count(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
+    """Blocks in all, which threads share."""
+    assert shape.rows is not None and shape.columns is not None
+    columns = -(-shape.columns // tile.columns)
+    return shape.around * -(-shape.rows * shape.lines // blocks.rows) * -(-columns // blocks.columns)
+
+
+def unevenness(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -> float:
+    """The greatest share of the blocks that a core gets, in that of the mean."""
+    return share_of_greatest(count(shape, tile, blocks), target.cores)
+
+
+def share_of_greatest(rounds: int, cores: int) -> float:
+    """What the core with most of so many equal rounds gets, in the mean of all cores."""
+    return -(-rounds // cores) * cores / max(1, rounds)
+
+
+def _parts(extent: int, target: Target) -> list[int]:
+    """Numbers of blocks that an axis of so many rows or columns is cut into."""
+    most = max(MOST_PARTS, min(2 * target.cores, 64), extent // SMALL_BLOCK)
+    return [1 << n for n in range(most.bit_length())]
+
+
+def _pieces(shape: Contraction) -> list[int]:
+    """For each length of sums the largest divisor of the depth; whole runs where rows are copied in such."""
+    assert shape.depth is not None
+    steps = shape.depth // shape.outer_depth
+    run = shape.run if steps == 1 and shape.run else 1
+    divisors = _divisors(shape.outer_depth)
+    whole = [d for d in divisors if d % run == 0] or divisors
+    return sorted({max((d for d in whole if d * steps <= most), default=whole[0]) for most in LONGEST_SUMS})
+
+
+@lru_cache(maxsize=256)
+def _divisors(n: int) -> tuple[int, ...]:
+    """In ascending order."""
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))

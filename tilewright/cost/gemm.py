@@ -1,0 +1,404 @@
+"""The cost model of contractions: cycles of one core for a register tile and its blocks, and the choice among them.
+
+What a decision makes the core do is counted from the target's facts: multiplications and loads of the inner loop,
+cache lines that come from each level (from the working sets of the loops), passes over sums, copies. How much of this
+the multiplications hide is calibrated once, by `bench/calibrate.py`, on measurements that the repository keeps; see
+docs/decisions/0016-cost-model.md. Nothing is measured when compiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import takewhile
+from math import gcd
+
+from tilewright.cost.cache_blocking import Blocks, candidate_blocks, may_be_cut, share_of_greatest, unevenness
+from tilewright.cost.register_tile import (
+    MOST_ROWS_OF_STREAMS,
+    Contraction,
+    Tile,
+    candidate_tiles,
+    cycles_per_step,
+    registers_per_vector,
+    streams_of,
+)
+from tilewright.target.target import LINE_BYTES, Target
+
+L1_SETS = 64
+CROWDED = 4
+"""Rows of a tile that one set of the first-level cache may hold, beside the columns."""
+
+CROWDING = 2
+
+LARGE = 512
+"""Stands for an extent that is not known."""
+
+CUT_TILES = 3
+"""Of the tiles, in the order of their promise, how many are tried with blocks."""
+
+MANY_BLOCKS, FEW_BLOCKS = 3, 1
+"""Blocks tried for each length of the depth: with the first tile, and with the others."""
+
+MOST_CANDIDATES = 36
+"""Bound on the decisions that are compared for one contraction, which takes less than a millisecond."""
+
+TURNING = 2
+"""Passes over the sums that transposing them costs: its shuffles take about as long."""
+
+SHORT = 10_000
+"""Cycles up to which one core does it alone."""
+
+LEAST_GAIN = 1.03
+"""Of the time: blocks that gain less are not worth their code."""
+
+# Where loops do not fit a cache entirely: shares of the caches that hold what was read last.
+L1_SHARE, L2_SHARE = 1.0, 0.65
+
+ONE_STREAM = 1.07
+"""Of the time of memory, what columns take in one run of addresses that few rows read, beside several streams."""
+
+LONG_PANEL = 1 / 8
+"""Of the second-level cache: while a longer panel is used, the next one is not brought there in time, or not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How to compute a contraction: the register tile; blocks in the second-level cache (None: not cut); and, where it
+    is not cut, whether column tiles go outside of all lines of rows, so that columns are read once (else inside)."""
+
+    tile: Tile
+    blocks: Blocks | None = None
+    columns_outside: bool = True
+
+    def __str__(self) -> str:
+        if self.blocks is not None:
+            b = self.blocks
+            return f"tile {self.tile} in blocks of {b.rows} rows, {b.columns} column tiles, {b.depth} of the depth"
+        return f"tile {self.tile}" + ("" if self.columns_outside else " line by line")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a decision makes one core do, in cycles as if nothing else had to be done: `multiply` (the inner loops),
+    `load` (their loads), bytes from the second-level cache, the third and memory, those from memory that come
+    `late` as panels are long, `passes` over sums (vectors), elements `copied`, and elements of rows read one by one
+    from lines `apart`."""
+
+    multiply: float
+    load: float
+    l2: float
+    l3: float
+    memory: float
+    late: float
+    passes: float
+    copied: float
+    apart: float
+
+    def weighted(self, shares: Counts) -> float:
+        """The sum, each count times its share."""
+        return (
+            self.multiply * shares.multiply
+            + self.load * shares.load
+            + self.l2 * shares.l2
+            + self.l3 * shares.l3
+            + self.memory * shares.memory
+            + self.late * shares.late
+            + self.passes * shares.passes
+            + self.copied * shares.copied
+            + self.apart * shares.apart
+        )
+
+
+SHARES = Counts(
+    multiply=1.0, load=0.49, l2=0.23, l3=0.26, memory=0.92, late=0.21, passes=3.7, copied=0.49, apart=0.06
+)
+"""Of each count, what adds to the time: calibrated, the mean of two machines. Multiplications are the unit. A pass is a
+load, an addition and a store of one vector, and what they wait for."""
+
+
+def cycles(shape: Contraction, decision: Decision, target: Target) -> float:
+    """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share. Where
+    tiles are fewer than cores, or columns that are read once not the same for all, the mean of one core's cycles and of
+    those of all that wait."""
+    total = count(shape, decision, target).weighted(SHARES)
+    if decision.blocks is not None:
+        return total * LEAST_GAIN * unevenness(shape, decision.tile, decision.blocks, target)
+    tiles = _tiles(shape, decision.tile)
+    if total > SHORT and (tiles < target.cores or _reads_once(shape, decision.tile)):
+        total *= (1 + share_of_greatest(tiles, target.cores)) / 2
+    return total
+
+
+def _lacks_streams(tile: Tile, element: int, target: Target) -> bool:
+    """Whether the columns of a tile are read in one run of addresses on a core that does better with several."""
+    few_rows = tile.rows <= MOST_ROWS_OF_STREAMS and target.bandwidth.streams > 1
+    return few_rows and streams_of(tile, element, target) == 1
+
+
+def _reads_once(shape: Contraction, tile: Tile) -> bool:
+    """Whether all columns are read for one tile of rows alone."""
+    assert shape.rows is not None
+    return shape.around * shape.lines == 1 and shape.rows <= tile.rows
+
+
+def _tiles(shape: Contraction, tile: Tile) -> int:
+    """Register tiles of all of the result, which threads share."""
+    assert shape.rows is not None and shape.columns is not None
+    return shape.around * shape.lines * -(-shape.rows // tile.rows) * -(-shape.columns // tile.columns)
+
+
+def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
+    """Count for a contraction of known extents."""
+    loops = (
+        _cut_loops(shape, decision.tile, decision.blocks, target)
+        if decision.blocks
+        else _loops(shape, decision, target)
+    )
+    tile, element = decision.tile, shape.element
+    rows, columns, depth = shape.rows, shape.columns, shape.depth
+    assert rows is not None and columns is not None and depth is not None
+    per_row = loops.depth * element / shape.windows
+    panel = tile.columns * tile.lanes * loops.depth * element
+    first = (tile.rows * per_row, panel, loops.sums * tile.rows * tile.columns * tile.lanes * element)
+    caches, speed = target.caches, target.bandwidth
+    l1 = L1_SHARE * caches.l1d
+    near = _read(loops.nest, (_near_rows(shape, tile, loops.depth, first, l1), *first[1:]), l1)
+    far = _read(loops.nest, first, L2_SHARE * caches.l2)
+    all_rows = shape.around * shape.lines * rows * depth * element / shape.windows
+    all_columns = shape.repeats * columns * tile.lanes * depth * element
+    results = shape.around * shape.lines * rows * columns * tile.lanes * element
+    stays = all_rows + results <= L2_SHARE * caches.l2  # then the kernel before has left the rows there
+    from_l3 = max(0.0, far[1] - all_columns) + (0.0 if stays else far[0] + 2 * results)
+    if loops.sums:
+        column_tiles = -(-columns // tile.columns)
+        kept = shape.around * shape.lines * rows * column_tiles * tile.columns * tile.lanes * element
+        from_l3 += max(0.0, far[2] - kept)
+    memory = all_columns / speed.memory if shape.packed else 0.0
+    if _reads_once(shape, tile) and _lacks_streams(tile, element, target):
+        memory *= ONE_STREAM
+    return Counts(
+        multiply=loops.multiply,
+        load=loops.loads / target.pipes.loads,
+        l2=(near[0] + near[1]) / speed.l2,
+        l3=from_l3 / speed.l3,
+        memory=memory,
+        late=memory if panel > LONG_PANEL * caches.l2 and loops.uses_panels_again else 0,
+        passes=loops.passes,
+        copied=loops.copied,
+        apart=loops.row_reads * _distance(shape, tile, decision.blocks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """The loops of a decision: `nest` around the register tile, from the inside, each with its extent and whether it
+    moves rows, columns and sums; `depth` steps of a tile; whether there are `sums` in memory; totals of cycles of the
+    inner loops, loads in them, elements of rows read in them, vectors passed over, and elements copied."""
+
+    nest: Sequence[tuple[int, bool, bool, bool]]
+    depth: int
+    sums: bool
+    multiply: float
+    loads: float
+    row_reads: float
+    passes: float
+    copied: float
+
+    @property
+    def uses_panels_again(self) -> bool:
+        """Whether a panel of columns is read for several row tiles before the next one."""
+        return any(loop[0] > 1 for loop in takewhile(lambda loop: not loop[2], self.nest))
+
+
+def _loops(shape: Contraction, decision: Decision, target: Target) -> _Loops:
+    """Of register tiles alone. The last tile of a line overlaps the one before."""
+    assert shape.rows is not None and shape.columns is not None and shape.depth is not None
+    tile = decision.tile
+    registers = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
+    row_tiles, column_tiles = -(-shape.rows // tile.rows), -(-shape.columns // tile.columns)
+    steps = shape.around * shape.lines * row_tiles * column_tiles * shape.depth
+    lines = (shape.lines * (shape.around // shape.repeats), True, False, True)
+    columns = (column_tiles, False, True, True)
+    middle = (lines, columns) if decision.columns_outside else (columns, lines)
+    return _Loops(
+        nest=((row_tiles, True, False, True), *middle, (shape.repeats, True, True, True)),
+        depth=shape.depth,
+        sums=False,
+        multiply=steps * cycles_per_step(tile.rows, registers, target),
+        loads=steps * (tile.rows + registers),
+        row_reads=steps * tile.rows,
+        passes=0,
+        copied=0,
+    )
+
+
+def _cut_loops(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -> _Loops:
+    """Of blocks. Rows that are left over in a line have a tile of their own."""
+    assert shape.rows is not None and shape.columns is not None and shape.depth is not None
+    registers = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
+    pieces, depth = shape.outer_depth // blocks.depth, blocks.depth * (shape.depth // shape.outer_depth)
+    lines = max(1, blocks.rows // shape.rows) if shape.lines > 1 else 1
+    whole, left = divmod(blocks.rows // lines, tile.rows)
+    row_blocks = -(-shape.rows * shape.lines // blocks.rows)
+    column_tiles = -(-shape.columns // tile.columns)
+    column_blocks = -(-column_tiles // blocks.columns)
+    steps = shape.around * row_blocks * column_blocks * blocks.columns * lines * pieces * depth
+    left_step = cycles_per_step(left, registers, target) if left else 0
+    vectors = shape.around * row_blocks * blocks.rows * column_blocks * blocks.columns * registers
+    copied = shape.around * shape.lines * shape.rows * shape.depth * column_blocks
+    return _Loops(
+        nest=(
+            ((whole + (left > 0)) * lines, True, False, True),
+            (blocks.columns, False, True, True),
+            (pieces, True, True, False),
+            (row_blocks, True, False, True),
+            (column_blocks, False, True, True),
+            (shape.around, True, shape.repeats > 1, True),
+        ),
+        depth=depth,
+        sums=True,
+        multiply=steps * (whole * cycles_per_step(tile.rows, registers, target) + left_step),
+        loads=steps * (whole * (tile.rows + registers) + (left + registers if left else 0)),
+        row_reads=steps * (blocks.rows // lines),
+        passes=(pieces + 1 + (TURNING if shape.turned else 0)) * vectors,
+        copied=copied if shape.run else 0,
+    )
+
+
+def _near_rows(
+    shape: Contraction, tile: Tile, depth: int, first: tuple[float, float, float], size: float
+) -> float:
+    """Bytes of a tile's rows that a first-level cache of `size` bytes reads. Where rows lie side by side and steps
+    apart, each step has lines of its own; unless these fit beside the panel, the next tiles, which need the rest of
+    them, find them gone."""
+    rows, panel, _ = first
+    if shape.stride != shape.element:
+        return rows
+    lines = depth * (LINE_BYTES + (tile.rows - 1) * shape.element) / shape.windows
+    return rows if lines + panel <= size else lines
+
+
+def _read(
+    nest: Sequence[tuple[int, bool, bool, bool]], first: tuple[float, float, float], size: float
+) -> tuple[float, float, float]:
+    """Bytes of rows, columns and sums that come from beyond a cache of `size` bytes: an operand that a loop does not
+    move is still there in its next round if all that one round touches fits."""
+    rows, columns, sums = read_rows, read_columns, read_sums = first
+    for extent, moves_rows, moves_columns, moves_sums in nest:
+        fits = rows + columns + sums <= size
+        if moves_rows or not fits:
+            read_rows *= extent
+        if moves_columns or not fits:
+            read_columns *= extent
+        if moves_sums or not fits:
+            read_sums *= extent
+        rows *= extent if moves_rows else 1
+        columns *= extent if moves_columns else 1
+        sums *= extent if moves_sums else 1
+    return read_rows, read_columns, read_sums
+
+
+def _distance(shape: Contraction, tile: Tile, blocks: Blocks | None) -> int:
+    """What reading one element of a row costs beside a hit in the first-level cache, in that of a line of its own far
+    from those of other rows: 1 where rows lie on such lines, CROWDING more where they push one another out."""
+    if blocks is not None and shape.run:
+        return 0  # they are copied
+    lines, rest = divmod(shape.stride, LINE_BYTES)
+    crowded = lines > 0 and not rest and tile.rows * gcd(lines, L1_SETS) > CROWDED * L1_SETS
+    return (shape.run > 0) + CROWDING * crowded
+
+
+# The choice
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The cheapest decision, its cycles, and the cheapest one that differs: in its blocks, and in its tile."""
+
+    decision: Decision
+    cycles: float
+    compared: int
+    others: tuple[tuple[Decision, float], ...]
+
+    @property
+    def declined(self) -> list[str]:
+        """What was not chosen, and by how much."""
+        return [
+            f"{other}: {_millions(time)} million cycles predicted, {_millions(self.cycles)} with {self.decision}"
+            for other, time in self.others
+        ]
+
+
+def candidates(shape: Contraction, target: Target) -> list[Decision]:
+    """The decisions that are compared for a contraction; unknown extents count as large. None may be possible where
+    the result is turned."""
+    known = assumed(shape)
+    tiles = candidate_tiles(replace(known, exact_columns=False), target)
+    found: list[Decision] = []
+    for n, tile in enumerate([] if shape.turned else tiles):
+        found.append(Decision(tile))
+        if n < CUT_TILES and known.lines * (known.around // known.repeats) > 1:
+            found.append(Decision(tile, columns_outside=False))
+    cut = candidate_tiles(known, target) if known.exact_columns else tiles
+    for n, tile in enumerate(cut[:CUT_TILES]):
+        blocks = candidate_blocks(shape, tile, target, FEW_BLOCKS if n else MANY_BLOCKS)
+        found += [Decision(tile, b) for b in blocks]
+    return found
+
+
+def assumed(shape: Contraction) -> Contraction:
+    """The contraction with a large extent in place of each that is not known."""
+    return replace(shape, rows=shape.rows or LARGE, columns=shape.columns or LARGE, depth=shape.depth or LARGE,
+                   outer_depth=shape.outer_depth if shape.depth else LARGE)  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def choose(shape: Contraction, target: Target) -> Choice:
+    """The decision with the fewest cycles; the first of equal ones."""
+    known = assumed(shape)
+    found = candidates(shape, target)
+    costs = [cycles(known, decision, target) for decision in found]
+    best = min(range(len(found)), key=costs.__getitem__)
+    taken = found[best]
+    rivals = (
+        [n for n, d in enumerate(found) if d.tile != taken.tile],
+        [n for n, d in enumerate(found) if (d.blocks is None) != (taken.blocks is None)],
+    )
+    others = [min(group, key=costs.__getitem__) for group in rivals if group]
+    return Choice(taken, costs[best], len(found), tuple((found[n], costs[n]) for n in dict.fromkeys(others)))
+
+
+def why_not_turned(shape: Contraction, turned: Contraction, target: Target) -> str:
+    """Why a contraction is better computed as it is than `turned`; empty where it is not."""
+    if not candidates(turned, target):
+        return "no block fits the second-level cache"
+    across, along = choose(turned, target).cycles, choose(shape, target).cycles
+    return (
+        "" if across < along else f"{_millions(across)} million cycles predicted, {_millions(along)} without"
+    )
+
+
+def choose_tile(shape: Contraction, target: Target) -> Tile:
+    """The cheapest register tile of a contraction that is not cut into blocks."""
+    return choose(replace(shape, uncut=shape.uncut or "tiles are chosen alone"), target).decision.tile
+
+
+def why_not_cut(shape: Contraction, choice: Choice) -> str:
+    """Why a contraction has no blocks."""
+    if shape.uncut:
+        return shape.uncut
+    if not may_be_cut(shape, choice.decision.tile):
+        return "there are too few tiles"
+    cut = [(d, time) for d, time in choice.others if d.blocks is not None]
+    if not cut:
+        return "no block fits the second-level cache"
+    (best, time), *_ = cut
+    return (
+        f"{_millions(time)} million cycles predicted with {best}, {_millions(choice.cycles)} without blocks"
+    )
+
+
+def _millions(count: float) -> str:
+    return f"{count / 1e6:.3g}"

@@ -1,0 +1,144 @@
+"""Register tiles of contractions: what decides about them, and which ones are worth a look.
+
+The inner loop of a contraction multiplies `rows` broadcast elements with `columns` vectors; its accumulators stay in
+registers. What a tile costs is for `cost.gemm` to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.target.target import Target
+
+MOST_TILES = 9
+"""Tiles that are looked at closely."""
+
+MOST_ROWS = 28
+MOST_COLUMNS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile: `rows` x `columns` vectors of `lanes` elements each."""
+
+    rows: int
+    columns: int
+    lanes: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns * self.lanes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """What decides the schedule of a contraction: extents of `rows`, `columns` (vectors of `lanes` elements of
+    `element` bytes) and `depth` (all steps of the reduction); None where only known at run time.
+
+    There are `lines` of so many rows, as in an image, and all of it is done `around` times, `repeats` of which have
+    columns of their own. An element of the rows' operand is used by `windows` steps and rows on average; there, rows
+    lie `stride` bytes apart (0: not evenly), and `run` elements of one row together (0: the rows themselves do).
+    `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns` a tile's
+    columns must divide them; with `packed` they are constants. A `turned` result is contiguous in its rows, and is
+    transposed from the sums of blocks. `uncut` says why no blocks can be made, if so.
+    """
+
+    rows: int | None
+    columns: int | None
+    depth: int | None
+    lanes: int
+    element: int = 4
+    lines: int = 1
+    around: int = 1
+    repeats: int = 1
+    windows: float = 1.0
+    stride: int = 0
+    run: int = 0
+    outer_depth: int = 1
+    exact_columns: bool = False
+    packed: bool = False
+    turned: bool = False
+    uncut: str = ""
+
+
+def registers_per_vector(lanes: int, element: int, target: Target) -> int:
+    """Registers that a vector of so many elements takes."""
+    return max(1, 8 * lanes * element // target.vector_bits)
+
+
+STREAM_BYTES = 128
+"""That a step reads of a stream at least: streams of single cache lines are slower than one, as lines come in pairs."""
+
+MOST_ROWS_OF_STREAMS = 2
+"""More rows multiply for so long that one stream whose lines are asked for ahead does better."""
+
+
+def streams_of(tile: Tile, element: int, target: Target) -> int:
+    """Streams of equal width that the columns of a tile are cut into when they are read once."""
+    if tile.rows > MOST_ROWS_OF_STREAMS:
+        return 1
+    most = min(tile.columns, target.bandwidth.streams)
+    whole = (d for d in range(2, most + 1) if tile.columns % d == 0)
+    return max((d for d in whole if tile.columns // d * tile.lanes * element >= STREAM_BYTES), default=1)
+
+
+def registers_used(tile: Tile, element: int, target: Target) -> int:
+    """Accumulators, one row of column vectors, and a broadcast element where it needs a register: with AVX-512 an FMA
+    reads it from memory, unless several columns share it."""
+    columns = tile.columns * registers_per_vector(tile.lanes, element, target)
+    return tile.rows * columns + columns + (0 if target.embedded_broadcast and tile.columns == 1 else 1)
+
+
+def cycles_per_step(rows: int, columns: int, target: Target) -> float:
+    """Cycles that a step of the reduction takes at least for a tile of `columns` registers: bound by FMAs, by loads,
+    by the latency of its chains of sums, or by the number of instructions."""
+    pipes = target.pipes
+    folded = target.embedded_broadcast and columns == 1
+    instructions = rows * columns + columns + (0 if folded else rows) + LOOP_INSTRUCTIONS
+    return max(
+        rows * columns / pipes.multiply_adds,
+        (rows + columns) / pipes.loads,
+        CHAIN_SLACK * pipes.latency,
+        instructions / pipes.issue,
+    )
+
+
+LOOP_INSTRUCTIONS = 3
+CHAIN_SLACK = 1.15
+"""Of the latency of a chain: with just as many chains as hide it, units now and then wait for one another."""
+
+LOAD_SHARE = 0.25
+"""Of a cycle, what a load costs in the first look at tiles."""
+
+
+def cost_of_step(rows: int, columns: int, target: Target) -> float:
+    """Cycles of a step if all data were near, with what its loads cost beside the FMAs they hide behind."""
+    return cycles_per_step(rows, columns, target) + LOAD_SHARE * (rows + columns)
+
+
+def candidate_tiles(shape: Contraction, target: Target) -> list[Tile]:
+    """The tiles with the least count of cycles if all data were near, the best first; extents must be known."""
+    assert shape.rows is not None and shape.columns is not None
+    per_vector = registers_per_vector(shape.lanes, shape.element, target)
+    found: dict[Tile, float] = {}
+    for columns in range(1, min(MOST_COLUMNS, shape.columns) + 1):
+        if shape.exact_columns and shape.columns % columns:
+            continue
+        for rows in _rows_of_tiles(shape, columns, target):
+            work = -(-shape.rows // rows) * -(-shape.columns // columns)
+            found[Tile(rows, columns, shape.lanes)] = work * cost_of_step(rows, columns * per_vector, target)
+    best = sorted(found, key=lambda tile: (found[tile], -tile.columns))
+    return best[:MOST_TILES] or [Tile(1, 1, shape.lanes)]
+
+
+def _rows_of_tiles(shape: Contraction, columns: int, target: Target) -> set[int]:
+    """As many rows as registers hold, and as many as make equal tiles, or one more of these."""
+    assert shape.rows is not None
+    row = columns * registers_per_vector(shape.lanes, shape.element, target)
+    if shape.rows == 1:  # each column is used once, read from memory by the FMA
+        return {1} if row + 2 <= target.vector_registers else set()
+    least = registers_used(Tile(1, columns, shape.lanes), shape.element, target)
+    most = min(MOST_ROWS, shape.rows, (target.vector_registers - least) // row + 1)
+    if most < 1:
+        return set()
+    tiles = -(-shape.rows // most)
+    return {most, -(-shape.rows // tiles), -(-shape.rows // (tiles + 1))}

@@ -1,0 +1,128 @@
+"""Bands of tiles and panels of columns: what of a contraction with transforms of tiles around it is computed at a time.
+
+A band is read with all columns' operands (filters); a panel is a number of blocks of columns for which the tiles of a
+band are read. Their sums wait for the transform that follows. Larger bands read filters less often, larger panels read
+tiles less often, until sums and tiles do not fit the second-level cache. Like the choice of register tiles, this
+counts cycles from the target's facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.cost.register_tile import Contraction, candidate_tiles, cost_of_step, registers_per_vector
+from tilewright.target.target import Target
+
+L2_BYTES_PER_CYCLE = 24
+L3_BYTES_PER_CYCLE = 7
+"""What the shares below were measured with."""
+
+L2_SHARE = 0.75
+"""Of the second-level cache, for sums, tiles and a panel of filters."""
+
+FILTER_SHARE = 0.3
+"""Of the time in which filters come from far memory that prefetching does not hide; measured, as is the next."""
+
+TILE_SHARE = 0.3
+"""The same for tiles that another kernel made: they are read in long runs."""
+
+SPILL_PASSES = 3
+"""Times that what does not fit the cache passes its border: allocated, written, read."""
+
+FEWEST_CORES = 2
+"""Cores to share the work even where a target names one: a model compiled for a kind of machine runs on any of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A contraction of tiles: `rows` x `across` of them for each of `images`, `points` sums for each; `depth`
+    channels; `columns` blocks of `lanes` elements of `element` bytes. `made_here` says that the kernel makes the
+    tiles of a band itself: all panels of a band are then computed by one thread."""
+
+    images: int
+    rows: int
+    across: int
+    points: int
+    depth: int
+    columns: int
+    lanes: int
+    element: int
+    made_here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """`rows` x `across` tiles, whose sums are computed for `panel` blocks of columns at a time. Only bands of one row
+    are cut across: tiles follow each other in memory row by row."""
+
+    rows: int
+    across: int
+    panel: int
+
+
+@lru_cache(maxsize=4096)
+def choose_band(tiles: Tiles, target: Target) -> Band:
+    """The cheapest band that keeps all cores busy. Its extents divide those of the tiles: no band needs conditions."""
+    candidates = list(_candidates(tiles))
+    most = max(_tasks(tiles, b) for b in candidates)
+    enough = min(most, max(target.cores, FEWEST_CORES))
+    return min((b for b in candidates if _tasks(tiles, b) >= enough), key=lambda b: cost(tiles, b, target))
+
+
+def cost(tiles: Tiles, band: Band, target: Target) -> float:
+    """Cycles of one core for all bands, as far as they depend on the band."""
+    length = band.rows * band.across
+    bands = tiles.images * tiles.rows * tiles.across // length
+    panels = tiles.columns // band.panel
+    width = tiles.columns * tiles.lanes
+    shape = Contraction(length, band.panel, tiles.depth, tiles.lanes, tiles.element, exact_columns=True)
+    tile = candidate_tiles(shape, target)[0]
+    step = cost_of_step(
+        tile.rows, tile.columns * registers_per_vector(tiles.lanes, tiles.element, target), target
+    )
+    register_tiles = bands * panels * -(-length // tile.rows) * -(-band.panel // tile.columns)
+    multiplying = register_tiles * tiles.points * tiles.depth * step
+    filters = tiles.points * tiles.depth * width * tiles.element
+    data = bands * length * tiles.points * tiles.depth * tiles.element
+    sums = bands * length * tiles.points * width * tiles.element
+    fits = _held(tiles, band) <= L2_SHARE * target.caches.l2
+    reading_filters = (
+        0.0 if filters <= target.caches.l2 // 2 else bands * filters * FILTER_SHARE / L3_BYTES_PER_CYCLE
+    )
+    near = panels * data * TILE_SHARE if tiles.made_here and fits else 0.0
+    if not tiles.made_here:
+        far = panels * data * TILE_SHARE + (0 if fits else SPILL_PASSES * sums)
+    else:
+        far = 0 if fits else panels * data + SPILL_PASSES * (sums + data)
+    tasks = _tasks(tiles, band)
+    busy = -(-tasks // target.cores) * target.cores / tasks
+    return busy * (multiplying + reading_filters + near / L2_BYTES_PER_CYCLE + far / L3_BYTES_PER_CYCLE)
+
+
+def _held(tiles: Tiles, band: Band) -> int:
+    """Bytes that are in use while a panel is computed: sums of all points, the tiles (all of them where they are made
+    here, else those of one point), and filters of one point for two blocks."""
+    length = band.rows * band.across
+    sums = length * tiles.points * band.panel * tiles.lanes
+    data = length * tiles.depth * (tiles.points if tiles.made_here else 1)
+    return tiles.element * (sums + data + 2 * tiles.depth * tiles.lanes)
+
+
+def _tasks(tiles: Tiles, band: Band) -> int:
+    bands = tiles.images * tiles.rows * tiles.across // (band.rows * band.across)
+    return bands if tiles.made_here else bands * (tiles.columns // band.panel)
+
+
+def _candidates(tiles: Tiles) -> Iterator[Band]:
+    for panel in divisors(tiles.columns):
+        for rows in divisors(tiles.rows):
+            yield Band(rows, tiles.across, panel)
+        for across in divisors(tiles.across)[:-1]:
+            yield Band(1, across, panel)
+
+
+def divisors(extent: int) -> list[int]:
+    """In ascending order."""
+    return [n for n in range(1, extent + 1) if extent % n == 0]

@@ -1,0 +1,1 @@
+"""Other algorithms for the same result: Winograd convolution, reductions in two stages."""

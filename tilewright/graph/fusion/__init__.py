@@ -1,0 +1,1 @@
+"""Fusion: which operators become one kernel."""

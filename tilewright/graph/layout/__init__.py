@@ -1,0 +1,1 @@
+"""Layouts: which tensors are stored in blocks of channels, and how operators compute on these."""

@@ -1,0 +1,48 @@
+"""Blocked channels: convolutions and what lies between them compute on [n, c / b, *space, b].
+
+One walk over the program in order: each value has its plain form, a blocked form, or both; a form is made
+when a reader asks for it. Convolutions start blocked regions, operators that treat channels alike continue
+them, and all others read plain values. Lanes beyond the last channel hold finite numbers that no result
+depends on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.graph.layout.blocked_ops import blocked_form, is_blockable_conv
+from tilewright.graph.layout.layout_map import Forms
+from tilewright.graph.layout.spatial_blocking import is_thin
+from tilewright.ir.core import Module, Op, replace_in_block
+from tilewright.ir.passes import PassContext
+from tilewright.ops.define import OPERATORS
+
+
+@dataclass(frozen=True)
+class BlockChannels:
+    """Give f32 convolutions, and the operators around them, blocks of `block` channels."""
+
+    name: ClassVar[str] = "block-channels"
+    block: int = 16
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        body = module.main.body
+        if not any(_starts_blocks(op, self.block) for op in body.ops):
+            return
+        forms = Forms(module, self.block)
+        replaced: list[Op] = []
+        for op in body.ops:
+            with forms.emitting(op):
+                made = op.name in OPERATORS and blocked_form(op, forms, ctx)
+            if made:
+                replaced.append(op)
+            else:
+                forms.keep(op)
+        replace_in_block(body, forms.ops)
+        for op in reversed(replaced):
+            op.drop()
+
+
+def _starts_blocks(op: Op, block: int) -> bool:
+    return op.name == "conv_transpose" or is_thin(op, block) or is_blockable_conv(op, block)

@@ -1,0 +1,132 @@
+"""Grouped convolutions between plain values: the groups become an axis, so that a register tile lies within one.
+
+Lanes are positions, and rows of a tile the filters of one group, which all read the same channels. Where lines are
+much shorter than whole vectors, positions are counted over the lines of the padded image one after the other:
+
+    y[h * pitch + w] = sum over ky, kx of x[h * pitch + w + ky * pitch + kx] * w[ky, kx]
+
+Those at the end of a line that read into the next one are computed in vain, and cut off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from tilewright.graph.layout.conv_window import Window
+from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.ir.core import Builder, Module, Op, Value
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, rewrite
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import product
+from tilewright.ops.contract import conv_flat, conv_grouped, matmul
+from tilewright.ops.view import pad, reshape, slice_
+
+VECTOR_BYTES = 64
+
+NEAR_PASSES, FAR_PASSES = 20, 64
+"""Products of a lane in the time in which an element is written with padding, and cut out of the sums again: within the
+second-level cache, and beyond."""
+
+ROWS = 8
+"""Filters of a group that tiles of all filters do not cross."""
+
+
+@dataclass(frozen=True)
+class GroupAxis:
+    """Give the convolutions that still have groups of several channels or filters an axis for these."""
+
+    name: ClassVar[str] = "group-axis"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        near = 0 if ctx.target is None else ctx.target.caches.l2
+        rule = Rule("groups_as_an_axis", ("conv",), partial(groups_as_an_axis, near))
+        if rewrite(module.main, [rule], module, ctx.remarks, stage=self.name):
+            drop_dead(module)
+
+
+def groups_as_an_axis(near: int, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """The convolution over groups; the second-level cache has `near` bytes."""
+    x, w = op.operands
+    groups = op.attrs["groups"]
+    filters, channels, *kernel = shape_of(w)
+    if groups == 1 or (channels == 1 and filters == groups):
+        return None
+    if filters // groups % ROWS == 0 and _becomes_blocks(op.result):
+        return NoMatch("its kernel writes blocks of channels, and tiles of filters lie within groups anyway")
+    window = Window(op)
+    each = (groups, filters // groups)
+    if window.is_pointwise:
+        y = matmul(reshape(w, shape=(*each, channels)), _by_groups(x, groups, product(shape_of(x)[2:])))
+    elif _is_flat(op, window, near):
+        return _flat(op, window, reshape(w, shape=(*each, channels, *kernel)))
+    else:
+        y = conv_grouped(
+            _by_groups(x, groups, *shape_of(x)[2:]),
+            reshape(w, shape=(*each, channels, *kernel)),
+            pads_begin=window.before,
+            pads_end=window.after,
+            **window.attrs,
+        )
+    return reshape(y, shape=shape_of(op.result))
+
+
+def _becomes_blocks(value: Value) -> bool:
+    """Whether the result, or elementwise work on it, is brought into blocks of channels."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for user in waiting.pop().users:
+            if user.name == "block_channels":
+                return True
+            if user.name in ELEMENTWISE and user.result not in seen:
+                seen.add(user.result)
+                waiting.append(user.result)
+    return False
+
+
+def _by_groups(x: Value, groups: int, *space: Sym) -> Value:
+    n, c, *_ = shape_of(x)
+    return reshape(x, shape=(n, groups, c // groups, *space))
+
+
+def _is_flat(op: Op, window: Window, near: int) -> bool:
+    """Whether positions over all lines fill so many more lanes than those of single lines that it pays for writing the
+    padded data, and cutting the result."""
+    shape = shape_of(op.result)
+    known = all(d.is_const for d in (*shape, *shape_of(op.operands[0]), *window.before, *window.after))
+    if not known or any(s != 1 for s in window.strides) or len(shape) < 4 or not product(shape).value:
+        return False
+    line, pitch = shape[-1].value, _padded_space(op, window)[-1].value
+    element = dtype_of(op.result).bytes
+    lanes = max(1, VECTOR_BYTES // element)
+    summed = product(shape_of(op.operands[1])[1:]).value
+    saved = summed * (-(-line // lanes) * lanes - pitch) / line
+    is_near = element * product(shape).value * 2 <= near
+    return saved > (NEAR_PASSES if is_near else FAR_PASSES)
+
+
+def _padded_space(op: Op, window: Window) -> tuple[Sym, ...]:
+    """The spatial extents of the padded data."""
+    space = shape_of(op.operands[0])[2:]
+    return tuple(b + d + a for b, d, a in zip(window.before, space, window.after, strict=True))
+
+
+def _flat(op: Op, window: Window, w: Value) -> Value:
+    """Positions follow one another through all of the padded image; one more line lets the last ones read on."""
+    x = op.operands[0]
+    n, filters, *out = shape_of(op.result)
+    none = (sym(0),) * 2
+    padded = pad(x, before=(*none, *window.before), after=(*none, window.after[0] + 1, *window.after[1:]))
+    space = shape_of(padded)[2:]
+    pitches = [product(space[k + 1 :]) for k in range(len(space))]
+    y = conv_flat(
+        _by_groups(padded, op.attrs["groups"], product(space)),
+        w,
+        pitches=tuple(p * d for p, d in zip(pitches, window.dilations, strict=True)),
+        count=out[0] * pitches[0],
+    )
+    lines = reshape(y, shape=(n, filters, out[0], *space[1:]))
+    return slice_(lines, starts=(0,) * (2 + len(out)), sizes=(n, filters, *out))

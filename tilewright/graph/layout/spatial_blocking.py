@@ -1,0 +1,83 @@
+"""Convolutions with one filter, whose block of channels would hold one number: positions take the place of channels.
+
+The positions b * j + q, q in 0..b, of the last axis are computed as b filters at position j. Filter q is the given one
+moved on by q strides, so all of them together are (b - 1) * stride taps longer, which long filters hardly notice:
+
+    y[b * j + q] = sum over u of x[b * stride * j + u] * w[u - q * stride]
+
+Every element of x is then broadcast to a whole vector of results, however far apart the elements lie; and what comes
+out, [.., j, q], is the plain result already.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.graph.layout.conv_window import Window
+from tilewright.graph.layout.layout_map import Forms
+from tilewright.graph.match import dtype_of, shape_of
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op
+from tilewright.ir.sym import ceildiv, sym
+from tilewright.ops.blocked import conv_blocked
+from tilewright.ops.view import pad, reshape, slice_
+
+FEWEST_ROWS = 8
+"""Groups of positions in a line, below which a tile has too few sums to keep the units busy."""
+
+MOST_WORK = 1.3
+MOST_WORK_STRIDED = 4.0
+"""Taps with the added ones to taps without. Vectors along positions are read anew for each product, at half the rate
+of multiplications as they cross cache lines; with a stride between positions, at a quarter."""
+
+
+def is_thin(op: Op, block: int) -> bool:
+    """Whether `op` is a convolution with one filter long enough for positions in the place of channels."""
+    if op.name != "conv" or op.operands[1].op is None or op.operands[1].op.name != "constant":
+        return False
+    filters, _, *kernel = shape_of(op.operands[1])
+    window = Window(op)
+    taps, stride = kernel[-1].value, window.strides[-1]
+    positions = shape_of(op.result)[-1]
+    if filters != 1 or window.dilations[-1] != 1 or dtype_of(op.result) != dt.f32:
+        return False
+    if positions.is_const and positions.value < FEWEST_ROWS * block:
+        return False
+    most = MOST_WORK if stride == 1 else MOST_WORK_STRIDED
+    return taps + (block - 1) * stride <= most * taps
+
+
+def compute_by_positions(op: Op, forms: Forms) -> None:
+    """Emit a convolution that `is_thin`; its result is plain."""
+    window = Window(op)
+    x, w = forms.plain(op.operands[0]), forms.array(op.operands[1])
+    assert w is not None
+    block, stride = forms.block, window.strides[-1]
+    filters = _moved(w, block, stride)
+    shape = shape_of(op.result)
+    groups = ceildiv(shape[-1], block)
+    reach = (groups - 1) * (block * stride) + filters.shape[-1]
+    behind = reach - window.before[-1] - shape_of(x)[-1]
+    nothing = (sym(0),) * 2
+    data = pad(x, before=(*nothing, *window.before), after=(*nothing, *window.after[:-1], behind))
+    made = conv_blocked(
+        data,
+        forms.weights(filters, op.operands[1]),
+        channels_in=filters.shape[1],
+        channels_out=block,
+        x_blocked=False,
+        block=block,
+        strides=(*window.strides[:-1], block * stride),
+        dilations=window.dilations,
+    )
+    whole = reshape(made, shape=(*shape[:-1], groups * block))
+    forms.set_plain(op.result, slice_(whole, starts=(0,) * len(shape), sizes=shape))
+
+
+def _moved(w: np.ndarray, block: int, stride: int) -> np.ndarray:
+    """w [1, c, *kernel] as `block` filters, each moved on by one stride more than the one before it."""
+    taps = w.shape[-1]
+    filters = np.zeros((block, *w.shape[1:-1], taps + (block - 1) * stride), w.dtype)
+    for q in range(block):
+        filters[q, ..., q * stride : q * stride + taps] = w[0]
+    return filters

@@ -1,0 +1,164 @@
+"""Affine folding: per-channel factors after a convolution or matrix product move into its constant weights.
+
+A batch normalisation arrives here as a product and a sum; the product disappears, the sum becomes a bias,
+which the kernel's epilogue adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
+from tilewright.graph.rewrites.fold import Fold
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Builder, Module, Op, Value
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import (
+    NoMatch,
+    Replacement,
+    RewriteContext,
+    constant_array,
+    defining,
+    has_one_use,
+    rewrite,
+    rule,
+)
+from tilewright.ir.sym import Sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.view import reshape
+
+LINEAR = ("conv", "matmul", "conv_transpose")
+"""Operators that are linear in their second operand."""
+
+
+@dataclass(frozen=True)
+class FoldAffine:
+    """Move constant factors into weights, and fold. Products round differently then: not for strict
+    numerics."""
+
+    name: ClassVar[str] = "fold-affine"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        if ctx.strict:
+            return
+        for rules in (_TO_SUMS_AND_PRODUCTS, _FACTORS):
+            rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
+            Fold().run(module, ctx)
+
+
+def _weighted(value: Value) -> Op | None:
+    """The linear op with constant weights that gives `value` to one reader only."""
+    op = defining(value, *LINEAR)
+    return op if op is not None and is_constant(op.operands[1]) and has_one_use(value) else None
+
+
+def _offset_of(value: Value) -> Op | None:
+    """The sum of such an op and a constant."""
+    op = defining(value, "add")
+    if op is None or not has_one_use(value) or not is_constant(op.operands[1]):
+        return None
+    return op if _weighted(op.operands[0]) is not None and op.operands[0].type == value.type else None
+
+
+def _has_reciprocal(c: Value, ctx: RewriteContext) -> bool:
+    """Whether 1 / c is a normal number for every element."""
+    array = constant_array(c, ctx.module)
+    if array is None:
+        return False
+    size = np.abs(array)
+    return bool(np.all((size > 1e-37) & (size < 1e37)))
+
+
+@rule("div")
+def division_by_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """x / c -> x * (1 / c): a division costs about ten products."""
+    y, c = op.operands
+    if not is_constant(c) or is_constant(y) or dtype_of(y) != dt.f32 or not _has_reciprocal(c, ctx):
+        return None
+    return ew.mul(y, ew.div(1.0, c))
+
+
+@rule("div")
+def division_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """x / y -> x * (1 / y) where y is one number for a row, as in softmax and norms, and surely is a normal
+    one."""
+    x, y = op.operands
+    if dtype_of(x) != dt.f32 or x.type != op.result.type or not _is_normal(y, ctx):
+        return None
+    rank = type_of(y).rank
+    if rank == 0 or shape_of(y)[-1] != 1 or shape_of(x)[-1] == 1:
+        return None
+    return ew.mul(x, ew.div(1.0, y))
+
+
+def _is_normal(y: Value, ctx: RewriteContext) -> bool:
+    """Whether y is a sum of powers of e, or the root of something plus a positive constant."""
+    if (total := defining(y, "reduce_sum")) is not None:
+        return defining(total.operands[0], "exp") is not None
+    root = defining(y, "sqrt")
+    shifted = defining(root.operands[0], "add") if root is not None else None
+    return shifted is not None and (uniform_number(shifted.operands[1], ctx.module) or 0) > 1e-30
+
+
+@rule("sub")
+def difference_with_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """y - c -> y + -c after a linear op."""
+    y, c = op.operands
+    if not is_constant(c) or not dtype_of(y).is_float or (_weighted(y) is None and _offset_of(y) is None):
+        return None
+    return ew.add(y, ew.neg(c))
+
+
+@rule("mul")
+def factor_over_sum(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """(y + b) * c -> y * c + b * c after a linear op, where c is one factor for each channel."""
+    sum_, c = op.operands
+    inner = _offset_of(sum_)
+    if inner is None or not is_constant(c) or not dtype_of(sum_).is_float or op.result.type != sum_.type:
+        return None
+    y, offset = inner.operands
+    linear = _weighted(y)
+    if linear is None or _factor_for_weights(linear, c) is None:
+        return NoMatch("the factor differs within a channel")
+    return ew.add(ew.mul(y, c), ew.mul(offset, c))
+
+
+@rule("mul")
+def factor_into_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """f(x, w) * c -> f(x, w * c), where c is one factor for each channel."""
+    y, c = op.operands
+    linear = _weighted(y)
+    if linear is None or not is_constant(c) or not dtype_of(y).is_float or op.result.type != y.type:
+        return None
+    shape = _factor_for_weights(linear, c)
+    if shape is None:
+        return NoMatch("the factor differs within a channel")
+    x, w = linear.operands
+    return OPERATORS[linear.name](x, ew.mul(w, reshape(c, shape=shape)), **linear.attrs)
+
+
+def _factor_for_weights(linear: Op, c: Value) -> tuple[Sym | int, ...] | None:
+    """The shape in which factor c of the result multiplies the weights; None when it is not one per
+    channel."""
+    rank = type_of(linear.result).rank
+    w = type_of(linear.operands[1])
+    channel_axis = rank - 1 if linear.name == "matmul" else 1
+    shape = (1,) * (rank - type_of(c).rank) + shape_of(c)
+    if len(shape) != rank or any(d != 1 for k, d in enumerate(shape) if k != channel_axis):
+        return None
+    count = shape[channel_axis]
+    if linear.name == "matmul":
+        return (count, 1) if linear.attrs["transpose_b"] else (1, count)
+    if linear.name == "conv":
+        return (count, *[1] * (w.rank - 1))
+    if linear.attrs["groups"] != 1:
+        return None
+    return (1, count, *[1] * (w.rank - 2))
+
+
+_TO_SUMS_AND_PRODUCTS = (division_of_rows, division_by_constant, difference_with_constant)
+_FACTORS = (factor_over_sum, factor_into_weights)

@@ -1,0 +1,30 @@
+"""Canonicalisation: each way to write a program becomes one, so that later passes need to know one only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.graph.rewrites.arithmetic import ARITHMETIC_RULES, ROUNDING_RULES
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.graph.rewrites.duplicates import merge_duplicates
+from tilewright.graph.rewrites.sink import SINK_RULES
+from tilewright.graph.rewrites.views import VIEW_RULES
+from tilewright.ir.core import Module
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import rewrite
+
+
+@dataclass(frozen=True)
+class Canonicalize:
+    """Apply identities until none is left, merge equal ops, and drop dead ones."""
+
+    name: ClassVar[str] = "canonicalize"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        rules = (*ARITHMETIC_RULES, *VIEW_RULES, *SINK_RULES, *(() if ctx.strict else ROUNDING_RULES))
+        changed = True
+        while changed:
+            rewrite(module.main, rules, module, stage=self.name)
+            changed = merge_duplicates(module.main, module) > 0
+        drop_dead(module)

@@ -1,0 +1,140 @@
+"""Constant folding: ops whose operands are known are evaluated when compiling, by the operators' own
+definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright.graph.match import ELEMENTWISE, is_constant, type_of
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.graph.rewrites.weight_only import narrow_casts
+from tilewright.ir.core import Module, Op, replace_in_block
+from tilewright.ir.diag import TilewrightError
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import constant_array
+from tilewright.ir.types import TensorType, product
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.interp import evaluate_op
+
+TABLE_WORK = 16
+"""Ops that may work on the elements of a table before gathers read it."""
+
+_DIRECT: Mapping[str, Callable[[np.ndarray, Mapping[str, Any], tuple[int, ...]], np.ndarray]] = {
+    "transpose": lambda x, attrs, shape: np.ascontiguousarray(x.transpose(attrs["perm"])),
+    "reshape": lambda x, attrs, shape: x.reshape(shape),
+}
+"""Views that weights go through: NumPy's own are much faster than the interpreter on large arrays."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Evaluate ops on constants.
+
+    A result may take `max_growth` times the bytes of its operands (quantised weights become f32), or
+    `small_bytes`; `max_work` bounds the scalar operations of one op, so that no model can make compiling take
+    for ever.
+    """
+
+    name: ClassVar[str] = "fold"
+    small_bytes: int = 64 << 10
+    max_growth: int = 4
+    max_work: int = 1 << 27
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        body = module.main.body
+        ops: list[Op] = []
+        narrow = narrow_casts(module, ctx)
+        for op in body.ops:
+            found = None if op in narrow else self._evaluate(op, module, ctx)
+            if found is None:
+                ops.append(op)
+                continue
+            for value, array in zip(op.results, found, strict=True):
+                name = module.add_constant(value.name or op.name, array)
+                folded = Op("constant", [], [value.type], {"name": name}, loc=op.loc)
+                folded.result.name = value.name
+                value.replace_by(folded.result)
+                ops.append(folded)
+            op.drop()
+        replace_in_block(body, ops)
+        drop_dead(module)
+
+    def _evaluate(self, op: Op, module: Module, ctx: PassContext) -> tuple[np.ndarray, ...] | None:
+        """The values of the results, or None where they are not known or should not be stored."""
+        if op.name in ("constant", "full", "return", "fused") or op.name not in OPERATORS or op.blocks:
+            return None
+        if not all(map(is_constant, op.operands)) or any(
+            type_of(v).dtype.kind == "string" for v in op.results
+        ):
+            return None
+        refusal = self._refusal(op)
+        if refusal:
+            ctx.remark(self.name, op.name, refusal)
+            return None
+        arrays = [constant_array(v, module) for v in op.operands]
+        if any(a is None for a in arrays):
+            return None
+        known = [a for a in arrays if a is not None]
+        if op.name in _DIRECT:
+            shape = tuple(d.value for d in type_of(op.result).shape)
+            return (_DIRECT[op.name](known[0], op.attrs, shape),)
+        try:
+            return evaluate_op(op, known, {}, module, flush=not ctx.strict)
+        except TilewrightError as e:
+            ctx.remark(self.name, op.name, f"evaluating it fails: {e.what}")
+            return None
+
+    def _refusal(self, op: Op) -> str:
+        """Why the op is not evaluated when compiling; "" when it may be."""
+        operator = OPERATORS[op.name]
+        results, operands = [type_of(v) for v in op.results], [type_of(v) for v in op.operands]
+        if not all(t.is_static for t in (*results, *operands)):
+            return "its shape is not known"
+        if not _is_closed(op):
+            return "it depends on a dim that is not known"
+        if operator.kind == "irregular":
+            if not op.operands or sum(_bytes(t) for t in (*results, *operands)) > self.small_bytes:
+                return "its own loops are slow to interpret"
+            return ""
+        held = sum(_bytes(type_of(v)) for v in op.operands if v.op is not None and v.op.name == "constant")
+        growth = 1 if _is_table(op) else self.max_growth
+        if sum(map(_bytes, results)) > max(self.small_bytes, growth * held):
+            return "the constant would take more memory than computing it is worth"
+        work = max(_bytes(t) for t in (*results, *operands))
+        if operator.kind == "primitive":
+            computation = operator.compute(operands, op.attrs)
+            work = product(e for _, e in (*computation.axes, *computation.reduce)).value
+        return "" if work <= self.max_work else "evaluating it would take too long"
+
+
+def _is_closed(op: Op) -> bool:
+    """Whether no attribute mentions a variable."""
+
+    def closed(attr: Any) -> bool:
+        if isinstance(attr, tuple | list):
+            return all(map(closed, attr))
+        return not getattr(attr, "vars", None)
+
+    return all(map(closed, op.attrs.values()))
+
+
+def _is_table(op: Op) -> bool:
+    """Whether only gathers read the result, at most after a little elementwise work: few of its elements are
+    needed."""
+    reached = {op}
+    pending = [op]
+    while pending:
+        users = {u for v in pending.pop().results for u in v.users if u.name != "gather"} - reached
+        reached |= users
+        if len(reached) > TABLE_WORK or any(u.name not in ELEMENTWISE for u in users):
+            return False
+        pending += users
+    return True
+
+
+def _bytes(type: TensorType) -> int:
+    return int(type.size.value) * type.dtype.bytes

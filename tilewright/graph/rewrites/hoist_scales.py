@@ -1,0 +1,94 @@
+"""Factors of the operands of matrix products become factors of their results, where they cost less.
+
+    (a * c) b     ->  (a b) * c            for a number c
+    (a * r) b     ->  (a b) * r            for a factor of each row
+
+Queries and keys scaled before their product, and weights divided by their sums before theirs, are the usual
+cases: what is left are plain views of tensors, which the product reads in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.graph.match import dtype_of, shape_of, uniform_number
+from tilewright.graph.rewrites.weight_only import is_known
+from tilewright.ir.core import Builder, Module, Op, Value
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
+from tilewright.ir.sym import prove_ge0
+from tilewright.ops import elementwise as ew
+from tilewright.ops.contract import matmul
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.source import full
+
+VIEWS = ("reshape", "transpose", "slice", "expand")
+
+
+@dataclass(frozen=True)
+class LiftFactors:
+    """Apply the rules of this module. Products round differently then: not for strict numerics."""
+
+    name: ClassVar[str] = "lift-factors"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        if ctx.strict:
+            return
+        rewrite(module.main, FACTOR_RULES, module, stage=self.name, remarks=ctx.remarks)
+
+
+@rule("matmul")
+def number_of_operand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """(a * c) b -> (a b) * c for a number c, and for b alike; views may stand between."""
+    if any(map(is_known, op.operands)) or not dtype_of(op.result).is_float:
+        return None
+    for k, operand in enumerate(op.operands):
+        found = _without_number(operand, ctx.module)
+        if found is None:
+            continue
+        plain, number = found
+        operands = [plain if i == k else v for i, v in enumerate(op.operands)]
+        return ew.mul(matmul(*operands, **op.attrs), full(value=number, dtype=dtype_of(op.result), shape=()))
+    return None
+
+
+def _without_number(value: Value, module: Module) -> tuple[Value, float] | None:
+    """A view of `x * number` as the view of x, and the number."""
+    views: list[Op] = []
+    while (view := defining(value, *VIEWS)) is not None and has_one_use(value):
+        views.append(view)
+        value = view.operands[0]
+    product = defining(value, "mul")
+    if product is None or not has_one_use(value):
+        return None
+    x, factor = product.operands
+    number = uniform_number(factor, module)
+    if number is None or shape_of(x) != shape_of(value):
+        return None
+    for view in reversed(views):
+        x = OPERATORS[view.name](x, **view.attrs)
+    return x, float(number)
+
+
+@rule("matmul")
+def factor_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """(a * r) b -> (a b) * r, and (a / r) b alike, where r has one element for each row of a."""
+    left, right = op.operands
+    scaled = defining(left, "mul", "div")
+    if scaled is None or op.attrs["transpose_a"] or not dtype_of(left).is_float:
+        return None
+    a, factor = scaled.operands
+    if scaled.name == "mul" and shape_of(a) != shape_of(left):
+        a, factor = factor, a
+    rows = shape_of(factor)
+    if len(rows) < 2 or rows[-1] != 1 or shape_of(a) != shape_of(left):
+        return None
+    if not has_one_use(left):
+        return NoMatch("the scaled rows are needed elsewhere too")
+    if not prove_ge0(shape_of(left)[-1] - shape_of(op.result)[-1]) and shape_of(left)[-1].is_const:
+        return NoMatch("the result has longer rows than the operand")
+    return OPERATORS[scaled.name](matmul(a, right, **op.attrs), factor)
+
+
+FACTOR_RULES = (number_of_operand, factor_of_rows)

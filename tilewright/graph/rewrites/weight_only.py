@@ -1,0 +1,217 @@
+"""Weights of few bits that become wide only where a matrix product reads them.
+
+    matmul(x, cast(q) * scale)      q: i8[k, n], scale: f32[n]
+
+Folded, the right operand is an f32 constant: four times the bytes, all of which come from memory at each call where
+the weights fit no cache. Unfolded, its elements are computed from q in the product's kernel, which reads a fourth. The
+same holds for constants of f16 and bf16. Such maps stay in the graph; fusion brings each into its product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, rewrite, rule
+from tilewright.ir.types import TensorType
+from tilewright.ops.contract import matmul
+from tilewright.ops.define import OPERATORS, constant
+from tilewright.ops.view import transpose
+
+VIEWS = frozenset({"transpose", "reshape", "expand", "slice"})
+"""What scales of blocks go through to the shape of the weights."""
+
+LEAST_BYTES = 64 << 10
+"""Of a wide constant, below which it is folded: its own kernel and its readers find it in a cache."""
+
+
+def is_known(value: Value) -> bool:
+    """Whether all elements follow from constants by elementwise operators and views."""
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        if is_constant(current):
+            continue
+        op = current.op
+        if op is None or not (op.name in ELEMENTWISE or op.name in VIEWS):
+            return False
+        pending += [v for v in op.operands if v not in seen]
+        seen.update(op.operands)
+    return True
+
+
+def narrow_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
+    """The casts of constants that should not be folded: those that matrix products read, at most after a little
+    arithmetic, if all of these together are more than a core's second-level cache holds."""
+    found: list[Op] = []
+    for op in module.main.body.ops:
+        if op.name != "cast" or not _widens(op):
+            continue
+        reason = _why_folded(op)
+        if reason:
+            ctx.remark("narrow-weights", f"cast {op.loc}", reason)
+        else:
+            found.append(op)
+    if ctx.target is None or sum(_bytes(type_of(op.result)) for op in found) <= ctx.target.caches.l2:
+        for op in found:
+            ctx.remark(
+                "narrow-weights", f"cast {op.loc}", "the weights fit the second-level cache as they are"
+            )
+        return frozenset()
+    return frozenset(found)
+
+
+def _widens(op: Op) -> bool:
+    """Whether a large constant of whole bytes gets more of them."""
+    (x,) = op.operands
+    before, after = type_of(x), type_of(op.result)
+    is_number = all(t.dtype.kind in ("int", "uint", "float") for t in (before, after))
+    if not is_constant(x) or not is_number or not before.is_static:
+        return False
+    return before.dtype.bits < after.dtype.bits and _bytes(after) > LEAST_BYTES
+
+
+def _why_folded(cast: Op) -> str:
+    """Why the result of a cast had better be a constant; "" where matrix products alone need it."""
+    pending: list[Op] = [cast]
+    seen = {cast}
+    is_multiplied = False
+    while pending:
+        op = pending.pop()
+        for user in op.result.users:
+            if user.name == "matmul" and not is_known(user.operands[0]):
+                is_multiplied = True
+            elif (user.name == "gather" and user.operands[0] is op.result) or user in seen:
+                continue
+            elif user.name not in ELEMENTWISE and user.name != "transpose":
+                return f"{user.name} reads it"
+            elif not is_known(user.result):
+                return f"{user.name} joins it with data"
+            elif type_of(user.result).size != type_of(cast.result).size:
+                return f"{user.name} repeats its elements"
+            else:
+                seen.add(user)
+                pending.append(user)
+    return "" if is_multiplied else "no matrix product reads it"
+
+
+def _bytes(type: TensorType) -> int:
+    return int(type.size.value) * type.dtype.bytes
+
+
+# How they lie in memory
+
+
+@dataclass(frozen=True)
+class NarrowWeights:
+    """Turn weights that are read transposed, so that columns of the product lie side by side."""
+
+    name: ClassVar[str] = "narrow-weights"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        rewrite(module.main, [weights_turned], module, ctx.remarks, stage=self.name)
+        drop_dead(module)
+
+
+@rule("matmul")
+def weights_turned(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """x @ transpose(f(q)) -> x @ f(transpose(q)) for constants q, which are transposed when compiling."""
+    x, w = op.operands
+    if is_constant(w) or not is_known(w) or is_known(x):
+        return None
+    if op.attrs["transpose_b"]:
+        turned = _turned(w, ctx.module)
+    elif w.op is not None and _swaps_last(w.op):
+        turned = _turned(w.op.operands[0], ctx.module)
+    else:
+        return None
+    return None if turned is None else matmul(x, turned, transpose_a=op.attrs["transpose_a"])
+
+
+def _swaps_last(op: Op) -> bool:
+    rank = type_of(op.result).rank
+    return op.name == "transpose" and tuple(op.attrs["perm"]) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _turned(value: Value, module: Module) -> Value | None:
+    """A value with its last two axes exchanged, computed from constants that are; None where views stand between."""
+    op = value.op
+    assert op is not None
+    rank = type_of(value).rank
+    if op.name == "full" or rank == 0:
+        return value
+    if op.name == "constant":
+        array = constant_array(value, module)
+        if array is None:
+            return None
+        matrix = array if rank > 1 else array.reshape(1, -1)
+        return constant(np.ascontiguousarray(matrix.swapaxes(-1, -2)), value.name or "w")
+    if _swaps_last(op):
+        return op.operands[0]
+    if op.name not in ELEMENTWISE:
+        return transpose(value, perm=(*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else None
+    operands = [_turned(v, module) for v in op.operands]
+    known = [v for v in operands if v is not None]
+    return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(operands) else None
+
+
+def separate_weights(module: Module) -> None:
+    """Give every reader of a map of constants a copy of its own, which fusion can bring into the reader's kernel."""
+    body = module.main.body
+    copies: dict[Op, list[Op]] = {}
+    for op in reversed(body.ops):
+        if op.name not in ELEMENTWISE or not is_known(op.result):
+            continue
+        for user in list(dict.fromkeys(op.result.users))[1:]:
+            copy = op.clone({})
+            copy.result.name = op.result.name
+            user.set_operands([copy.result if v is op.result else v for v in user.operands])
+            copies.setdefault(op, []).append(copy)
+    if copies:
+        replace_in_block(body, [o for op in body.ops for o in (op, *copies.get(op, ()))])
+
+
+# Side by side
+
+
+def form_of(value: Value) -> Any:
+    """Equal for maps of constants that differ in their elements and numbers of columns only."""
+    op = value.op
+    assert op is not None
+    if is_constant(value):
+        return dtype_of(value).name, type_of(value).rank
+    attrs = tuple(sorted((k, str(v)) for k, v in op.attrs.items()))
+    return op.name, attrs, tuple(map(form_of, op.operands))
+
+
+def side_by_side(values: Sequence[Value], widths: Sequence[int], module: Module) -> Value:
+    """Matrices of these numbers of columns, computed from constants in one form by elementwise operators, as one."""
+    first = values[0].op
+    assert first is not None
+    if first.name not in ("constant", "full"):
+        operands = zip(*(v.op.operands for v in values if v.op is not None), strict=True)
+        return OPERATORS[first.name](*(side_by_side(v, widths, module) for v in operands), **first.attrs)
+    found = [constant_array(v, module) for v in values]
+    arrays = [a for a in found if a is not None]
+    assert len(arrays) == len(values), "constants have elements"
+    if all(a.ndim == 0 or a.shape[-1] == 1 for a in arrays) and all(
+        np.array_equal(a, arrays[0]) for a in arrays
+    ):
+        return values[0]
+    wide = [np.broadcast_to(a, (*a.shape[:-1], n)) for a, n in zip(arrays, widths, strict=True)]
+    return constant(np.concatenate(wide, axis=-1), "w.wide")
+
+
+def may_stand_side_by_side(value: Value) -> bool:
+    """Whether `side_by_side` can join it with others: a map of constants by elementwise operators alone."""
+    if is_constant(value):
+        return all(d.is_const for d in shape_of(value))
+    op = value.op
+    return op is not None and op.name in ELEMENTWISE and all(map(may_stand_side_by_side, op.operands))

@@ -1,0 +1,1 @@
+"""Integer expressions: nodes, arithmetic, conditions, parsing and proofs; `ir.sym` is the face."""

@@ -1,0 +1,1 @@
+"""Analyses of loop nests: bounds, dependences, the region of a buffer that is touched."""

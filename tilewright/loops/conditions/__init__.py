@@ -1,0 +1,1 @@
+"""Primitives that decide, move or remove conditions."""

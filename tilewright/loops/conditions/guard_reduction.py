@@ -1,0 +1,75 @@
+"""Leaving out what adds nothing to a sum."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.scalar import identity
+from tilewright.ir.sym import Sym
+from tilewright.loops.analysis.deps import Accumulation, accumulation_of
+from tilewright.loops.edit import block_of, buffer_type, is_loop, kind_of, loop_var, new_if, put_ops, refuse
+
+
+def guard_reduction(func: Func, loop: Op) -> Op:
+    """Skip the rounds in which a guarded load gives the neutral element, instead of accumulating it.
+
+        acc[i] += x[k if c else 0] * w[k]    ->    if c { acc[i] += x[k] * w[k] }
+
+    The conditions that a vector loop around decides for all of its lanes move; those of single lanes stay, as do those
+    on positions that are bound beside the accumulation. Where something is checked there nothing moves. A factor of a
+    neutral element counts as finite. ScheduleError when the loop has no such accumulation.
+    """
+    stores = [op for op in loop.walk() if op.name == "store"]
+    moved = [op for op in stores if _skip(op)]
+    if not moved:
+        refuse("guard_reduction", loop, "it accumulates no guarded element that is neutral where it is not read")
+    return loop
+
+
+def _skip(store: Op) -> bool:
+    found = accumulation_of(store)
+    block = block_of(store)
+    if any((op.name in ("store", "check") and op is not store) or op.blocks for op in block.ops):
+        return False
+    inside = {op.attrs["var"] for op in block.ops if op.name == "bind"} | {_lane_around(store)}
+    shared: tuple[Sym, ...] = ()
+    for load in [] if found is None else _neutral_loads(found):
+        guard: tuple[Sym, ...] = load.attrs["guard"]
+        shared = tuple(c for c in guard if not inside & c.vars)
+        if shared:
+            break
+    if not shared:
+        return False
+    load.attrs["guard"] = tuple(c for c in guard if c not in shared)
+    if not load.attrs["guard"]:
+        del load.attrs["guard"]
+        load.attrs.pop("other", None)
+    put_ops(block, [new_if(shared, list(block.ops))])
+    return True
+
+
+def _lane_around(op: Op) -> Sym | None:
+    """The variable of the vector loop directly around."""
+    holder = block_of(op).parent
+    in_lanes = isinstance(holder, Op) and is_loop(holder) and kind_of(holder) == "vector"
+    return loop_var(holder) if isinstance(holder, Op) and in_lanes else None
+
+
+def _neutral_loads(found: Accumulation) -> list[Op]:
+    """The guarded loads that make the accumulated value neutral where their guard does not hold."""
+    combine, dtype = found.combine.name, buffer_type(found.buffer).dtype
+    if _is_guarded(found.value, identity(combine, dtype)):
+        return [op for op in (found.value.op,) if op is not None]
+    product = found.value.op
+    if combine == "add" and product is not None and product.name == "mul":
+        return [v.op for v in product.operands if v.op is not None and _is_guarded(v, 0)]
+    return []
+
+
+def _is_guarded(value: Value, other: float | int) -> bool:
+    op = value.op
+    return (
+        op is not None
+        and op.name == "load"
+        and bool(op.attrs.get("guard"))
+        and op.attrs.get("other", other) == other
+    )

@@ -1,0 +1,125 @@
+"""Kernels for some dims only: what a schedule supposes of them, and the kernel for all others beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.ir.core import Func, Op, substitute
+from tilewright.ir.sym import Sym, ge0, logical_and, logical_not, var
+from tilewright.ir.types import BufferType
+from tilewright.loops.edit import (
+    is_loop,
+    kind_of,
+    names_in,
+    new_if,
+    put_ops,
+    refuse,
+    rename_vars,
+    substitute_in,
+    take_ops,
+)
+from tilewright.loops.spec import versions_of
+from tilewright.loops.storage.merge_axes import merge_alike
+
+LARGEST = 1 << 20
+"""A dim that would have to be larger than this is not worth a kernel."""
+
+
+def specialize(func: Func, extent: Sym, least: int) -> Func:
+    """Narrow the dims that `extent` depends on, so that it is `least` or more for certain.
+
+    The kernel is then right only for dims of at least what `func.attrs["supposed"]` (name of a dim -> its least value)
+    says; `for_other_dims` completes it. ScheduleError when the extent depends on anything but dims, or when no bound
+    of these is enough.
+    """
+    if not extent.vars or not extent.vars <= set(func.attrs.get("dims", ())):
+        refuse("specialize", f"{extent} >= {least}", "the extent does not depend on dims alone")
+    narrowed = {d: v for d, v in _least(extent, least).items() if d is not v}
+    _narrow(func, narrowed)
+    supposed = {v.name: v.bounds[0] for v in narrowed.values()}
+    func.attrs["supposed"] = {**func.attrs.get("supposed", {}), **supposed}
+    return func
+
+
+def specialize_less(func: Func, supposed: Mapping[str, int]) -> bool:
+    """Narrow the one dim of `supposed` to the values below. False where there are several: nothing is known of any."""
+    if len(supposed) != 1:
+        return False
+    ((name, least),) = supposed.items()
+    (dim,) = (d for d in func.attrs["dims"] if d.name == name)
+    _narrow(func, {dim: var(name, dim.bounds[0], least - 1)})
+    return True
+
+
+def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
+    """One kernel of `func`, which supposes something of its dims, and of `other`, which serves all other dims.
+
+        if n >= 28 { S }
+        if n < 28 { S' }
+
+    Both compute the same of the same arguments; `dims` are the dims as they were. ScheduleError when they expect
+    another layout of a constant, or when just one of them runs on several threads.
+    """
+    supposed: dict[str, int] = func.attrs["supposed"]
+    if func.attrs.get("packed", {}) != other.attrs.get("packed", {}):
+        refuse("for_other_dims", func.name, "the two kernels read a constant in different orders")
+    if _is_parallel(func) != _is_parallel(other):
+        refuse("for_other_dims", func.name, "just one of the two kernels is parallel")
+    for kernel in (func, other):
+        _narrow(kernel, {now: d for now, d in zip(kernel.attrs["dims"], dims, strict=True) if now is not d})
+    condition = logical_and(*(ge0(d - supposed[d.name]) for d in dims if d.name in supposed))
+    for theirs, ours in zip(other.args, func.args, strict=True):
+        merge_alike(other, theirs, func, ours)
+        theirs.replace_by(ours)
+    first, second = ([op for op in take_ops(f.body) if op.name != "return"] for f in (func, other))
+    rename_vars(second, names_in(func) | {op.attrs["var"].name for op in _binders(first)})
+    returned = Op("return")
+    put_ops(func.body, [new_if([condition], first), new_if([logical_not(condition)], second), returned])
+    del func.attrs["supposed"]
+    return func
+
+
+def _least(extent: Sym, wanted: int) -> dict[Sym, Sym]:
+    """The dims of `extent` with the smallest common lower bound from which its own follows."""
+
+    def narrowed(low: int) -> dict[Sym, Sym]:
+        return {d: var(d.name, max(low, d.bounds[0] or 0), d.bounds[1]) for d in extent.vars}
+
+    def is_enough(low: int) -> bool:
+        found = extent.subs(narrowed(low)).bounds[0]
+        return found is not None and found >= wanted
+
+    highest = min(LARGEST, *(d.bounds[1] for d in extent.vars if d.bounds[1] is not None), LARGEST)
+    if not is_enough(highest):
+        refuse("specialize", f"{extent} >= {wanted}", "no bound of the dims is enough")
+    low, high = 0, highest
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
+    return narrowed(low)
+
+
+def _narrow(func: Func, mapping: Mapping[Sym, Sym]) -> None:
+    """Replace dims of a kernel by others of the same names, with other bounds."""
+    for value in (*func.args, *(v for op in func.body.walk() for v in op.results)):
+        if isinstance(value.type, BufferType):
+            value.type = _with_dims(value.type, mapping)
+    substitute_in(func.body, mapping)
+    func.attrs |= {key: substitute(attr, mapping) for key, attr in func.attrs.items()}
+
+
+def _with_dims(type: BufferType, mapping: Mapping[Sym, Sym]) -> BufferType:
+    shape, strides, (offset,) = (
+        substitute(attr, mapping) for attr in (type.shape, type.strides, (type.offset,))
+    )
+    return BufferType(type.dtype, shape, strides, type.space, offset)
+
+
+def _binders(ops: Sequence[Op]) -> list[Op]:
+    return [o for op in ops for o in op.walk() if o.name in ("for", "bind")]
+
+
+def _is_parallel(func: Func) -> bool:
+    return all(
+        any(is_loop(op) and kind_of(op) == "parallel" for op in body.ops) for body in versions_of(func.body)
+    )

@@ -1,0 +1,97 @@
+"""What a kernel does, counted from its loops: operations, and bytes moved for each buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym, minimum, sym
+from tilewright.ir.types import product
+from tilewright.loops.analysis.bounds import Ranges, box, upper
+from tilewright.loops.analysis.deps import Access, accesses
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_range, loop_var, ranges_of
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a kernel reads from and writes to one buffer: executed loads and stores, and how much
+    memory of it these touch at most (`distinct`)."""
+
+    loaded: Sym
+    stored: Sym
+    distinct: Sym
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Executed scalar operations (`operations`; those on floats are `flops`), and the traffic of each
+    buffer.
+
+    Work under a condition counts as if the condition always held, so all numbers are upper bounds.
+    Expressions are over the kernel's dims.
+    """
+
+    operations: Sym
+    flops: Sym
+    traffic: dict[Value, Traffic]
+
+    @property
+    def argument_bytes(self) -> Sym:
+        """Memory of the kernel's arguments that is touched: the least that must move."""
+        shared = (t.distinct for v, t in self.traffic.items() if buffer_type(v).space == "global")
+        return sum(shared, sym(0))
+
+
+def cost(func: Func) -> Cost:
+    """Count a kernel. Runs over the program once and executes nothing."""
+    times: dict[Op, Sym] = {}
+    _count(func.body, sym(1), {}, times)
+    operations = flops = sym(0)
+    for op, n in times.items():
+        if op.name in SCALAR_OPS or op.name == "cast":
+            operations = operations + n
+            flops = flops + (n if _is_float(op) else 0)
+    by_buffer: dict[Value, list[Access]] = {}
+    for a in accesses(func.body):
+        by_buffer.setdefault(a.buffer, []).append(a)
+    return Cost(operations, flops, {v: _traffic(v, found, times) for v, found in by_buffer.items()})
+
+
+def iterations(func: Func) -> Sym:
+    """How often ops are executed, all together: what the interpreter's time is proportional to."""
+    times: dict[Op, Sym] = {}
+    _count(func.body, sym(1), {}, times)
+    return sum(times.values(), sym(0))
+
+
+def _count(block: Block, times: Sym, around: Ranges, counts: dict[Op, Sym]) -> None:
+    for op in block.ops:
+        counts[op] = times
+        if is_loop(op):
+            rounds = upper(extent_of(op), around)
+            inside = around | {loop_var(op): loop_range(op)}
+            _count(body_of(op), times * (extent_of(op) if rounds is None else rounds), inside, counts)
+        elif op.name == "if":
+            _count(body_of(op), times, around, counts)
+
+
+def _is_float(op: Op) -> bool:
+    types = [v.type for v in (*op.operands, *op.results)]
+    return any(getattr(t, "dtype", None) is not None and t.dtype.is_float for t in types)  # type: ignore[attr-defined]
+
+
+def _traffic(buffer: Value, found: list[Access], times: dict[Op, Sym]) -> Traffic:
+    type = buffer_type(buffer)
+    size = type.dtype.bytes
+    loaded = sum((times[a.op] for a in found if not a.write), sym(0))
+    stored = sum((times[a.op] for a in found if a.write), sym(0))
+    region = (
+        None
+        if any(a.unknown for a in found)
+        else box([a.idx for a in found], [ranges_of(a.loops) for a in found])
+    )
+    touched = product(type.shape if region is None else map(minimum, region.sizes, type.shape))
+    if loaded.is_const and stored.is_const:  # rows that are looked up in a table are not the whole table
+        touched = minimum(touched, loaded + stored)
+    return Traffic(loaded * size, stored * size, touched * size)

@@ -1,0 +1,1 @@
+"""Primitives that make vectors and straight-line code of loops."""

@@ -1,0 +1,78 @@
+"""Adding the products of a short loop by one instruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Op
+from tilewright.ir.types import ScalarType
+from tilewright.loops.analysis.deps import accumulation_of
+from tilewright.loops.edit import body_of, extent_of, kind_of, loop_var, refuse
+
+STEP = "dot"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Products:
+    """What a loop sums: `sums[..] += cast(left[..]) * cast(right[..])`, by its loads and its store. The right one is
+    that of the second operand of the product."""
+
+    left: Op
+    right: Op
+    sums: Op
+    store: Op
+
+
+def dot(func: Func, loop: Op) -> Op:
+    """Add the products of all iterations to a sum in i32 at once.
+
+        for g in 0..4 { s[j] = s[j] + cast(a[4*k + g]) * cast(b[k, j, g]) }
+
+    becomes the same loop of kind `dot`. It may stand in a vector loop. ScheduleError when the extent is not a
+    constant, or the loop does anything else.
+    """
+    if not extent_of(loop).is_const:
+        refuse(STEP, loop, "its extent is not a constant; split it first")
+    if kind_of(loop) != "serial":
+        refuse(STEP, loop, f"it is a {kind_of(loop)} loop already")
+    found = products_of(loop)
+    if isinstance(found, str):
+        refuse(STEP, loop, found)
+    loop.attrs["kind"] = "dot"
+    loop.attrs.pop("boustrophedon", None)
+    return loop
+
+
+def products_of(loop: Op) -> Products | str:
+    """The products that a loop sums, or why it is no such loop."""
+    ops = body_of(loop).ops
+    store = ops[-1] if ops else None
+    if store is None or store.name != "store":
+        return "its body does not end in a sum"
+    found = accumulation_of(store)
+    if found is None or found.combine.name != "add" or loop_var(loop) in _variables(store):
+        return "it does not add to one sum"
+    product = found.value.op
+    if product is None or product.name != "mul" or product.result.type != ScalarType(dt.i32):
+        return "it does not add products in i32"
+    loads = [_widened_load(v.op) for v in product.operands]
+    left, right = loads
+    if left is None or right is None:
+        return "the factors are not narrow integers that are loaded"
+    inside = {left, right, found.load, found.combine, product, store, *(v.op for v in product.operands)}
+    if set(ops) != inside:
+        return "it does more than to add products"
+    return Products(left, right, found.load, store)
+
+
+def _widened_load(op: Op | None) -> Op | None:
+    """The load that a cast to i32 widens."""
+    if op is None or op.name != "cast" or op.operands[0].op is None:
+        return None
+    load = op.operands[0].op
+    return load if load.name == "load" else None
+
+
+def _variables(access: Op) -> frozenset[object]:
+    return frozenset[object]().union(*(i.vars for i in access.attrs["idx"]))

@@ -1,0 +1,92 @@
+"""Running the iterations of a loop on several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.ir.core import Func, Op
+from tilewright.loops.analysis.deps import Access, accesses, conflicts, private_buffers, separated
+from tilewright.loops.edit import body_of, describe, holds_parallel, kind_of, refuse
+from tilewright.loops.spec import why_not_shared
+
+
+def parallel(func: Func, loop: Op) -> Op:
+    """Let threads share the iterations of a loop.
+
+        for i in 0..n { S(i) }    ->    for i in 0..n parallel { S(i) }
+
+    An outermost loop must be the only op of the kernel, which is then a task of the thread pool. Inside of serial loops
+    it may stand beside others: threads share it each time it is reached, and what follows waits for all of them.
+
+    ScheduleError when the loop is not serial, when it is an outermost one beside others, when it or the loops around it
+    are of another kind or it needs more of what is outside than other threads see (`why_not_shared`), or when two
+    iterations may touch the same element of a buffer that one of them writes.
+    """
+    if kind_of(loop) == "parallel":
+        return loop
+    if kind_of(loop) != "serial":
+        refuse("parallel", loop, f"it is a {kind_of(loop)} loop already")
+    if holds_parallel(loop):
+        refuse("parallel", loop, "threads share a loop in it already")
+    reason = _beside(func, loop) if loop.parent is func.body else why_not_shared(loop)
+    if reason is not None:
+        refuse("parallel", loop, reason)
+    check_independent("parallel", loop)
+    loop.attrs["kind"] = "parallel"
+    return loop
+
+
+def serial(func: Func, loop: Op) -> Op:
+    """Let one thread run all iterations of a loop that threads share.
+
+        for i in 0..n parallel { S(i) }    ->    for i in 0..n { S(i) }
+
+    ScheduleError when the loop is neither parallel nor serial.
+    """
+    if kind_of(loop) not in ("parallel", "serial"):
+        refuse("serial", loop, f"it is a {kind_of(loop)} loop")
+    loop.attrs["kind"] = "serial"
+    return loop
+
+
+def _beside(func: Func, loop: Op) -> str | None:
+    """What an outermost loop is not alone with."""
+    for op in func.body.ops:
+        if op is not loop and op.name != "return":
+            return f"{describe(op)} stands beside it; the parallel loop must be alone in the kernel"
+    return None
+
+
+def check_independent(step: str, loop: Op) -> None:
+    """ScheduleError when two iterations may touch the same element of a buffer that one of them writes."""
+    for a, b in _meetings(loop):
+        refuse(step, loop, f"two iterations may meet in {describe(a.buffer)}: {a.place} and {b.place}")
+
+
+def is_independent(loop: Op) -> bool:
+    """Whether no two iterations touch the same element of a buffer that one of them writes."""
+    return not any(_meetings(loop))
+
+
+def _meetings(loop: Op) -> Iterator[tuple[Access, Access]]:
+    """Accesses of shared buffers by which two iterations may meet. Not those of a loop that is marked as `overlap`
+    which write one element twice, or read what their own iteration wrote: it is the same value, computed twice."""
+    private = private_buffers(body_of(loop))
+    shared = [a for a in accesses(body_of(loop)) if a.buffer not in private]
+    for k, a in enumerate(shared):
+        for _, b in conflicts([a], shared[k:]):
+            same = loop.attrs.get("overlap") and (a.op is b.op or _reads_own(a, b))
+            if not same and loop not in separated(a, b, [loop], {}):
+                yield a, b
+
+
+def _reads_own(store: Access, load: Access) -> bool:
+    """Whether `load`, the later of the two, reads the element that `store` wrote just before in the same block."""
+    return (
+        store.write
+        and not load.write
+        and store.op.parent is load.op.parent
+        and store.idx == load.idx
+        and not store.unknown
+        and "guard" not in store.op.attrs
+    )

@@ -1,0 +1,49 @@
+"""Splitting a loop so that its inner rounds lie far apart."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Func, Op
+from tilewright.ir.sym import ZERO, sym
+from tilewright.loops.edit import (
+    base_name,
+    body_of,
+    extent_of,
+    fresh_var,
+    kind_of,
+    loop_var,
+    names_in,
+    new_loop,
+    put_ops,
+    refuse,
+    substitute_in,
+    take_ops,
+)
+from tilewright.loops.order.parallel import check_independent
+from tilewright.loops.order.split import Split
+
+STEP = "strided_split"
+
+
+def strided_split(func: Func, loop: Op, parts: int) -> Split:
+    """`v` becomes `vo + n/parts * vi`; the outer loop keeps the identity (and kind) of `loop`.
+
+        for v in 0..n { S }    ->    for vo in 0..n // 2 { for vi in 0..2 { S at vo + n // 2 * vi } }
+
+    ScheduleError when the number of parts is below 1 or does not divide the extent, for a vector or unrolled loop, and
+    when two iterations may touch the same element of a buffer that one of them writes.
+    """
+    n, v = extent_of(loop), loop_var(loop)
+    if kind_of(loop) not in ("serial", "parallel"):
+        refuse(STEP, loop, f"it is a {kind_of(loop)} loop")
+    if parts < 1 or n % sym(parts) is not ZERO:
+        refuse(STEP, loop, f"{parts} parts do not divide its extent")
+    check_independent(STEP, loop)
+    names = names_in(func)
+    rounds = n // parts
+    outer = fresh_var(names, f"{base_name(v)}o", rounds)
+    inner = fresh_var(names, f"{base_name(v)}i", sym(parts))
+    substitute_in(body_of(loop), {v: outer + rounds * inner})
+    inside = new_loop(inner, sym(parts), take_ops(body_of(loop)), loc=loop.loc)
+    loop.attrs["var"], loop.attrs["extent"] = outer, rounds
+    put_ops(body_of(loop), [inside])
+    return Split(loop, inside, None)

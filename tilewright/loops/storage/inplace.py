@@ -1,0 +1,62 @@
+"""Which results of a kernel may take the place of an argument: those that write an element only after its last read.
+
+Threads, vectors and unrolled loops keep the order of accesses within an iteration only, so a read and a write of one
+element must lie in the same iteration of every loop around both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.loops.analysis.deps import Access, accesses, disjoint, separated
+from tilewright.loops.analysis.injective import is_injective
+from tilewright.loops.edit import address_of
+from tilewright.loops.spec import versions_of
+
+Pair = tuple[int, int]
+"""Positions of an input and of an output among a kernel's arguments."""
+
+
+def overwritable(func: Func) -> tuple[Pair, ...]:
+    """Pairs (input, output) of arguments of one type that are proven to be right in the same memory.
+
+    Inputs that the attribute `constants` lists are left out.
+    """
+    found = [set(_pairs(func, body)) for body in versions_of(func.body)]
+    return tuple(sorted(set.intersection(*found)))
+
+
+def _pairs(func: Func, body: Block) -> Iterator[Pair]:
+    first = len(func.args) - int(func.attrs["outputs"])
+    touched: dict[Value, list[_Numbered]] = {}
+    for n, access in enumerate(accesses(body)):
+        touched.setdefault(access.buffer, []).append((n, access))
+    for o, target in enumerate(func.args[first:], first):
+        stores = [(n, a) for n, a in touched.get(target, ()) if a.write]
+        for i, source in enumerate(func.args[:first]):
+            loads = touched.get(source, ())
+            is_candidate = (
+                source.type == target.type and bool(loads) and i not in func.attrs.get("constants", ())
+            )
+            if is_candidate and all(_reads_first(load, store) for store in stores for load in loads):
+                yield i, o
+
+
+_Numbered = tuple[int, Access]
+"""An access and its position in program order."""
+
+
+def _reads_first(load: _Numbered, store: _Numbered) -> bool:
+    """Whether the store is proven to write no element that the load reads later or in another iteration."""
+    (at, a), (then, b) = load, store
+    band = [x for x, y in zip(a.loops, b.loops, strict=False) if x is y]
+    return _meet_in_one_round(a, b, band) and (at < then or disjoint(a, b, band))
+
+
+def _meet_in_one_round(a: Access, b: Access, band: Sequence[Op]) -> bool:
+    """Whether the two touch one element in the same iteration of all loops of `band` only."""
+    same = a.idx == b.idx and a.loops == b.loops and not a.unknown
+    if same and (is_injective((address_of(a.op),), band) or is_injective(a.idx, band)):
+        return True
+    return separated(a, b, band, {}) == set(band)

@@ -1,0 +1,1 @@
+"""Artefacts in files, and loading their machine code."""

@@ -1,0 +1,308 @@
+"""The file that holds a compiled model: a header, JSON metadata and aligned binary sections.
+
+    0   magic, 8 bytes          16  u64 length of the metadata      32  blake2b-256 of 0..32 and metadata
+    8   u32 format version      24  u64 length of the whole file    64  metadata: UTF-8 JSON
+    12  u32 zero
+
+Integers are little-endian. The metadata's `sections` list each section's offset, size and checksum; code
+sections start at multiples of 64 and carry a blake2b-256, weight sections start at multiples of 4096 (so that
+they can be mapped and used in place) and carry a crc32, which is several times faster to check. Bytes between
+sections are zero. Magic and version keep their place in every later format.
+
+Files are read, not mapped, unless the caller asks for it: a page of a mapped file that somebody cuts off or writes
+over ends the process or changes the weights. Even of a mapped file nothing is looked at through the map here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.runtime.arena import aligned_bytes
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.storage.files import replacing, write_slices
+
+Bytes = bytes | bytearray | memoryview
+
+FORMAT = 2
+"""The format version that is written, and the newest that can be read."""
+
+# The first byte is no text, the line ends break when a transfer "corrects" them.
+MAGIC = b"\x89TWM\r\n\x1a\n"
+_HEADER = struct.Struct("<8sIIQQ32s")
+_SIGNED_PART = 32
+_ALIGNMENT = {"code": 64, "weights": 4096}
+_RECOMPILE = "compile the model again, or copy the file again from where it came"
+_PIECE = 1 << 18
+"""Bytes that are read and summed at a time: few enough to be in a core's cache still when they are summed."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Bytes of the file: `kind` is "code" or "weights"."""
+
+    kind: str
+    data: memoryview
+
+
+def write_container(path: Path, metadata: dict[str, Any], sections: Sequence[Section]) -> None:
+    """Write the file at once or not at all; ArtifactError when it cannot be written.
+
+    `metadata` must be JSON data without the key "sections". There is no fsync: a file damaged by a power cut
+    is found by its checksums.
+    """
+    parts = _parts(metadata, sections)
+    with replacing(path) as file:
+        for part in parts:
+            write_slices(file, part)
+
+
+def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> bytes:
+    """What `write_container` writes."""
+    return b"".join(_parts(metadata, sections))
+
+
+def read_container(
+    source: Path | Bytes, *, check_weights: bool = True, map_weights: bool = False
+) -> tuple[dict[str, Any], list[Section]]:
+    """Metadata and sections of a file or its bytes; ArtifactError when that is no sound artefact of a known format.
+
+    The sections are read-only, in aligned memory of their own, unless `map_weights` is true: then those of weights
+    are views of the mapped file, which stays mapped as long as one of them lives. Metadata and code are always
+    checked, weights unless `check_weights` is false.
+    """
+    with _opened(source) as opened:
+        text, start = _checked_metadata(opened)
+        mapped = opened.map() if map_weights else None
+        try:
+            metadata = json.loads(text)
+            table = metadata.pop("sections")
+            return metadata, list(_sections(opened, mapped, start, table, check_weights))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(
+                f"{opened.name}: the metadata is malformed ({error!r})", hint=_RECOMPILE
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The bytes of an artefact: `fill(offset, block)` copies those from `offset` on into the block and says how
+    many there were; `map` gives a view that follows the file."""
+
+    name: str
+    size: int
+    fill: Callable[[int, memoryview], int]
+    map: Callable[[], memoryview]
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """A copy of some bytes."""
+        block = _memory(self, size)
+        for _ in self.pieces(offset, size, block):
+            pass
+        return block.toreadonly()
+
+    def pieces(self, offset: int, size: int, block: memoryview | None = None) -> Iterator[memoryview]:
+        """Copy some bytes into a block, and give them in pieces as they come.
+
+        Without a block, each piece is valid until the next. ArtifactError when there are not so many bytes any more.
+        """
+        small = memoryview(bytearray(min(size, _PIECE) if block is None else 0))
+        done = 0
+        while done < size:
+            length = min(size - done, _PIECE)
+            piece = small[:length] if block is None else block[done : done + length]
+            try:
+                found = self.fill(offset + done, piece)
+            except OSError as error:
+                raise _unreadable(self.name, error) from error
+            if not found:
+                raise ArtifactError(
+                    f"{self.name} was cut off while it was read: {offset + done} of {self.size} bytes were there",
+                    hint="replace files by renaming, as `mv` and `Model.save` do, and load the model again",
+                )
+            yield piece[:found]
+            done += found
+
+
+def _parts(metadata: dict[str, Any], sections: Sequence[Section]) -> Iterator[Bytes]:
+    """The bytes of a file, one part after the other."""
+    text, table = _metadata_with_table(metadata, sections)
+    end = _HEADER.size + len(text)
+    total = table[-1]["offset"] + table[-1]["size"] if table else end
+    signed = _HEADER.pack(MAGIC, FORMAT, 0, len(text), total, b"")[:_SIGNED_PART]
+    yield signed + _blake2b([signed, text]) + text
+    for entry, section in zip(table, sections, strict=True):
+        yield bytes(entry["offset"] - end)
+        yield section.data
+        end = entry["offset"] + entry["size"]
+
+
+def _metadata_with_table(
+    metadata: dict[str, Any], sections: Sequence[Section]
+) -> tuple[bytes, list[dict[str, Any]]]:
+    """The JSON text and its table of sections, whose offsets depend on the length of that text."""
+    sums = [_checksum(section.kind, [section.data]) for section in sections]
+    length = 0
+    while True:
+        table, offset = [], _HEADER.size + length
+        for section, checksum in zip(sections, sums, strict=True):
+            offset = _align(offset, _ALIGNMENT[section.kind])
+            size = section.data.nbytes
+            table.append({"kind": section.kind, "offset": offset, "size": size, "checksum": checksum})
+            offset += size
+        text = json.dumps({**metadata, "sections": table}, separators=(",", ":"), allow_nan=False).encode()
+        if len(text) <= length:
+            return text.ljust(length), table
+        length = len(text)
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _blake2b(parts: Iterable[Bytes]) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _checksum(kind: str, pieces: Iterable[Bytes]) -> str:
+    if kind == "code":
+        return _blake2b(pieces).hex()
+    found = 0
+    for piece in pieces:
+        found = zlib.crc32(piece, found)
+    return f"{found:08x}"
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Why a file cannot be opened; a ValueError is about a path that no file can have."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> ArtifactError:
+    return ArtifactError(f"cannot read {name}: {_reason(error)}", hint="check the path and its permissions")
+
+
+def _opened(source: Path | Bytes) -> contextlib.AbstractContextManager[_Source]:
+    return _opened_file(source) if isinstance(source, Path) else contextlib.nullcontext(_of_bytes(source))
+
+
+def _of_bytes(data: Bytes) -> _Source:
+    view = memoryview(data)
+    view = view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
+
+    def fill(offset: int, block: memoryview) -> int:
+        found = view[offset : offset + len(block)]
+        block[: len(found)] = found
+        return len(found)
+
+    return _Source("the given buffer", len(view), fill, lambda: view)
+
+
+@contextlib.contextmanager
+def _opened_file(path: Path) -> Iterator[_Source]:
+    try:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed below)
+    except (OSError, ValueError) as error:
+        raise _unreadable(str(path), error) from error
+    with file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ArtifactError(f"{path} is not a regular file", hint="give the path of an artefact")
+
+        def fill(offset: int, block: memoryview) -> int:
+            file.seek(offset)
+            return file.readinto(block) or 0
+
+        def mapped() -> memoryview:
+            try:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError) as error:  # ValueError: an empty file
+                raise _unreadable(str(path), error) from error
+
+        yield _Source(str(path), status.st_size, fill, mapped)
+
+
+def _foreign_or_cut(name: str, head: memoryview) -> ArtifactError:
+    if not head:
+        return ArtifactError(f"{name} is empty", hint=_RECOMPILE)
+    if head[: len(MAGIC)] != MAGIC[: len(head)]:
+        return _foreign(name)
+    return ArtifactError(f"{name} is cut off after {len(head)} bytes", hint=_RECOMPILE)
+
+
+def _foreign(name: str) -> ArtifactError:
+    return ArtifactError(
+        f"{name} is not a compiled model of tilewright", hint="make one with `tilewright compile`"
+    )
+
+
+def _checked_metadata(source: _Source) -> tuple[bytes, int]:
+    """The JSON text, and where it ends."""
+    name, size = source.name, source.size
+    head = source.read(0, min(size, _HEADER.size))
+    if size < _HEADER.size:
+        raise _foreign_or_cut(name, head)
+    magic, version, reserved, length, total, digest = _HEADER.unpack(head)
+    if magic != MAGIC:
+        raise _foreign(name)
+    if version != FORMAT:
+        raise ArtifactError(
+            f"{name} has format {version}; this version of tilewright reads format {FORMAT}",
+            hint="update tilewright, or compile the model with this version",
+        )
+    if size < total:
+        raise ArtifactError(f"{name} is cut off: {size} of {total} bytes are there", hint=_RECOMPILE)
+    end = _HEADER.size + length
+    sound = size == total and end <= size and reserved == 0
+    text = bytes(source.read(_HEADER.size, length)) if sound else b""
+    if not sound or _blake2b([head[:_SIGNED_PART], text]) != digest:
+        raise ArtifactError(f"{name} is damaged: header and metadata have a wrong checksum", hint=_RECOMPILE)
+    return text, end
+
+
+def _sections(
+    source: _Source, mapped: memoryview | None, start: int, table: list[dict[str, Any]], check_weights: bool
+) -> Iterator[Section]:
+    for index, entry in enumerate(table):
+        offset, size, kind = entry["offset"], entry["size"], entry["kind"]
+        where = f"section {index} ({kind}), bytes {offset} to {offset + size}"
+        if not start <= offset <= offset + size <= source.size or any(source.read(start, offset - start)):
+            raise ArtifactError(f"{source.name} is damaged", where=where, hint=_RECOMPILE)
+        wanted = check_weights or kind != "weights"
+        block = _memory(source, size) if mapped is None or kind != "weights" else None
+        pieces = source.pieces(offset, size, block) if wanted or block is not None else iter(())
+        found = _checksum(kind, pieces) if wanted else None
+        for _ in pieces:  # that are read without a look
+            pass
+        if wanted and found != entry["checksum"]:
+            raise ArtifactError(f"{source.name} is damaged: wrong checksum", where=where, hint=_RECOMPILE)
+        if block is None:
+            assert mapped is not None
+            block = mapped[offset : offset + size]
+            if len(block) < size:
+                raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
+        yield Section(kind, block.toreadonly())
+        start = offset + size
+
+
+def _memory(source: _Source, size: int) -> memoryview:
+    try:
+        return aligned_bytes(size).data
+    except (MemoryError, ValueError) as error:
+        raise ArtifactError(
+            f"no memory for {size} bytes of {source.name}",
+            hint="load it with mmap=True, which shares the memory of the file, or on a machine with more memory",
+        ) from error

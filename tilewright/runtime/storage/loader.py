@@ -1,0 +1,144 @@
+"""Links an artefact's object code into the process and finds its functions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+from tilewright.runtime.artifact import Artifact, TargetInfo
+from tilewright.runtime.errors import ArtifactError, ExecutionError
+from tilewright.runtime.storage.objects import object_symbols
+
+_RECOMPILE = "compile the model again"
+
+_POINTER = ctypes.c_void_p
+# Function prototypes of this kind release the GIL during the call.
+_PLAN = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 5)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER)
+_RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER, _POINTER)
+_POOL_CREATE = ctypes.CFUNCTYPE(_POINTER, ctypes.c_int32, _POINTER, ctypes.c_int64)
+_POOL_DESTROY = ctypes.CFUNCTYPE(None, _POINTER)
+
+
+class NativeCode:
+    """The linked functions of an artefact; their memory lives as long as this object.
+
+    `plan` and `run` are C functions as `artifact` describes them; `plan` is None for a static model,
+    `run_profiled` for one that was compiled without it.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        llvm = _llvm()
+        check_target(artifact.target, host_target())
+        self._engine = _link(llvm, artifact.objects)
+        self.run = _RUN(self._required(artifact.run_symbol))
+        self.plan = None if artifact.static_plan else _PLAN(self._required(artifact.plan_symbol))
+        profiled = self._engine.get_function_address(artifact.run_profiled_symbol)
+        self.run_profiled = _RUN_PROFILED(profiled) if profiled else None
+        create = self._engine.get_function_address("tw_pool_create")
+        self._create = _POOL_CREATE(create) if create else None
+        self._destroy = _POOL_DESTROY(self._required("tw_pool_destroy")) if create else None
+
+    def create_pool(self, threads: int, spin_ns: int) -> int | None:
+        """A new native thread pool, or None when the code brings none; ExecutionError without memory."""
+        if self._create is None:
+            return None
+        address = self._create(threads, None, spin_ns)
+        if not address:
+            raise ExecutionError(
+                f"no memory for a pool of {threads} threads", hint="load the model with fewer threads"
+            )
+        return int(address)
+
+    def destroy_pool(self, address: int) -> None:
+        """End the pool's threads; no job may be running on it."""
+        assert self._destroy is not None
+        self._destroy(address)
+
+    def _required(self, symbol: str) -> int:
+        address = self._engine.get_function_address(symbol)
+        if not address:
+            raise ArtifactError(f"the artefact's code lacks the function {symbol}", hint=_RECOMPILE)
+        return int(address)
+
+
+def host_target() -> TargetInfo:
+    """This machine: its triple, CPU name and all features it has."""
+    llvm = _llvm()
+    features = llvm.get_host_cpu_features()
+    return TargetInfo(
+        triple=llvm.get_process_triple(),
+        cpu=llvm.get_host_cpu_name(),
+        features=tuple(sorted(name for name, present in features.items() if present)),
+    )
+
+
+def check_target(target: TargetInfo, host: TargetInfo) -> None:
+    """ArtifactError when `host` cannot run code made for `target`, naming what it lacks."""
+    made_for, here = _platform(target.triple), _platform(host.triple)
+    if made_for != here:
+        raise ArtifactError(
+            f"the artefact was made for {' '.join(made_for)} ({target.cpu}); "
+            f"this machine is {' '.join(here)}",
+            hint="compile the model on this machine, or for it with the option target",
+        )
+    missing = sorted(set(target.features) - set(host.features))
+    if missing:
+        raise ArtifactError(
+            f"the artefact was made for {target.cpu} and needs CPU features that this {host.cpu} lacks: "
+            f"{', '.join(missing)}",
+            hint="compile the model on this machine, or for it with the option target",
+        )
+
+
+def _platform(triple: str) -> tuple[str, str]:
+    """Architecture and operating system of a triple, in one spelling."""
+    parts = triple.lower().split("-")
+    arch = {"arm64": "aarch64", "amd64": "x86_64"}.get(parts[0], parts[0])
+    for system in ("linux", "windows", "freebsd"):
+        if any(part.startswith(system) for part in parts[1:]):
+            return arch, system
+    if any(part.startswith(("darwin", "macos")) for part in parts[1:]):
+        return arch, "macos"
+    return arch, "-".join(parts[1:])
+
+
+def _llvm() -> Any:
+    """llvmlite's binding, imported when the first model is loaded: it takes longer than all the rest."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+def _link(llvm: Any, objects: Iterable[bytes | memoryview]) -> Any:
+    blobs = [bytes(blob) for blob in objects]
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    # after the engine: the first one opens the process's own symbols to LLVM
+    _check_objects(llvm, blobs)
+    try:
+        for blob in blobs:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(blob))
+        engine.finalize_object()
+    except RuntimeError as error:
+        raise ArtifactError(f"the artefact's code cannot be linked: {error}", hint=_RECOMPILE) from error
+    return engine
+
+
+def _check_objects(llvm: Any, blobs: Iterable[bytes]) -> None:
+    """ArtifactError where linking would end the process: no object files, or symbols nobody defines."""
+    try:
+        symbols = [object_symbols(blob) for blob in blobs]
+    except ValueError as error:
+        raise ArtifactError(f"the artefact's code cannot be linked: {error}", hint=_RECOMPILE) from error
+    needed = frozenset[str]().union(*(one.needed for one in symbols))
+    defined = frozenset[str]().union(*(one.defined for one in symbols))
+    missing = sorted(name for name in needed - defined if not llvm.address_of_symbol(name))
+    if missing:
+        raise ArtifactError(
+            f"the artefact's code needs functions that this system lacks: {', '.join(missing)}",
+            hint="compile the model on this machine; if it was, please report this",
+        )

@@ -1,0 +1,1 @@
+"""Arrays that go into a model and come out of it."""

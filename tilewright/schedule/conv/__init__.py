@@ -1,0 +1,1 @@
+"""Strategies for convolutions: sliding windows, Winograd, windows fused into a convolution."""

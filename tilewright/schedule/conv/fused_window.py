@@ -1,0 +1,135 @@
+"""The default schedule of windows over the result of a contraction: depthwise convolution or pooling of what a
+convolution gives.
+
+    for batch, bands of lines, panels of channels parallel {
+      lines: scratch = contraction with its epilogue, for the panel and all lines that the band's windows read
+      y = windows of `lines`, with their epilogue
+    }
+
+The lines of a panel stay in the second-level cache; those that two bands share are computed twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.cost.winograd_bands import divisors
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import sym
+from tilewright.ir.types import product
+from tilewright.loops.analysis.bounds import Ranges, box
+from tilewright.loops.analysis.deps import accesses
+from tilewright.loops.edit import buffer_type, extent_of, loop_var, ranges_of
+from tilewright.loops.lower import Lowered, Stage
+from tilewright.schedule.conv.sliding_window import sum_windows
+from tilewright.schedule.conv.two_stage_reduction import sum_lines, take_line_sums
+from tilewright.schedule.gemm.contraction import tile_contraction
+from tilewright.schedule.gemm.gemm_axes import one_nest
+from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+MOST_BLOCKS = 4
+"""Blocks of channels of a panel: enough for the columns of a register tile."""
+
+ROUNDS_PER_CORE = 2
+"""Panels of bands that every core should find at least."""
+
+
+@dataclass(eq=False)
+class _Form:
+    """The stages of the kernel: a contraction, elementwise work on it, windows; `lines` is what these read."""
+
+    sums: Stage
+    epilogue: Stage | None
+    windows: Lowered
+
+    @property
+    def lines(self) -> Stage:
+        return self.epilogue or self.sums
+
+
+def schedule_banded(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """ScheduleError when the kernel is not one contraction and windows of it, with elementwise work after both."""
+    image, line_sums = take_line_sums(lowered)
+    form = _form(s, image)
+    windows, loops, sums = one_nest(s, form.windows)
+    if len(loops) != 5:
+        raise ScheduleError("it is not an image in blocks of channels")
+    batch, blocks, rows, columns, lane = loops
+    if not extent_of(blocks).is_const:
+        raise ScheduleError("the number of channels is not known")
+    blocks_of_panel = _panel(extent_of(blocks).value)
+    lines_of_band = _band(form, windows, blocks_of_panel, target)
+
+    def cut(around: list[Op]) -> list[Op]:
+        batch, blocks, rows = around
+        panel, band = s.split(blocks, blocks_of_panel), s.split(rows, lines_of_band)
+        order = [batch, band.outer, panel.outer, panel.inner, band.inner]
+        s.reorder(*order)
+        return order
+
+    around = cut([batch, blocks, rows])
+    sum_windows(s, windows, [*around, columns, lane], sums, target, within=batch)
+    if line_sums is not None:
+        sum_lines(s, line_sums, cut)
+    home = next((o for o in reversed(around[:3]) if o.parent is not None), None)
+    if home is None:
+        raise ScheduleError("it is one band")
+    lines = s.compute_at(form.lines.buffer, home, guard="shift")
+    part = s.compute_at(form.sums.buffer, home) if form.epilogue is not None else lines
+    accumulator, drain = part.buffer, [lines.copies[o] for o in form.lines.axes]
+    if form.epilogue is None:
+        made = s.cache_write(part.buffer)
+        accumulator, drain = made.buffer, made.drain
+    axes, reduce = ([part.copies[o] for o in loops] for loops in (form.sums.axes, form.sums.reduce))
+    stage = Stage(form.sums.name, form.sums.kind, form.sums.combine, accumulator, axes, reduce)
+    tile_contraction(s, stage, drain, accumulator, target)
+    s.simplify()
+    parallelize_outer(s, target)
+
+
+def _form(s: Schedule, lowered: Lowered) -> _Form:
+    kinds = [st.kind for st in lowered.stages]
+    if kinds.count("reduce") != 2 or kinds[0] != "reduce":
+        raise ScheduleError("it is not one contraction and windows of its result")
+    second = kinds.index("reduce", 1)
+    middle = lowered.stages[1:second]
+    if len(middle) > 1:
+        raise ScheduleError("the work between the contraction and the windows is not one elementwise stage")
+    windows = Lowered(lowered.func, lowered.stages[second:])
+    return _Form(lowered.stages[0], middle[0] if middle else None, windows)
+
+
+def _panel(blocks: int) -> int:
+    """Blocks of channels that are computed together: as many as share the contraction's other operand well."""
+    most = max(n for n in divisors(blocks) if n <= MOST_BLOCKS)
+    return blocks if most == 1 and blocks <= 2 * MOST_BLOCKS else most
+
+
+def _band(form: _Form, windows: Stage, panel: int, target: Target) -> int:
+    """Lines of the result of a band: as many as leave the lines that they read in the second-level cache, and enough
+    bands for all cores."""
+    rows = extent_of(windows.axes[-3])
+    if not rows.is_const:
+        raise ScheduleError("the number of lines is not known")
+    room = target.caches.band
+    one, two = (_bytes_read(form.lines, windows, panel, lines) for lines in (1, 2))
+    most = 1 + max(0, room - one) // max(1, two - one)
+    others = product(extent_of(o) for o in windows.axes[:2])
+    parts = others.value // panel if others.is_const else 1
+    bands = max(-(-rows.value // most), -(-ROUNDS_PER_CORE * target.cores // parts))
+    return -(-rows.value // min(bands, rows.value))
+
+
+def _bytes_read(lines: Stage, windows: Stage, panel: int, count: int) -> int:
+    """Bytes that `count` lines of a panel of the result read."""
+    batch, blocks, rows = map(loop_var, windows.axes[:3])
+    part: Ranges = {v: (sym(0), sym(n - 1)) for v, n in ((batch, 1), (blocks, panel), (rows, count))}
+    found = [a for a in accesses(windows.axes[0]) if a.buffer is lines.buffer]
+    region = box([a.idx for a in found], [ranges_of(a.loops) | part for a in found])
+    size = None if region is None else product(region.sizes)
+    if size is None or not size.is_const:
+        raise ScheduleError("the lines that a line of the result reads are not known")
+    return int(size.value) * buffer_type(lines.buffer).dtype.bytes

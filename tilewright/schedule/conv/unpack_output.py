@@ -1,0 +1,80 @@
+"""The default schedule of a contraction whose result, an image in blocks of channels, leaves the kernel without blocks.
+
+    for batch, bands of lines, panels of channels parallel {
+      lines: scratch = sums of the contraction for the panel and the lines
+      y = epilogue of `lines`, by squares through registers
+    }
+
+The lines of a panel stay near; in a kernel of its own, the change of layout would read and write the whole image again.
+"""
+
+from __future__ import annotations
+
+from tilewright.cost.winograd_bands import divisors
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.types import product
+from tilewright.loops.edit import extent_of
+from tilewright.loops.lower import Lowered, Stage
+from tilewright.schedule.gemm.contraction import tile_contraction
+from tilewright.schedule.gemm.gemm_axes import element_bytes, one_nest
+from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+MOST_BLOCKS = 4
+"""Blocks of channels of a panel: enough for the columns of a register tile."""
+
+L2_SHARE = 0.25
+"""Of the second-level cache, for the lines of a band."""
+
+ROUNDS_PER_CORE = 4
+"""Panels of bands that every core should find at least."""
+
+
+def schedule_unblocked(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """ScheduleError when the kernel is not one contraction, elementwise work, and the change of layout."""
+    stage, loops, sums = one_nest(s, lowered)
+    if len(loops) != 4 or len(stage.axes) != 5:
+        raise ScheduleError("it is not an image in blocks of channels")
+    batch, channels, rows, columns = loops
+    lanes = extent_of(stage.axes[-1])
+    if not all(extent_of(o).is_const for o in (channels, rows, columns, stage.axes[-1])):
+        raise ScheduleError("the size of the image is not known")
+    blocks = s.split(channels, lanes.value)
+    panel = s.split(blocks.outer, _panel(extent_of(blocks.outer).value))
+    band = s.split(rows, _lines(stage, loops, extent_of(panel.inner).value, target))
+    around = [batch, band.outer, panel.outer]
+    nest = [panel.inner, band.inner, blocks.inner, columns]
+    s.reorder(*around, *nest)
+    s.simplify(batch)
+    home = next((o for o in reversed(around) if o.parent is not None), None)
+    if home is None:
+        raise ScheduleError("it is one band")
+    part = s.compute_at(sums, home, guard="shift")
+    made = s.cache_write(part.buffer)
+    axes, reduce = ([part.copies[o] for o in found] for found in (stage.axes, stage.reduce))
+    tiled = Stage(stage.name, stage.kind, stage.combine, made.buffer, axes, reduce)
+    tile_contraction(s, tiled, made.drain, made.buffer, target)
+    nest = [o for o in nest if o.parent is not None]
+    schedule_squares(s, nest, blocks.inner, columns, side_of(blocks.inner, columns, target), target)
+    s.simplify()
+    parallelize_outer(s, target)
+
+
+def _panel(blocks: int) -> int:
+    """Blocks of channels that are computed together: as many as share the contraction's other operand well."""
+    return max(n for n in divisors(blocks) if n <= MOST_BLOCKS)
+
+
+def _lines(stage: Stage, loops: list[Op], panel: int, target: Target) -> int:
+    """Lines of a band: as many as leave the panel's part of them near, and enough bands for all cores; they divide the
+    image."""
+    rows, columns = (extent_of(o).value for o in loops[2:])
+    line = panel * columns * extent_of(stage.axes[-1]).value * element_bytes(stage.buffer)
+    most = max(1, int(L2_SHARE * target.caches.l2) // line)
+    others = product(extent_of(o) for o in stage.axes[:2])
+    parts = others.value // panel if others.is_const else 1
+    bands = max(-(-rows // most), -(-ROUNDS_PER_CORE * target.cores // parts))
+    return max(n for n in divisors(rows) if n <= max(1, rows // bands))

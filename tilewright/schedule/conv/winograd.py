@@ -1,0 +1,206 @@
+"""The default schedule of contractions whose sums are transformed tile by tile (Winograd's convolutions).
+
+    for batch, bands of tiles {
+      rows: scratch = transform of the data of the band, unless another kernel made them
+      for panels of columns {
+      sums: scratch                            all points of the tiles of a band, for a panel of columns
+      contraction into sums                    as schedule.contraction tiles it
+      for tiles of the band {
+        tile: scratch = transform of its sums
+        y = epilogue(tile)
+      }
+    }
+
+What lies between the two parts stays in the second-level cache. The tiles of an image of unknown size are one axis, of
+which a band is a fixed number; bands may begin and end within rows of tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.cost.winograd_bands import Tiles, choose_band, divisors
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import COSTLY
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import product
+from tilewright.loops.edit import buffer_type, extent_of
+from tilewright.loops.lower import Lowered, Stage
+from tilewright.schedule.gemm.contraction import tile_contraction
+from tilewright.schedule.gemm.gemm_axes import joined
+from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+TILES = 28
+"""Of a band of an image of unknown size: whole register tiles, and filters are read for more than a row of tiles of a
+small image, which they would outlast."""
+
+PANEL = 2
+"""Blocks of columns that share the reading of the rows of an image whose size is not known."""
+
+
+@dataclass(eq=False)
+class _Stages:
+    """The stages of the kernel: what transforms the rows (where it belongs to the kernel), the contraction, the tiles,
+    and the loops of the one nest that follows."""
+
+    rows: Stage | None
+    sums: Stage
+    tiles: Stage
+    loops: list[Op]
+
+
+@dataclass(eq=False)
+class _Nest:
+    """The loops of the last nest: around the bands, over bands, over panels of columns, over the tiles of a band, and
+    within a tile."""
+
+    batch: list[Op]
+    bands: list[Op]
+    panels: Op
+    tiles: list[Op]
+    within: list[Op]
+
+    @property
+    def order(self) -> list[Op]:
+        return [*self.batch, *self.bands, self.panels, *self.tiles, *self.within]
+
+
+def schedule_tiled(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """ScheduleError when the kernel is not one contraction, one stage of tiles, and elementwise work, or when the tiles
+    of an image of unknown size cannot be one axis."""
+    stages = _stages(s, lowered)
+    _schedule(s, stages, _cut_flat(s, stages) or _cut(s, stages, target), target)
+
+
+def schedule_rows_of_tiles(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """As `schedule_tiled`, with an image of unknown size row by row."""
+    stages = _stages(s, lowered)
+    _schedule(s, stages, _cut(s, stages, target), target)
+
+
+def _schedule(s: Schedule, stages: _Stages, nest: _Nest, target: Target) -> None:
+    s.reorder(*nest.order)
+    transform = s.compute_at(stages.tiles.buffer, nest.tiles[-1])
+    vectors = [nest.within[-1], transform.copies[stages.tiles.axes[-1]]]
+    part = s.compute_at(stages.sums.buffer, nest.panels)
+    if stages.rows is not None:
+        vectors.append(_transform_rows(s, stages.rows, nest))
+    sums = stages.sums
+    made = s.cache_write(part.buffer)
+    axes, reduce = ([part.copies[o] for o in loops] for loops in (sums.axes, sums.reduce))
+    stage = Stage(sums.name, sums.kind, sums.combine, made.buffer, axes, reduce)
+    tile_contraction(s, stage, made.drain, made.buffer, target)
+    s.simplify()
+    for vector in vectors:
+        s.vectorize(vector)
+    if not any(op.name in COSTLY for op in nest.within[-1].walk()):
+        s.unroll(nest.within[-2])
+    parallelize_outer(s, target)
+
+
+def _stages(s: Schedule, lowered: Lowered) -> _Stages:
+    found = list(lowered.stages)
+    rows = found.pop(0) if found and found[0].tiles else None
+    kinds = [(st.kind, bool(st.tiles)) for st in found]
+    if (
+        len(kinds) < 3
+        or kinds[:2] != [("reduce", False), ("map", True)]
+        or set(kinds[2:]) != {("map", False)}
+    ):
+        raise ScheduleError("it is not one contraction with tiles and elementwise work after it")
+    sums, tiles, *work = found
+    if any(len(st.axes) != len(tiles.tiles) for st in work):
+        raise ScheduleError("the work on the tiles has other axes than these")
+    return _Stages(rows, sums, tiles, joined(s, work))
+
+
+def _cut_flat(s: Schedule, stages: _Stages) -> _Nest | None:
+    """Bands of `TILES` tiles of an image of unknown size, all of whose tiles are one axis; the last band overlaps the
+    one before it. None for images of known size or one axis, and where there may be fewer tiles."""
+    batch, columns, *space, vector = stages.loops
+    lengths = stages.tiles.tiles[2:-1]
+    count = product(-(-extent_of(o) // n) for o, n in zip(space, lengths, strict=True))
+    if len(space) < 2 or count.is_const or not s.at_least(count, TILES):
+        return None
+    tiles, within = _in_tiles(s, space, lengths)
+    s.reorder(batch, columns, *tiles, *within, vector)
+    flat = tiles[0]
+    for axis in tiles[1:]:
+        flat = s.collapse(flat, axis)
+    bands = s.split(flat, TILES, tail="overlap")
+    panels = s.split(columns, _blocks_of_panel(extent_of(columns)))
+    return _Nest([batch], [bands.outer], panels.outer, [panels.inner, bands.inner], [*within, vector])
+
+
+def _in_tiles(s: Schedule, space: Sequence[Op], lengths: Sequence[int]) -> tuple[list[Op], list[Op]]:
+    """Loops over tiles of these lengths, and loops within a tile along the axes where it is longer than one element."""
+    parts = [s.split(o, n) if n > 1 else None for o, n in zip(space, lengths, strict=True)]
+    tiles = [o if part is None else part.outer for o, part in zip(space, parts, strict=True)]
+    return tiles, [part.inner for part in parts if part is not None]
+
+
+def _blocks_of_panel(columns: Sym) -> int:
+    """Blocks of columns of a panel of an image of unknown size."""
+    return max(n for n in divisors(columns.value if columns.is_const else 1) if n <= PANEL)
+
+
+def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
+    """Split the axes of the result: those that the tiles cut in tiles, these in bands, and columns in panels."""
+    batch, columns, *space, vector = stages.loops
+    tiles, within = _in_tiles(s, space, stages.tiles.tiles[2:-1])
+    band = _band(stages, [extent_of(o) for o in tiles], extent_of(columns), target)
+    lengths_of_band = (band.rows, band.across)[-len(tiles) :]
+    bands = [s.split(o, n) if n else None for o, n in zip(tiles, lengths_of_band, strict=True)]
+    panels = s.split(columns, band.panel)
+    return _Nest(
+        [batch],
+        [b.outer for b in bands if b is not None],
+        panels.outer,
+        [panels.inner, *(o if b is None else b.inner for o, b in zip(tiles, bands, strict=True))],
+        [*within, vector],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Tiles of a band along both axes (None for all of them), and blocks of columns of a panel."""
+
+    rows: int | None
+    across: int | None
+    panel: int
+
+
+def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) -> _Band:
+    """The best band of an image of `counts` tiles; single rows where their number is not known. ScheduleError for lines
+    of unknown length, which have no rows."""
+    sums = buffer_type(stages.sums.buffer)
+    images, _, points, _, lanes = sums.shape
+    depth = product(extent_of(o) for o in stages.sums.reduce)
+    if not all(n.is_const for n in (*counts, columns, points, lanes, depth)):
+        if len(counts) == 1:
+            raise ScheduleError("a line of unknown length is not cut into bands")
+        return _Band(1, None, _blocks_of_panel(columns))
+    tiles = Tiles(
+        images=images.value if images.is_const else 1,
+        rows=product(counts[:-1]).value,
+        across=counts[-1].value,
+        points=points.value,
+        depth=depth.value,
+        columns=columns.value,
+        lanes=lanes.value,
+        element=sums.dtype.bytes,
+        made_here=stages.rows is not None,
+    )
+    band = choose_band(tiles, target)
+    whole = band.across == tiles.across
+    return _Band(band.rows, None if whole else band.across, band.panel)
+
+
+def _transform_rows(s: Schedule, rows: Stage, nest: _Nest) -> Op:
+    """Make the rows of a band at its start; the loop for vectors."""
+    made = s.compute_at(rows.buffer, nest.bands[-1] if nest.bands else nest.batch[-1])
+    return made.copies[rows.axes[-1]]

@@ -1,0 +1,1 @@
+"""Strategies for matrix products: register tiles, cache blocking, packing, attention, recurrence."""

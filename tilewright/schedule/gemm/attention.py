@@ -1,0 +1,446 @@
+"""The default schedule of attention: two products, with work on the rows of the first between them.
+
+    for batch, head parallel {
+      pack the keys, and the values, in panels of columns
+      for block of query rows {
+        scores of the block = product in register tiles, with its epilogue         scale, mask
+        for row { greatest score; weights = exp(...); sum of weights }
+        results of the block = weights times values in register tiles, with its epilogue
+      }
+    }
+
+The scores of a block stay in the second-level cache; those of a whole head are never stored. A few rows, such as the
+one query of a decoder, are a block of their own: nothing is packed, as every key and value is read only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.cost.gemm import choose_tile
+from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, ceildiv
+from tilewright.ir.types import product
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
+from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.storage.packing import Packing
+from tilewright.schedule.gemm.gemm_axes import joined, separate_sums
+from tilewright.schedule.rows.row_reduction import share_rounds
+from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
+from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
+from tilewright.schedule.steps.vectorize import vectorize_inner
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+VECTOR_BYTES = 64
+MOST_ROWS = 72
+"""Rows of a block at most; more would only push keys and values out of the cache."""
+BLOCK_SHARE = 0.5
+"""Of the second-level cache, what the scores and weights of a block may fill."""
+LONG = 1024
+"""Stands for a number of keys that is not known."""
+ASSUMED_ROWS = 32
+"""Rows of a block where their number is not known: sentences may be short, and rows too many cost time."""
+ASSUMED_VECTORS = 3
+"""Vectors of keys of a tile where the number of keys is not known."""
+FEW_ROWS = 8
+"""Rows below which keys and values are not worth a copy."""
+ROUNDS_PER_THREAD = 2
+"""Rounds for each thread from which on whole heads are shared out."""
+BLOCKS_PER_CHUNK = 4
+"""Blocks of rows for which keys and values are packed, where the number of rows is not known."""
+
+
+@dataclass(eq=False)
+class _Form:
+    """The stages of an attention kernel, and the parts that the loops of its last nest play."""
+
+    scores: Stage
+    epilogue: Stage | None  # the first of `rows`, where it alone reads the scores
+    rows: list[Stage]
+    values: Stage
+    batch: list[Op]
+    row: Op | None  # None for a single row
+    column: Op
+    row_axis: int  # of the values' own axes; -1 for a single row
+    column_axis: int
+
+
+@dataclass(eq=False)
+class _Nest:
+    """A nest on a register tile: loops around it (reductions among them), and the tile's own, vector last."""
+
+    outer: list[Op]
+    tile: list[Op]
+
+
+def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """One block of query rows after the other, each from its scores to its results.
+
+    ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
+    """
+    form = _form_of(s, lowered)
+    row = form.row
+    if row is None or (extent_of(row).is_const and extent_of(row).value < FEW_ROWS):
+        copies, nests = _one_block(s, form, target)
+    else:
+        copies, nests = _blocks(s, form, row, target)
+    s.simplify()
+    _share_rounds_of_rows(s, form, copies)
+    for nest in nests:
+        _mark_tile(s, nest)
+    parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
+    for stage in (form.scores, *form.rows):
+        innermost = copies.get((*stage.axes, *stage.reduce)[-1])
+        if innermost is not None and innermost.parent is not None and not _holds_loops(innermost):
+            vectorize_inner(s, innermost, target)
+    s.simplify()
+
+
+def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op, Op], list[_Nest]]:
+    """Blocks of rows, with keys and values packed for all blocks of a head (or of a chunk, where heads are few)."""
+    keys = extent_of(form.values.reduce[0])
+    most = _most_rows(keys, target)
+    s.reorder(*form.batch, row, form.column)
+    home = form.batch[-1] if form.batch else None
+    chunk = _chunk_rows(form.batch, extent_of(row), most, target)
+    if chunk is not None:
+        chunks = s.split(row, chunk, tail="overlap" if extent_of(row).is_const else "guard")
+        home, row = chunks.outer, chunks.inner
+    size = _block_rows(extent_of(row), most)
+    tile = _tile_for(size, extent_of(form.column), keys, target)
+    block = s.split(row, size, tail="overlap" if extent_of(row).is_const else "guard")
+    around, last = _tile_loops(s, [block.inner, form.column], tile)
+    values = s.compute_at(form.values.buffer, around[-1], space="reg", guard="loads")
+    copies = _fuse_rows(s, form, block.outer)
+    scores = _scores(s, form, size, block.outer, copies, target)
+    sums = _sum_nests(s, form.values, values.copies, [form.row_axis, form.column_axis], tile)
+    for nest in (scores[1], sums[1]):
+        _pack_columns(s, nest, home or block.outer, target)
+    _join_rows(s, form, copies)
+    return copies, [*scores, *sums, last]
+
+
+def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], list[_Nest]]:
+    """All rows of a head at once, with keys and values read where they lie, as few rows do not repay a copy."""
+    loops = [form.column] if form.row is None else [form.row, form.column]
+    s.reorder(*form.batch, *loops)
+    if form.batch:
+        home = form.batch[-1]
+    else:
+        whole = s.split(loops[0], _constant(extent_of(loops[0])))
+        home, loops[0] = whole.outer, whole.inner
+    rows = 1 if form.row is None else _constant(extent_of(form.row))
+    tile = _tile_for(rows, extent_of(form.column), extent_of(form.values.reduce[0]), target)
+    around, last = _tile_loops(s, loops, tile)
+    values = s.compute_at(form.values.buffer, around[-1], space="reg", guard="loads")
+    copies = _fuse_rows(s, form, home)
+    row_axes = [] if form.row is None else [form.row_axis]
+    nests = [*_sum_nests(s, form.values, values.copies, [*row_axes, form.column_axis], tile), last]
+    if _keys_are_contiguous(form.scores):
+        copies |= _single_scores(s, form, home, copies)
+    else:
+        nests += _scores(s, form, rows, home, copies, target)
+    return copies, nests
+
+
+def _single_scores(s: Schedule, form: _Form, block: Op, copies: dict[Op, Op]) -> dict[Op, Op]:
+    """Compute one score after the other."""
+    place = block if form.epilogue is None else copies[form.epilogue.axes[-1]]
+    space = "scratch" if form.epilogue is None else "reg"
+    return s.compute_at(form.scores.buffer, place, space=space, guard="loads").copies
+
+
+def _keys_are_contiguous(scores: Stage) -> bool:
+    """Whether the elements of a key, over which the products are summed, lie side by side."""
+    moving = [op for op in loads_in(scores.axes[-1]) if stride_in(op, loop_var(scores.axes[-1])) != 0]
+    keys = [op for op in moving if op.operands[0] is not scores.buffer]
+    return all(stride_in(op, loop_var(scores.reduce[-1])) == 1 for op in keys)
+
+
+def _fuse_rows(s: Schedule, form: _Form, block: Op) -> dict[Op, Op]:
+    """Compute the rows of a block at its start; the copies of their loops."""
+    copies: dict[Op, Op] = {}
+    for stage in reversed(form.rows):
+        copies |= s.compute_at(stage.buffer, block, guard="loads").copies
+    return copies
+
+
+# The form
+
+
+def _form_of(s: Schedule, lowered: Lowered) -> _Form:
+    stages = lowered.stages
+    sums = [k for k, st in enumerate(stages) if st.kind == "reduce" and st.combine == "add"]
+    if len(sums) < 2 or sums[0] != 0:
+        raise ScheduleError("it is not a product of the rows of another product")
+    scores, values = stages[0], stages[sums[-1]]
+    if not scores.reduce or len(scores.axes) < 2 or not values.axes:
+        raise ScheduleError("it is not two products of matrices")
+    if len(values.reduce) != 1:
+        raise ScheduleError("the second product is not over one axis")
+    last = _last_nest(s, stages, sums[-1])
+    rows = stages[1 : sums[-1]]
+    if not all(st.axes for st in rows):
+        raise ScheduleError("what lies between the products is a single element")
+    weights = _load_of({st.buffer for st in rows}, values)
+    row = weights.attrs["idx"][-2]
+    row_axis = -1 if row.is_const else _axis(values, row)
+    moving = {v for i in weights.attrs["idx"] for v in i.vars}
+    columns = [k for k, o in enumerate(values.axes) if loop_var(o) not in moving and extent_of(o) != 1]
+    if len(columns) != 1:
+        raise ScheduleError("the second product has not one axis of columns")
+    loops = _loops_by_axis(last, values.buffer)
+    row_loop, column = loops.get(row_axis), loops.get(columns[0])
+    if column is None or stride_in(stores_in(last[0])[0], loop_var(column)) != 1:
+        raise ScheduleError("the result is not contiguous in the columns of the second product")
+    batch = [o for o in last if o not in (row_loop, column)]
+    epilogue = _epilogue_of(scores, rows)
+    return _Form(scores, epilogue, rows, values, batch, row_loop, column, row_axis, columns[0])
+
+
+def _last_nest(s: Schedule, stages: list[Stage], values: int) -> list[Op]:
+    """The loops of the one nest after the second product."""
+    rest = stages[values + 1 :]
+    if buffer_type(stages[values].buffer).space == "global":
+        if rest:
+            raise ScheduleError("the second product itself is an output beside others")
+        made = s.cache_write(stages[values].buffer)
+        stages[values].buffer = made.buffer
+        return made.drain
+    return joined(s, rest)
+
+
+def _load_of(buffers: set[Value], stage: Stage) -> Op:
+    """The load of the rows in the second product."""
+    v = loop_var(stage.reduce[0])
+    found = [
+        op for op in loads_in(stage.axes[0]) if op.operands[0] in buffers and v in op.attrs["idx"][-1].vars
+    ]
+    if len(found) != 1 or len(found[0].attrs["idx"]) < 2:
+        raise ScheduleError("the second product does not read one tensor of rows")
+    return found[0]
+
+
+def _axis(stage: Stage, v: Sym) -> int:
+    """The axis of a stage whose loop variable is `v`."""
+    for k, loop in enumerate(stage.axes):
+        if loop_var(loop) is v:
+            return k
+    raise ScheduleError("the rows are not an axis of the result")
+
+
+def _loops_by_axis(loops: list[Op], sums: Value) -> dict[int, Op]:
+    """For each axis of the sums, the loop of the last nest that runs over it."""
+    by_var = {loop_var(o): o for o in loops}
+    reads = [op for op in loads_in(loops[0]) if op.operands[0] is sums]
+    if len(reads) != 1:
+        raise ScheduleError("the second product is not read element by element")
+    return {k: by_var[i] for k, i in enumerate(reads[0].attrs["idx"]) if i in by_var}
+
+
+def _epilogue_of(scores: Stage, rows: list[Stage]) -> Stage | None:
+    """The stage of elementwise work on the scores, where it alone reads them."""
+    own = {*scores.axes[0].walk(), *rows[0].axes[0].walk()}
+    alone = all(u in own for u in scores.buffer.users)
+    return rows[0] if alone and rows[0].kind == "map" and len(rows[0].axes) == len(scores.axes) else None
+
+
+# Sizes
+
+
+def _most_rows(keys: Sym, target: Target) -> int:
+    """Rows whose scores and weights the cache holds."""
+    row_bytes = 2 * 4 * (keys.value if keys.is_const else LONG)
+    return max(FEW_ROWS, min(MOST_ROWS, int(target.caches.l2 * BLOCK_SHARE) // row_bytes))
+
+
+def _block_rows(rows: Sym, most: int) -> int:
+    """Rows of a block, spread evenly over the blocks."""
+    return -(-rows.value // -(-rows.value // most)) if rows.is_const else min(most, ASSUMED_ROWS)
+
+
+def _chunk_rows(batch: Sequence[Op], rows: Sym, most: int, target: Target) -> int | None:
+    """Rows of a head that a thread takes at once where there are fewer heads than keep the threads busy; else None."""
+    heads = product(extent_of(o) for o in batch)
+    wanted = ROUNDS_PER_THREAD * target.cores
+    if not heads.is_const or heads.value >= wanted:
+        return None
+    if not rows.is_const:
+        return BLOCKS_PER_CHUNK * most
+    chunk = -(-rows.value // -(-wanted // heads.value))
+    return chunk if chunk >= FEW_ROWS else None
+
+
+def _constant(extent: Sym) -> int:
+    if not extent.is_const:
+        raise ScheduleError(f"a block of rows has a constant size, not {extent}")
+    return int(extent.value)
+
+
+def _tile_for(rows: int, columns: Sym, depth: Sym, target: Target) -> Tile:
+    lanes = VECTOR_BYTES // 4
+    shape = Contraction(
+        rows=rows,
+        columns=ceildiv(columns, lanes).value if columns.is_const else ASSUMED_VECTORS,
+        depth=depth.value if depth.is_const else None,
+        lanes=lanes,
+    )
+    return choose_tile(shape, target)
+
+
+# Tiles
+
+
+def _tile_loops(s: Schedule, loops: Sequence[Op], tile: Tile) -> tuple[list[Op], _Nest]:
+    """Split a nest of rows (if there are several) and columns: the loops around a tile, and those of the tile."""
+    *rows, column = loops
+    width = tile.lanes * tile.columns
+    parts = s.split(column, width)
+    outer, inner, column = [parts.outer], [], parts.inner
+    for row in rows:
+        parts = s.split(row, tile.rows, tail="overlap" if extent_of(row).is_const else "guard")
+        outer.append(parts.outer)
+        inner.append(parts.inner)
+    if tile.columns > 1:
+        parts = s.split(column, tile.lanes)
+        inner.append(parts.outer)
+        column = parts.inner
+    inner.append(column)
+    s.reorder(*outer, *inner)
+    return outer, _Nest([], inner)
+
+
+def _scores(
+    s: Schedule, form: _Form, rows: int, block: Op, copies: dict[Op, Op], target: Target
+) -> tuple[_Nest, _Nest, _Nest]:
+    """Compute the scores of a block in register tiles: nests that clear them, sum them, and store them."""
+    sums = form.scores.buffer
+    if form.epilogue is None:
+        whole = s.compute_at(sums, block, guard="loads")
+        copies |= whole.copies
+        first = whole.nests[0]
+        made = s.cache(whole.buffer, first, space="scratch")
+        sums, loops = made.buffer, made.drain
+    else:
+        loops = [copies[o] for o in form.epilogue.axes]
+    depth = extent_of(form.scores.reduce[0])
+    tile = _tile_for(rows, extent_of(loops[-1]), depth, target)
+    around, last = _tile_loops(s, loops[-2:], tile)
+    fused = s.compute_at(sums, around[-1], space="reg", guard="loads")
+    inside = {old: fused.copies[new] for old, new in copies.items() if new in fused.copies} | fused.copies
+    rank = len(form.scores.axes)
+    return (*_sum_nests(s, form.scores, inside, [rank - 2, rank - 1], tile), last)
+
+
+def _sum_nests(
+    s: Schedule, stage: Stage, copies: dict[Op, Op], axes: Sequence[int], tile: Tile
+) -> tuple[_Nest, _Nest]:
+    """Separate clearing from summing, and bring the reduction outside of the tile, which runs over `axes`."""
+    reduce = [copies[o] for o in stage.reduce]
+    parts = separate_sums(s, stage, copies)
+    nests = []
+    for part, summing in ((parts.before, []), (parts.after, reduce)):
+        *inner, column = (part[axis] for axis in axes)
+        around = [o for o in part if o not in (*inner, column)]
+        if tile.columns > 1:
+            within = s.split(column, tile.lanes)
+            inner.append(within.outer)
+            column = within.inner
+        nest = _Nest([*around, *summing], [*inner, column])
+        s.reorder(*nest.outer, *nest.tile)
+        nests.append(nest)
+    return nests[0], nests[1]
+
+
+def _mark_tile(s: Schedule, nest: _Nest) -> None:
+    """The innermost loop becomes a vector, the tile's others are written out; loops of one round are gone."""
+    *others, vector = nest.tile
+    if vector.parent is not None:
+        s.vectorize(vector)
+    for loop in others:
+        if loop.parent is not None:
+            s.clamp(loop)
+            s.unroll(loop)
+
+
+# Operands
+
+
+FAR_BYTES = 1024
+
+
+def _pack_columns(s: Schedule, nest: _Nest, home: Op, target: Target) -> None:
+    """Copy the operand that moves with the columns into panels as wide as the tile, once for each round of `home`."""
+    vector = nest.tile[-1]
+    width = extent_of(vector).value
+    for loop in nest.tile[1:-1]:
+        width *= extent_of(loop).value
+    v = loop_var(vector)
+    for load in loads_in((*nest.outer, *nest.tile)[0]):
+        moving = [axis for axis, i in enumerate(load.attrs["idx"]) if v in i.vars]
+        if buffer_type(load.operands[0]).space != "global" or len(moving) != 1:
+            continue
+        (axis,) = moving
+        contiguous = stride_in(load, v) == 1
+        if contiguous and not _is_far(load, nest.outer[-1]):
+            continue
+        rank = len(load.attrs["idx"])
+        pieces = [k if k <= axis else k + 1 for k in range(rank) if k != axis]
+        packing = Packing(
+            tuple((width,) if k == axis else () for k in range(rank)), (axis, *pieces, axis + 1)
+        )
+        try:
+            fill = s.pack(load.operands[0], home, packing, only=[load]).fill
+            if contiguous:
+                s.vectorize(fill[-1], VECTOR_BYTES // 4)
+            else:
+                _turn(s, fill, target)
+        except ScheduleError:
+            continue
+
+
+def _turn(s: Schedule, fill: list[Op], target: Target) -> None:
+    """Copy rows into columns by squares in registers, where rows are contiguous."""
+    axes = transposing(fill)
+    if axes is None:
+        return
+    side = side_of(*axes, target)
+    if side:
+        schedule_squares(s, fill, *axes, side, target)
+
+
+def _is_far(load: Op, reduction: Op) -> bool:
+    """Whether a step of the reduction moves the load by many cache lines."""
+    step = stride_in(load, loop_var(reduction))
+    return step is None or not step.is_const or abs(step.value) * 4 >= FAR_BYTES
+
+
+# Rows
+
+
+def _join_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
+    """All stages of a row one after the other, while the row is in the nearest cache."""
+    nests = [st for st in form.rows if st is not form.epilogue]
+    for second in nests[1:]:
+        a, b = ([copies[o] for o in st.axes[:-1]] for st in (nests[0], second))
+        try:
+            for outer, inner in zip(a, b, strict=True):
+                s.fuse(outer, inner)
+        except ScheduleError:
+            return
+
+
+def _share_rounds_of_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
+    """Weights are summed as they are computed."""
+    for row in dict.fromkeys(copies.get(st.axes[-2]) for st in form.rows if len(st.axes) > 1):
+        if row is not None and row.parent is not None:
+            share_rounds(s, body_of(row))
+
+
+def _holds_loops(loop: Op) -> bool:
+    return any(is_loop(op) for op in body_of(loop).walk())

@@ -1,0 +1,55 @@
+"""Contractions of small integers: which of them the target's instructions for groups of products serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op, Value
+from tilewright.ir.types import product
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.lower import Stage
+from tilewright.schedule.gemm.gemm_axes import Roles, operands_moving
+from tilewright.schedule.steps.access import loads_in, stride_in
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+
+def group_of_products(
+    s: Schedule,
+    stage: Stage,
+    roles: Roles,
+    axis_of: dict[Op, int],
+    constants: Sequence[Value],
+    target: Target,
+) -> Op | None:
+    """The loop over a group of products that one instruction adds up, split off the innermost reduction.
+
+    Columns must be constants: they are packed by groups. None where no instruction serves; why is then among what was
+    declined.
+    """
+    if buffer_type(stage.buffer).dtype is not dt.i32 or not stage.reduce:
+        return None
+    columns = operands_moving(stage, axis_of[roles.vector])
+    loads = [o for o in loads_in(stage.axes[0]) if o.operands[0] is not stage.buffer]
+    rows = [o for o in loads if o not in columns]
+    if len(columns) != 1 or len(rows) != 1:
+        return None
+    (column,), (row,) = columns, rows
+    found = [buffer_type(load.operands[0]).dtype for load in (row, column)]
+    dot = next((d for d in target.dots if [d.left, d.right] == found), None)
+    reason = ""
+    if dot is None:
+        reason = f"the target adds no groups of products of {found[0]} and {found[1]}"
+    elif column.operands[0] not in constants:
+        reason = "the columns are not known when compiling, so they are not packed by groups"
+    elif stride_in(row, loop_var(stage.reduce[-1])) != 1:
+        reason = "the elements of a group lie apart in a row"
+    elif extent_of(stage.reduce[-1]) % dot.group != 0:
+        reason = f"{product(map(extent_of, stage.reduce))} products are no multiple of a group of {dot.group}"
+    if dot is None or reason:
+        s.declined.append(f"not multiplied in groups: {reason}")
+        return None
+    parts = s.split(stage.reduce[-1], dot.group)
+    stage.reduce[-1] = parts.outer
+    return parts.inner

@@ -1,0 +1,98 @@
+"""What decides the schedule of a contraction, read from its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd
+
+from tilewright.cost.register_tile import Contraction
+from tilewright.ir.core import Op, Value
+from tilewright.ir.sym import Sym, ceildiv
+from tilewright.ir.types import product
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.lower import Stage
+from tilewright.schedule.gemm.gemm_axes import VECTOR_BYTES, Roles, element_bytes, known, operands_moving
+from tilewright.schedule.steps.access import stride_in
+from tilewright.target.target import LINE_BYTES
+
+
+def describe(
+    stage: Stage, roles: Roles, axis_of: dict[Op, int], constants: Sequence[Value] = ()
+) -> Contraction:
+    """The extents of a contraction, and how its operands lie in memory; `constants` can be packed ahead of time."""
+    element = element_bytes(stage.buffer)
+    lanes = max(1, VECTOR_BYTES // element)
+    width = extent_of(roles.vector)
+    while width.is_const and lanes > 1 and lanes // 2 >= width.value:
+        lanes //= 2
+    moved = operands_moving(stage, axis_of[roles.vector])
+    row = None if roles.row is None else loop_var(stage.axes[axis_of[roles.row]])
+    rows_of = set() if roles.row is None else operands_moving(stage, axis_of[roles.row]) - moved
+    load = next(iter(rows_of)) if len(rows_of) == 1 else None
+    around = [o for o in roles.outer if o is not roles.line]
+    shape = Contraction(
+        rows=1 if roles.row is None else known(extent_of(roles.row)),
+        columns=known(ceildiv(width, lanes) if roles.block is None else extent_of(roles.block)),
+        depth=known(product(extent_of(o) for o in stage.reduce)),
+        lanes=lanes,
+        element=element,
+        lines=1 if roles.line is None else extent_of(roles.line).value,
+        around=_rounds(around),
+        repeats=_rounds([o for o in around if operands_moving(stage, axis_of.get(o)) & moved]),
+        outer_depth=next((known(extent_of(o)) or 1 for o in stage.reduce if extent_of(o) != 1), 1),
+        exact_columns=roles.block is not None,
+        packed=all(o.operands[0] in constants for o in moved),
+    )
+    if shape.rows is None or shape.depth is None or row is None:
+        return replace(
+            shape,
+            uncut="the number of rows or the depth is not known" if row is not None else "it has no rows",
+        )
+    if load is None or shape.columns is None:
+        return replace(shape, uncut="it is not one operand's rows with a known number of columns")
+    return replace(
+        shape,
+        windows=_windows(load, shape),
+        stride=_stride(load, row),
+        run=_run_of(load, row, stage.reduce[-1]) if stage.reduce else 0,
+    )
+
+
+def describe_turned(
+    stage: Stage, turned: Roles, axis_of: dict[Op, int], constants: Sequence[Value]
+) -> Contraction:
+    """As `describe`, with the roles that `turned_roles` found."""
+    return replace(describe(stage, turned, axis_of, constants), exact_columns=True, turned=True)
+
+
+def _rounds(loops: Sequence[Op]) -> int:
+    """Of loops of known extents, all together."""
+    return known(product(extent_of(o) for o in loops)) or 1
+
+
+def _windows(load: Op, shape: Contraction) -> float:
+    """How many steps and rows use an element of the rows' operand, on average."""
+    read = product(buffer_type(load.operands[0]).shape)
+    assert shape.rows is not None and shape.depth is not None
+    used = shape.around * shape.lines * shape.rows * shape.depth
+    return max(1.0, used / read.value) if read.is_const and read.value else 1.0
+
+
+def _stride(load: Op, row: Sym) -> int:
+    step = stride_in(load, row)
+    return abs(step.value) * element_bytes(load.operands[0]) if step is not None and step.is_const else 0
+
+
+def _run_of(load: Op, row: Sym, depth: Op) -> int:
+    """Elements that lie together in a row, up to a cache line, where rows lie further apart than that; 0 where they do
+    not, or where too few lie together."""
+    line = LINE_BYTES // element_bytes(load.operands[0])
+    step, within = stride_in(load, row), stride_in(load, loop_var(depth))
+    if step is None or not step.is_const or abs(step.value) <= line or within != 1:
+        return 0
+    if any(row in i.vars and loop_var(depth) in i.vars for i in load.attrs["idx"]):
+        return 0
+    extent = extent_of(depth)
+    run = gcd(line, extent.value) if extent.is_const else 0
+    return run if 4 * run >= line else 0

@@ -1,0 +1,211 @@
+"""Steps over time whose state is multiplied with constant weights: register tiles of the products, computed where
+they are read.
+
+    for e { for g { for j { for k { sums[e, g, j] += r[g, j, k] * h[e, k] } } } }
+    for e { for j { new[e, j] = f(sums[e, 0, j], ..., sums[e, G, j]) } }
+
+becomes a loop over tiles of units `j`. All sums of a tile (entries x gates x vectors of units) stay in registers while
+`k` runs; the weights lie in the order in which they are read, those of all gates of a tile's units together.
+
+Threads share the groups of batch entries or, where a step is long enough, the tiles of each step. Steps read weights
+that no cache of a core holds there and back, in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.cost.cache_blocking import share_of_greatest
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import product
+from tilewright.loops.analysis.deps import accumulation_of
+from tilewright.loops.edit import (
+    block_of,
+    body_of,
+    buffer_type,
+    enclosing_loops,
+    extent_of,
+    is_loop,
+    kind_of,
+)
+from tilewright.loops.lanes.vectorize import MAX_LANES
+from tilewright.loops.lower import Lowered
+from tilewright.loops.storage.packing import Packing
+from tilewright.schedule.gemm.gemm_axes import bytes_of
+from tilewright.schedule.steps.parallelize import UNEVEN
+from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+FORK = 1 << 14
+"""Multiplications of a product, for each thread and four times more, from which on threads share the steps: several
+times what it takes to fork, join, and fetch the states that others have computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """The sums [entries, gates, units], the loops that add to them (over these axes and the terms) and those that
+    read them (entries, units), and the weights [gates, units, terms], an argument."""
+
+    sums: Value
+    update: list[Op]
+    readers: list[Op]
+    weights: Value
+
+    @property
+    def multiplications(self) -> Sym:
+        return product(tuple(extent_of(o) for o in self.update))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Entries and units whose sums are in registers at once."""
+
+    entries: int
+    units: int
+
+
+def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """Tile all products of states with constant weights. ScheduleError when the kernel has none."""
+    products = list(_products(s))
+    if not products:
+        raise ScheduleError(
+            "it has no product with constant weights whose sums are read by a nest over their units"
+        )
+    reason = _why_groups(s, products, target)
+    tiles: list[Op] = []
+    widths: dict[Value, int] = {}  # units of a tile: one number for all products that read the same weights
+    for p in products:
+        tile = _tile_for(p, target)
+        units = widths.setdefault(p.weights, tile.units)
+        tiles.append(_tile(s, p, _Tile(tile.entries, units)))
+    for weights, units in widths.items():
+        s.pack_argument(weights, Packing(((), (units,), ()), (1, 3, 0, 2)))
+    if reason is None:
+        _share_steps(s, tiles, target)
+    else:
+        s.declined.append(f"steps not shared by more threads: {reason}")
+    s.simplify()
+    _alternate(s, tiles, sum(bytes_of(weights) for weights in widths), target)
+    for loop in innermost_loops(s):
+        vectorize_inner(s, loop, target)
+    s.simplify()
+
+
+def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str | None:
+    """Why threads share groups of entries rather than the tiles of each step; None when they share steps."""
+    threads = max(2, target.cores)
+    mean = sum(p.multiplications.value for p in products) // len(products)
+    if mean < (threads + 4) * FORK:
+        return f"{mean} multiplications at a time are too few for {threads} threads to wait for each other"
+    for loop in [o for o in s.func.body.ops if is_loop(o) and kind_of(o) == "parallel"]:
+        groups = extent_of(loop)
+        if groups.is_const and groups.value > 1 and share_of_greatest(groups.value, threads) <= UNEVEN:
+            return f"they get equal shares of {groups} groups of entries"
+    return None
+
+
+def _share_steps(s: Schedule, tiles: list[Op], target: Target) -> None:
+    """Let threads share tiles of units, one step after the other."""
+    for loop in [o for o in s.func.body.ops if is_loop(o)]:
+        s.serial(loop)
+    threads = max(2, target.cores)
+    for loop in tiles:
+        s.parallel(loop)
+        rounds = extent_of(loop).value
+        if share_of_greatest(rounds, threads) > UNEVEN:
+            s.declined.append(f"{threads} threads do not get equal shares of {rounds} tiles of units")
+
+
+def _alternate(s: Schedule, tiles: list[Op], weights: int, target: Target) -> None:
+    """Read the weights of a step in the order opposite to that of the step before: as much of them as the second-level
+    cache holds is still there. In one order all of them would push one another out. What fits needs no order."""
+    if weights <= target.caches.l2 // 2:
+        return
+    for loop in tiles:
+        steps = (
+            [o for o in enclosing_loops(loop) if kind_of(o) == "serial"] if loop.parent is not None else []
+        )
+        try:
+            if steps:
+                s.boustrophedon(loop, steps[-1])
+        except ScheduleError as error:
+            s.declined.append(f"weights read in one order: {error}")
+
+
+def _products(s: Schedule) -> Iterator[_Product]:
+    """The products with constants: three nests of one block clear, add to and read the sums."""
+    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    for op in [o for o in s.func.body.walk() if o.name == "alloc" and buffer_type(o.result).rank == 3]:
+        users = set(op.result.users)
+        nests = [o for o in block_of(op).ops if is_loop(o) and not users.isdisjoint(o.walk())]
+        if len(nests) != 3:
+            continue
+        update, readers = _perfect_nest(nests[1]), _perfect_nest(nests[2])
+        weights = _weights(update[-1], constants)
+        if len(update) == 4 and len(readers) == 2 and weights is not None:
+            yield _Product(op.result, update, readers, weights)
+
+
+def _perfect_nest(loop: Op) -> list[Op]:
+    """The loop and those that are, one after the other, all of the body of the one before."""
+    loops = [loop]
+    while len(body_of(loops[-1]).ops) == 1 and is_loop(body_of(loops[-1]).ops[0]):
+        loops.append(body_of(loops[-1]).ops[0])
+    return loops
+
+
+def _weights(loop: Op, constants: list[Value]) -> Value | None:
+    """The only constant that an accumulating loop reads, when it has three axes."""
+    ops = body_of(loop).ops
+    if not any(op.name == "store" and accumulation_of(op) is not None for op in ops):
+        return None
+    read = [op.operands[0] for op in ops if op.name == "load" and op.operands[0] in constants]
+    return read[0] if len(read) == 1 and buffer_type(read[0]).rank == 3 else None
+
+
+def _tile_for(p: _Product, target: Target) -> _Tile:
+    """As few tiles of entries as there are registers for (with one for the weights and one for each entry's state), of
+    equal sizes as far as they can be; several vectors of units where an addition would wait for the one before."""
+    entries, gates = (extent_of(o).value for o in p.update[:2])
+    units = extent_of(p.update[2])
+    most = max(1, (target.vector_registers - 1) // (gates + 1))
+    rows = -(-entries // -(-entries // most))
+    lanes = target.f32_lanes
+    chains = target.pipes.latency * target.pipes.multiply_adds
+    while (
+        (lanes // target.f32_lanes) * rows * gates < chains and 2 * lanes <= MAX_LANES and lanes < units.value
+    ):
+        lanes *= 2
+    return _Tile(rows, lanes)
+
+
+def _tile(s: Schedule, p: _Product, tile: _Tile) -> Op:
+    """Compute the sums of a tile of units, of all entries, where they are read: whole tiles of entries and one of those
+    that they leave. Gives the loop over tiles of units."""
+    entry, unit = p.readers
+    units = s.split(unit, tile.units)
+    s.reorder(units.outer, entry, units.inner)
+    fused = s.compute_at(p.sums, units.outer, space="scratch", guard="loads")
+    entries = s.fuse(fused.nests[0], fused.nests[1])
+    whole = s.split(entries, tile.entries, tail="peel")
+    for loop in (whole.inner, whole.tail):
+        if loop is not None:
+            _in_registers(s, fused.buffer, loop)
+    s.vectorize(units.inner)
+    return units.outer
+
+
+def _in_registers(s: Schedule, sums: Value, entries: Op) -> None:
+    """Clear the sums of all `entries`, then add to them in registers, with the loop over terms around."""
+    parts = s.fission(body_of(entries).ops[0], depth=1)
+    clear, (entry, gate, unit, term) = (_perfect_nest(part[0]) for part in parts)
+    drain = s.cache(sums, clear[0], entry).drain
+    s.reorder(term, gate, entry, unit)
+    for nest in (clear, [gate, entry, unit], drain):
+        s.vectorize(nest[-1])
+        for loop in nest[:-1]:
+            s.unroll(loop)

@@ -1,0 +1,1 @@
+"""Strategies for elementwise kernels and for operators with loops of their own."""

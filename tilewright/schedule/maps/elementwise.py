@@ -1,0 +1,136 @@
+"""The default schedule of elementwise kernels, and the last resort for all others: vectors inside, threads outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym
+from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.lower import Lowered
+from tilewright.schedule.steps.access import conditional_nest, perfect_nest, stores_in, stride_in
+from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
+from tilewright.schedule.steps.index_set_splitting import cut_at_borders
+from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
+from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+CHUNK = 4096
+"""Elements that a thread takes at a time of a loop that has no loop around it."""
+
+
+def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """Fuse stages of equal shape, flatten what is contiguous, then vectors inside and threads outside."""
+    _fuse_stages(s, lowered)
+    s.simplify()
+    for nest in [op for op in s.func.body.ops if is_loop(op)]:
+        _split_where_divided(s, nest)
+    flat = [flatten(s, conditional_nest(op)) for op in s.func.body.ops if is_loop(op)]
+    merge_flat_axes(s)
+    for loops in flat:
+        _through_registers(s, loops, target)
+    s.simplify()
+    parallelize_outer(
+        s, target, keep_innermost=True
+    )  # before vectors: indices are still simple to reason about
+    _chunk_single_loop(s)
+    if any([cut_at_borders(s, loop) for loop in innermost_loops(s) if kind_of(loop) == "serial"]):
+        s.simplify()
+    for loop in innermost_loops(s):
+        _vectorize(s, loop, target)
+    s.simplify()
+
+
+def _through_registers(s: Schedule, loops: list[Op], target: Target) -> None:
+    """Squares through registers where the nest transposes."""
+    found = transposing(loops)
+    side = side_of(*found, target) if found is not None else 0
+    if found is None or not side:
+        return
+    try:
+        schedule_squares(s, loops, *found, side, target)
+    except ScheduleError:
+        return
+
+
+def _fuse_stages(s: Schedule, lowered: Lowered) -> None:
+    """One nest for neighbouring stages of the same axes."""
+    nests = [st.axes for st in lowered.stages if st.kind == "map" and st.axes]
+    current = nests[0] if nests else ()
+    for nest in nests[1:]:
+        depth = _fuse_nests(s, current, nest)
+        current = (*current[:depth], *nest[depth:])  # the loops that are around the later stage now
+
+
+def _fuse_nests(s: Schedule, first: Sequence[Op], second: Sequence[Op]) -> int:
+    """Fuse two nests of equal extents from the outside in; how many loops became one."""
+    if [extent_of(o) for o in first] != [extent_of(o) for o in second]:
+        return 0
+    for depth, (a, b) in enumerate(zip(first, second, strict=True)):
+        try:
+            s.fuse(a, b)
+        except ScheduleError:
+            return depth
+    return len(first)
+
+
+def _split_where_divided(s: Schedule, nest: Op) -> None:
+    """Split loops by what their variable is divided by, as then no index needs a division."""
+    for loop in perfect_nest(nest):
+        divisors = {
+            q for op in nest.walk() for attr in op.attrs.values() for q in _divisors(attr, loop_var(loop))
+        }
+        extent = extent_of(loop)
+        if len(divisors) != 1 or (extent.is_const and extent.value <= min(divisors)):
+            continue
+        try:
+            s.split(loop, divisors.pop(), tail="guard")
+        except ScheduleError:
+            continue
+    s.simplify()
+
+
+def _divisors(attr: object, v: Sym) -> set[int]:
+    """The constants by which `v` itself is divided in an attribute."""
+    if isinstance(attr, tuple):
+        return set().union(*(_divisors(a, v) for a in attr))
+    if not isinstance(attr, Sym) or v not in attr.vars:
+        return set()
+    own = (
+        {attr.args[1].value}
+        if attr.kind in ("floordiv", "mod") and attr.args[0] is v and attr.args[1].is_const
+        else set()
+    )
+    return own.union(*(_divisors(a, v) for a in attr.args))
+
+
+def _chunk_single_loop(s: Schedule) -> None:
+    """Give a kernel of one flat loop an outer loop for threads to share."""
+    loops = [op for op in s.func.body.ops if op.name != "return"]
+    if len(loops) != 1 or not is_loop(loops[0]) or any(is_loop(op) for op in body_of(loops[0]).walk()):
+        return
+    extent = extent_of(loops[0])
+    if not extent.is_const or extent.value > 2 * CHUNK:
+        s.split(loops[0], CHUNK, tail="branch")
+
+
+def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
+    lanes = lanes_for(loop, target)
+    if lanes < 2 or kind_of(loop) not in ("serial", "parallel") or not _worthwhile(loop):
+        return
+    try:
+        if loop.parent is s.func.body:
+            s.vectorize(loop, lanes, tail="branch")
+        else:
+            vectorize_map(s, loop, lanes, target)
+    except ScheduleError:
+        return
+
+
+def _worthwhile(loop: Op) -> bool:
+    """Vectors of gathered and scattered elements gain nothing over single ones."""
+    stores = stores_in(loop)
+    return bool(stores) and all(stride_in(op, loop_var(loop)) in (0, 1) for op in stores)

@@ -1,0 +1,1 @@
+"""Strategies for reductions of rows and elementwise work on the same rows."""

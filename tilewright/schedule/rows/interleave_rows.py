@@ -1,0 +1,94 @@
+"""Rows that run side by side: while one adds up its lanes, or divides by its sum, there is another to go on with."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.types import product
+from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
+from tilewright.schedule.rows.prefetch_rows import ask_for_next_rows
+from tilewright.schedule.steps.access import perfect_nest
+from tilewright.schedule.steps.parallelize import ROUNDS_PER_THREAD
+from tilewright.schedule.steps.vectorize import innermost_loops
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+MOST = 4
+"""Rows side by side. What a row waits for, some hundred cycles, is hidden when three others compute meanwhile."""
+
+ELEMENTS = 512
+"""Of all rows side by side, where they are more than two."""
+
+LONGEST = 960
+"""Elements of rows that run in twos. What longer ones wait for is little beside what they compute, and rows of about
+4 KiB are the same places of two pages, which cores take for one another (norms of 1024 elements take 1.2 times as long
+on Zen 4, a softmax of 1000 as AVX2 code 1.4 times)."""
+
+FAR = 2
+"""Times the second-level cache: of operands that are larger, little is still there."""
+
+
+def row_loop(s: Schedule) -> Op | None:
+    """The loop whose rounds each work on one row, several stages long; None for a kernel that is no such nest."""
+    outermost = [op for op in s.func.body.ops if op.name != "return"]
+    if len(outermost) != 1 or not is_loop(outermost[0]):
+        return None
+    row = perfect_nest(outermost[0])[-1]
+    return row if any(is_loop(op) for op in body_of(row).ops) else None
+
+
+def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
+    """How many rounds of the loop of rows run side by side; what speaks against it is noted as declined."""
+    if row is None:
+        return 1
+    lengths = [_length(loop, row) for loop in innermost_loops(s) if is_inside(loop, row)]
+    if not all(lengths):
+        s.declined.append("rows run one by one: their length is not known")
+        return 1
+    longest = max(lengths)
+    count = max(min(MOST, ELEMENTS // longest), 2 if longest <= LONGEST else 1)
+    if longest > ELEMENTS // 2 and _comes_from_far(s, target) and not _halves(row):
+        count = 1  # two that lie side by side would be slower than one
+    rounds = product(extent_of(o) for o in [*enclosing_loops(row), row])
+    if rounds.is_const:
+        count = min(count, rounds.value // (ROUNDS_PER_THREAD * max(2, target.cores)))
+    if count < 2:
+        s.declined.append(f"rows run one by one: there are {rounds}, of up to {longest} elements")
+        return 1
+    return 1 << count.bit_length() - 1
+
+
+def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
+    """Let `count` rows run side by side, the last few one by one, and ask for the next ones meanwhile."""
+    if count == 1:
+        ask_for_next_rows(s, row, row, target)
+        return
+    apart = gcd(extent_of(row).value, count) if extent_of(row).is_const and _comes_from_far(s, target) else 1
+    parts = s.strided_split(row, apart) if apart > 1 else s.split(row, count, tail="branch")
+    ask_for_next_rows(s, parts.inner, parts.outer, target)
+    try:
+        s.unroll_and_jam(parts.inner)
+    except ScheduleError as e:
+        s.declined.append(f"rows run one by one: {e}")
+
+
+def _halves(row: Op) -> bool:
+    return extent_of(row).is_const and extent_of(row).value % 2 == 0
+
+
+def _comes_from_far(s: Schedule, target: Target) -> bool:
+    """Whether an operand is known not to be in a core's cache. Then rows side by side are best far apart: what the
+    hardware fetches ahead follows each of them as it follows a single row, while neighbours that are read in turns
+    confuse it (on Zen 4 sums of rows of 256 from memory take three times as long, norms of 512 from the third-level
+    cache half as long again). In a core's cache rows that far apart would take each other's sets."""
+    operands = s.func.args[: len(s.func.args) - s.func.attrs["outputs"]]
+    sizes = [product(buffer_type(v).shape) * buffer_type(v).dtype.bytes for v in operands]
+    return any(size.is_const and size.value > FAR * target.caches.l2 for size in sizes)
+
+
+def _length(loop: Op, row: Op) -> int:
+    """Elements of a row that an innermost loop goes through; 0 where that is not known."""
+    extents = [extent_of(o) for o in [loop, *enclosing_loops(loop)] if is_inside(o, row)]
+    return product(extents).value if all(e.is_const for e in extents) else 0

@@ -1,0 +1,105 @@
+"""Canonical dims of a region: names without the model's, and sizes of its own in place of quotients of the inputs'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any
+
+from tilewright.ir.core import Op
+from tilewright.ir.sym import Sym, affine_in, var
+from tilewright.ir.symbolic.arith import factors_of
+from tilewright.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Dims:
+    """`canonical`: what stands for each variable of the model in the region's kernel; `actual`: the value of each
+    canonical variable, over variables of the model."""
+
+    canonical: Mapping[Sym, Sym] = field(default_factory=dict)
+    actual: Mapping[Sym, Sym] = field(default_factory=dict)
+
+
+def canonical_dims(region: Op) -> Dims:
+    """Canonical names of the variables that the region's types and attributes mention, in order.
+
+    A variable that occurs only in quotients becomes its quotient: in a region over images of (h + 31) // 32 lines that
+    number is a dim, and the kernel is the one of all images. Several variables are divided by one number, so that sizes
+    keep their proportions: what schedules suppose of sizes, they suppose of all of them alike.
+    """
+    occurrences: dict[Sym, list[_Quotient | None]] = {}
+    for e in _expressions(region):
+        for v, quotient in _occurrences(e):
+            occurrences.setdefault(v, []).append(quotient)
+    found = {v: each for v, each in occurrences.items() if None not in each}
+    divided = {v: [q for q in each if q is not None] for v, each in found.items()}
+    common = gcd(*(_common_divisor(each) for each in divided.values()))
+    canonical: dict[Sym, Sym] = {}
+    actual: dict[Sym, Sym] = {}
+    for k, v in enumerate(occurrences):
+        value, shift = v, 0
+        if v in divided and common > 1:
+            shift = divided[v][0].shift % common
+            value = (v + shift) // common
+        named = var(f"n{k}", *value.bounds)
+        canonical[v] = named if value is v else common * named - shift
+        actual[named] = value
+    return Dims(canonical, actual)
+
+
+@dataclass(frozen=True)
+class _Quotient:
+    """(v + shift) // divisor of some variable."""
+
+    shift: int
+    divisor: int
+
+
+def _common_divisor(quotients: Iterable[_Quotient]) -> int:
+    """The largest d for which all of the quotients are functions of one (v + shift) // d."""
+    first, *others = quotients
+    return gcd(first.divisor, *(n for q in others for n in (q.divisor, q.shift - first.shift)))
+
+
+def _occurrences(e: Sym) -> Iterable[tuple[Sym, _Quotient | None]]:
+    """The variables of an expression, each with the quotient in which it occurs there; None where it is no quotient."""
+    for mono, _ in e.terms:
+        for factor in factors_of(mono):
+            quotient = _quotient(factor)
+            for v in sorted(factor.vars, key=str):
+                yield v, quotient
+
+
+def _quotient(atom: Sym) -> _Quotient | None:
+    if atom.kind != "floordiv" or len(atom.vars) != 1 or not atom.args[1].is_const:
+        return None
+    (v,) = atom.vars
+    split = affine_in(atom.args[0], v)
+    if split is None or split[0] != 1:
+        return None
+    return _Quotient(split[1].value, atom.args[1].value)
+
+
+def _expressions(region: Op) -> Iterable[Sym]:
+    """All expressions in the types and attributes of a region, in order."""
+    body = region.blocks[0]
+    for value in (*body.args, *region.results):
+        yield from _parts(value.type)
+    for op in body.ops:
+        for value in op.results:
+            yield from _parts(value.type)
+        for attr in op.attrs.values():
+            yield from _parts(attr)
+
+
+def _parts(x: Any) -> Iterable[Sym]:
+    """Expressions in an attribute: an expression, a type, or a tuple of such."""
+    if isinstance(x, Sym):
+        yield x
+    elif isinstance(x, tuple):
+        for item in x:
+            yield from _parts(item)
+    elif isinstance(x, TensorType):
+        yield from _parts(x.shape)

@@ -1,0 +1,119 @@
+"""Independent calls of kernels that have too few rounds for the threads: these share the rounds of all of them.
+
+    call a          call b
+    call b    ->    call a {branches=0}
+    call c          call c {branches=0}
+
+The two directions of a recurrent layer are the usual case: each is one round for each entry of the batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from tilewright.ir.core import Func, Module, Op, Value, replace_in_block, substitute
+from tilewright.ir.diag import Remark
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import TensorType, product
+from tilewright.loops.edit import is_loop, kind_of
+from tilewright.loops.spec import parallel_extent
+from tilewright.schedule.steps.parallelize import ASSUMED_EXTENT
+from tilewright.target.target import Target
+
+LEAST_WORK = 1 << 16
+"""Scalar operations of each call: several times what it takes to fork and join."""
+
+LEAST_REUSE = 2
+"""Scalar operations for each byte of operands (constants apart) and results: a call with fewer is bound by memory, and
+is best made while its operands are in the caches."""
+
+MOST_TRIED = 4
+"""Sets of calls, the last ones, that a call may join. Those before are far away, and tensors would wait for long."""
+
+
+def group_branches(module: Module, target: Target, remarks: list[Remark]) -> None:
+    """Bring calls together that may run at the same time, and number each set of them in the attribute `branches`."""
+    body = module.main.body
+    calls = [op for op in body.ops if op.name == "call"]
+    few = [op for op in calls if _has_few_rounds(module.funcs[op.attrs["kernel"]], op, max(2, target.cores))]
+    sets: list[list[Op]] = []
+    for call in few:
+        for known in sets[-MOST_TRIED:]:
+            others = [s for s in sets if s is not known]
+            if _ordered(body.ops, [*others, [*known, call]]) is not None:
+                known.append(call)
+                break
+        else:
+            sets.append([call])
+    sets = [s for s in sets if len(s) > 1]
+    ops = _ordered(body.ops, sets)
+    assert ops is not None, "each set was tried before"
+    replace_in_block(body, ops)
+    for number, together in enumerate(sets):
+        for call in together:
+            call.attrs["branches"] = number
+        first, *rest = (call.attrs["kernel"] for call in together)
+        message = f"runs at the same time as {', '.join(rest)}: neither needs the other"
+        remarks.append(Remark("branches", first, message, applied=True))
+
+
+def _has_few_rounds(kernel: Func, call: Op, threads: int) -> bool:
+    """Whether the call takes long, keeps not all threads busy, and reports no errors. Where dims are not known, a batch
+    has one entry, and all else its usual size."""
+    actual = dict(zip(kernel.attrs["dims"], call.attrs["dims"], strict=True))
+    work = _usual(substitute(kernel.attrs.get("work", sym(0)), actual))
+    if work < max(LEAST_WORK, LEAST_REUSE * sum(map(_usual_bytes, (*call.operands, *call.results)))):
+        return False
+    extent = parallel_extent(kernel)
+    rounds = sym(1) if extent is None else substitute(extent, actual)
+    if rounds.kind != "var" and _usual(rounds) >= threads:
+        return False
+    forks = extent is None and any(is_loop(op) and kind_of(op) == "parallel" for op in kernel.body.walk())
+    return not forks and not any(op.name == "check" for op in kernel.body.walk())
+
+
+def _usual_bytes(value: Value) -> int:
+    """Of a tensor that is no constant."""
+    if value.op is not None and value.op.name == "constant":
+        return 0
+    assert isinstance(value.type, TensorType)
+    return _usual(product(value.type.shape)) * value.type.dtype.bytes
+
+
+def _usual(n: Sym) -> int:
+    return int(n.evaluate({v.name: ASSUMED_EXTENT for v in n.vars}))
+
+
+def _ordered(ops: Sequence[Op], sets: Sequence[Sequence[Op]]) -> list[Op] | None:
+    """The ops with those of each set next to one another, and as they were else. None where some of a set need, over
+    whatever way, others of it."""
+    position = {op: n for n, op in enumerate(ops)}
+    node = {op: position[op] for op in ops}  # a set is where its last op was
+    members = {position[op]: [op] for op in ops}
+    for together in sets:
+        at = max(position[op] for op in together)
+        for op in together:
+            del members[position[op]]
+            node[op] = at
+        members[at] = sorted(together, key=position.__getitem__)
+    needs = {
+        at: {node[v.op] for op in found for v in op.operands if v.op is not None}
+        for at, found in members.items()
+    }
+    users: dict[int, list[int]] = {at: [] for at in members}
+    for at, sources in needs.items():
+        for source in sources:
+            users[source].append(at)
+    waiting = {at: len(sources) for at, sources in needs.items()}
+    ready = [at for at, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    found: list[Op] = []
+    while ready:
+        at = heapq.heappop(ready)
+        found += members[at]
+        for user in users[at]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, user)
+    return found if len(found) == len(ops) else None

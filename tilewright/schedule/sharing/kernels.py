@@ -1,0 +1,162 @@
+"""From fused regions to scheduled kernels: equal regions are lowered and scheduled once.
+
+Each `fused` op of the main function becomes a `call {kernel, dims}`; kernels join the module as Funcs of the
+loops level. Constant operands that a schedule wants packed are repacked here, so packing costs nothing at run
+time; the original goes when its last reader has a packed copy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
+from tilewright.ir.diag import Remark
+from tilewright.ir.sym import sym
+from tilewright.ir.types import TensorType
+from tilewright.loops.lower import Lowered, lower_region
+from tilewright.loops.storage.inplace import overwritable
+from tilewright.loops.storage.packing import apply_packing
+from tilewright.schedule.defaults import schedule_kernel, schedule_plainly
+from tilewright.schedule.sharing.inline_scalars import write_out_numbers
+from tilewright.schedule.sharing.regions import Canonical, canonical_regions
+from tilewright.target.target import Target
+
+
+def schedule_regions(
+    module: Module,
+    target: Target,
+    remarks: list[Remark],
+    ready: Callable[[Func], None] | None = None,
+    step: Callable[[int, int], None] | None = None,
+    *,
+    tolerant: bool = False,
+) -> None:
+    """Replace the fused regions of `module.main` by calls of scheduled kernels, in place.
+
+    `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile. `step`
+    is told how many of how many regions have their kernels. With `tolerant`, a kernel whose schedule fails
+    unexpectedly, or cannot be made into code by `ready`, gets a plain schedule, and a remark; otherwise what was
+    raised goes on to the caller.
+    """
+    _Kernels(module, target, remarks, ready, tolerant).run(step)
+
+
+class _Kernels:
+    """The kernels made so far, by the structure of their regions, and the packed constants."""
+
+    def __init__(
+        self,
+        module: Module,
+        target: Target,
+        remarks: list[Remark],
+        ready: Callable[[Func], None] | None,
+        tolerant: bool,
+    ) -> None:
+        self.module = module
+        self.target = target
+        self.remarks = remarks
+        self.ready = ready
+        self.tolerant = tolerant
+        self.by_key: dict[Any, Func] = {}
+        self.packed: dict[tuple[str, Any], str] = {}
+        self.readers: Counter[str] = Counter()
+
+    def run(self, step: Callable[[int, int], None] | None) -> None:
+        body = self.module.main.body
+        regions = [op for op in body.ops if op.name == "fused"]
+        write_out_numbers(regions, self.module)
+        self.readers = Counter(_constants_read(body.ops))
+        canonical = canonical_regions(regions)
+        ops: list[Op] = []
+        done = 0
+        for op in body.ops:
+            if op.name != "fused":
+                ops.append(op)
+                continue
+            call, before = self._call(canonical[op])
+            ops += [*before, call]
+            done += 1
+            if step is not None:
+                step(done, len(regions))
+        replace_in_block(body, [op for op in ops if op.name != "constant" or op.result.users])
+
+    def _call(self, canonical: Canonical) -> tuple[Op, list[Op]]:
+        """The call that stands for a region, and the ops that make its packed constants."""
+        region = canonical.region
+        constant = tuple(v.op is not None and v.op.name == "constant" for v in region.operands)
+        key = (canonical.key, constant)
+        kernel = self.by_key.get(key)
+        if kernel is None:
+            kernel = self._kernel(canonical.detached(), constant)
+            self.by_key[key] = kernel
+        operands, before = self._pack_operands(region.operands, kernel)
+        actual = canonical.actual()
+        attrs = {"kernel": kernel.name, "dims": tuple(actual[d] for d in kernel.attrs["dims"])}
+        call = Op("call", operands, [v.type for v in region.results], attrs, loc=region.loc)
+        for old, new in zip(region.results, call.results, strict=True):
+            old.replace_by(new)
+        region.drop()
+        return call, before
+
+    def _kernel(self, region: Op, constant: Sequence[bool]) -> Func:
+        name = f"k{len(self.by_key)}_{region.attrs.get('name', region.attrs.get('kind', 'fused'))}"
+        lowered = lower_region(region, name, [k for k, c in enumerate(constant) if c])
+        kind = region.attrs.get("kind", "map")
+        try:
+            return self._finished(schedule_kernel(lowered, kind, self.target, self.remarks))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if not self.tolerant:
+                raise
+            self.module.funcs.pop(name, None)
+            return self._finished(schedule_plainly(lowered, kind, self.target, self.remarks, error))
+
+    def _finished(self, scheduled: Lowered) -> Func:
+        """The kernel as a function of the module, handed on."""
+        kernel = self.module.add(scheduled.func)
+        kernel.attrs["inplace"] = overwritable(kernel)
+        if self.ready is not None:
+            self.ready(kernel)
+        return kernel
+
+    def _pack_operands(self, operands: Sequence[Value], kernel: Func) -> tuple[list[Value], list[Op]]:
+        result = list(operands)
+        before: list[Op] = []
+        for k, packing in kernel.attrs.get("packed", {}).items():
+            source = operands[k].op
+            assert source is not None and source.name == "constant", "only constants are packed ahead of time"
+            name = self._packed_constant(source.attrs["name"], packing)
+            self._release(source.attrs["name"])
+            array = self.module.constants[name]
+            assert isinstance(operands[k].type, TensorType)
+            type = TensorType(operands[k].type.dtype, tuple(map(sym, array.shape)))
+            op = Op("constant", [], [type], {"name": name}, loc=source.loc)
+            before.append(op)
+            result[k] = op.result
+        return result, before
+
+    def _release(self, name: str) -> None:
+        """One reader fewer of an original: the last one's packed copy supersedes it."""
+        self.readers[name] -= 1
+        if not self.readers[name]:
+            del self.module.constants[name]
+
+    def _packed_constant(self, name: str, packing: Any) -> str:
+        key = (name, packing)
+        if key not in self.packed:
+            array = np.ascontiguousarray(apply_packing(self.module.constants[name], packing))
+            self.packed[key] = self.module.add_constant(f"{name}.packed", array)
+        return self.packed[key]
+
+
+def _constants_read(ops: Iterable[Op]) -> Iterable[str]:
+    """Names of the constants that are operands, once for each operand."""
+    for op in ops:
+        for v in op.operands:
+            if v.op is not None and v.op.name == "constant":
+                yield v.op.attrs["name"]

@@ -1,0 +1,66 @@
+"""How the accesses of a kernel move through memory: what default schedules decide by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.ir.core import Op
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.symbolic.prove import affine_in
+from tilewright.loops.edit import address_of, body_of, extent_of, is_loop, loop_var
+
+
+def stride_in(access: Op, v: Sym) -> Sym | None:
+    """Elements by which the access moves when `v` grows by one; None when that is not constant in `v`."""
+    address = address_of(access)
+    if v not in address.vars:
+        return sym(0)
+    found = affine_in(address, v)
+    return None if found is None else found[0]
+
+
+def elements_read(load: Op, loops: Iterable[Op]) -> int | None:
+    """Elements of its buffer that a load reads in all rounds of `loops`, or a few more; None where that is not
+    known."""
+    extents = {loop_var(o): extent_of(o) for o in loops}
+    total = 1
+    for i in load.attrs["idx"]:
+        span = 1
+        for v in i.vars & extents.keys():
+            found = affine_in(i, v)
+            if found is None or not found[0].is_const or not extents[v].is_const:
+                return None
+            span += abs(found[0].value) * (extents[v].value - 1)
+        total *= span
+    return total
+
+
+def loads_in(root: Op) -> list[Op]:
+    return [op for op in root.walk() if op.name == "load"]
+
+
+def stores_in(root: Op) -> list[Op]:
+    return [op for op in root.walk() if op.name == "store"]
+
+
+def perfect_nest(loop: Op) -> list[Op]:
+    """`loop` and the loops inside, as long as each holds nothing but the next."""
+    loops = [loop]
+    while len(body_of(loops[-1]).ops) == 1 and is_loop(body_of(loops[-1]).ops[0]):
+        loops.append(body_of(loops[-1]).ops[0])
+    return loops
+
+
+def conditional_nest(loop: Op) -> list[Op]:
+    """As `perfect_nest`, with conditions on indices between the loops."""
+    loops = perfect_nest(loop)
+    inner = body_of(loops[-1]).ops
+    while len(inner) == 1 and inner[0].name == "if" and not inner[0].operands:
+        inner = body_of(inner[0]).ops
+        if len(inner) == 1 and is_loop(inner[0]):
+            return [*loops, *conditional_nest(inner[0])]
+    return loops
+
+
+def variables(indices: Iterable[Sym]) -> frozenset[Sym]:
+    return frozenset[Sym]().union(*(i.vars for i in indices))

@@ -1,0 +1,54 @@
+"""One loop, and one axis, where several run over contiguous memory: no short inner loops, no index taken apart."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
+from tilewright.schedule.trace import Schedule
+
+
+def flatten(s: Schedule, loops: list[Op]) -> list[Op]:
+    """Make one loop of neighbouring loops where memory is contiguous across them; the loops that are left."""
+    k = len(loops) - 1
+    while k > 0:
+        if _contiguous(loops[k - 1], loops[k], loops[-1]):
+            with suppress(ScheduleError):
+                loops = [*loops[: k - 1], s.collapse(loops[k - 1], loops[k]), *loops[k + 1 :]]
+        k -= 1
+    return loops
+
+
+def merge_flat_axes(s: Schedule) -> None:
+    """See axes as one where flat loops run over them, so that no index is taken apart and put together again."""
+    local = [op.result for op in s.func.body.walk() if op.name == "alloc"]
+    for buffer in (*s.func.args, *local):
+        axis = buffer_type(buffer).rank - 2
+        while axis >= 0:
+            pairs = [op.attrs["idx"][axis : axis + 2] for op in buffer.users if op.name in ("load", "store")]
+            if pairs and all(any(i.kind in ("floordiv", "mod") for i in pair) for pair in pairs):
+                with suppress(ScheduleError):
+                    s.merge_axes(buffer, axis)
+            axis -= 1
+
+
+def _contiguous(outer: Op, inner: Op, innermost: Op) -> bool:
+    """Whether every access moves by the same step from the end of one inner round to the start of the next."""
+    a, b = loop_var(outer), loop_var(inner)
+    for access in (*loads_in(innermost), *stores_in(innermost)):
+        over, within = stride_in(access, a), stride_in(access, b)
+        if over is None or within is None or over != within * extent_of(inner):
+            return False
+    # What is not an address is computed from the variables themselves, for which divisions would be needed.
+    others = [op for op in inner.walk() if op.name in ("index", "if", "bind") or op.attrs.get("guard")]
+    return not any(v in (a, b) for op in others for attr in op.attrs.values() for v in _vars(attr))
+
+
+def _vars(attr: object) -> frozenset[Sym]:
+    if isinstance(attr, tuple):
+        return frozenset().union(*map(_vars, attr)) if attr else frozenset()
+    return attr.vars if isinstance(attr, Sym) else frozenset()

@@ -1,0 +1,125 @@
+"""Loops cut where an index changes its form: padding by reflection or by the nearest element, rotations, wrapping.
+
+    for j in 0..118 { y[j] = x[min(111, max(0, j - 3))] }
+
+becomes
+
+    for j in 0..3 { y[j] = x[0] }
+    for j in 0..112 { y[j + 3] = x[j] }
+    for j in 0..3 { y[j + 115] = x[111] }
+
+so that vectors of the long piece in the middle are loads of consecutive elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, ceildiv, ge0
+from tilewright.ir.symbolic.prove import affine_in
+from tilewright.loops.analysis.bounds import holds
+from tilewright.loops.edit import extent_of, loop_var, ranges_at
+from tilewright.schedule.steps.access import loads_in, stride_in
+from tilewright.schedule.trace import Schedule
+
+SHORTEST = 16
+"""Iterations from which on a loop is worth its pieces."""
+MOST_PIECES = 6
+ROUNDS = (-1, 0, 1, 2)
+"""Multiples of a divisor at which an index may start anew; what does so more often has no long piece."""
+
+
+def cut_at_borders(s: Schedule, loop: Op) -> bool:
+    """Cut a loop, innermost and serial, wherever a load's index changes its form; whether anything was cut.
+
+    Dims are supposed to be large where that decides on which side of a border all iterations are. What is left as it
+    was is noted as declined.
+    """
+    if extent_of(loop).is_const and extent_of(loop).value < SHORTEST:
+        return False
+    done: list[Op] = []
+    pending = [loop]
+    while pending and len(pending) + len(done) < MOST_PIECES:
+        piece = pending.pop()
+        border = _next_border(s, piece)
+        if border is None:
+            done.append(piece)
+            continue
+        try:
+            pieces = s.split_range(piece, border)
+        except ScheduleError as e:
+            s.declined.append(f"borders: {e}")
+            done.append(piece)
+            continue
+        for part in pieces:
+            s.simplify(part)
+        pending += pieces[::-1]
+    return len(pending) + len(done) > 1
+
+
+def _next_border(s: Schedule, loop: Op) -> Sym | None:
+    """Where within the loop an index changes its form; None where it does not, or where that is not known."""
+    ranges = ranges_at(loop)
+    for _ in range(MOST_PIECES):
+        n = extent_of(loop)
+        unknown = None
+        for position in _borders(loop):
+            if holds(ge0(-position), ranges) or holds(ge0(position - n), ranges):
+                continue
+            if holds(ge0(position), ranges) and holds(ge0(n - position), ranges):
+                return position
+            unknown = position if unknown is None else unknown
+        if unknown is None:
+            return None
+        if not (s.at_least(-unknown, 0) or s.at_least(unknown - n, 0)):
+            s.declined.append(
+                f"borders: position {unknown} of loop '{loop_var(loop)}' may be within it or not"
+            )
+            return None
+        s.simplify(loop)
+    return None
+
+
+def _borders(loop: Op) -> Iterator[Sym]:
+    """Positions, within the loop or not, at which the indices of loads that are not affine change their form."""
+    v = loop_var(loop)
+    for load in loads_in(loop):
+        if stride_in(load, v) is None:
+            for index in load.attrs["idx"]:
+                yield from _borders_of(index, v, extent_of(loop))
+
+
+def _borders_of(e: Sym, v: Sym, extent: Sym) -> Iterator[Sym]:
+    """Those of the operands first: an expression may be affine once these are decided."""
+    if v not in e.vars:
+        return
+    for arg in e.args:
+        yield from _borders_of(arg, v, extent)
+    if e.kind in ("min", "max"):
+        for k, a in enumerate(e.args):
+            for b in e.args[:k]:
+                yield from _sign_changes(a - b, v)
+    elif e.kind in ("mod", "floordiv"):
+        x, divisor = e.args
+        if v not in divisor.vars and not _is_often(x, divisor, v, extent):
+            for k in ROUNDS:
+                yield from _sign_changes(x - k * divisor, v)
+
+
+def _sign_changes(e: Sym, v: Sym) -> Iterator[Sym]:
+    """The first value of `v` on whose side of it `e`, if affine in `v`, has another sign."""
+    slope, rest = affine_in(e, v) or (None, e)
+    if slope is None or not slope.is_const or slope.value == 0:
+        return
+    yield ceildiv(-rest, slope) if slope.value > 0 else rest // -slope + 1
+
+
+def _is_often(x: Sym, divisor: Sym, v: Sym, extent: Sym) -> bool:
+    """Whether `x` passes more multiples of the divisor than are looked at, as far as is known."""
+    affine = affine_in(x, v)
+    if affine is None or not affine[0].is_const:
+        return True
+    passed = abs(affine[0].value) * extent
+    return divisor.is_const and not (passed.is_const and passed.value <= 2 * divisor.value)

@@ -1,0 +1,38 @@
+"""Results that no cache could hold until they are read go past all caches."""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, gt
+from tilewright.ir.types import product
+from tilewright.loops.edit import buffer_type
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+
+def stream_results(s: Schedule, target: Target) -> None:
+    """Let outputs larger than the last cache be stored past it, as far as they are stored in whole lines; where dims
+    decide their size, it is looked at when the kernel runs."""
+    for output in s.func.args[len(s.func.args) - s.func.attrs["outputs"] :]:
+        condition = _is_large(output, target)
+        if not condition.is_const or condition.value:
+            _stream(s, output, condition)
+
+
+def _is_large(output: Value, target: Target) -> Sym:
+    type, caches = buffer_type(output), target.caches
+    return gt(product(type.shape) * type.dtype.bytes, caches.l3 or caches.l2)
+
+
+def _stream(s: Schedule, output: Value, condition: Sym) -> None:
+    stores = [op for op in s.func.body.walk() if op.name == "store" and op.operands[-1] is output]
+    reasons, streamed = [], False
+    for store in stores:
+        try:
+            s.nontemporal(store, condition)
+            streamed = True
+        except ScheduleError as e:
+            reasons.append(str(e))
+    if reasons and not streamed:
+        s.declined.append(f"{output.name} is not stored past the caches: {reasons[0]}")

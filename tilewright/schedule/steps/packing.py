@@ -1,0 +1,65 @@
+"""The packed layout of a constant operand: its elements in the order in which a loop nest reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.core import Op
+from tilewright.ir.sym import Sym
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.storage.packing import Packing
+
+
+def packing_for(load: Op, loops: Sequence[Op]) -> Packing | None:
+    """Packing for the operand of `load`, which `loops` (outermost first, with those around them) run over.
+
+    Each index must be a mixed-radix number of loop variables, like `16*co + ci`; None when one is not.
+    """
+    order = {loop_var(o): n for n, o in enumerate(_around(loops))}
+    extents = {loop_var(o): extent_of(o) for o in _around(loops)}
+    factors: list[tuple[int, ...]] = []
+    places: list[int] = []  # of each piece, the position of its loop in the nest
+    for i, n in zip(load.attrs["idx"], buffer_type(load.operands[0]).shape, strict=True):
+        pieces = _radix(i, extents)
+        if pieces is None:
+            return None
+        if len(pieces) == 1 and n.is_const and pieces[0][1] > n.value:
+            pieces.insert(0, (None, 1))  # a vector that is longer than the axis gets zeros after it
+        factors.append(tuple(size for _, size in pieces[1:]))
+        places += [order[v] if v is not None else -1 for v, _ in pieces]
+    numbered = sorted(range(len(places)), key=lambda piece: places[piece])
+    packing = Packing(tuple(factors), tuple(numbered))
+    return packing
+
+
+def _around(loops: Sequence[Op]) -> list[Op]:
+    """All loops around the first of `loops`, then `loops`."""
+    around: list[Op] = []
+    holder = loops[0].parent.parent if loops[0].parent is not None else None
+    while isinstance(holder, Op):
+        if holder.name == "for":
+            around.append(holder)
+        holder = holder.parent.parent if holder.parent is not None else None
+    return [*around[::-1], *loops]
+
+
+def _radix(i: Sym, extents: dict[Sym, Sym]) -> list[tuple[Sym | None, int]] | None:
+    """Pieces (variable, extent) of an index, most significant first; the extent of the first is not used."""
+    if i.is_const:
+        return [(None, 1)]
+    moving = [term for term in i.terms if extents.get(term[0]) != 1]
+    terms = sorted(moving, key=lambda term: -term[1])
+    if not terms:
+        return [(None, 1)]
+    pieces: list[tuple[Sym | None, int]] = []
+    step = 1
+    for v, coef in reversed(terms):
+        if v not in extents or coef != step:
+            return None
+        extent = extents[v]
+        if v is not terms[0][0]:
+            if not extent.is_const:
+                return None
+            step *= extent.value
+        pieces.insert(0, (v, extent.value if extent.is_const else 0))
+    return pieces

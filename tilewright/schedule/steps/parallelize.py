@@ -1,0 +1,91 @@
+"""Which loops threads share: the outermost ones, made one flat loop until it has rounds enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.cost.cache_blocking import share_of_greatest
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import Sym, sym
+from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+ROUNDS_PER_THREAD = 16
+"""Rounds that keep the threads' shares equal to a few percent."""
+
+ASSUMED_EXTENT = 128
+"""Of a dim that is not known, such as the height of an image or the length of a sentence."""
+
+UNEVEN = 1.05
+"""Of the mean share of the threads, the greatest that one may have before it is worth a remark."""
+
+
+def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = False) -> None:
+    """Make the kernel's only outer loop parallel; nothing is done where that is not legal. What threads cannot share
+    evenly, or not at all, is noted as declined.
+
+    With `keep_innermost` the innermost loop of a perfect nest stays apart, to become vectors.
+    """
+    loops = [op for op in s.func.body.ops if op.name != "return"]
+    if len(loops) != 1 or not is_loop(loops[0]) or kind_of(loops[0]) != "serial":
+        return
+    outer = loops[0]
+    wanted = ROUNDS_PER_THREAD * max(2, target.cores)
+    assumed = _assumed_dims(outer)
+    try:
+        s.parallel(outer)
+        while not _has_rounds(outer, wanted, assumed):
+            inner = _only_loop(outer)
+            if inner is None or (keep_innermost and not any(is_loop(op) for op in body_of(inner).ops)):
+                break
+            outer = s.collapse(
+                outer, _as_much_as_needed(s, outer, inner, wanted) if keep_innermost else inner
+            )
+    except ScheduleError as e:
+        s.declined.append(f"not shared by more threads: {e}")
+    rounds = extent_of(outer)
+    if (
+        rounds.is_const
+        and kind_of(outer) == "parallel"
+        and share_of_greatest(rounds.value, target.cores) > UNEVEN
+    ):
+        s.declined.append(f"{target.cores} threads do not get equal shares of {rounds.value} rounds")
+
+
+def _assumed_dims(outermost: Op) -> Callable[[Sym], Sym]:
+    """What an extent is for dims of a usual size. The extent of the outermost loop itself counts as 1 where it is such
+    a dim: batches mostly have one entry."""
+    batch = extent_of(outermost)
+
+    def size(dim: Sym) -> Sym:
+        return sym(1 if dim is batch else max(ASSUMED_EXTENT, dim.bounds[0] or 0))
+
+    def assumed(extent: Sym) -> Sym:
+        return extent.subs({dim: size(dim) for dim in extent.vars})
+
+    return assumed
+
+
+def _has_rounds(loop: Op, wanted: int, assumed: Callable[[Sym], Sym]) -> bool:
+    """Whether a loop has rounds enough, of unknown dims those that are to be expected: each loop that is made part of
+    a flat one costs every round a division."""
+    rounds = assumed(extent_of(loop))
+    return rounds.is_const and rounds.value >= wanted
+
+
+def _only_loop(loop: Op) -> Op | None:
+    """The serial loop that is all of the body of `loop`."""
+    ops = body_of(loop).ops
+    return ops[0] if len(ops) == 1 and is_loop(ops[0]) and kind_of(ops[0]) == "serial" else None
+
+
+def _as_much_as_needed(s: Schedule, outer: Op, inner: Op, wanted: int) -> Op:
+    """The part of a long inner loop that gives rounds enough: each round of a flat loop computes two indices."""
+    rounds, extent = extent_of(outer), extent_of(inner)
+    if not (rounds.is_const and extent.is_const):
+        return inner
+    needed = -(-wanted // max(1, rounds.value))
+    factor = max((f for f in range(1, extent.value // needed + 1) if extent.value % f == 0), default=1)
+    return s.split(inner, factor).outer if 1 < factor < extent.value else inner

@@ -1,0 +1,116 @@
+"""Elementwise nests whose result is contiguous in one axis and an operand in another: squares through registers.
+
+    for bb { for ao { for bo {                         a: contiguous in x, b: contiguous in y
+      tile: reg[n, n]
+      for b { for a vector { tile[b, a] = x[.., b, a] } }
+      for a { prefetch y[.., a, b + n]; for b vector { y[.., a, b] = f(tile[b, a]) } }
+    } } }
+
+Every load and store is of a whole vector; the columns of the tile are shuffles of registers. Squares follow each other
+along the result's rows, whose lines are then complete before they leave the caches; what is read of a line of the
+operand beyond the square waits in the caches for the next squares along `a`, at the end of a block of `b`.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.types import ScalarType, product
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+SMALLEST = 4
+LARGEST = 16
+"""Rows of a square: more would not fit the registers of any target."""
+
+BLOCK = 1024
+"""Elements of the result's rows that squares go along before they turn to the next rows: each is in a line of the
+operand of its own, and these lines are to stay in the second-level cache."""
+
+
+def transposing(loops: list[Op]) -> tuple[Op, Op] | None:
+    """(a, b): the loop in which an operand is contiguous, and the one in which the result is; None when these agree
+    or there is no such operand."""
+    store = stores_in(loops[-1])
+    if len(store) != 1:
+        return None
+    result = next((o for o in loops if stride_in(store[0], loop_var(o)) == 1), None)
+    if result is None:
+        return None
+    for load in loads_in(loops[-1]):
+        strides = {o: stride_in(load, loop_var(o)) for o in loops}
+        along = strides[result]
+        if along is None or along == 0 or along == 1:
+            continue
+        found = next((o for o in loops if o is not result and strides[o] == 1), None)
+        if found is not None:
+            return found, result
+    return None
+
+
+def side_of(a: Op, b: Op, target: Target) -> int:
+    """Rows and columns of a square: lanes of one register, fewer for short axes; 0 where there is no such square."""
+    types = [v.type for op in b.walk() for v in op.results] + [v.type for op in a.walk() for v in op.results]
+    widest = max((t.dtype.bytes for t in types if isinstance(t, ScalarType)), default=4)
+    side = min(LARGEST, target.vector_bits // 8 // widest)
+    known = [extent_of(o).value for o in (a, b) if extent_of(o).is_const]
+    while side >= SMALLEST and any(n < side for n in known):
+        side //= 2
+    return side if side >= SMALLEST else 0
+
+
+def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int, target: Target) -> None:
+    """Tile a perfect nest by squares that pass through registers. ScheduleError where overlapping squares or copies
+    are not legal, or where an axis may be shorter than a square."""
+    for loop in (a, b):
+        if not s.at_least(extent_of(loop), side):
+            raise ScheduleError(f"axis {loop_var(loop)} may be shorter than a square of {side} rows")
+    is_far = _is_far(stores_in(b)[0], target)
+    outer = [o for o in loops if o not in (a, b)]
+    s.reorder(*outer, a, b)
+    blocks, b = _split(s, b, _block(b, side))
+    s.reorder(*blocks, a, b)
+    _, column = _split(s, a, side)
+    squares, lane = _split(s, b, side)
+    s.reorder(*squares, column)
+    if squares and is_far:
+        s.prefetch_run(stores_in(lane)[0], squares[0])
+    for load in _turned(column, lane):
+        rows, vector = s.preload(load, lane, column).fill
+        s.vectorize(vector)
+        s.unroll(rows)
+    s.vectorize(lane)
+    s.unroll(column)
+
+
+def _block(b: Op, side: int) -> int:
+    """Elements of a block of `b`: blocks of equal numbers of squares, all of `b` where it is short or not known."""
+    if not extent_of(b).is_const or extent_of(b).value <= BLOCK:
+        return 0
+    n = extent_of(b).value
+    blocks = -(-n // BLOCK)
+    return side * -(-n // (blocks * side))
+
+
+def _is_far(store: Op, target: Target) -> bool:
+    """Whether the result may be larger than what the second-level cache holds of it: lines of it come late."""
+    type = buffer_type(store.operands[-1])
+    elements = product(type.shape)
+    return not elements.is_const or elements.value * type.dtype.bytes > target.caches.l2 // 2
+
+
+def _split(s: Schedule, loop: Op, side: int) -> tuple[list[Op], Op]:
+    """The loop over tiles (none where one tile, or one of no size, is all), and the loop within one."""
+    if not side or extent_of(loop) == side:
+        return [], loop
+    exact = extent_of(loop) % side == 0
+    parts = s.split(loop, side, tail="guard" if exact else "overlap")
+    return [parts.outer], parts.inner
+
+
+def _turned(column: Op, lane: Op) -> list[Op]:
+    """The loads that are contiguous in the columns of the square and not in its lanes."""
+    a, b = loop_var(column), loop_var(lane)
+    return [o for o in loads_in(column) if stride_in(o, a) == 1 and stride_in(o, b) not in (0, 1)]

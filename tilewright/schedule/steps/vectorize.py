@@ -1,0 +1,152 @@
+"""Innermost loops as vectors: how many lanes they get, and what becomes of the iterations that are left over.
+
+    for j in 0..197 { y[j] = f(x[j]) }
+
+becomes whole vectors and one rest of as many lanes as are left; sums run in several vectors side by side, so that the
+latency of one addition is hidden behind the others.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.sym import ONE
+from tilewright.ir.types import ScalarType
+from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.lanes.vectorize import MAX_LANES
+from tilewright.schedule.steps.access import stores_in, stride_in
+from tilewright.schedule.steps.blocked_summation import LONGEST_PART
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+VECTOR_BYTES = 64
+SUMS = 4
+"""Vectors that a sum runs in: as many as hide the latency of an addition on every core of the last ten years."""
+
+POLYNOMIALS = 4
+"""Registers in which polynomials are evaluated side by side: they share the loads of the coefficients, and have what
+to do while one another's multiplications are under way."""
+
+_POLYNOMIAL = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus", "pow"})
+
+
+def innermost_loops(s: Schedule) -> list[Op]:
+    """The loops that hold no other loop, in program order."""
+    loops = [op for op in s.func.body.walk() if is_loop(op)]
+    return [o for o in loops if not any(is_loop(op) for op in body_of(o).walk())]
+
+
+def lanes_for(loop: Op, target: Target) -> int:
+    """Lanes of a vector loop: 64 bytes of the widest element, fewer for short loops."""
+    lanes = VECTOR_BYTES // _widest(loop)
+    extent = extent_of(loop)
+    while extent.is_const and lanes > 1 and lanes > extent.value:
+        lanes //= 2
+    return lanes
+
+
+def _polynomial_lanes(loop: Op, lanes: int, target: Target) -> int:
+    """Lanes of a loop that takes longer to compute than to load: several registers of single precision."""
+    wide = min(MAX_LANES, POLYNOMIALS * target.f32_lanes)
+    if wide <= lanes or not _has_polynomial(loop) or _widest(loop) != 4:
+        return lanes
+    extent = extent_of(loop)
+    while extent.is_const and wide > lanes and wide > extent.value:
+        wide //= 2
+    return wide
+
+
+def _has_polynomial(loop: Op) -> bool:
+    return any(op.name in _POLYNOMIAL for op in loop.walk())
+
+
+def _widest(loop: Op) -> int:
+    """Bytes of the widest element that the loop computes with."""
+    types = [v.type for op in loop.walk() for v in op.results]
+    return max((t.dtype.bytes for t in types if isinstance(t, ScalarType)), default=4)
+
+
+def vectorize_inner(s: Schedule, loop: Op, target: Target, beside: int = 1) -> None:
+    """A reduction into lanes, or independent elements; loops that allow neither stay as they are. Where so many of them
+    run side by side, they hide one another's latencies."""
+    lanes = lanes_for(loop, target)
+    if lanes < 2 or kind_of(loop) != "serial":
+        return
+    try:
+        _vectorize_sum(s, loop, lanes, target, beside)
+        return
+    except ScheduleError:
+        pass
+    try:
+        vectorize_map(s, loop, lanes, target)
+    except ScheduleError:
+        return
+
+
+def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
+    """Vectors of `lanes` elements (of more where polynomials are computed), and what is left over in one vector more.
+    ScheduleError where lanes may meet."""
+    wide = _polynomial_lanes(loop, lanes, target)
+    if wide > lanes:
+        left = s.vectorize(loop, wide, tail="peel").tail
+        if left is None:
+            return
+        loop = left
+    short = extent_of(loop).is_const and extent_of(loop).value < lanes
+    rest = loop if short else s.vectorize(loop, lanes, tail="peel").tail
+    if rest is None:
+        return
+    try:
+        if extent_of(rest).is_const:
+            _vectorize_rest(s, rest, lanes, target)
+        elif target.masked_memory:
+            s.vectorize(rest, lanes, tail="guard")
+    except ScheduleError:
+        return
+
+
+def _vectorize_rest(s: Schedule, rest: Op, lanes: int, target: Target) -> None:
+    """One vector of just the lanes that are left, which code generation makes of powers of two; one masked vector
+    where that would be many pieces."""
+    pieces = extent_of(rest).value.bit_count()
+    if pieces > 2 and target.masked_memory:
+        s.vectorize(rest, lanes, tail="guard")
+    else:
+        s.vectorize(rest)
+
+
+def _whole_sum(loop: Op, lanes: int) -> Op:
+    """The outermost loop around `loop` that only goes on with the same sums: their lanes are added up after it, unless
+    that makes the sum of a lane deep."""
+    sums = stores_in(loop)
+    terms = extent_of(loop)
+    for around in reversed(enclosing_loops(loop)):
+        v = loop_var(around)
+        terms = terms * extent_of(around)
+        is_deep = not terms.is_const or terms.value > LONGEST_PART * lanes
+        others = len(body_of(around).ops) > 1
+        if is_deep or others or kind_of(around) != "serial" or any(stride_in(o, v) != 0 for o in sums):
+            break
+        loop = around
+    return loop
+
+
+def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target, beside: int) -> None:
+    """Sums in several vectors; what is left over in vectors of its own. ScheduleError when it is no sum."""
+    wide = lanes
+    extent = extent_of(loop)
+    computes = _has_polynomial(loop)
+    sums = min(MAX_LANES, max(1, SUMS // beside) * lanes)
+    most = _polynomial_lanes(loop, lanes, target) if computes else sums
+    rounds = 1 if computes else 2  # to add up the lanes takes as long as several vectors
+    while 2 * wide <= most and not (extent.is_const and extent.value < 2 * rounds * wide):
+        wide *= 2
+    exact = extent.is_const and extent.value % wide == 0
+    rest = s.vectorize_reduction(loop, wide, _whole_sum(loop, wide) if exact else loop, tail="peel").tail
+    while rest is not None and (left := extent_of(rest)) is not ONE:
+        if not left.is_const:
+            if target.masked_memory:
+                s.vectorize_reduction(rest, lanes, rest, tail="guard")
+            return
+        width = max(left.value - left.value % lanes, 0) or left.value
+        rest = s.vectorize_reduction(rest, width, rest, tail="peel").tail
