@@ -262,8 +262,8 @@ REFUSED = {
     "jam the terms of a sum": (
         SUM,
         lambda f: unroll_and_jam(f, find_loop(f, "k")),
-        "unroll_and_jam loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): load at [i] and "
-        "store at [i]",
+        "unroll_and_jam loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        "load at [i] and store at [i]",
     ),
     "peel a parallel loop": (
         SYMBOLIC,
