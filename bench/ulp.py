@@ -20,7 +20,13 @@ import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.codegen.vmath import SUPPORTED, vmath_arity, vmath_declarations, vmath_function, vmath_symbol
+from tilewright.codegen.cpu.vmath import (
+    SUPPORTED,
+    vmath_arity,
+    vmath_declarations,
+    vmath_function,
+    vmath_symbol,
+)
 from tilewright.target.host import host_target
 from tilewright.target.scale import Scale
 

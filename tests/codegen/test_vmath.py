@@ -19,7 +19,13 @@ from bench.ulp import (
     ulp_errors,
     worst_error,
 )
-from tilewright.codegen.vmath import SUPPORTED, vmath_arity, vmath_declarations, vmath_function, vmath_symbol
+from tilewright.codegen.cpu.vmath import (
+    SUPPORTED,
+    vmath_arity,
+    vmath_declarations,
+    vmath_function,
+    vmath_symbol,
+)
 from tilewright.ir.diag import InternalError
 from tilewright.target.host import host_target
 from tilewright.target.named import NAMED

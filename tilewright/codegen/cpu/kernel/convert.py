@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from tilewright.codegen.cpu.kernel.lanes import Reg, literal, register_type, vector
-from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.cpu.kernel.functions import absolute
+from tilewright.codegen.cpu.kernel.lanes import literal, vector
+from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 
@@ -21,43 +20,23 @@ def is_narrow(dtype: DType) -> bool:
     return dtype.is_float and dtype.bits < 32
 
 
-def convert(text: Text, x: Reg, to: DType) -> Reg:
+def convert(x: Reg, to: DType) -> Reg:
     """`x` as `to`: floats to integers truncate and saturate, anything to bool is `!= 0`, integers wrap."""
     if x.dtype == to:
         return x
     if to.kind == "bool":
-        return _is_nonzero(text, x)
+        wide = widen(x) if is_narrow(x.dtype) else x
+        return wide.test("fcmp une" if wide.dtype.is_float else "icmp ne", 0)
     if is_narrow(x.dtype):
-        return convert(text, widen(text, x), to)
+        return convert(widen(x), to)
     if is_narrow(to):
-        return narrow(text, x if x.dtype.is_float else _to_float(text, x, dt.f32), to)
-    if x.dtype.is_float:
-        return _float_to_float(text, x, to) if to.is_float else _to_int(text, x, to)
-    return _to_float(text, x, to) if to.is_float else _int_to_int(text, x, to)
+        return narrow(x if x.dtype.is_float else x.to(dt.f32), to)
+    if to.is_float:
+        return x.to(to)
+    return _float_to_int(x, to) if x.dtype.is_float else _int_to_int(x, to)
 
 
-def convert_text(text: Text, opcode: str, x: Reg, to: DType) -> Reg:
-    """One LLVM conversion instruction."""
-    return text.reg(to, x.lanes, f"{opcode} {x.typed} to {vector(register_type(to), x.lanes)}")
-
-
-def _is_nonzero(text: Text, x: Reg) -> Reg:
-    if is_narrow(x.dtype):
-        x = widen(text, x)
-    zero = text.splat(Reg(literal(x.dtype, 0), x.dtype), x.lanes)
-    compare = "fcmp une" if x.dtype.is_float else "icmp ne"
-    return text.reg(dt.bool_, x.lanes, f"{compare} {x.typed}, {zero.name}")
-
-
-def _float_to_float(text: Text, x: Reg, to: DType) -> Reg:
-    return convert_text(text, "fpext" if to.bits > x.dtype.bits else "fptrunc", x, to)
-
-
-def _to_float(text: Text, x: Reg, to: DType) -> Reg:
-    return convert_text(text, "sitofp" if x.dtype.kind == "int" else "uitofp", x, to)
-
-
-def _to_int(text: Text, x: Reg, to: DType) -> Reg:
+def _float_to_int(x: Reg, to: DType) -> Reg:
     """Towards zero; what is beyond the range becomes the nearest integer, and nan becomes 0.
 
     Not LLVM's own saturating conversion, of which x86 makes code for each lane; short integers go by way of
@@ -65,126 +44,78 @@ def _to_int(text: Text, x: Reg, to: DType) -> Reg:
     """
     wide = dt.i8 if to is dt.i4 else dt.u8 if to is dt.u4 else to
     low, high = (-(1 << wide.bits - 1), 1 << wide.bits - 1) if to.kind == "int" else (0, 1 << wide.bits)
-    least, zero, limit = (text.splat(Reg(literal(x.dtype, v), x.dtype), x.lanes) for v in (low, 0, high))
-    reaches = text.reg(dt.bool_, x.lanes, f"fcmp oge {x.typed}, {least.name}")
-    beyond = text.reg(dt.bool_, x.lanes, f"fcmp oge {x.typed}, {limit.name}")
-    below = text.reg(dt.bool_, x.lanes, f"fcmp olt {x.typed}, {least.name}")
-    inside = text.reg(x.dtype, x.lanes, f"select {beyond.typed}, {zero.typed}, {x.typed}")
-    inside = text.reg(x.dtype, x.lanes, f"select {reaches.typed}, {inside.typed}, {zero.typed}")
+    reaches, beyond, below = x >= low, x >= high, x < low
+    inside = reaches.select(beyond.select(x.like(0), x), 0)
     via = dt.i32 if wide.bits < 32 else wide
-    found = convert_text(text, "fptosi" if via.kind == "int" else "fptoui", inside, via)
+    found = inside.convert("fptosi" if via.kind == "int" else "fptoui", via)
     if via is not wide:
-        found = convert_text(text, "trunc", found, wide)
+        found = found.convert("trunc", wide)
     for flag, bound in ((beyond, high - 1), (below, low)):
-        edge = text.splat(Reg(literal(wide, bound), wide), x.lanes)
-        found = text.reg(wide, x.lanes, f"select {flag.typed}, {edge.typed}, {found.typed}")
-    return wrap(text, found, to)
+        found = flag.select(found.like(bound), found)
+    return wrap(found, to)
 
 
-def _int_to_int(text: Text, x: Reg, to: DType) -> Reg:
+def _int_to_int(x: Reg, to: DType) -> Reg:
     bits = 1 if x.dtype.kind == "bool" else 8 * x.dtype.bytes
     if 8 * to.bytes == bits:
-        return wrap(text, Reg(x.name, to, x.lanes), to)
-    if 8 * to.bytes < bits:
-        return wrap(text, convert_text(text, "trunc", x, to), to)
-    return wrap(text, convert_text(text, "sext" if x.dtype.kind == "int" else "zext", x, to), to)
+        return wrap(x, to)
+    opcode = "trunc" if 8 * to.bytes < bits else "sext" if x.dtype.kind == "int" else "zext"
+    return wrap(x.convert(opcode, to), to)
 
 
-def wrap(text: Text, x: Reg, to: DType) -> Reg:
+def wrap(x: Reg, to: DType) -> Reg:
     """A byte that holds a 4-bit integer, brought back into range; others as they are."""
+    found = x.text.named(x.name, to, x.lanes)
     if to is dt.i4:
-        four = text.splat(Reg("4", dt.i8), x.lanes).name
-        up = text.emit(f"shl {x.typed}, {four}")
-        return text.reg(to, x.lanes, f"ashr {vector('i8', x.lanes)} {up}, {four}")
-    if to is dt.u4:
-        return text.reg(to, x.lanes, f"and {x.typed}, {text.splat(Reg('15', dt.i8), x.lanes).name}")
-    return Reg(x.name, to, x.lanes)
-
-
-def _suffix(dtype: DType, lanes: int) -> str:
-    name = dtype.name if dtype.is_float else f"i{8 * dtype.bytes}"
-    return name if lanes == 1 else f"v{lanes}{name}"
+        return (found << 4).arithmetic_shift(4)
+    return found & 15 if to is dt.u4 else found
 
 
 # Narrow floats
 
 
-def widen(text: Text, x: Reg) -> Reg:
+def widen(x: Reg) -> Reg:
     """A narrow float as float32, exactly."""
     if x.dtype is dt.f16:
-        return convert_text(text, "fpext", x, dt.f32)
+        return x.to(dt.f32)
     if x.dtype is dt.bf16:
-        bits = convert_text(text, "zext", x, dt.u32)
-        shifted = text.reg(
-            dt.u32, x.lanes, f"shl {bits.typed}, {text.splat(Reg('16', dt.u32), x.lanes).name}"
-        )
-        return convert_text(text, "bitcast", shifted, dt.f32)
-    return _decoded(text, x)
+        return (x.convert("zext", dt.u32) << 16).as_float
+    return _decoded(x)
 
 
-def narrow(text: Text, x: Reg, to: DType) -> Reg:
+def narrow(x: Reg, to: DType) -> Reg:
     """float32 or float64 rounded to the nearest narrow float, ties to even."""
     if x.dtype is dt.f64:
-        x = _round_to_odd(text, x)
+        x = _round_to_odd(x)
     if to is dt.f16:
-        return convert_text(text, "fptrunc", x, to)
-    return _to_bf16(text, x) if to is dt.bf16 else _encoded(text, x, _FORMATS[to.name])
+        return x.to(to)
+    return _to_bf16(x) if to is dt.bf16 else _encoded(x, _FORMATS[to.name])
 
 
-class _Bits:
-    """Arithmetic on 32-bit patterns: spells instructions on u32 lanes."""
-
-    def __init__(self, text: Text, lanes: int) -> None:
-        self.text = text
-        self.lanes = lanes
-
-    def const(self, value: int) -> Reg:
-        return self.text.splat(Reg(str(value), dt.u32), self.lanes)
-
-    def op(self, opcode: str, a: Reg, b: Reg | int) -> Reg:
-        right = self.const(b) if isinstance(b, int) else b
-        return self.text.reg(dt.u32, self.lanes, f"{opcode} {a.typed}, {right.name}")
-
-    def test(self, relation: str, a: Reg, b: Reg | int) -> Reg:
-        right = self.const(b) if isinstance(b, int) else b
-        return self.text.reg(dt.bool_, self.lanes, f"icmp {relation} {a.typed}, {right.name}")
-
-    def choose(self, flag: Reg, a: Reg | int, b: Reg | int) -> Reg:
-        left, right = (self.const(v) if isinstance(v, int) else v for v in (a, b))
-        return self.text.reg(dt.u32, self.lanes, f"select {flag.typed}, {left.typed}, {right.typed}")
-
-    def of_float(self, x: Reg) -> Reg:
-        return convert_text(self.text, "bitcast", x, dt.u32)
-
-    def to_float(self, x: Reg) -> Reg:
-        return convert_text(self.text, "bitcast", x, dt.f32)
+def _pattern(x: Reg) -> Reg:
+    """The bits of a float32."""
+    return x.convert("bitcast", dt.u32)
 
 
-def _round_to_odd(text: Text, x: Reg) -> Reg:
+def _round_to_odd(x: Reg) -> Reg:
     """float64 as float32 such that rounding again to fewer bits gives what rounding once would."""
-    bits = _Bits(text, x.lanes)
-    near = convert_text(text, "fptrunc", x, dt.f32)
-    back = convert_text(text, "fpext", near, dt.f64)
-    inexact = text.reg(dt.bool_, x.lanes, f"fcmp one {x.typed}, {back.name}")
-    size = text.call(dt.f64, x.lanes, f"llvm.fabs.{_suffix(dt.f64, x.lanes)}", x)
-    reached = text.call(dt.f64, x.lanes, f"llvm.fabs.{_suffix(dt.f64, x.lanes)}", back)
-    below = text.reg(dt.bool_, x.lanes, f"fcmp olt {reached.typed}, {size.name}")
-    pattern = bits.of_float(near)
-    even = bits.test("eq", bits.op("and", pattern, 1), 0)
-    step = bits.choose(below, 1, 0xFFFFFFFF)
-    moved = bits.op("add", pattern, step)
-    takes = text.reg(dt.bool_, x.lanes, f"and {inexact.typed}, {even.name}")
-    return bits.to_float(bits.choose(takes, moved, pattern))
+    near = x.to(dt.f32)
+    back = near.to(dt.f64)
+    inexact = x.differs(back)
+    size = absolute(x)
+    below = absolute(back) < size
+    pattern = _pattern(near)
+    even = (pattern & 1).equals(0)
+    moved = pattern + below.select(pattern.like(1), 0xFFFFFFFF)
+    return (inexact & even).select(moved, pattern).as_float
 
 
-def _to_bf16(text: Text, x: Reg) -> Reg:
-    bits = _Bits(text, x.lanes)
-    pattern = bits.of_float(x)
-    last = bits.op("and", bits.op("lshr", pattern, 16), 1)
-    rounded = bits.op("lshr", bits.op("add", bits.op("add", pattern, 0x7FFF), last), 16)
-    quiet = bits.op("or", bits.op("lshr", pattern, 16), 0x40)
-    is_nan = text.reg(dt.bool_, x.lanes, f"fcmp uno {x.typed}, {x.name}")
-    return convert_text(text, "trunc", bits.choose(is_nan, quiet, rounded), dt.bf16)
+def _to_bf16(x: Reg) -> Reg:
+    pattern = _pattern(x)
+    last = (pattern >> 16) & 1
+    rounded = (pattern + 0x7FFF + last) >> 16
+    quiet = (pattern >> 16) | 0x40
+    return x.is_nan().select(quiet, rounded).convert("trunc", dt.bf16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,51 +146,39 @@ _FORMATS: Mapping[str, _Float8] = MappingProxyType(
 )
 
 
-def _decoded(text: Text, x: Reg) -> Reg:
+def _decoded(x: Reg) -> Reg:
     """An 8-bit float as float32, from a table of all 256."""
+    text, n = x.text, x.lanes
     values = np.arange(256, dtype=np.uint8).view(x.dtype.storage).astype(np.float32)
     name = f"tw_decode_{x.dtype.name}"
-    items = ", ".join(f"float {_literal32(float(v))}" for v in values)
+    items = ", ".join(f"float {literal(dt.f32, float(v))}" for v in values)
     text.globals[name] = f"@{name} = internal unnamed_addr constant [256 x float] [{items}], align 64"
-    index = text.emit(f"zext {x.typed} to {vector('i64', x.lanes)}")
-    table = text.emit(f"getelementptr float, ptr @{name}, {vector('i64', x.lanes)} {index}")
-    if x.lanes == 1:
+    index = text.emit(f"zext {x.typed} to {vector('i64', n)}")
+    table = text.emit(f"getelementptr float, ptr @{name}, {vector('i64', n)} {index}")
+    if n == 1:
         return text.reg(dt.f32, 1, f"load float, ptr {table}, align 4")
-    n = x.lanes
     call = f"call <{n} x float> @llvm.masked.gather.v{n}f32.v{n}p0(<{n} x ptr> align 4 {table}, "
     return text.reg(dt.f32, n, f"{call}<{n} x i1> splat (i1 true), <{n} x float> poison)")
 
 
-def _literal32(value: float) -> str:
-    if math.isnan(value):
-        return "0x7FF8000000000000"
-    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-
-
-def _encoded(text: Text, x: Reg, to: _Float8) -> Reg:
-    """float32 rounded to an 8-bit float: normal numbers by integer rounding, those below by adding a magic
-    number."""
-    bits = _Bits(text, x.lanes)
-    pattern = bits.of_float(x)
-    sign = bits.op("and", bits.op("lshr", pattern, 24), 0x80)
-    magnitude = bits.op("and", pattern, 0x7FFFFFFF)
+def _encoded(x: Reg, to: _Float8) -> Reg:
+    """float32 rounded to an 8-bit float: normal numbers by integer rounding, those below by adding a magic number."""
+    pattern = _pattern(x)
+    sign = (pattern >> 24) & 0x80
+    magnitude = pattern & 0x7FFFFFFF
     drop = 23 - to.mantissa
-    last = bits.op("and", bits.op("lshr", magnitude, drop), 1)
-    rounded = bits.op("lshr", bits.op("add", bits.op("add", magnitude, (1 << (drop - 1)) - 1), last), drop)
-    normal = bits.op("sub", rounded, (127 - to.bias) << to.mantissa)
+    last = (magnitude >> drop) & 1
+    rounded = (magnitude + ((1 << (drop - 1)) - 1) + last) >> drop
+    normal = rounded - ((127 - to.bias) << to.mantissa)
     # Adding 2^(23 + e) to a float below it rounds to multiples of 2^e, here the smallest subnormal, and
     # leaves the multiple in the low bits.
     magic = (127 + 23 + 1 - to.bias - to.mantissa) << 23
-    lifted = text.reg(
-        dt.f32, x.lanes, f"fadd {bits.to_float(magnitude).typed}, {bits.to_float(bits.const(magic)).name}"
-    )
-    subnormal = bits.op("sub", bits.of_float(lifted), magic)
-    is_small = bits.test("ult", magnitude, (128 - to.bias) << 23)
-    code = bits.choose(is_small, subnormal, normal)
-    beyond = to.nan if to.overflow is None else to.overflow
-    code = bits.choose(bits.test("ugt", code, to.largest), beyond, code)
-    code = bits.choose(bits.test("ugt", magnitude, 0x7F800000), to.nan, code)
-    signed = bits.op("or", code, sign)
+    lifted = magnitude.as_float + magnitude.like(magic).as_float
+    subnormal = _pattern(lifted) - magic
+    code = (magnitude < ((128 - to.bias) << 23)).select(subnormal, normal)
+    code = (code > to.largest).select(code.like(to.nan if to.overflow is None else to.overflow), code)
+    code = (magnitude > 0x7F800000).select(code.like(to.nan), code)
+    signed = code | sign
     if not to.signed_zero:
-        signed = bits.choose(bits.test("eq", code, 0), 0, signed)
-    return convert_text(text, "trunc", signed, to.dtype)
+        signed = code.equals(0).select(code.like(0), signed)
+    return signed.convert("trunc", to.dtype)

@@ -11,12 +11,13 @@ from typing import Any
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, Check, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.convert import convert
 from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
+from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import TRUE, Flag, Indices, Iota, Wide
-from tilewright.codegen.cpu.kernel.integers import is_zero, safe_divisor, zero_where
-from tilewright.codegen.cpu.kernel.lanes import Reg, literal, memory_type, vector
-from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, Memory, stored_as
+from tilewright.codegen.cpu.kernel.integers import safe_divisor
+from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
+from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, Memory, from_memory, stored_as
 from tilewright.codegen.cpu.kernel.scalars import apply_scalar, horizontal
-from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.codegen.cpu.kernel.vectorizable import segments, why_serial
 from tilewright.codegen.cpu.program.parallel_tasks import fork, task_ir
 from tilewright.ir import dtype as dt
@@ -225,8 +226,8 @@ class _Kernel:
                     return False
                 operands.append(groups)
             self._load(found.sums)
-            sums = self.text.splat(self.values[found.sums.result], self.lanes)
-            self.values[found.store.operands[0]] = multiply_in_groups(self.text, instruction, sums, *operands)
+            sums = self.values[found.sums.result].splat(self.lanes)
+            self.values[found.store.operands[0]] = multiply_in_groups(instruction, sums, *operands)
             self._store(found.store)
         return True
 
@@ -322,9 +323,7 @@ class _Kernel:
             return
         outer = self.mask
         self.mask = self._lane_mask(flags)
-        n = self.mask.lanes
-        anywhere = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{n}i1({self.mask.typed})")
-        with self._only_where(Flag(anywhere)):
+        with self._only_where(Flag(any_lane(self.mask))):
             yield
         self.mask = outer
 
@@ -332,7 +331,7 @@ class _Kernel:
         """The lanes in which the conditions, which differ between lanes, and the current mask hold."""
         known = [] if self.mask is None else [Flag(self.mask.name, self.mask.lanes)]
         found = self.indices.combined([*known, *flags])
-        return Reg(found.name, dt.bool_, found.lanes)
+        return self.text.named(found.name, dt.bool_, found.lanes)
 
     def _guard(self, op: Op) -> Guard:
         """When a load or store happens, from its own guard and the lanes that are on."""
@@ -382,9 +381,8 @@ class _Kernel:
         guard = self._guard(op)
         if guard.uniform == "false":
             assert isinstance(op.result.type, ScalarType)
-            self.values[op.result] = Reg(
-                literal(op.result.type.dtype, op.attrs.get("other", 0)), buffer.type.dtype
-            )
+            skipped = literal(op.result.type.dtype, op.attrs.get("other", 0))
+            self.values[op.result] = self.text.named(skipped, buffer.type.dtype)
             return
         if "guard" not in op.attrs and self._reads_one(op, buffer):
             guard = replace(
@@ -417,23 +415,23 @@ class _Kernel:
     def _const(self, op: Op) -> None:
         assert isinstance(op.result.type, ScalarType)
         dtype = op.result.type.dtype
-        self.values[op.result] = Reg(literal(dtype, op.attrs["value"]), dtype)
+        self.values[op.result] = self.text.named(literal(dtype, op.attrs["value"]), dtype)
 
     def _index(self, op: Op) -> None:
         assert isinstance(op.result.type, ScalarType)
         number = self.indices.number(op.attrs["expr"])
         dtype = op.result.type.dtype
         if isinstance(number, int):
-            self.values[op.result] = Reg(literal(dtype, number), dtype)
+            self.values[op.result] = self.text.named(literal(dtype, number), dtype)
         else:
-            self.values[op.result] = convert(self.text, Reg(number.name, dt.i64, number.lanes), dtype)
+            self.values[op.result] = convert(self.text.named(number.name, dt.i64, number.lanes), dtype)
 
     def _cast(self, op: Op) -> None:
         assert isinstance(op.result.type, ScalarType)
-        self.values[op.result] = convert(self.text, self.values[op.operands[0]], op.result.type.dtype)
+        self.values[op.result] = convert(self.values[op.operands[0]], op.result.type.dtype)
 
     def _bind(self, op: Op) -> None:
-        value = convert(self.text, self.values[op.operands[0]], dt.i64)
+        value = convert(self.values[op.operands[0]], dt.i64)
         number: Any = (
             int(value.name) if value.is_literal and value.lanes == 1 else Wide(value.name, value.lanes)
         )
@@ -443,33 +441,26 @@ class _Kernel:
         assert isinstance(op.result.type, ScalarType)
         operands = [self.values[v] for v in op.operands]
         lanes = max(x.lanes for x in operands)
-        operands = [self.text.splat(x, lanes) for x in operands]
+        operands = [x.splat(lanes) for x in operands]
         dtype = op.result.type.dtype
         divides = op.name in ("div", "rem", "mod") and operands[0].dtype.is_int
         if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
-            self.values[op.result] = apply_scalar(self.text, op.name, operands, dtype)
+            self.values[op.result] = apply_scalar(op.name, operands, dtype)
             return
-        zero = is_zero(self.text, operands[1])
-        operands[1] = safe_divisor(self.text, operands[1], zero)
+        zero = operands[1].equals(0)
+        operands[1] = safe_divisor(operands[1], zero)
         self._fail_where(zero, Check("ExecutionError", DIVISION_BY_ZERO))
-        found = apply_scalar(self.text, op.name, operands, dtype)
-        self.values[op.result] = zero_where(self.text, zero, found)
+        found = apply_scalar(op.name, operands, dtype)
+        self.values[op.result] = zero.select(found.like(0), found)
 
     def _check(self, op: Op) -> None:
-        condition = self.values[op.operands[0]]
-        ones = self.text.splat(Reg("true", dt.bool_), condition.lanes)
-        failed = self.text.reg(dt.bool_, condition.lanes, f"xor {condition.typed}, {ones.name}")
-        self._fail_where(failed, Check(op.attrs["kind"], op.attrs["message"]))
+        self._fail_where(~self.values[op.operands[0]], Check(op.attrs["kind"], op.attrs["message"]))
 
     def _fail_where(self, failed: Reg, check: Check) -> None:
         """Report `check` if it failed in a lane that is on."""
-        if failed.lanes > 1:
-            if self.mask is not None:
-                failed = self.text.reg(dt.bool_, failed.lanes, f"and {failed.typed}, {self.mask.name}")
-            name = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{failed.lanes}i1({failed.typed})")
-        else:
-            name = failed.name
-        report_where(self.text, name, self.checks.number(check))
+        if failed.lanes > 1 and self.mask is not None:
+            failed = failed & self.mask
+        report_where(self.text, any_lane(failed), self.checks.number(check))
 
     def _lanes_reduce(self, op: Op) -> None:
         buffer = self.buffers[op.operands[0]]
@@ -477,8 +468,8 @@ class _Kernel:
         element = buffer.type.dtype
         stored = vector(memory_type(element), count)
         name = self.text.emit(f"load {stored}, ptr {buffer.pointer}, align {element.bytes}")
-        lanes = self.memory.from_memory(Reg(name, stored_as(element), count), element)
-        self.values[op.result] = horizontal(self.text, op.attrs["combine"], lanes)
+        lanes = from_memory(self.text.named(name, stored_as(element), count), element)
+        self.values[op.result] = horizontal(op.attrs["combine"], lanes)
 
 
 def _nonzero_const(op: Op) -> bool:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright.codegen.cpu.kernel.convert import wrap
+from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Affine, Flag, Indices, Number, Wide
-from tilewright.codegen.cpu.kernel.lanes import Reg, literal, memory_type, vector
-from tilewright.codegen.cpu.kernel.scalars import select
-from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
+from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.codegen.cpu.kernel.transpose import transposed_column
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError
@@ -79,14 +79,14 @@ class Memory:
         if _is_register_column(buffer, where, lanes):
             return self._chosen(self._load_column(buffer, where, lanes), guard, dtype, other)
         if where.general is None and where.stride == 0:
-            return self.from_memory(self._load_one(buffer, where, guard, other, lanes), dtype)
+            return from_memory(self._load_one(buffer, where, guard, other, lanes), dtype)
         if where.general is None and where.stride in (1, -1):
             raw = self._load_run(buffer, where, lanes, guard, other)
         elif where.general is None and self._is_shuffled(where, guard):
             raw = self._load_strided(buffer, where, lanes, guard, other)
         else:
             raw = self._gather(buffer, where, lanes, guard, other)
-        return self.from_memory(raw, dtype)
+        return from_memory(raw, dtype)
 
     def load_groups(
         self, buffer: Buffer, e: Sym, group: int, lanes: int, guard: Guard, other: float | int = 0
@@ -104,7 +104,7 @@ class Memory:
         word = _WORDS.get(group * dtype.bytes)
         if word is None:
             return None
-        same = self.text.splat(self.text.reg(word, 1, f"bitcast {one.typed} to {memory_type(word)}"), lanes)
+        same = self.text.reg(word, 1, f"bitcast {one.typed} to {memory_type(word)}").splat(lanes)
         count = lanes * group
         return self.text.reg(dtype, count, f"bitcast {same.typed} to {vector(memory_type(dtype), count)}")
 
@@ -121,7 +121,7 @@ class Memory:
         """An element (or a run of them) of a register array: read whatever the guard says, then chosen."""
         dtype = buffer.type.dtype
         count = lanes if where.stride == 1 else 1
-        found = self.from_memory(
+        found = from_memory(
             self._plain_load(self._pointer(buffer, where.constant, 0), dtype, count), dtype
         )
         return self._chosen(found, guard, dtype, other)
@@ -136,15 +136,15 @@ class Memory:
             self._plain_load(self._pointer(buffer, first + k * where.stride, 0), dtype, lanes)
             for k in range(lanes)
         ]
-        return self.from_memory(transposed_column(rows, column, dtype.bytes, self._shuffled), dtype)
+        return from_memory(transposed_column(rows, column, dtype.bytes), dtype)
 
     def _chosen(self, found: Reg, guard: Guard, dtype: DType, other: float | int) -> Reg:
         """What was read anyway where the guard holds, and `other` elsewhere."""
-        for flag in (guard.lanes, None if guard.uniform is None else Reg(guard.uniform, dt.bool_)):
+        for flag in (guard.lanes, None if guard.uniform is None else self.text.named(guard.uniform, dt.bool_)):
             if flag is not None:
                 n = max(found.lanes, flag.lanes)
-                rest = self.text.splat(Reg(literal(dtype, other), dtype), n)
-                found = select(self.text, self.text.splat(flag, n), self.text.splat(found, n), rest)
+                otherwise = self.text.named(literal(dtype, other), dtype).splat(n)
+                found = flag.splat(n).select(found.splat(n), otherwise)
         return found
 
     def _load_one(self, buffer: Buffer, where: Affine, guard: Guard, other: float | int, lanes: int) -> Reg:
@@ -154,12 +154,12 @@ class Memory:
         if guard.lanes is None:
             return self._plain_load(self._guarded(pointer, guard, dtype, other, 1), dtype, 1)
         mask = guard.lanes
-        wanted = self.text.emit(f"call i1 @llvm.vector.reduce.or.v{mask.lanes}i1({mask.typed})")
+        wanted = any_lane(mask)
         if guard.uniform is not None:
             wanted = self.text.emit(f"and i1 {wanted}, {guard.uniform}")
         pointer = self._guarded(pointer, Guard(wanted), dtype, other, 1)
-        one = self.text.splat(self._plain_load(pointer, dtype, 1), lanes)
-        return select(self.text, mask, one, self._other(dtype, other, lanes))
+        one = self._plain_load(pointer, dtype, 1).splat(lanes)
+        return mask.select(one, self._other(dtype, other, lanes))
 
     def _load_run(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
         """Consecutive elements, ascending or descending."""
@@ -170,16 +170,16 @@ class Memory:
         if guard.lanes is None:
             found = self._plain_load(pointer, dtype, lanes)
         else:
-            mask = guard.lanes if forward else self._reversed(guard.lanes)
+            mask = guard.lanes if forward else _reversed(guard.lanes)
             found = self._masked_load(pointer, dtype, mask, other)
-        return found if forward else self._reversed(found)
+        return found if forward else _reversed(found)
 
     def _masked_load(self, pointer: str, dtype: DType, mask: Reg, other: float | int) -> Reg:
         element, n = memory_type(dtype), mask.lanes
         type = vector(element, n)
-        rest = self._other(dtype, other, n)
+        otherwise = self._other(dtype, other, n)
         call = f"call {type} @llvm.masked.load.{_suffix(element, n)}.p0(ptr align {dtype.bytes} {pointer}, "
-        return Reg(self.text.emit(f"{call}{mask.typed}, {type} {rest.name})"), stored_as(dtype), n)
+        return self.text.reg(stored_as(dtype), n, f"{call}{mask.typed}, {type} {otherwise.name})")
 
     def _is_shuffled(self, where: Affine, guard: Guard) -> bool:
         """Whether whole vectors are to be loaded, of which the lanes are picked."""
@@ -211,7 +211,7 @@ class Memory:
                     pick if pick >= lanes else stride * lane if stride * lane < lanes else -1
                     for lane, pick in enumerate(picks)
                 ]
-            merged = self._shuffled(merged, part, picks)
+            merged = merged.shuffled(part, picks)
         return merged
 
     def _load_part(
@@ -228,15 +228,9 @@ class Memory:
         in the mask; `other` elsewhere."""
         if mask is None:
             return self._plain_load(pointer, dtype, lanes)
-        none = self.text.splat(Reg("false", dt.bool_), lanes)
+        none = mask.like(False)
         picks = [at // stride if at % stride == 0 else lanes for at in range(start, start + lanes)]
-        return self._masked_load(pointer, dtype, self._shuffled(mask, none, picks), other)
-
-    def _shuffled(self, a: Reg, b: Reg, picks: list[int]) -> Reg:
-        """Lanes picked from those of `a` and then of `b`; -1 for any value."""
-        mask = ", ".join(f"i32 {pick}" if pick >= 0 else "i32 poison" for pick in picks)
-        instruction = f"shufflevector {a.typed}, {b.typed}, <{len(picks)} x i32> <{mask}>"
-        return self.text.reg(a.dtype, len(picks), instruction)
+        return self._masked_load(pointer, dtype, mask.shuffled(none, picks), other)
 
     def _gather(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
         dtype = buffer.type.dtype
@@ -247,11 +241,11 @@ class Memory:
             zero = Wide(self.indices.spelled(0, lanes), lanes)
             steps = self.indices.choose(Flag(guard.uniform), steps, zero)
         pointers = self._lane_pointers(base, element, steps, lanes)
-        mask = guard.lanes or self.text.splat(Reg("true", dt.bool_), lanes)
-        type, rest = vector(element, lanes), self._other(dtype, other, lanes)
+        mask = guard.lanes or self.text.constant(dt.bool_, True, lanes)
+        type, otherwise = vector(element, lanes), self._other(dtype, other, lanes)
         name = f"llvm.masked.gather.{_suffix(element, lanes)}.v{lanes}p0"
-        operands = f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed}, {type} {rest.name}"
-        return Reg(self.text.emit(f"call {type} @{name}({operands})"), stored_as(dtype), lanes)
+        operands = f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed}, {type} {otherwise.name}"
+        return self.text.reg(stored_as(dtype), lanes, f"call {type} @{name}({operands})")
 
     # Stores
 
@@ -265,22 +259,22 @@ class Memory:
         if guard.lanes is not None and where.stride == 1 and _in_registers(buffer, where, lanes):
             # Not a masked store: LLVM would keep the array in memory.
             old = self._load_register(buffer, where, lanes, Guard(), 0)
-            value = select(self.text, guard.lanes, self.text.splat(value, lanes), old)
+            value = guard.lanes.select(value.splat(lanes), old)
             guard = Guard()
         if where.general is None and where.stride == 0:
             if value.lanes > 1 or guard.lanes is not None:
                 raise InternalError("a vector loop writes one element from several lanes")
             pointer = self._pointer(buffer, where.constant, where.uniform)
-            self.text.line(f"store {self._to_memory(value).typed}, ptr {pointer}, align {dtype.bytes}")
+            self.text.line(f"store {_to_memory(value).typed}, ptr {pointer}, align {dtype.bytes}")
             return
-        wide = self._to_memory(self.text.splat(value, lanes))
+        wide = _to_memory(value.splat(lanes))
         if where.general is None and where.stride in (1, -1):
             self._store_run(buffer, where, wide, guard, past)
             return
         element = memory_type(dtype)
         base = self._pointer(buffer, where.constant, where.uniform)
         pointers = self._lane_pointers(base, element, self._lane_offsets(where, lanes), lanes)
-        mask = guard.lanes or self.text.splat(Reg("true", dt.bool_), lanes)
+        mask = guard.lanes or self.text.constant(dt.bool_, True, lanes)
         self.text.line(
             f"call void @llvm.masked.scatter.{_suffix(element, lanes)}.v{lanes}p0({wide.typed}, "
             f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed})"
@@ -291,7 +285,7 @@ class Memory:
         forward = where.stride == 1
         start = where.constant if forward else where.constant - (value.lanes - 1)
         pointer = self._pointer(buffer, start, where.uniform)
-        value = value if forward else self._reversed(value)
+        value = value if forward else _reversed(value)
         if guard.lanes is None:
             parts = [(self._offset(pointer, dtype, n), p) for n, p in self._register_parts(buffer, value)]
             if past is not None and past.known is not False:
@@ -300,7 +294,7 @@ class Memory:
             for at, part in parts:
                 self.text.line(f"store {part.typed}, ptr {at}, align {dtype.bytes}")
             return
-        mask = guard.lanes if forward else self._reversed(guard.lanes)
+        mask = guard.lanes if forward else _reversed(guard.lanes)
         self.text.line(
             f"call void @llvm.masked.store.{_suffix(memory_type(dtype), value.lanes)}.p0({value.typed}, "
             f"ptr align {dtype.bytes} {pointer}, {mask.typed})"
@@ -340,7 +334,7 @@ class Memory:
         if buffer.type.space == "reg" or value.lanes <= count or value.lanes % count:
             return [(0, value)]
         return [
-            (first, self._shuffled(value, value, list(range(first, first + count))))
+            (first, value.shuffled(value, range(first, first + count)))
             for first in range(0, value.lanes, count)
         ]
 
@@ -401,25 +395,22 @@ class Memory:
     def _other(self, dtype: DType, other: float | int, lanes: int) -> Reg:
         stored = stored_as(dtype)
         value = literal(stored, int(bool(other)) if dtype.kind == "bool" else other)
-        return self.text.splat(Reg(value, stored), lanes)
+        return self.text.named(value, stored).splat(lanes)
 
-    def _reversed(self, x: Reg) -> Reg:
-        order = ", ".join(f"i32 {k}" for k in reversed(range(x.lanes)))
-        return self.text.reg(
-            x.dtype, x.lanes, f"shufflevector {x.typed}, {x.type} poison, <{x.lanes} x i32> <{order}>"
-        )
 
-    def from_memory(self, raw: Reg, dtype: DType) -> Reg:
-        """Booleans are bytes in memory; 4-bit integers are bytes whose upper half says nothing."""
-        if dtype.kind == "bool":
-            zero = self.text.splat(Reg("0", dt.u8), raw.lanes)
-            return self.text.reg(dtype, raw.lanes, f"icmp ne {raw.typed}, {zero.name}")
-        return wrap(self.text, raw, dtype) if dtype.bits == 4 else raw
+def _reversed(x: Reg) -> Reg:
+    return x.shuffled(None, range(x.lanes)[::-1])
 
-    def _to_memory(self, value: Reg) -> Reg:
-        if value.dtype.kind != "bool":
-            return value
-        return self.text.reg(dt.u8, value.lanes, f"zext {value.typed} to {vector('i8', value.lanes)}")
+
+def from_memory(raw: Reg, dtype: DType) -> Reg:
+    """Booleans are bytes in memory; 4-bit integers are bytes whose upper half says nothing."""
+    if dtype.kind == "bool":
+        return raw.differs(0)
+    return wrap(raw, dtype) if dtype.bits == 4 else raw
+
+
+def _to_memory(value: Reg) -> Reg:
+    return value.convert("zext", dt.u8) if value.dtype.kind == "bool" else value
 
 
 def _in_registers(buffer: Buffer, where: Affine, lanes: int) -> bool:

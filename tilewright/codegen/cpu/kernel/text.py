@@ -1,11 +1,20 @@
-"""The text of one LLVM module while it is written: numbered registers, labels, and what must be declared
-once."""
+"""The text of one LLVM module while it is written, and its registers as Python values.
+
+Arithmetic on registers appends instructions, so that a formula reads as in a book: `(x - y) * 0.5`. Python numbers
+become literals of the other operand's element type, in all its lanes.
+"""
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.kernel.lanes import Reg, register_type, splat_literal, vector
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.codegen.cpu.kernel.lanes import literal, register_type, splat_literal, vector
+from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 from tilewright.target.scale import Scale
+
+Number = int | float | bool
 
 
 class Text:
@@ -66,16 +75,18 @@ class Text:
         self.allocas.append(f"  {name} = alloca {type}, align {align}")
         return name
 
+    def named(self, name: str, dtype: DType, lanes: int = 1) -> Reg:
+        """The register, argument or spelled literal of this name."""
+        return Reg(name, dtype, lanes, self)
+
+    def constant(self, dtype: DType, value: Number, lanes: int = 1) -> Reg:
+        """A number, which an element of `dtype` can hold, in each of `lanes` lanes."""
+        spelled = str(int(value)) if dtype.is_int else literal(dtype, value)
+        return self.named(splat_literal(register_type(dtype), spelled, lanes), dtype, lanes)
+
     def reg(self, dtype: DType, lanes: int, instruction: str) -> Reg:
         """Append an instruction whose result is `lanes` elements of `dtype`."""
-        return Reg(self.emit(instruction), dtype, lanes)
-
-    def splat(self, x: Reg, lanes: int) -> Reg:
-        """`x` in each of `lanes` lanes; unchanged when it has them."""
-        if x.lanes == lanes:
-            return x
-        assert x.lanes == 1, f"{x.lanes} lanes where 1 or {lanes} are expected"
-        return Reg(self.splat_name(register_type(x.dtype), x.name, lanes), x.dtype, lanes)
+        return self.named(self.emit(instruction), dtype, lanes)
 
     def splat_name(self, element: str, name: str, lanes: int) -> str:
         """The name of a vector whose lanes all are `name`, which has type `element`."""
@@ -94,3 +105,177 @@ class Text:
         """Globals, declarations and helper functions that the lines need."""
         parts = [*self.globals.values(), *self.declarations, *self.functions.values()]
         return "".join(part if part.endswith("\n") else part + "\n" for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """An SSA value or a literal: `lanes` elements of `dtype` (1: the same element for all lanes of a vector loop).
+
+    Operators and methods append instructions to `text`. Operands have equally many lanes. Comparisons of floats are
+    ordered (false for nan) unless their name says otherwise; those of integers, and division, follow the dtype's sign.
+    """
+
+    name: str
+    dtype: DType
+    lanes: int
+    text: Text = field(compare=False, repr=False)
+
+    @property
+    def type(self) -> str:
+        return vector(register_type(self.dtype), self.lanes)
+
+    @property
+    def typed(self) -> str:
+        """The operand with its type, as instructions spell their first operand."""
+        return f"{self.type} {self.name}"
+
+    @property
+    def is_literal(self) -> bool:
+        return not self.name.startswith("%")
+
+    def like(self, value: Operand) -> Reg:
+        """A number as a literal of this dtype and lanes; a register as it is."""
+        return value if isinstance(value, Reg) else self.text.constant(self.dtype, value, self.lanes)
+
+    def op(self, opcode: str, other: Operand) -> Reg:
+        """An instruction of two operands of one type, which its result has too."""
+        return self.text.reg(self.dtype, self.lanes, f"{opcode} {self.typed}, {self.like(other).name}")
+
+    def test(self, opcode: str, other: Operand) -> Reg:
+        """A comparison instruction: a flag for each lane."""
+        return self.text.reg(dt.bool_, self.lanes, f"{opcode} {self.typed}, {self.like(other).name}")
+
+    def _either(self, floats: str, integers: str) -> str:
+        return floats if self.dtype.is_float else integers
+
+    def __add__(self, other: Operand) -> Reg:
+        return self.op(self._either("fadd", "add"), other)
+
+    def __sub__(self, other: Operand) -> Reg:
+        return self.op(self._either("fsub", "sub"), other)
+
+    def __rsub__(self, other: Number) -> Reg:
+        return self.like(other) - self
+
+    def __mul__(self, other: Operand) -> Reg:
+        return self.op(self._either("fmul", "mul"), other)
+
+    def __truediv__(self, other: Operand) -> Reg:
+        return self.op("fdiv", other)
+
+    def __rtruediv__(self, other: Number) -> Reg:
+        return self.like(other) / self
+
+    def __neg__(self) -> Reg:
+        if self.dtype.is_float:
+            return self.text.reg(self.dtype, self.lanes, f"fneg {self.typed}")
+        return 0 - self
+
+    def __invert__(self) -> Reg:
+        """All bits, or a flag, inverted."""
+        return self.op("xor", True if self.dtype.kind == "bool" else -1)
+
+    def __and__(self, other: Operand) -> Reg:
+        return self.op("and", other)
+
+    def __or__(self, other: Operand) -> Reg:
+        return self.op("or", other)
+
+    def __xor__(self, other: Operand) -> Reg:
+        return self.op("xor", other)
+
+    def __lshift__(self, count: Operand) -> Reg:
+        return self.op("shl", count)
+
+    def __rshift__(self, count: Operand) -> Reg:
+        """Zeros come in, whatever the sign."""
+        return self.op("lshr", count)
+
+    def arithmetic_shift(self, count: Operand) -> Reg:
+        """Shift right that keeps the sign."""
+        return self.op("ashr", count)
+
+    def _compared(self, relation: str, other: Operand) -> Reg:
+        sign = "s" if self.dtype.kind == "int" else "u"
+        return self.test(self._either(f"fcmp o{relation}", f"icmp {sign}{relation}"), other)
+
+    def __lt__(self, other: Operand) -> Reg:
+        return self._compared("lt", other)
+
+    def __gt__(self, other: Operand) -> Reg:
+        return self._compared("gt", other)
+
+    def __le__(self, other: Operand) -> Reg:
+        return self._compared("le", other)
+
+    def __ge__(self, other: Operand) -> Reg:
+        return self._compared("ge", other)
+
+    def equals(self, other: Operand) -> Reg:
+        return self.test(self._either("fcmp oeq", "icmp eq"), other)
+
+    def differs(self, other: Operand) -> Reg:
+        """Not equal; false for nan."""
+        return self.test(self._either("fcmp one", "icmp ne"), other)
+
+    def is_nan(self) -> Reg:
+        return self.test("fcmp uno", self)
+
+    def select(self, then: Reg, otherwise: Operand) -> Reg:
+        """Lanes of `then` where this flag holds, of `otherwise` elsewhere."""
+        chosen = f"select {self.typed}, {then.typed}, {then.like(otherwise).typed}"
+        return self.text.reg(then.dtype, then.lanes, chosen)
+
+    def convert(self, opcode: str, to: DType) -> Reg:
+        """One conversion instruction."""
+        target = vector(register_type(to), self.lanes)
+        return self.text.reg(to, self.lanes, f"{opcode} {self.typed} to {target}")
+
+    def to(self, dtype: DType) -> Reg:
+        """The same number: a float or integer resized, an integer made float."""
+        if dtype == self.dtype:
+            return self
+        if self.dtype.is_float:
+            return self.convert("fpext" if dtype.bits > self.dtype.bits else "fptrunc", dtype)
+        signed = self.dtype.kind == "int"
+        if dtype.is_float:
+            return self.convert("sitofp" if signed else "uitofp", dtype)
+        if dtype.bits < self.dtype.bits and self.dtype.kind != "bool":
+            return self.convert("trunc", dtype)
+        return self.convert("sext" if signed else "zext", dtype)
+
+    @property
+    def bits(self) -> Reg:
+        """The bit pattern of a float as an integer of its width."""
+        return self.convert("bitcast", dt.i32 if self.dtype is dt.f32 else dt.i64)
+
+    @property
+    def as_float(self) -> Reg:
+        """The float whose bit pattern this integer is."""
+        return self.convert("bitcast", dt.f32 if self.dtype.bits == 32 else dt.f64)
+
+    def splat(self, lanes: int) -> Reg:
+        """The element in each of `lanes` lanes; unchanged when it has them."""
+        if self.lanes == lanes:
+            return self
+        assert self.lanes == 1, f"{self.lanes} lanes where 1 or {lanes} are expected"
+        name = self.text.splat_name(register_type(self.dtype), self.name, lanes)
+        return self.text.named(name, self.dtype, lanes)
+
+    def shuffled(self, other: Reg | None, picks: Sequence[int]) -> Reg:
+        """Lanes picked from these and then those of `other`; -1 for any value."""
+        second = f"{self.type} poison" if other is None else other.typed
+        mask = ", ".join(f"i32 {pick}" if pick >= 0 else "i32 poison" for pick in picks)
+        instruction = f"shufflevector {self.typed}, {second}, <{len(picks)} x i32> <{mask}>"
+        return self.text.reg(self.dtype, len(picks), instruction)
+
+    def part(self, start: int, count: int) -> Reg:
+        """`count` lanes from `start` on."""
+        if count == self.lanes:
+            return self
+        if count == 1:
+            return self.text.reg(self.dtype, 1, f"extractelement {self.typed}, i64 {start}")
+        return self.shuffled(None, range(start, start + count))
+
+
+Operand = Reg | Number

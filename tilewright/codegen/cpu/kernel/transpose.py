@@ -7,16 +7,14 @@ square share n * log2(n) such shuffles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tilewright.codegen.cpu.kernel.lanes import Reg
+from tilewright.codegen.cpu.kernel.text import Reg
 
 GROUP_BYTES = 16
-Shuffle = Callable[[Reg, Reg, list[int]], Reg]
-"""Lanes picked from those of the first and then of the second register."""
 
 
-def transposed_column(rows: Sequence[Reg], column: int, element: int, shuffle: Shuffle) -> Reg:
+def transposed_column(rows: Sequence[Reg], column: int, element: int) -> Reg:
     """Lane `column` of each of the rows, as one register; as many rows as lanes, a power of two.
 
     `element` is the size of an element in bytes.
@@ -29,9 +27,9 @@ def transposed_column(rows: Sequence[Reg], column: int, element: int, shuffle: S
         upper = bool(column & (group // 2 // unit))
         picks = _interleaved(lanes, group, unit, upper)
         # Rows that differ in the bit `unit` meet; of each pair one register is left that has the wanted half.
-        current = [shuffle(current[k], current[k + 1], picks) for k in range(0, len(current), 2)]
+        current = [current[k].shuffled(current[k + 1], picks) for k in range(0, len(current), 2)]
         unit *= 2
-    return _exchanged(current, column // group, group, shuffle)
+    return _exchanged(current, column // group, group)
 
 
 def _interleaved(lanes: int, group: int, unit: int, upper: bool) -> list[int]:
@@ -45,7 +43,7 @@ def _interleaved(lanes: int, group: int, unit: int, upper: bool) -> list[int]:
     return picks
 
 
-def _exchanged(registers: list[Reg], wanted: int, group: int, shuffle: Shuffle) -> Reg:
+def _exchanged(registers: list[Reg], wanted: int, group: int) -> Reg:
     """Group `wanted` of each register, in order: pairs of registers give those groups that may still be it."""
     lanes = registers[0].lanes
     held = list(range(lanes // group))  # which group of the original registers lies where, from each source
@@ -54,7 +52,7 @@ def _exchanged(registers: list[Reg], wanted: int, group: int, shuffle: Shuffle) 
         left = [g for g in dict.fromkeys(held) if (g ^ wanted) & sources == 0]
         places = [p for p, g in enumerate(held) if g in left]
         picks = [start + place * group + k for start in (0, lanes) for place in places for k in range(group)]
-        registers = [shuffle(registers[k], registers[k + 1], picks) for k in range(0, len(registers), 2)]
+        registers = [registers[k].shuffled(registers[k + 1], picks) for k in range(0, len(registers), 2)]
         held = [held[p] for p in places] * 2
         sources *= 2
     return registers[0]

@@ -290,7 +290,7 @@ class _Plan(_Function):
         element = memory_type(source.dtype)
         at = self.code.emit(f"getelementptr {element}, ptr {data}, i64 {source.element}")
         raw = self.code.reg(source.dtype, 1, f"load {element}, ptr {at}, align {source.dtype.bytes}")
-        return Wide(convert(self.code, raw, dt.i64).name)
+        return Wide(convert(raw, dt.i64).name)
 
     def _require(self, condition: Condition) -> None:
         holds = self.indices.condition(condition.holds)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from tilewright.codegen.vmath import double, exponential, logarithm, rational, trigonometric
-from tilewright.codegen.vmath.body import Body, Value
+from tilewright.codegen.cpu.kernel.functions import sqrt
+from tilewright.codegen.cpu.kernel.text import Reg
+from tilewright.codegen.cpu.vmath import double, exponential, logarithm, rational, trigonometric
 
 
 @dataclass(frozen=True)
@@ -19,30 +20,26 @@ class Function:
     `far_from` and more are rare and expensive, and it computes them one by one instead.
     """
 
-    build: Callable[..., Value]
+    build: Callable[..., Reg]
     ulp: float
     arity: int = 1
-    far: Callable[[Body, Value], Value] | None = None
+    far: Callable[[Reg], Reg] | None = None
     far_from: float = 0.0
 
 
-def _reciprocal_root(body: Body, x: Value) -> Value:
+def _reciprocal_root(x: Reg) -> Reg:
     """1 / sqrt(x)."""
-    return 1.0 / body.sqrt(x)
+    return 1.0 / sqrt(x)
 
 
 def _circular(
-    build: Callable[[Body, Value], Value], far: Callable[[Body, Value], Value], ulp: float
+    build: Callable[[Reg], Reg], far: Callable[[Reg], Reg], ulp: float
 ) -> Function:
     return Function(build, ulp, far=far, far_from=trigonometric.FAR)
 
 
 def _library(name: str) -> Function:
-    return Function(partial(_call, name), 4.0, arity=2 if name == "pow" else 1)
-
-
-def _call(name: str, body: Body, *arguments: Value) -> Value:
-    return double.call_per_lane(body, name, *arguments)
+    return Function(partial(double.call_per_lane, name), 4.0, arity=2 if name == "pow" else 1)
 
 
 SINGLE: Mapping[str, Function] = MappingProxyType(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 
-from tilewright.codegen.vmath.body import Body, Value
+from tilewright.codegen.cpu.kernel.functions import clamp, fma, polynomial
+from tilewright.codegen.cpu.kernel.text import Reg
+from tilewright.ir import dtype as dt
 
 LOG2_E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -31,53 +33,53 @@ ATANH_TAIL = (
 )  # fmt: skip
 
 
-def _expm1_and_power(body: Body, x: Value) -> tuple[Value, Value]:
+def _expm1_and_power(x: Reg) -> tuple[Reg, Reg]:
     """exp(r) - 1 and 2^n, where x = n ln 2 + r; x is cut to where float32 is 0 or inf after any use of it."""
-    x = body.clamp(x, -200.0, 200.0)
-    shifted = body.fma(x, LOG2_E, ROUND)
-    r = body.fma(shifted - ROUND, -LN2, x)
-    near = body.fma(body.polynomial(r, EXPM1_TAIL), r * r, r)
+    x = clamp(x, -200.0, 200.0)
+    shifted = fma(x, LOG2_E, ROUND)
+    r = fma(shifted - ROUND, -LN2, x)
+    near = fma(polynomial(r, EXPM1_TAIL), r * r, r)
     return near, ((shifted.bits + BIAS) << 52).as_float
 
 
-def exp(body: Body, x: Value) -> Value:
+def exp(x: Reg) -> Reg:
     """e^x of a double; +-200 stand for all that is beyond."""
-    near, power = _expm1_and_power(body, x)
-    return body.fma(near, power, power)
+    near, power = _expm1_and_power(x)
+    return fma(near, power, power)
 
 
-def expm1(body: Body, x: Value) -> Value:
+def expm1(x: Reg) -> Reg:
     """e^x - 1 of a double, with a relative error of 2^-31; 200 stands for all that is beyond."""
-    near, power = _expm1_and_power(body, x)
-    return body.fma(near, power, power - 1.0)
+    near, power = _expm1_and_power(x)
+    return fma(near, power, power - 1.0)
 
 
-def _exponent(x: Value) -> Value:
+def _exponent(x: Reg) -> Reg:
     """n as i32 where x = 2^n m, m in [sqrt(1/2), sqrt(2)), for a positive normal double."""
-    high = (x.bits >> 32).to("i32")
+    high = (x.bits >> 32).to(dt.i32)
     return (high - SQRT_HALF_HIGH).arithmetic_shift(20)
 
 
-def _log1p_plus(body: Body, f: Value, n: Value) -> Value:
+def _log1p_plus(f: Reg, n: Reg) -> Reg:
     """log(1 + f) + n ln 2 for f in [sqrt(1/2) - 1, sqrt(2) - 1], as 2 atanh(f / (2 + f)) + n ln 2."""
     s = f / (f + 2.0)
     square = s * s
-    half = body.fma(body.polynomial(square, ATANH_TAIL), square * s, s)
-    return body.fma(n.to("f64"), LN2, half + half)
+    half = fma(polynomial(square, ATANH_TAIL), square * s, s)
+    return fma(n.to(dt.f64), LN2, half + half)
 
 
-def log(body: Body, x: Value) -> Value:
+def log(x: Reg) -> Reg:
     """Natural logarithm of a normal double >= 0, or nan."""
     n = _exponent(x)
-    f = (x.bits - (n.to("i64") << 52)).as_float - 1.0
-    result = body.select(x < math.inf, _log1p_plus(body, f, n), x)
-    return body.select(x.equals(0.0), body.constant("f64", -math.inf), result)
+    f = (x.bits - (n.to(dt.i64) << 52)).as_float - 1.0
+    result = (x < math.inf).select(_log1p_plus(f, n), x)
+    return x.equals(0.0).select(x.like(-math.inf), result)
 
 
-def log1p(body: Body, x: Value) -> Value:
+def log1p(x: Reg) -> Reg:
     """log(1 + x) of a double >= 0, or nan."""
     n = _exponent(x + 1.0)
     # 2^-n (1 + x) - 1 without the rounding of 1 + x, which matters where n = 0.
-    scale = (ONE_BITS - (n.to("i64") << 52)).as_float
-    f = body.fma(x, scale, scale - 1.0)
-    return body.select(x < math.inf, _log1p_plus(body, f, n), x)
+    scale = (ONE_BITS - (n.to(dt.i64) << 52)).as_float
+    f = fma(x, scale, scale - 1.0)
+    return (x < math.inf).select(_log1p_plus(f, n), x)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tilewright.codegen.vmath import double
-from tilewright.codegen.vmath.functions import DOUBLE, SINGLE, Function
-from tilewright.codegen.vmath.text import function_text
+from tilewright.codegen.cpu.vmath import double
+from tilewright.codegen.cpu.vmath.functions import DOUBLE, SINGLE, Function
+from tilewright.codegen.cpu.vmath.text import function_text
 from tilewright.ir.diag import InternalError
 from tilewright.target.scale import Scale
 

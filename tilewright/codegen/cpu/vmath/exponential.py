@@ -1,16 +1,26 @@
 """Functions made of the exponential, in single precision.
 
-Each takes the body under construction and the argument and returns the result. Coefficients are minimax fits
+Each takes the argument and returns the result. Coefficients are minimax fits
 (Lawson's iteration on Chebyshev nodes, then rounded to float32 from the lowest power up, the rest refitted
 after each); the errors given are the fit's, relative, before any rounding of the evaluation.
 """
 
 from __future__ import annotations
 
-from tilewright.codegen.vmath import wide
-from tilewright.codegen.vmath.body import Body, Value
-from tilewright.codegen.vmath.logarithm import log1p
-from tilewright.codegen.vmath.scaling import multiply_by_power
+from tilewright.codegen.cpu.kernel.functions import (
+    absolute,
+    at_least,
+    at_most,
+    clamp,
+    copysign,
+    fma,
+    polynomial,
+)
+from tilewright.codegen.cpu.kernel.text import Reg
+from tilewright.codegen.cpu.vmath import wide
+from tilewright.codegen.cpu.vmath.logarithm import log1p
+from tilewright.codegen.cpu.vmath.scaling import multiply_by_power
+from tilewright.ir import dtype as dt
 from tilewright.target.scale import Scale
 
 LOG2_E = 1.4426950408889634
@@ -69,104 +79,104 @@ EXP2M1_OVER_F = (
 )
 
 
-def _reduce(body: Body, x: Value) -> tuple[Value, Value]:
+def _reduce(x: Reg) -> tuple[Reg, Reg]:
     """x as n ln 2 + r with |r| <= ln(2)/2: ROUND_BIASED + n, and r."""
-    shifted = body.fma(x, LOG2_E, ROUND_BIASED)
+    shifted = fma(x, LOG2_E, ROUND_BIASED)
     n = shifted - ROUND_BIASED
-    return shifted, body.fma(n, -LN2_LOW, body.fma(n, -LN2_HIGH, x))
+    return shifted, fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
 
 
-def _half_powers(shifted: Value) -> tuple[Value, Value]:
+def _half_powers(shifted: Reg) -> tuple[Reg, Reg]:
     """2^floor(n/2) and 2^ceil(n/2), for 2^n as a product: alone it leaves the exponent's range."""
     half = shifted.bits >> 1
     return (half << 23).as_float, ((shifted.bits - half) << 23).as_float
 
 
-def _inverse_high(shifted: Value) -> Value:
+def _inverse_high(shifted: Reg) -> Reg:
     """2^-ceil(n/2)."""
     return (((shifted.bits >> 1) - shifted.bits + TWICE_BIAS) << 23).as_float
 
 
-def _reduce_root(body: Body, x: Value, scale: float, bias: int) -> tuple[Value, Value]:
+def _reduce_root(x: Reg, scale: float, bias: int) -> tuple[Reg, Reg]:
     """scale x as 2 (m ln 2 + r) with |r| <= ln(2)/2 and scale 1 or -1: ROUND + bias + m, and 2 r / scale.
 
     The square of 2^m e^r is e^x where 2^(2m) alone leaves the exponent's range, and underflows gradually.
     """
-    shifted = body.fma(x, scale * LOG2_E / 2, ROUND + bias)
+    shifted = fma(x, scale * LOG2_E / 2, ROUND + bias)
     m = shifted - (ROUND + bias)
-    return shifted, body.fma(m, -2 * scale * LN2_LOW, body.fma(m, -2 * scale * LN2_HIGH, x))
+    return shifted, fma(m, -2 * scale * LN2_LOW, fma(m, -2 * scale * LN2_HIGH, x))
 
 
-def _exp_of_half(body: Body, twice: Value, argument_scale: float, factor: float) -> Value:
+def _exp_of_half(twice: Reg, argument_scale: float, factor: float) -> Reg:
     """factor e^(argument_scale twice / 2), for a power of two as `factor`: the coefficients take both."""
     powers = tuple(factor * (argument_scale / 2) ** (i + 1) * c for i, c in enumerate(EXPM1_OVER_R))
-    return body.polynomial(twice, (factor, *powers))
+    return polynomial(twice, (factor, *powers))
 
 
-def exp(body: Body, x: Value) -> Value:
+def exp(x: Reg) -> Reg:
     """e^x; underflow is gradual, and arguments that are clearly below it yield 0 without an underflow.
 
     That one takes some hundred cycles on many cores, also where it comes to 0, and masked scores of attention
     are such arguments: for them this is a product with 0.
     """
-    if body.scale is not None:
-        return _scaled_exp(body, body.scale, x)
-    shifted, twice = _reduce_root(body, body.clamp(x, UNDERFLOW, OVERFLOW), 1.0, BIAS - SPREAD)
-    root = _exp_of_half(body, twice, 1.0, 2.0**SPREAD) * (shifted.bits << 23).as_float
+    if x.text.scale is not None:
+        return _scaled_exp(x.text.scale, x)
+    shifted, twice = _reduce_root(clamp(x, UNDERFLOW, OVERFLOW), 1.0, BIAS - SPREAD)
+    root = _exp_of_half(twice, 1.0, 2.0**SPREAD) * (shifted.bits << 23).as_float
     return root * root
 
 
-def _scaled_exp(body: Body, scale: Scale, x: Value) -> Value:
+def _scaled_exp(scale: Scale, x: Reg) -> Reg:
     """e^x as 2^n e^r with a factor 2^n of any size."""
     # A nan is kept, as it is not below.
-    keep = (x < UNDERFLOW).logical_not()
-    x = body.at_most(x, OVERFLOW)
-    n = body.fma(x, LOG2_E, ROUND) - ROUND
-    r = body.fma(n, -LN2_LOW, body.fma(n, -LN2_HIGH, x))
-    return multiply_by_power(scale, body.polynomial(r, EXP), n, keep)
+    keep = ~(x < UNDERFLOW)
+    x = at_most(x, OVERFLOW)
+    n = fma(x, LOG2_E, ROUND) - ROUND
+    r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
+    return multiply_by_power(scale, polynomial(r, EXP), n, keep)
 
 
-def exp2(body: Body, x: Value) -> Value:
+def exp2(x: Reg) -> Reg:
     """2^x; underflow is gradual."""
-    x = body.clamp(x, -151.0, 129.0)
+    x = clamp(x, -151.0, 129.0)
     shifted = x + ROUND_BIASED
     f = x - (shifted - ROUND_BIASED)
     low, high = _half_powers(shifted)
-    return body.fma(body.polynomial(f, EXP2M1_OVER_F) * f, low, low) * high
+    return fma(polynomial(f, EXP2M1_OVER_F) * f, low, low) * high
 
 
-def expm1(body: Body, x: Value) -> Value:
+def expm1(x: Reg) -> Reg:
     """e^x - 1, accurate near zero."""
-    shifted, r = _reduce(body, body.clamp(x, -20.0, 89.0))
+    shifted, r = _reduce(clamp(x, -20.0, 89.0))
     low, high = _half_powers(shifted)
-    near = body.fma(body.polynomial(r, EXPM1_TAIL), r * r, r)
+    near = fma(polynomial(r, EXPM1_TAIL), r * r, r)
     # 2^n (near + 1) - 1, where only the last product may overflow.
-    result = body.fma(near, low, low - _inverse_high(shifted)) * high
+    result = fma(near, low, low - _inverse_high(shifted)) * high
     # The sum above loses the sign of a zero.
-    return body.copysign(result, x)
+    return copysign(result, x)
 
 
-def sigmoid(body: Body, x: Value) -> Value:
+def sigmoid(x: Reg) -> Reg:
     """1 / (1 + e^-x), computed as 2^-m / (2^-m + 2^m e^2r) where -x = 2 (m ln 2 + r): nothing overflows."""
-    shifted, twice = _reduce_root(body, body.clamp(x, -104.0, 104.0), -1.0, BIAS)
+    shifted, twice = _reduce_root(clamp(x, -104.0, 104.0), -1.0, BIAS)
     power = shifted.bits << 23
     inverse = ((2 * BIAS << 23) - power).as_float
-    root = _exp_of_half(body, twice, -1.0, 1.0)
-    return inverse / body.fma(root * power.as_float, root, inverse)
+    root = _exp_of_half(twice, -1.0, 1.0)
+    return inverse / fma(root * power.as_float, root, inverse)
 
 
-def softplus(body: Body, x: Value) -> Value:
+def softplus(x: Reg) -> Reg:
     """log(1 + e^x), without overflow."""
-    return body.at_least(x, 0.0) + log1p(body, exp(body, -body.abs(x)))
+    return at_least(x, 0.0) + log1p(exp(-absolute(x)))
 
 
-def sinh(body: Body, x: Value) -> Value:
+def sinh(x: Reg) -> Reg:
     """Hyperbolic sine."""
-    m = wide.expm1(body, body.abs(x).to("f64"))
-    return body.copysign(((m + m / (m + 1.0)) * 0.5).to("f32"), x)
+    m = wide.expm1(absolute(x).to(dt.f64))
+    return copysign(((m + m / (m + 1.0)) * 0.5).to(dt.f32), x)
 
 
-def cosh(body: Body, x: Value) -> Value:
+def cosh(x: Reg) -> Reg:
     """Hyperbolic cosine."""
-    e = wide.exp(body, body.abs(x).to("f64"))
-    return ((e + 1.0 / e) * 0.5).to("f32")
+    e = wide.exp(absolute(x).to(dt.f64))
+    return ((e + 1.0 / e) * 0.5).to(dt.f32)

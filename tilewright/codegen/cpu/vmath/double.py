@@ -5,7 +5,9 @@ The loader resolves the library's symbols in the process; `LIBRARY_CALLS` tells 
 
 from __future__ import annotations
 
-from tilewright.codegen.vmath.body import Body, Value
+from tilewright.codegen.cpu.kernel.functions import absolute, at_least, by_lane
+from tilewright.codegen.cpu.kernel.text import Reg
+from tilewright.ir import dtype as dt
 
 DIRECT = (
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp2", "expm1",
@@ -21,23 +23,19 @@ LIBRARY_CALLS: dict[str, tuple[str, ...]] = {
 }
 
 
-def call_per_lane(body: Body, symbol: str, *arguments: Value) -> Value:
+def call_per_lane(symbol: str, *arguments: Reg) -> Reg:
     """The vector of results of a scalar double function."""
-    scalars = [[body.lane(argument, lane) for argument in arguments] for lane in range(body.lanes)]
-    results = []
-    for operands in scalars:
-        spelled = ", ".join(f"double {name}" for name in operands)
-        results.append(body.emit("f64", f"call double @{symbol}({spelled})").name)
-    return body.vector_of("f64", results)
+    text = arguments[0].text
+    return by_lane(dt.f64, lambda *ones: text.call(dt.f64, 1, symbol, *ones), *arguments)
 
 
-def sigmoid(body: Body, x: Value) -> Value:
+def sigmoid(x: Reg) -> Reg:
     """1 / (1 + e^-x), with e^-|x| so that nothing overflows and underflow is gradual."""
-    e = call_per_lane(body, "exp", -body.abs(x))
-    return body.select(x < 0.0, e, 1.0) / (e + 1.0)
+    e = call_per_lane("exp", -absolute(x))
+    return (x < 0.0).select(e, 1.0) / (e + 1.0)
 
 
-def softplus(body: Body, x: Value) -> Value:
+def softplus(x: Reg) -> Reg:
     """log(1 + e^x), without overflow."""
-    e = call_per_lane(body, "exp", -body.abs(x))
-    return body.at_least(x, 0.0) + call_per_lane(body, "log1p", e)
+    e = call_per_lane("exp", -absolute(x))
+    return at_least(x, 0.0) + call_per_lane("log1p", e)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.codegen.vmath.body import Body, Value
+from tilewright.codegen.cpu.kernel.functions import at_most, clamp, fma, polynomial
+from tilewright.codegen.cpu.kernel.text import Reg
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,12 @@ class _OddRational:
     r: tuple[float, ...]
     q: tuple[float, ...]
 
-    def build(self, body: Body, x: Value) -> Value:
+    def build(self, x: Reg) -> Reg:
         """The function of x, cut at -1 and 1."""
         # Beyond the bound only x grows, so the value passes 1 and is cut there; no power of x overflows.
-        square = body.at_most(x * x, self.bound * self.bound)
-        quotient = x * body.polynomial(square, self.r) / body.polynomial(square, self.q)
-        return body.clamp(body.fma(x, self.c, quotient), -1.0, 1.0)
+        square = at_most(x * x, self.bound * self.bound)
+        quotient = x * polynomial(square, self.r) / polynomial(square, self.q)
+        return clamp(fma(x, self.c, quotient), -1.0, 1.0)
 
 
 _TANH = _OddRational(
@@ -58,11 +59,11 @@ _ERF = _OddRational(
 )  # fmt: skip
 
 
-def tanh(body: Body, x: Value) -> Value:
+def tanh(x: Reg) -> Reg:
     """Hyperbolic tangent."""
-    return _TANH.build(body, x)
+    return _TANH.build(x)
 
 
-def erf(body: Body, x: Value) -> Value:
+def erf(x: Reg) -> Reg:
     """Error function: 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
-    return _ERF.build(body, x)
+    return _ERF.build(x)

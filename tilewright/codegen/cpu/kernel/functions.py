@@ -1,0 +1,86 @@
+"""Functions of registers that LLVM has as intrinsics, and formulas of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.codegen.cpu.kernel.lanes import register_type
+from tilewright.codegen.cpu.kernel.text import Number, Operand, Reg
+from tilewright.ir.dtype import DType
+
+
+def intrinsic(name: str, x: Reg, *others: Operand) -> Reg:
+    """A call of an LLVM intrinsic that is overloaded on the type of its operands."""
+    element = x.dtype.name if x.dtype.is_float else register_type(x.dtype)
+    suffix = element if x.lanes == 1 else f"v{x.lanes}{element}"
+    return x.text.call(x.dtype, x.lanes, f"llvm.{name}.{suffix}", x, *map(x.like, others))
+
+
+def fma(a: Reg, b: Operand, c: Operand) -> Reg:
+    """a * b + c with one rounding."""
+    return intrinsic("fma", a, b, c)
+
+
+def sqrt(x: Reg) -> Reg:
+    return intrinsic("sqrt", x)
+
+
+def absolute(x: Reg) -> Reg:
+    """The magnitude of a float."""
+    return intrinsic("fabs", x)
+
+
+def floor(x: Reg) -> Reg:
+    return intrinsic("floor", x)
+
+
+def copysign(magnitude: Reg, sign: Reg) -> Reg:
+    return intrinsic("copysign", magnitude, sign)
+
+
+def at_most(x: Reg, bound: Number) -> Reg:
+    """min(x, bound); nan stays nan.
+
+    The comparison is written so that x86 makes one `minps` of it, whose second operand wins when it is nan.
+    """
+    limit = x.like(bound)
+    return (limit < x).select(limit, x)
+
+
+def at_least(x: Reg, bound: Number) -> Reg:
+    """max(x, bound); nan stays nan."""
+    limit = x.like(bound)
+    return (limit > x).select(limit, x)
+
+
+def clamp(x: Reg, low: Number, high: Number) -> Reg:
+    """x within [low, high]; nan stays nan."""
+    return at_most(at_least(x, low), high)
+
+
+def polynomial(x: Reg, coefficients: Sequence[float]) -> Reg:
+    """sum(coefficients[i] * x**i) by Horner's rule, which takes the fewest instructions."""
+    total: Operand = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = fma(x, total, coefficient)
+    return x.like(total)
+
+
+def any_lane(flag: Reg) -> str:
+    """The i1 operand that says whether a flag holds in any lane."""
+    if flag.lanes == 1:
+        return flag.name
+    return flag.text.emit(f"call i1 @llvm.vector.reduce.or.v{flag.lanes}i1({flag.typed})")
+
+
+def by_lane(result: DType, function: Callable[..., Reg], *operands: Reg) -> Reg:
+    """A register of what a function of single elements gives, lane by lane."""
+    first = operands[0]
+    if first.lanes == 1:
+        return function(*operands)
+    text = first.text
+    made = text.named("poison", result, first.lanes)
+    for lane in range(first.lanes):
+        one = function(*[o.part(lane, 1) for o in operands])
+        made = text.reg(result, first.lanes, f"insertelement {made.typed}, {one.typed}, i64 {lane}")
+    return made
