@@ -31,6 +31,7 @@ ROOMS: dict[str, set[str]] = {
     "asm": {"ir", "target"},
     "runtime": set(),
     "options": {"runtime"},
+    "plugins": {"frontends", "ir"},
     "session": {"ir", "options", "runtime", "target", "tilewright"},
 }
 ALL = {*ROOMS, "api", "compiler", "link", "stages", "tilewright"}

@@ -1,0 +1,280 @@
+"""Plugins: front ends, strategies, machines and back ends that other packages bring.
+
+A distribution names its plugins as entry points:
+
+    [project.entry-points."tilewright.plugins"]
+    toy = "toy_package.plugin:PLUGIN"
+
+where PLUGIN is a `Plugin`. They are found by looking into the folders of `sys.path` for the metadata that installers
+write (`*.dist-info`, `*.egg-info`), which takes a millisecond; `importlib.metadata` takes 25 ms to be imported. They
+are imported when something needs them: a model that the cache has needs none, if a front end of ours reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tilewright.ir.diag import Remark
+
+if TYPE_CHECKING:
+    from tilewright.frontends.front_end import FrontEnd
+
+GROUP = "tilewright.plugins"
+KINDS = ("front_ends", "strategies", "machines", "back_ends")
+"""What a plugin may bring: the fields of `Plugin`."""
+
+
+class Named(Protocol):
+    """A part of a plugin."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What a package adds to the compiler. A part has a name that no other part of its kind has."""
+
+    name: str
+    front_ends: tuple[FrontEnd, ...] = ()
+    strategies: tuple[Named, ...] = ()
+    machines: tuple[Named, ...] = ()
+    back_ends: tuple[Named, ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plugin that was found or given, and is not imported yet: `distribution` is its name and version ("" for one
+    that was given), `state` what changes with its files (None when that cannot be told)."""
+
+    name: str
+    distribution: str
+    state: str | None
+    get: Callable[[], object]
+
+    def refusal(self, reason: str) -> Remark:
+        """That the compiler goes on without the plugin, and why."""
+        origin = f" of {self.distribution}" if self.distribution else ""
+        return Remark("plugins", f"plugin '{self.name}'{origin}", f"the plugin is left out: {reason}")
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """The plugins that are used, each with where it comes from, and what was said of those that are not."""
+
+    used: tuple[tuple[Candidate, Plugin], ...] = ()
+    refused: tuple[Remark, ...] = ()
+
+    @property
+    def front_ends(self) -> tuple[FrontEnd, ...]:
+        return tuple(part for _, plugin in self.used for part in plugin.front_ends)
+
+    @property
+    def strategies(self) -> tuple[Any, ...]:
+        return tuple(part for _, plugin in self.used for part in plugin.strategies)
+
+    @property
+    def machines(self) -> tuple[Any, ...]:
+        return tuple(part for _, plugin in self.used for part in plugin.machines)
+
+    @property
+    def back_ends(self) -> tuple[Any, ...]:
+        return tuple(part for _, plugin in self.used for part in plugin.back_ends)
+
+    def beside(self, kind: str, names: Collection[str]) -> Plugins:
+        """Without the plugins that bring a part of `kind` (one of KINDS) whose name is among `names`: ours."""
+        used, refused = [], list(self.refused)
+        for candidate, plugin in self.used:
+            clash = next((p.name for p in getattr(plugin, kind) if p.name in names), None)
+            if clash is None:
+                used.append((candidate, plugin))
+            else:
+                refused.append(candidate.refusal(f"{_kind(kind)} '{clash}' exists already"))
+        return Plugins(tuple(used), tuple(refused))
+
+
+def find_plugins() -> tuple[Candidate, ...]:
+    """The plugins of all installed distributions, none imported, in the order of their names."""
+    found: dict[tuple[str, str], Candidate] = {}
+    for metadata in _metadata_folders():
+        distribution = _distribution(metadata)
+        for name, value in _entry_points(metadata):
+            # of a distribution that is installed twice Python imports the first
+            key = (distribution.partition(" ")[0], name)
+            if key not in found:
+                found[key] = Candidate(name, distribution, module_state(value), partial(_imported, value))
+    return tuple(found[key] for key in sorted(found))
+
+
+def given_plugins(plugins: Iterable[object]) -> tuple[Candidate, ...]:
+    """Plugins that a program gives instead of installing them."""
+    return tuple(
+        Candidate(str(getattr(p, "name", None) or f"{p!r:.80}"), "", _object_state(p), partial(_same, p))
+        for p in plugins
+    )
+
+
+def load_plugins(candidates: Sequence[Candidate] | None = None) -> Plugins:
+    """The candidates' plugins (those of `find_plugins` by default), without those that cannot be used.
+
+    A plugin that cannot be imported, is no `Plugin`, holds parts of the wrong type, or names a part as one before it
+    does is left out as a whole, and is told in `refused`.
+    """
+    used: list[tuple[Candidate, Plugin]] = []
+    refused = []
+    names: set[tuple[str, str]] = set()
+    for candidate in find_plugins() if candidates is None else candidates:
+        try:
+            plugin = _checked(candidate.get(), names)
+        except _Refused as error:
+            refused.append(candidate.refusal(str(error)))
+        except (Exception, SystemExit) as error:  # whatever importing foreign code may raise
+            refused.append(candidate.refusal(f"importing it failed: {type(error).__name__}: {error}"))
+        else:
+            used.append((candidate, plugin))
+            names.update(_names(plugin))
+    return Plugins(tuple(used), tuple(refused))
+
+
+def identity(candidates: Iterable[Candidate]) -> str | None:
+    """What makes a compiled model another one with other plugins; None when that cannot be told of one of them."""
+    parts = [(c.name, c.distribution, c.state) for c in candidates]
+    return None if any(state is None for *_, state in parts) else repr(parts)
+
+
+class _Refused(Exception):
+    """A plugin that cannot be used; the message says why."""
+
+
+def _checked(found: object, taken: Collection[tuple[str, str]]) -> Plugin:
+    if not isinstance(found, Plugin):
+        raise _Refused(f"it is of type {type(found).__name__}, and not a tilewright.plugins.Plugin")
+    for kind in KINDS:
+        parts = getattr(found, kind)
+        if not isinstance(parts, tuple):
+            raise _Refused(f"{kind} is of type {type(parts).__name__}, and not a tuple")
+        for k, part in enumerate(parts):
+            if not isinstance(getattr(part, "name", None), str):
+                raise _Refused(f"{kind}[{k}] ({part!r:.80}) has no name")
+    for part in found.front_ends:
+        missing = [m for m in ("accepts", "digest", "load") if not callable(getattr(part, m, None))]
+        missing += [] if isinstance(getattr(part, "formats", None), str) else ["formats"]
+        if missing:
+            raise _Refused(f"the front end '{part.name}' has no {' and no '.join(missing)}")
+    own = list(_names(found))
+    for kind, name in own:
+        if (kind, name) in taken or own.count((kind, name)) > 1:
+            raise _Refused(f"{_kind(kind)} '{name}' exists already")
+    return found
+
+
+def _names(plugin: Plugin) -> Iterator[tuple[str, str]]:
+    yield from ((kind, part.name) for kind in KINDS for part in getattr(plugin, kind))
+
+
+def _kind(kind: str) -> str:
+    return {"strategies": "a strategy"}.get(kind) or f"a {kind.removesuffix('s').replace('_', ' ')}"
+
+
+# What installers leave behind
+
+
+def _metadata_folders() -> Iterator[Path]:
+    for folder in sys.path:
+        try:
+            with os.scandir(folder or ".") as entries:
+                found = sorted(e.path for e in entries if e.name.endswith((".dist-info", ".egg-info")))
+        except OSError:
+            continue
+        yield from map(Path, found)
+
+
+def _entry_points(metadata: Path) -> list[tuple[str, str]]:
+    """Name and value of each of a distribution's entry points of our group."""
+    try:
+        text = (metadata / "entry_points.txt").read_bytes()
+    except OSError:
+        return []
+    if GROUP.encode() not in text:
+        return []
+    found = []
+    section = ""
+    for line in map(str.strip, text.decode(errors="replace").splitlines()):
+        if line.startswith("["):
+            section = line.strip("[] ")
+        elif section == GROUP and "=" in line and not line.startswith(("#", ";")):
+            name, _, value = line.partition("=")
+            found.append((name.strip(), value.partition("[")[0].strip()))
+    return found
+
+
+def _distribution(metadata: Path) -> str:
+    """Name and version, `toy-package 1.0`; the installer writes both into the name of the folder."""
+    name, _, version = metadata.stem.partition("-")
+    return f"{name.replace('_', '-')} {version}".strip()
+
+
+def _imported(value: str) -> object:
+    """The object that an entry point names: `package.module:attribute`."""
+    module, _, attributes = value.partition(":")
+    found: object = importlib.import_module(module)
+    for name in filter(None, attributes.split(".")):
+        found = getattr(found, name)
+    return found
+
+
+def _same(plugin: object) -> object:
+    return plugin
+
+
+# What changes with a plugin's code
+
+
+def file_states(folder: Path) -> str:
+    """Names, sizes and times of the Python files of a folder and those below."""
+    states = ((path.relative_to(folder), path.stat()) for path in sorted(folder.rglob("*.py")))
+    return "".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns};" for path, stat in states)
+
+
+def module_state(value: str) -> str | None:
+    """The state of the files of the package that a module belongs to, which is not imported; "missing" when there is
+    no such package, None when it has no files."""
+    top = value.partition(":")[0].partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError, AttributeError):  # the program itself, or a module that it has made
+        return _file_state(getattr(sys.modules.get(top), "__file__", None))
+    if spec is None:
+        return "missing"
+    if spec.submodule_search_locations:
+        return "".join(file_states(Path(folder)) for folder in spec.submodule_search_locations)
+    return _file_state(spec.origin)
+
+
+def _file_state(path: str | None) -> str | None:
+    try:
+        stat = os.stat(path or "")
+    except OSError:
+        return None
+    return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+def _object_state(plugin: object) -> str | None:
+    """The state of the files that the parts of a given plugin come from, and the values that these are made of."""
+    states = []
+    for part in (part for kind in KINDS for part in getattr(plugin, kind, ())):
+        state = module_state(part.__name__ if isinstance(part, ModuleType) else type(part).__module__)
+        if state is None:
+            return None
+        states.append(f"{state}:{part!r}" if dataclasses.is_dataclass(part) else state)
+    return ";".join(states)
