@@ -25,7 +25,7 @@ from pathlib import Path
 
 import tilewright
 from tilewright.api import compile as compile_model
-from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.session import SETTLED_NS, Session
 
 ROOT = Path(__file__).resolve().parent.parent

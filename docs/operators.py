@@ -14,7 +14,7 @@ import onnx
 from onnx import helper
 from onnx.defs import OpSchema
 
-from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.frontends.onnx.registry import find_adapter, translated
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ops.define import OPERATORS, Operator

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 import tilewright
-from tilewright.frontends.onnx import ConstantNeededError
+from tilewright.frontends.errors import ConstantNeededError
 from tilewright.options import Options
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]

@@ -16,6 +16,8 @@ from onnx import TensorProto, helper
 import tilewright
 import tilewright.session as session_module
 from tests import models
+from tilewright.frontends import files
+from tilewright.frontends import onnx as onnx_front_end
 from tilewright.options import Options, Request
 from tilewright.runtime import Artifact, Model
 from tilewright.session import Notes, Session, compiler_stamp
@@ -87,7 +89,7 @@ def test_a_file_that_did_not_change_is_hashed_once(
 ) -> None:
     path, session = tmp_path / "model.onnx", Session(tmp_path / "cache")
     small(path, 1.0)
-    hashed = Counted(monkeypatch, session_module, "_digest_of_model")
+    hashed = Counted(monkeypatch, onnx_front_end, "digest_of_file")
     keys = {session.key(Request.of(path, None, None), Options()) for _ in range(3)}
     assert len(keys) == 1 and len(hashed.calls) == 1
     small(path, 2.0)
@@ -98,7 +100,7 @@ def test_a_file_that_did_not_change_is_hashed_once(
 def test_a_file_written_just_now_is_hashed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock may tick too slowly to tell the next change, even of a file whose times were set back."""
     path, session = tmp_path / "model.onnx", Session(tmp_path / "cache")
-    hashed = Counted(monkeypatch, session_module, "_digest_of_model")
+    hashed = Counted(monkeypatch, onnx_front_end, "digest_of_file")
     keys = set()
     for value in (1.0, 2.0, 3.0):
         small(path, value)
@@ -158,15 +160,15 @@ def test_notes_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_text_is_found_wherever_a_file_is_cut_into_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(session_module, "CHUNK", size)
+    monkeypatch.setattr(files, "CHUNK", size)
     path = tmp_path / "model.onnx"
     for before in range(24):
         path.write_bytes(b"l" * before + b"location" + b"n" * 5)
-        assert session_module._mentions(path, b"location")
+        assert files.file_mentions(path, b"location")
         path.write_bytes(b"l" * before + b"locatio" + b"_n" * 5)
-        assert not session_module._mentions(path, b"location")
+        assert not files.file_mentions(path, b"location")
     path.write_bytes(b"")
-    assert not session_module._mentions(path, b"location")
+    assert not files.file_mentions(path, b"location")
 
 
 def test_the_weights_of_an_entry_stay_in_its_file(tmp_path: Path) -> None:

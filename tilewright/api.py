@@ -22,12 +22,13 @@ def compile(
     progress: OnProgress | None = None,
     **fields: Any,
 ) -> Model:
-    """Compile an ONNX model (a path, bytes or ModelProto) for this machine and return it ready to run.
+    """Compile a model (a path, the bytes of a file, or an object such as an onnx.ModelProto) for this machine and
+    return it ready to run.
 
     `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
     values (arrays of their dtype, or Python numbers and lists), `shapes` fixes or names the dims of inputs;
-    `session` is the cache on disk. `progress` is called with a `Progress` between the steps of the compiler; a model
-    that the cache has takes none. Raises ModelError, UnsupportedError, OptionError.
+    `session` is the cache on disk and the plugins. `progress` is called with a `Progress` between the steps of the
+    compiler; a model that the cache has takes none. Raises ModelError, UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
     return Model(
@@ -58,7 +59,7 @@ def compile_artifact(
     if artifact is None:
         from tilewright.compiler import compile_request
 
-        artifact = compile_request(request, options, progress)
+        artifact = compile_request(request, options, progress, session=session)
         if key:
             session.keep(key, artifact)
         elif options.cache and (refusal := session.refusal()):

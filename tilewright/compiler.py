@@ -13,7 +13,6 @@ from tilewright.codegen.cpu.assemble import ObjectMaker, Unit
 from tilewright.codegen.cpu.kernel.emit import KernelText, kernel_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.cpu.program.program import program_ir
-from tilewright.frontends.onnx import load_onnx
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
@@ -26,36 +25,47 @@ from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.storage import assign_storage
 from tilewright.ops.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress, Request
+from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact
 from tilewright.schedule.sharing.concurrent_kernels import group_branches
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.session import Session
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
 
-def compile_request(request: Request, options: Options, progress: OnProgress | None = None) -> Artifact:
-    """From the model's file on, without the cache. Raises ModelError, UnsupportedError, OptionError."""
+def compile_request(
+    request: Request, options: Options, progress: OnProgress | None = None, *, session: Session
+) -> Artifact:
+    """From the model's file on, without the session's cache. Raises ModelError, UnsupportedError, OptionError."""
     target = parse_target(options.target)
-    artifact = compile_module(import_request(request, progress), options, target, progress)
+    module = import_request(request, session, progress)
+    artifact = compile_module(module, options, target, progress, session.loaded_plugins)
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
     return artifact
 
 
-def import_request(request: Request, progress: OnProgress | None = None) -> Module:
-    """The graph as the file says it, with the values and shapes that the request gives."""
+def import_request(request: Request, session: Session, progress: OnProgress | None = None) -> Module:
+    """The graph as the model says it, with the values and shapes that the request gives."""
     _tell(progress, "import", 0, 1)
-    return load_onnx(request.model, constants=request.constants, shapes=request.shapes)
+    front_end = session.front_end(request.model)
+    return front_end.load(request.model, constants=request.constants, shapes=request.shapes)
 
 
 def compile_module(
-    module: Module, options: Options, target: Target, progress: OnProgress | None = None
+    module: Module,
+    options: Options,
+    target: Target,
+    progress: OnProgress | None = None,
+    plugins: Plugins = NO_PLUGINS,
 ) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
     check_platform(target.triple)
     link.check_profile(options, target)
     clock = _Clock()
     ctx = PassContext(target, options)
+    ctx.remarks.extend(plugins.refused)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     for subject, message in module.main.attrs.get("contradictions", ()):

@@ -100,7 +100,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be compiled: the model, values for some of its inputs, shapes for others."""
+    """What is to be compiled: the model (a path, or an object that a front end takes), values for some of its inputs,
+    shapes for others."""
 
     model: Path | bytes | Any
     constants: dict[str, np.ndarray]
@@ -109,17 +110,8 @@ class Request:
     @classmethod
     def of(cls, model: object, constants: object, shapes: object) -> Request:
         """From what a caller gave; OptionError for arguments of other types than `tilewright.compile` takes."""
-        return cls(_model(model), _constants(constants), _shapes(shapes))
-
-
-def _model(model: object) -> Any:
-    if isinstance(model, str | os.PathLike):
-        return Path(model)
-    if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
-        return model
-    raise OptionError(
-        f"model={model!r:.80} is not allowed: give a path, the bytes of a file or an onnx.ModelProto"
-    )
+        source = Path(model) if isinstance(model, str | os.PathLike) else model
+        return cls(source, _constants(constants), _shapes(shapes))
 
 
 def _constants(constants: object) -> dict[str, np.ndarray]:

@@ -51,6 +51,10 @@ class Plugin:
     machines: tuple[Named, ...] = ()
     back_ends: tuple[Named, ...] = ()
 
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """The names of what it brings, by kind."""
+        return {kind: tuple(p.name for p in getattr(self, kind)) for kind in KINDS if getattr(self, kind)}
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -101,6 +105,9 @@ class Plugins:
             else:
                 refused.append(candidate.refusal(f"{_kind(kind)} '{clash}' exists already"))
         return Plugins(tuple(used), tuple(refused))
+
+
+NO_PLUGINS = Plugins()
 
 
 def find_plugins() -> tuple[Candidate, ...]:
@@ -179,7 +186,7 @@ def _checked(found: object, taken: Collection[tuple[str, str]]) -> Plugin:
 
 
 def _names(plugin: Plugin) -> Iterator[tuple[str, str]]:
-    yield from ((kind, part.name) for kind in KINDS for part in getattr(plugin, kind))
+    return ((kind, name) for kind, names in plugin.parts().items() for name in names)
 
 
 def _kind(kind: str) -> str:

@@ -7,25 +7,35 @@ import hashlib
 import importlib.util
 import os
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tilewright
+from tilewright.frontends.built_in import FRONT_ENDS
+from tilewright.frontends.front_end import FrontEnd, find_front_end, unknown_source
 from tilewright.ir.diag import Remark
 from tilewright.ir.outside import Unreadable, outside_digest
 from tilewright.options import Options, Request
+from tilewright.plugins import (
+    Candidate,
+    Plugin,
+    Plugins,
+    file_states,
+    find_plugins,
+    given_plugins,
+    identity,
+    load_plugins,
+)
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import ArtifactError
 from tilewright.target.host import assembler_version
-from tilewright.target.named import parse_target
+from tilewright.target.named import ALIASES, NAMED, parse_target
 
-CHUNK = 1 << 22
 DEFAULT_LIMIT = 4 << 30
 SETTLED_NS = 2 * 10**9
 """A file's times tell whether it changes from now on, once they are as far back as the coarsest clock of a
@@ -43,9 +53,7 @@ _PACKAGE = Path(tilewright.__file__).parent
 def compiler_stamp(package: Path) -> str:
     """What identifies the compiler: versions, and for a checkout that is worked on the state of its files."""
     digest = hashlib.blake2b(digest_size=20)
-    for path in sorted(package.rglob("*.py")):
-        stat = path.stat()
-        digest.update(f"{path.relative_to(package)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
+    digest.update(file_states(package).encode())
     for name in _DEPENDENCIES:
         digest.update(_state_of(name).encode())
     return f"{tilewright.__version__};{assembler_version()};{digest.hexdigest()}"
@@ -101,39 +109,63 @@ class Cleared:
 
 @dataclass(frozen=True)
 class Session:
-    """A folder of artefacts and its bound in bytes. A cache that cannot be used never fails a compilation."""
+    """A folder of artefacts and its bound in bytes, and the plugins that models are compiled with: by default those
+    that are installed. A cache that cannot be used never fails a compilation, and a plugin is left out."""
 
     folder: Path = field(default_factory=default_folder)
     limit: int = DEFAULT_LIMIT
+    plugins: tuple[Plugin, ...] | None = None
+
+    @cached_property
+    def _candidates(self) -> tuple[Candidate, ...]:
+        return find_plugins() if self.plugins is None else given_plugins(self.plugins)
+
+    @cached_property
+    def loaded_plugins(self) -> Plugins:
+        """The plugins, imported when this is first asked for."""
+        plugins = load_plugins(self._candidates)
+        plugins = plugins.beside("front_ends", [front_end.name for front_end in FRONT_ENDS])
+        return plugins.beside("machines", ["host", *NAMED, *ALIASES])
+
+    def front_end(self, source: Any) -> FrontEnd:
+        """What reads a source: one of ours if it accepts it, else one of a plugin. OptionError for what is neither a
+        path nor bytes nor accepted, ModelError for other unknown sources."""
+        found = find_front_end(source, FRONT_ENDS) or find_front_end(source, self.loaded_plugins.front_ends)
+        if found is not None:
+            return found
+        left_out = [f"{remark.subject}: {remark.message}" for remark in self.loaded_plugins.refused]
+        raise unknown_source(source, (*FRONT_ENDS, *self.loaded_plugins.front_ends), left_out)
 
     def key(self, request: Request, options: Options) -> str | None:
-        """A digest of everything that determines the artefact; None when the model cannot be read, or an operator
-        from outside of the package (see `refusal`)."""
+        """A digest of everything that determines the artefact; None when the model cannot be read, or an operator or
+        a plugin from outside of the package (see `refusal`)."""
         digest = hashlib.blake2b(digest_size=20)
         target = parse_target(options.target)
         shapes = sorted(request.shapes.items())
-        try:
-            outside = outside_digest()
-        except Unreadable:
+        front_end = self.front_end(request.model)
+        if self.refusal() is not None:
             return None
+        outside = f"{outside_digest()};{identity(self._candidates)};{front_end.name}"
         stamp = f"{compiler_stamp(_PACKAGE)};{outside};{target!r};{options.fingerprint()};{shapes!r}"
         digest.update(stamp.encode())
         for name, array in sorted(request.constants.items()):
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         try:
-            self._add_model(digest, request.model)
+            digest.update(front_end.digest(request.model, self._remember))
         except (OSError, ValueError):  # a path that cannot be opened, or that is none
             return None
         return digest.hexdigest()
 
     def refusal(self) -> str | None:
-        """Why no model can be kept now: an operator that was registered from outside of the package depends on
-        something whose changes would go unseen. None when there is no such reason."""
+        """Why no model can be kept now: changes of an operator or a plugin from outside of the package would go
+        unseen. None when there is no such reason."""
         try:
             outside_digest()
         except Unreadable as error:
             return str(Remark("cache", "the model", f"an operator from outside depends on {error}"))
+        if identity(self._candidates) is None:
+            return str(Remark("cache", "the model", "a plugin's code comes from no file"))
         return None
 
     def find(self, key: str) -> Artifact | None:
@@ -204,29 +236,14 @@ class Session:
             path.unlink(missing_ok=True)
         _remove_abandoned(self.folder)
 
-    def _add_model(self, digest: Any, model: Path | bytes | Any) -> None:
-        """Add the model's bytes; of a file with data outside also sizes and times of the files beside it."""
-        if isinstance(model, bytes):
-            digest.update(model)
-        elif isinstance(model, Path):
-            found = self._of_file(model)
-            digest.update(found)
-            if found.endswith(_OUTSIDE):
-                for other in sorted(model.parent.iterdir()):
-                    if other.is_file() and other != model:
-                        stat = other.stat()
-                        digest.update(f"{other.name}:{stat.st_size}:{stat.st_mtime_ns}".encode())
-        else:
-            digest.update(model.SerializeToString())
-
-    def _of_file(self, path: Path) -> bytes:
-        """The digest of a model's file, from a note if it is the file that the note was made of."""
+    def _remember(self, path: Path, find_out: Callable[[Path], bytes]) -> bytes:
+        """What `find_out` gives for a file, from a note if it is the file that the note was made of."""
         stat = path.stat()
         identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-        about = f"model {os.path.realpath(path)}: {identity}"
+        about = f"{find_out.__module__}.{find_out.__qualname__} {os.path.realpath(path)}: {identity}"
         found = self._notes.read(about)
         if found is None:
-            found = _digest_of_model(path)
+            found = find_out(path)
             if _is_settled(max(stat.st_mtime_ns, stat.st_ctime_ns)):
                 self._notes.write(about, found)
         return found
@@ -294,35 +311,3 @@ def _remove_abandoned(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - _ABANDONED_S:
                 path.unlink()
-
-
-_INSIDE, _OUTSIDE = b"inside", b"outside"
-_LOCATION = b"location"
-"""What ONNX calls the name of a file that holds a tensor's data."""
-
-
-def _digest_of_model(path: Path) -> bytes:
-    """Of the file's bytes, and whether other files may belong to it."""
-    digest = hashlib.blake2b(digest_size=20)
-    size = path.stat().st_size
-    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
-        for part in pool.map(lambda start: _digest_of(path, start), range(0, size, CHUNK)):
-            digest.update(part)
-    return digest.digest() + (_OUTSIDE if _mentions(path, _LOCATION) else _INSIDE)
-
-
-def _mentions(path: Path, text: bytes) -> bool:
-    before = b""
-    with open(path, "rb") as file:  # read and not mapped: somebody may be writing over it
-        while piece := file.read(CHUNK):
-            if text in piece or text in before + piece[: len(text)]:
-                return True
-            before = (before + piece[-len(text) :])[-len(text) :]
-    return False
-
-
-def _digest_of(path: Path, start: int) -> bytes:
-    """Of one piece of a file."""
-    with open(path, "rb") as f:
-        f.seek(start)
-        return hashlib.blake2b(f.read(CHUNK)).digest()

@@ -16,6 +16,7 @@ from tilewright.ir.text import print_func, print_module
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.session import Session
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
@@ -30,18 +31,20 @@ def programs(
     options: Options | None = None,
     constants: Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
     progress: OnProgress | None = None,
 ) -> dict[str, str]:
     """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`.
 
-    Each call compiles up to the level, with the `constants`, `shapes` and `progress` of `tilewright.compile`.
+    Each call compiles up to the level, with the arguments of `tilewright.compile`; of the `session` only the
+    plugins are used.
     Raises as that does; OptionError for an unknown level and for a kernel that does not exist.
     """
     if level not in LEVELS:
         raise OptionError(f"there is no level '{level}'", hint=f"levels are {', '.join(LEVELS)}")
     options = options or Options()
     target = parse_target(options.target)
-    module = import_request(Request.of(model, constants, shapes), progress)
+    module = import_request(Request.of(model, constants, shapes), session or Session(), progress)
     ctx = PassContext(target, options)
     if level != "import":
         lower_graph(module, ctx, options, progress)

@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": set(),
     "options": {"runtime"},
     "plugins": {"frontends", "ir"},
-    "session": {"ir", "options", "runtime", "target", "tilewright"},
+    "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {*ROOMS, "api", "compiler", "link", "stages", "tilewright"}
 ROOMS |= {
@@ -60,6 +60,7 @@ FOREIGN: dict[str, set[str]] = {
 LATE = {
     ("__init__.py", "importlib"),
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
+    ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
     ("cli/__init__.py", "tilewright.cli.app"),
     ("cli/peers.py", "onnxruntime"),

@@ -21,7 +21,7 @@ from tilewright.asm.report import KernelReport, LoopReport, report_assembly
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.compiler import lower_graph
-from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Func, Op
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import BufferType

@@ -17,7 +17,7 @@ from docs import operators, tour
 from tests import models
 from tests.ops.sampling import normal
 from tilewright.cli.app import commands
-from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ops.interp import evaluate_func
 
 ROOT = Path(__file__).parent.parent.parent

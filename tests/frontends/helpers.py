@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
 from tilewright.ops.interp import evaluate_func
 

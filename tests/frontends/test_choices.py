@@ -11,9 +11,10 @@ import tilewright
 from tests.frontends.helpers import info, model_of, run
 from tests.frontends.test_control import graph
 from tests.frontends.test_sizes import Graph
-from tilewright.frontends.onnx import load, load_onnx
-from tilewright.frontends.onnx.choices import MAX_ATTEMPTS, Choices
+from tilewright.frontends.choices import MAX_ATTEMPTS, Choices
+from tilewright.frontends.onnx import load
 from tilewright.frontends.onnx.importer import Importer
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import eq, ge, logical_not, ne, var

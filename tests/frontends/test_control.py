@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.frontends.helpers import check, imported, info, model_of
-from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.diag import ModelError, UnsupportedError
 
 X = np.array([[-1.0, 2.0, -3.0]], np.float32)

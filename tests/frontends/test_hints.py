@@ -18,7 +18,8 @@ from tests.frontends.helpers import info, model_of
 from tests.frontends.test_control import graph
 from tests.frontends.test_sizes import Graph, f32
 from tilewright.frontends import onnx as frontend
-from tilewright.frontends.onnx import ConstantNeededError, load_onnx
+from tilewright.frontends.errors import ConstantNeededError
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.runtime.errors import InputError

@@ -11,8 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.frontends.helpers import check, imported, info, model_of, node_model, run
-from tilewright.frontends.onnx import ConstantNeededError, load_onnx
+from tilewright.frontends.errors import ConstantNeededError
 from tilewright.frontends.onnx.dims import Dims
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from tests.frontends.helpers import model_of, run
 from tests.frontends.test_control import graph
 from tests.frontends.test_sizes import Graph, f32, info, session, sizes
-from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.diag import UnsupportedError
 
 rng = np.random.default_rng(15)

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.frontends.helpers import info, model_of, run
-from tilewright.frontends.onnx import load_onnx
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
 from tilewright.ir.diag import UnsupportedError
 

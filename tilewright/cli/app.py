@@ -24,7 +24,7 @@ _BY_NAME = {"InternalError": INTERNAL, "OptionError": USAGE, "TargetError": USAG
 
 COMMANDS = ("compile", "run", "bench", "show", "explain", "opt", "info", "cache")
 
-HELP = """Compile trained models (ONNX) to native code, run them, and look inside.
+HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
 
 \b
 Examples:

@@ -65,7 +65,16 @@ def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
         need_no_options(path, fields)
         return tilewright.load(path, threads)
     with compiling(path.name) as progress:
-        return tilewright.compile(path, threads=threads, progress=progress, **fields)
+        model = tilewright.compile(path, threads=threads, progress=progress, **fields)
+    warn_of_plugins(model.report().data.get("remarks", ()))
+    return model
+
+
+def warn_of_plugins(remarks: Iterable[object]) -> None:
+    """Tell on the standard error stream which plugins were left out, and why."""
+    for remark in map(str, remarks):
+        if remark.startswith("[plugins]"):
+            click.echo(f"warning: {remark.removeprefix('[plugins] ').replace('not done: ', '', 1)}", err=True)
 
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:

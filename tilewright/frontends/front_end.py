@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from tilewright.frontends.files import check_file, first_bytes
+from tilewright.ir.diag import ModelError, TilewrightError
+from tilewright.runtime.errors import OptionError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,3 +55,32 @@ class FrontEnd(Protocol):
         operator of a node; `["contradictions"]` are pairs of a subject and of what was not taken from the source.
         ModelError for a source that is damaged, UnsupportedError for what cannot be translated.
         """
+
+
+def find_front_end(source: Any, front_ends: Iterable[FrontEnd]) -> FrontEnd | None:
+    """The first that accepts the source."""
+    return next((front_end for front_end in front_ends if front_end.accepts(source)), None)
+
+
+def unknown_source(
+    source: Any, front_ends: Iterable[FrontEnd], left_out: Sequence[str] = ()
+) -> TilewrightError:
+    """The error that says that no front end accepts the source, what it is, and what is accepted; `left_out` are
+    plugins that could not be used, one of which may have been meant. ModelError for a path that is no file's."""
+    formats = "; ".join(front_end.formats for front_end in front_ends)
+    hint = "; ".join([f"formats: {formats}", *left_out])
+    if not isinstance(source, Path | bytes):
+        return OptionError(
+            f"model={source!r:.80} is not allowed: give a path, the bytes of a file, or a model of a known format",
+            hint=hint,
+        )
+    if isinstance(source, Path):
+        check_file(source)
+    begins = first_bytes(source, 16)
+    return ModelError(
+        f"the model is of no known format: it begins with {begins!r}"
+        if begins
+        else "the model file is empty",
+        where=str(source) if isinstance(source, Path) else "the given bytes",
+        hint=hint,
+    )

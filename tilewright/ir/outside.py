@@ -45,7 +45,8 @@ class Unreadable(Exception):
 
 
 class Definitions:
-    """The definitions of one registry; those after `seal` come from outside of the package."""
+    """The definitions of one registry. From outside of the package come functions of other modules, and whatever is
+    defined after `seal`."""
 
     def __init__(self) -> None:
         self.outside: list[tuple[object, ...]] = []
@@ -58,7 +59,8 @@ class Definitions:
 
     def note(self, *parts: object) -> None:
         """Take note of a definition; whatever tells its meaning is among `parts`."""
-        if self._sealed:
+        modules = (getattr(part, "__module__", None) or _OWN for part in parts if callable(part))
+        if self._sealed or any(module.partition(".")[0] != _OWN for module in modules):
             self.outside.append(parts)
 
 

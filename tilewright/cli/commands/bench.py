@@ -30,7 +30,7 @@ from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_d
 from tilewright.runtime import Model
 from tilewright.runtime.profile import KernelTime
 
-HELP = """Measure the latency of MODEL (ONNX, or compiled), beside other engines.
+HELP = """Measure the latency of MODEL (of a known format, or compiled), beside other engines.
 
 All engines live in this process, and take turns in rounds, the order rotating, so that a disturbance of the
 machine meets all of them. Between turns there is a pause in which the threads of the last one go to sleep;

@@ -19,7 +19,7 @@ from tilewright.cli.models import (
 )
 from tilewright.runtime.storage.files import check_file
 
-HELP = """Compile MODEL (ONNX) into one file that loads in milliseconds.
+HELP = """Compile MODEL into one file that loads in milliseconds.
 
 \b
 Examples:

@@ -16,7 +16,7 @@ from rich.tree import Tree
 from tilewright.cli.artifacts import open_artifact
 from tilewright.cli.models import compile_fields, compile_options, model_argument
 
-HELP = """Say what was not done to MODEL (ONNX, or compiled), and why, grouped by stage and reason.
+HELP = """Say what was not done to MODEL (of a known format, or compiled), and why, grouped by stage and reason.
 
 \b
 Examples:

@@ -9,16 +9,19 @@ from pathlib import Path
 import click
 from llvmlite import binding
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import tilewright
 from tilewright.cli.amounts import bytes_text
+from tilewright.frontends.built_in import FRONT_ENDS
+from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime.threads import available_cpus
 from tilewright.session import Session
 from tilewright.target.host import host_target
 from tilewright.target.named import ABOUT, ALIASES, NAMED
 
-HELP = """Show this machine as the compiler sees it, versions, and the cache of compiled models.
+HELP = """Show this machine as the compiler sees it, versions, formats, plugins, and the cache of compiled models.
 
 \b
 Example:
@@ -33,6 +36,13 @@ def command() -> None:
         table.add_row(f"[bold]{name}", value)
     console = Console(highlight=False)
     console.print(table)
+    console.print("\n[bold]formats of models")
+    session = Session()
+    for front_end in (*FRONT_ENDS, *session.loaded_plugins.front_ends):
+        console.print(front_end.formats, markup=False)
+    if session.loaded_plugins != NO_PLUGINS:
+        console.print("\n[bold]plugins")
+        console.print(plugins(session.loaded_plugins))
     console.print("\n[bold]machines that code can be made for (--target)")
     console.print("Code for AArch64 and for macOS has never been run.")
     console.print(targets())
@@ -46,6 +56,17 @@ def targets() -> Table:
         others = [alias for alias, of in ALIASES.items() if of == name]
         also = f"; also {', '.join(others)}" if others else ""
         table.add_row(name, f"{ABOUT.get(name, target.cpu)}{also}")
+    return table
+
+
+def plugins(loaded: Plugins) -> Table:
+    """What each plugin brings, or why it is left out."""
+    table = Table(show_header=False, box=None)
+    for candidate, plugin in loaded.used:
+        parts = (f"{kind.replace('_', ' ')}: {', '.join(names)}" for kind, names in plugin.parts().items())
+        table.add_row(escape(candidate.name), escape(candidate.distribution), escape("; ".join(parts)))
+    for remark in loaded.refused:
+        table.add_row(escape(remark.subject), "", escape(remark.message))
     return table
 
 

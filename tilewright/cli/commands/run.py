@@ -17,7 +17,7 @@ from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_d
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.storage.files import check_folder
 
-HELP = """Run MODEL (ONNX, or compiled) once and show, or write, its outputs.
+HELP = """Run MODEL (of a known format, or compiled) once and show, or write, its outputs.
 
 \b
 Examples:

@@ -7,12 +7,19 @@ from typing import Any
 
 import click
 
-from tilewright.cli.models import compile_fields, compile_options, model_argument, need_source
+from tilewright.cli.models import (
+    compile_fields,
+    compile_options,
+    model_argument,
+    need_source,
+    warn_of_plugins,
+)
 from tilewright.cli.progress import compiling
 from tilewright.options import Options
+from tilewright.session import Session
 from tilewright.stages import LEVELS, programs
 
-HELP = """Print the program that MODEL (ONNX) becomes at a level.
+HELP = """Print the program that MODEL becomes at a level.
 
 \b
   import  the graph as the file says it
@@ -42,9 +49,11 @@ def command(model: Path, level: str, kernel: str | None, **options: Any) -> None
         raise click.UsageError(f"--kernel {kernel}: the level {level} has no kernels; give another --level")
     fields = compile_fields(**options)
     shapes, constants = fields.pop("shapes"), fields.pop("constants")
+    session = Session()
     with compiling(model.name) as progress:
         texts = programs(
             model, level, kernel=kernel, options=Options.of(None, **fields), constants=constants, shapes=shapes,
-            progress=progress,
+            session=session, progress=progress,
         )  # fmt: skip
+    warn_of_plugins(session.loaded_plugins.refused)
     click.echo("\n".join(text.rstrip() + "\n" for text in texts.values()), nl=False)

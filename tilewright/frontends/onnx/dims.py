@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from tilewright.frontends.onnx.errors import shown
+from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym, var

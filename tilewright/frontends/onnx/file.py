@@ -8,12 +8,14 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
+from tilewright.frontends.files import read_file
 from tilewright.ir.diag import ModelError
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 MAX_FILE_BYTES = 2**31 - 1
 """The longest message that protobuf can hold."""
+_TOO_LONG = "store the weights as external data"
 
 
 def read_model(source: Source) -> tuple[onnx.ModelProto, Path | None]:
@@ -27,29 +29,13 @@ def read_model(source: Source) -> tuple[onnx.ModelProto, Path | None]:
         model, folder, where = _parse(source, "the given bytes"), None, "the given bytes"
     else:
         path = Path(source)
-        model, folder, where = _parse(_read(path), str(path)), path.parent, str(path)
+        model, folder, where = (
+            _parse(read_file(path, MAX_FILE_BYTES, _TOO_LONG), str(path)),
+            path.parent,
+            str(path),
+        )
     _check_header(model, where)
     return model, folder
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if not path.exists():
-            raise ModelError("the model file does not exist", where=str(path), hint="check the path")
-        if not path.is_file():
-            raise ModelError(
-                "the model path is not a regular file", where=str(path), hint="give a .onnx file"
-            )
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise ModelError(
-                f"the model file has {size} bytes; an ONNX file holds at most {MAX_FILE_BYTES}",
-                where=str(path),
-                hint="store the weights as external data",
-            )
-        return path.read_bytes()
-    except (OSError, ValueError) as e:
-        raise ModelError(f"the model file cannot be read: {e}", where=str(path)) from e
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:

@@ -11,17 +11,17 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from tilewright.frontends.choices import Choices
+from tilewright.frontends.errors import shown
+from tilewright.frontends.hints import dims_hint, in_words
+from tilewright.frontends.knowledge import Knowledge
 from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
-from tilewright.frontends.onnx.choices import Choices
-from tilewright.frontends.onnx.errors import shown
-from tilewright.frontends.onnx.hints import dims_hint, in_words
-from tilewright.frontends.onnx.knowledge import Knowledge
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.problems import Problems
 from tilewright.frontends.onnx.registry import Adapter, find_adapter
 from tilewright.frontends.onnx.structure import FunctionKey, function_key, live, node_label, ordered
 from tilewright.frontends.onnx.tensors import ELEM_TYPES, dtype_of, from_sparse, to_array
+from tilewright.frontends.problems import Problems
 from tilewright.ir.core import Builder, Module, Value
 from tilewright.ir.diag import (
     InternalError,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 
-from tilewright.frontends.onnx.choices import MAX_ATTEMPTS, Choices
+from tilewright.frontends.choices import MAX_ATTEMPTS, Choices
+from tilewright.frontends.errors import shown
+from tilewright.frontends.onnx import adapters as adapters
 from tilewright.frontends.onnx.dims import Dims, input_type
-from tilewright.frontends.onnx.errors import shown
 from tilewright.frontends.onnx.file import Source, read_model
 from tilewright.frontends.onnx.importer import MAX_NODES, Importer, Scope
 from tilewright.frontends.onnx.schema import NEWEST_OPSET

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import AttributeProto, GraphProto
 
+from tilewright.frontends.errors import ConstantNeededError
+from tilewright.frontends.hints import constants_hint, dims_hint
 from tilewright.frontends.onnx.attributes import value_of
-from tilewright.frontends.onnx.errors import ConstantNeededError
-from tilewright.frontends.onnx.hints import constants_hint, dims_hint
 from tilewright.ir.core import Builder, Module, Value
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.dtype import DType

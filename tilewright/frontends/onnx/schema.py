@@ -10,8 +10,8 @@ import onnx.defs
 from onnx import AttributeProto, TensorProto
 from onnx.defs import OpSchema
 
+from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.attributes import value_of
-from tilewright.frontends.onnx.errors import shown
 from tilewright.frontends.onnx.tensors import ELEM_TYPES
 from tilewright.ir.diag import ModelError
 from tilewright.ir.dtype import DType

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from tilewright.frontends.onnx.errors import shown
+from tilewright.frontends.errors import shown
 from tilewright.ir.diag import ModelError
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from tilewright.frontends.onnx.errors import shown
+from tilewright.frontends.errors import shown
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.frontends.onnx.errors import ConstantNeededError
+from tilewright.frontends.errors import ConstantNeededError
 from tilewright.ir.diag import UnsupportedError
 
 _SHOWN_NODES = 3

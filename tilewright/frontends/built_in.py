@@ -1,0 +1,6 @@
+"""The front ends that the compiler brings; plugins add others. They import what they need when they load a model."""
+
+from tilewright.frontends.front_end import FrontEnd
+from tilewright.frontends.onnx import OnnxFrontEnd
+
+FRONT_ENDS: tuple[FrontEnd, ...] = (OnnxFrontEnd(),)
