@@ -19,10 +19,10 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tilewright.ir.diag import Remark
 
@@ -56,8 +56,7 @@ class Plugin:
         return {kind: tuple(p.name for p in getattr(self, kind)) for kind in KINDS if getattr(self, kind)}
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A plugin that was found or given, and is not imported yet: `distribution` is its name and version ("" for one
     that was given), `state` what changes with its files (None when that cannot be told)."""
 
@@ -72,8 +71,7 @@ class Candidate:
         return Remark("plugins", f"plugin '{self.name}'{origin}", f"the plugin is left out: {reason}")
 
 
-@dataclass(frozen=True)
-class Plugins:
+class Plugins(NamedTuple):
     """The plugins that are used, each with where it comes from, and what was said of those that are not."""
 
     used: tuple[tuple[Candidate, Plugin], ...] = ()
@@ -113,13 +111,11 @@ NO_PLUGINS = Plugins()
 def find_plugins() -> tuple[Candidate, ...]:
     """The plugins of all installed distributions, none imported, in the order of their names."""
     found: dict[tuple[str, str], Candidate] = {}
-    for metadata in _metadata_folders():
-        distribution = _distribution(metadata)
-        for name, value in _entry_points(metadata):
-            # of a distribution that is installed twice Python imports the first
-            key = (distribution.partition(" ")[0], name)
-            if key not in found:
-                found[key] = Candidate(name, distribution, module_state(value), partial(_imported, value))
+    for distribution, name, value in _installed():
+        # of a distribution that is installed twice Python imports the first
+        key = (distribution.partition(" ")[0], name)
+        if key not in found:
+            found[key] = Candidate(name, distribution, module_state(value), partial(_imported, value))
     return tuple(found[key] for key in sorted(found))
 
 
@@ -196,14 +192,21 @@ def _kind(kind: str) -> str:
 # What installers leave behind
 
 
-def _metadata_folders() -> Iterator[Path]:
+def _installed() -> Iterator[tuple[str, str, str]]:
+    """Distribution, name and value of each entry point of our group, in the order of `sys.path`."""
     for folder in sys.path:
         try:
-            with os.scandir(folder or ".") as entries:
-                found = sorted(e.path for e in entries if e.name.endswith((".dist-info", ".egg-info")))
+            yield from _installed_in(folder or os.getcwd(), os.stat(folder or ".").st_mtime_ns)
         except OSError:
             continue
-        yield from map(Path, found)
+
+
+@lru_cache(maxsize=64)
+def _installed_in(folder: str, changed: int) -> list[tuple[str, str, str]]:
+    """Those of a folder of which `changed` is the time of its last change: installers add and remove folders in it."""
+    with os.scandir(folder) as entries:
+        found = sorted(e.path for e in entries if e.name.endswith((".dist-info", ".egg-info")))
+    return [(_distribution(Path(p)), *entry) for p in found for entry in _entry_points(Path(p))]
 
 
 def _entry_points(metadata: Path) -> list[tuple[str, str]]:
