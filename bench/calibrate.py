@@ -39,8 +39,8 @@ from tilewright.ops import blocked, contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.schedule.gemm.contraction import schedule_contraction
-from tilewright.schedule.gemm.gemm_axes import assign_roles, axes_read, one_nest, turned_roles
-from tilewright.schedule.gemm.gemm_shape import describe, describe_turned
+from tilewright.schedule.gemm.gemm_axes import assign_axes, axes_read, one_nest, transposed_axes
+from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape
 from tilewright.schedule.trace import Schedule
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
@@ -123,12 +123,12 @@ def shape_of(lowered: Lowered, turned: bool) -> Contraction:
     stage, loops, sums = one_nest(s, copy)
     axis_of = axes_read(loops, sums)
     constants = [copy.func.args[k] for k in copy.func.attrs["constants"]]
-    roles = assign_roles(stage, loops, sums, axis_of)
+    axes = assign_axes(stage, loops, sums, axis_of)
     if not turned:
-        return describe(stage, roles, axis_of, constants)
-    across = turned_roles(stage, loops, sums, axis_of, roles, constants)
+        return gemm_shape(stage, axes, axis_of, constants)
+    across = transposed_axes(stage, loops, sums, axis_of, axes, constants)
     assert across is not None
-    return describe_turned(stage, across, axis_of, constants)
+    return transposed_shape(stage, across, axis_of, constants)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _scheduled(
             remarks.append(Remark("schedule", f"{lowered.func.name}: {attempt.__name__}", str(e)))
             continue
         stream_results(s, target)
-        remarks += [Remark("tiling", lowered.func.name, reason) for reason in s.declined]
+        remarks += [Remark("tiling", lowered.func.name, reason) for reason in s.missed]
         candidate.func.attrs["schedule"] = tuple(map(str, s.steps))
         return candidate
     return _unscheduled(lowered)

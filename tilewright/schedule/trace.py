@@ -62,7 +62,7 @@ class Schedule:
     func: Func
     supposing: bool = False
     steps: list[Step] = field(default_factory=list)
-    declined: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
+    missed: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
 
     def at_least(self, extent: Sym, least: int, *, of_few: bool = False) -> bool:
         """Whether an extent has no value below `least`. Where dims decide that it is supposed of them, if it may be; of

@@ -217,7 +217,7 @@ def _in_whole_tiles(s: Schedule, column: Op, size: int) -> Split:
         try:
             return s.split(column, size, tail="overlap")
         except ScheduleError as e:
-            s.declined.append(str(e))
+            s.missed.append(str(e))
     return s.split(column, size)
 
 

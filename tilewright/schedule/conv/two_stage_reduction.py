@@ -73,5 +73,5 @@ def _into_lines(s: Schedule, loops: list[Op]) -> None:
         except ScheduleError as e:
             if not depth:
                 raise
-            s.declined.append(f"lines are summed outside of the loop that writes them: {e}")
+            s.missed.append(f"lines are summed outside of the loop that writes them: {e}")
             return

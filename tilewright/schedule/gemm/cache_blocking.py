@@ -28,7 +28,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.lower import Stage
 from tilewright.loops.storage.packing import Packing
-from tilewright.schedule.gemm.gemm_axes import Roles, separate_sums
+from tilewright.schedule.gemm.gemm_axes import GemmAxes, separate_sums
 from tilewright.schedule.gemm.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stride_in
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of
@@ -66,7 +66,7 @@ def blocking_of(stage: Stage, shape: Contraction, blocks: Blocks) -> Blocking:
 def tile_in_blocks(
     s: Schedule,
     stage: Stage,
-    roles: Roles,
+    axes: GemmAxes,
     axis_of: dict[Op, int],
     accumulator: Value,
     tile: Tile,
@@ -74,14 +74,14 @@ def tile_in_blocks(
     target: Target,
 ) -> None:
     """Compute the sums of `stage` by tiles in registers within blocks, in the nest that reads them."""
-    outer, inner = _block_loops(s, roles, tile, blocking.blocks)
+    outer, inner = _block_loops(s, axes, tile, blocking.blocks)
     s.reorder(*outer, *inner)
     fused = s.compute_at(accumulator, outer[-1], space="scratch", guard="loads")
     if blocking.turned:
-        assert roles.row is not None
-        s.swap_axes(fused.buffer, axis_of[roles.row], axis_of[roles.vector])
+        assert axes.row is not None
+        s.swap_axes(fused.buffer, axis_of[axes.row], axis_of[axes.vector])
     clearing, summing = separate_sums(s, stage, fused.copies)
-    around, rows, nests = _tile_sums(s, stage, roles, axis_of, summing, fused.copies, tile, blocking)
+    around, rows, nests = _tile_sums(s, stage, axes, axis_of, summing, fused.copies, tile, blocking)
     parts = [s.rfactor(fused.buffer, nest.depth[0]) for nest in nests]
     if blocking.run:
         is_split = extent_of(stage.reduce[blocking.axis]) != blocking.blocks.depth
@@ -89,7 +89,7 @@ def tile_in_blocks(
     loops = [[*nest.depth, *nest.tile] for nest in nests]
     pack_constants(s, loops)
     pack_columns(s, loops, nests[0].depth, [*outer, *around], rows)
-    vector = clearing[axis_of[roles.vector]]
+    vector = clearing[axis_of[axes.vector]]
     s.reorder(*(o for o in clearing if o is not vector), vector)
     s.simplify()
     for nest in nests:
@@ -105,10 +105,10 @@ def tile_in_blocks(
     prefetch_panels(s, nests[0].depth[-1], [*outer, *around], target)
 
 
-def _block_loops(s: Schedule, roles: Roles, tile: Tile, blocks: Blocks) -> tuple[list[Op], list[Op]]:
+def _block_loops(s: Schedule, axes: GemmAxes, tile: Tile, blocks: Blocks) -> tuple[list[Op], list[Op]]:
     """Split rows and columns into blocks: the loops over blocks, and those within one, vector last."""
-    outer = [o for o in roles.outer if o is not roles.line]
-    line, row, block, vector = roles.line, roles.row, roles.block, roles.vector
+    outer = [o for o in axes.outer if o is not axes.line]
+    line, row, block, vector = axes.line, axes.row, axes.block, axes.vector
     assert row is not None
     if block is not None and extent_of(block) != tile.columns * blocks.columns:
         parts = s.split(block, tile.columns * blocks.columns)
@@ -132,7 +132,7 @@ def _block_loops(s: Schedule, roles: Roles, tile: Tile, blocks: Blocks) -> tuple
 def _tile_sums(
     s: Schedule,
     stage: Stage,
-    roles: Roles,
+    axes: GemmAxes,
     axis_of: dict[Op, int],
     summing: list[Op],
     copies: dict[Op, Op],
@@ -141,10 +141,10 @@ def _tile_sums(
 ) -> tuple[list[Op], list[Op], list[_Nest]]:
     """Pieces of the depth outside, then column tiles, row tiles and the register tile: the loops over pieces and column
     tiles, those over row tiles, and the nests of the whole tiles and of the rows that are left."""
-    assert roles.row is not None
-    row, vector = summing[axis_of[roles.row]], summing[axis_of[roles.vector]]
-    columns = [summing[axis_of[roles.block]]] if roles.block is not None else []
-    lines = [summing[axis_of[roles.line]]] if roles.line is not None else []
+    assert axes.row is not None
+    row, vector = summing[axis_of[axes.row]], summing[axis_of[axes.vector]]
+    columns = [summing[axis_of[axes.block]]] if axes.block is not None else []
+    lines = [summing[axis_of[axes.line]]] if axes.line is not None else []
     rest = [o for o in summing if o not in (row, vector, *columns, *lines)]
     around: list[Op] = []
     depth = [copies[o] for o in stage.reduce]

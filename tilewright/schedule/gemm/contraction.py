@@ -26,16 +26,16 @@ from tilewright.schedule.gemm.cache_blocking import blocking_of, tile_in_blocks
 from tilewright.schedule.gemm.dequantize import mark, weights_apart, widen
 from tilewright.schedule.gemm.dot_products import group_of_products
 from tilewright.schedule.gemm.gemm_axes import (
-    Roles,
-    assign_roles,
+    GemmAxes,
+    assign_axes,
     axes_read,
     for_its_rows,
     one_nest,
     operands_moving,
     separate_sums,
-    turned_roles,
+    transposed_axes,
 )
-from tilewright.schedule.gemm.gemm_shape import describe, describe_turned
+from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape
 from tilewright.schedule.gemm.loop_order import writes_lines
 from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
 from tilewright.schedule.gemm.panels import pack_columns, pack_constants, prefetch_panels
@@ -79,41 +79,41 @@ def tile_contraction(
     """Compute the sums of `stage`, which `accumulator` holds, by tiles in registers within the nest `loops` that
     reads them; stages of `weights` compute operands from constants. ScheduleError when it has not this form."""
     axis_of = axes_read(loops, accumulator)
-    roles = assign_roles(stage, loops, accumulator, axis_of)
+    axes = assign_axes(stage, loops, accumulator, axis_of)
     constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())] + [w.buffer for w in weights]
-    group = group_of_products(s, stage, roles, axis_of, constants, target)
-    shape = describe(stage, roles, axis_of, constants)
+    group = group_of_products(s, stage, axes, axis_of, constants, target)
+    shape = gemm_shape(stage, axes, axis_of, constants)
     if group is not None:
         shape = replace(shape, uncut="groups of integers are multiplied in tiles of the whole depth")
     if weights:
         shape = replace(shape, uncut="weights become wide by panels of the whole depth")
     if group is None and (turned or decision is None):
-        across = turned_roles(stage, loops, accumulator, axis_of, roles, constants)
+        across = transposed_axes(stage, loops, accumulator, axis_of, axes, constants)
         if across is None and turned:
             raise ScheduleError("its constant rows are not whole vectors")
         if across is not None:
-            shape_across = describe_turned(stage, across, axis_of, constants)
+            shape_across = transposed_shape(stage, across, axis_of, constants)
             reason = "" if turned else why_not_turned(shape, shape_across, target)
             if reason:
-                s.declined.append(f"vectors along the constants, the result transposed: {reason}")
+                s.missed.append(f"vectors along the constants, the result transposed: {reason}")
             else:
-                roles, shape = across, shape_across
+                axes, shape = across, shape_across
     if decision is None:
         choice = choose(shape, target)
         decision = choice.decision
-        s.declined += choice.declined
+        s.missed += choice.declined
         if decision.blocks is None:
-            s.declined.append(f"not cut into blocks: {why_not_cut(shape, choice)}")
+            s.missed.append(f"not cut into blocks: {why_not_cut(shape, choice)}")
     if decision.blocks is not None:
         blocking = blocking_of(stage, shape, decision.blocks)
-        tile_in_blocks(s, stage, roles, axis_of, accumulator, decision.tile, blocking, target)
+        tile_in_blocks(s, stage, axes, axis_of, accumulator, decision.tile, blocking, target)
         return
-    tile = for_its_rows(decision.tile, roles)
-    rest = _rows_of_rest(s, roles, tile, target)
-    one_tile = _is_one_tile(roles, tile)
-    by_lines = not rest and writes_lines(s, stage, roles, loops, axis_of, target)
-    column_tile, row_tile, inner = _tile_loops(s, roles, tile, rest)
-    around = _outer_order(stage, roles, axis_of, column_tile, row_tile, decision.columns_outside)
+    tile = for_its_rows(decision.tile, axes)
+    rest = _rows_of_rest(s, axes, tile, target)
+    one_tile = _is_one_tile(axes, tile)
+    by_lines = not rest and writes_lines(s, stage, axes, loops, axis_of, target)
+    column_tile, row_tile, inner = _tile_loops(s, axes, tile, rest)
+    around = _outer_order(stage, axes, axis_of, column_tile, row_tile, decision.columns_outside)
     shared = around[: len(around) - len(row_tile)]
     if by_lines and (lines := [o for o in shared if o not in column_tile]):
         shared, around = lines, [*lines, *row_tile, *column_tile]
@@ -129,13 +129,13 @@ def tile_contraction(
         made = s.compute_at(
             accumulator, part.around[-1], space="scratch" if costly or deep else "reg", guard="loads"
         )
-        nests = _tile_nests(s, stage, roles, part.tile, axis_of, made.copies, group)
+        nests = _tile_nests(s, stage, axes, part.tile, axis_of, made.copies, group)
         drain = [_in_registers(s, made.buffer, nests, part.tile)] if costly and not deep else []
         summed.append(_Summed(part, made.buffer, nests, drain))
     updates = [n.nests[1] for n in summed]
     step = updates[0].outer[-1] if one_tile else None
     widening = [widen(s, w, parts[0].around, step, tile.lanes) for w in weights]
-    once = shape.packed and group is None and not weights and _is_read_once(roles, tile)
+    once = shape.packed and group is None and not weights and _is_read_once(axes, tile)
     nontemporal = cut_in_streams(s, updates[0].tile, tile, shape.element, target) if once else None
     packed = [[*order_of_streams(u.outer, u.tile, nontemporal), *u.group] for u in updates]
     pack_constants(s, [*packed, *widening])
@@ -159,15 +159,15 @@ def tile_contraction(
     prefetch_panels(s, updates[0].outer[-1], parts[0].around, target)
 
 
-def _is_one_tile(roles: Roles, tile: Tile) -> bool:
+def _is_one_tile(axes: GemmAxes, tile: Tile) -> bool:
     """Whether all rows are one register tile."""
-    most = 1 if roles.row is None else extent_of(roles.row).bounds[1]
+    most = 1 if axes.row is None else extent_of(axes.row).bounds[1]
     return most is not None and most <= tile.rows
 
 
-def _is_read_once(roles: Roles, tile: Tile) -> bool:
+def _is_read_once(axes: GemmAxes, tile: Tile) -> bool:
     """Whether columns are read for one register tile of rows alone."""
-    return _is_one_tile(roles, tile) and all(extent_of(o) == 1 for o in roles.outer)
+    return _is_one_tile(axes, tile) and all(extent_of(o) == 1 for o in axes.outer)
 
 
 @dataclass(eq=False)
@@ -202,7 +202,7 @@ class _Summed:
 
 def _outer_order(
     stage: Stage,
-    roles: Roles,
+    axes: GemmAxes,
     axis_of: dict[Op, int],
     columns: list[Op],
     rows: list[Op],
@@ -210,22 +210,22 @@ def _outer_order(
 ) -> list[Op]:
     """Loops around the tile. What only moves the rows' operand goes inside of the column tiles when these are to be
     read once; else outside, so that rows are read once."""
-    vector = operands_moving(stage, axis_of[roles.vector])
-    batch = [o for o in roles.outer if operands_moving(stage, axis_of.get(o)) & vector]
-    space = [o for o in roles.outer if o not in batch]
+    vector = operands_moving(stage, axis_of[axes.vector])
+    batch = [o for o in axes.outer if operands_moving(stage, axis_of.get(o)) & vector]
+    space = [o for o in axes.outer if o not in batch]
     return [*batch, *columns, *space, *rows] if columns_outside else [*batch, *space, *columns, *rows]
 
 
-def _rows_of_rest(s: Schedule, roles: Roles, tile: Tile, target: Target) -> int:
+def _rows_of_rest(s: Schedule, axes: GemmAxes, tile: Tile, target: Target) -> int:
     """Rows of the smaller tiles of those that whole tiles leave, where the number of rows is not known; 0 where the
     last tile repeats rows of the one before instead. Threads then share columns alone: there must be enough."""
-    row, rest = roles.row, tile.rows // 2
+    row, rest = axes.row, tile.rows // 2
     if row is None or rest < LEAST_REST or extent_of(row).bounds[1] is not None:
         return 0
-    columns = extent_of(roles.vector if roles.block is None else roles.block)
-    width = tile.columns * (tile.lanes if roles.block is None else 1)
+    columns = extent_of(axes.vector if axes.block is None else axes.block)
+    width = tile.columns * (tile.lanes if axes.block is None else 1)
     if not columns.is_const or columns.value < width * TILES_PER_CORE * target.cores:
-        s.declined.append("no smaller tiles for the last rows: threads need tiles of rows to share")
+        s.missed.append("no smaller tiles for the last rows: threads need tiles of rows to share")
         return 0
     return rest if s.at_least(extent_of(row), rest, of_few=True) else 0
 
@@ -244,25 +244,25 @@ def _row_parts(s: Schedule, around: list[Op], inner: list[Op], tile: Tile, rest:
     ]
 
 
-def _tile_loops(s: Schedule, roles: Roles, tile: Tile, rest: int) -> tuple[list[Op], list[Op], list[Op]]:
+def _tile_loops(s: Schedule, axes: GemmAxes, tile: Tile, rest: int) -> tuple[list[Op], list[Op], list[Op]]:
     """Split the axes; returns (column tiles, row tiles, inner loops from the outermost). Rows that get tiles of two
     sizes are not split yet."""
     inner: list[Op] = []
     column_tile: list[Op] = []
     row_tile: list[Op] = []
-    if roles.row is not None:
-        if extent_of(roles.row) == tile.rows:
-            inner.append(roles.row)
+    if axes.row is not None:
+        if extent_of(axes.row) == tile.rows:
+            inner.append(axes.row)
         elif rest:
-            row_tile.append(roles.row)
+            row_tile.append(axes.row)
         else:
-            whole = tile.rows > 1 and s.at_least(extent_of(roles.row), tile.rows, of_few=True)
-            parts = s.split(roles.row, tile.rows, tail="overlap" if whole else "guard")
+            whole = tile.rows > 1 and s.at_least(extent_of(axes.row), tile.rows, of_few=True)
+            parts = s.split(axes.row, tile.rows, tail="overlap" if whole else "guard")
             row_tile.append(parts.outer)
             inner.append(parts.inner)
-    vector = roles.vector
-    if roles.block is not None:
-        parts = s.split(roles.block, tile.columns)
+    vector = axes.vector
+    if axes.block is not None:
+        parts = s.split(axes.block, tile.columns)
         column_tile.append(parts.outer)
         inner.append(parts.inner)
     elif extent_of(vector) != tile.lanes:
@@ -280,7 +280,7 @@ def _tile_loops(s: Schedule, roles: Roles, tile: Tile, rest: int) -> tuple[list[
 def _tile_nests(
     s: Schedule,
     stage: Stage,
-    roles: Roles,
+    axes: GemmAxes,
     tile: Tile,
     axis_of: dict[Op, int],
     copies: dict[Op, Op],
@@ -295,10 +295,10 @@ def _tile_nests(
     nests = []
     groups = [] if group is None else [copies[group]]
     for loops, summing, inmost in ((parts.before, [], []), (parts.after, reduce, groups)):
-        inner = [loops[axis_of[o]] for o in (roles.row, roles.block) if o is not None]
-        vector = loops[axis_of[roles.vector]]
+        inner = [loops[axis_of[o]] for o in (axes.row, axes.block) if o is not None]
+        vector = loops[axis_of[axes.vector]]
         around = [o for o in loops if o not in (*inner, vector)]
-        if roles.block is None and tile.columns > 1 and extent_of(vector) != tile.lanes:
+        if axes.block is None and tile.columns > 1 and extent_of(vector) != tile.lanes:
             within = s.split(vector, tile.lanes)
             inner.append(within.outer)
             vector = within.inner

@@ -9,7 +9,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.lower import Stage
-from tilewright.schedule.gemm.gemm_axes import Roles, operands_moving
+from tilewright.schedule.gemm.gemm_axes import GemmAxes, operands_moving
 from tilewright.schedule.steps.access import loads_in, stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -18,19 +18,19 @@ from tilewright.target.target import Target
 def group_of_products(
     s: Schedule,
     stage: Stage,
-    roles: Roles,
+    axes: GemmAxes,
     axis_of: dict[Op, int],
     constants: Sequence[Value],
     target: Target,
 ) -> Op | None:
     """The loop over a group of products that one instruction adds up, split off the innermost reduction.
 
-    Columns must be constants: they are packed by groups. None where no instruction serves; why is then among what was
-    declined.
+    Columns must be constants: they are packed by groups. None where no instruction serves; why is then among what is
+    missed.
     """
     if buffer_type(stage.buffer).dtype is not dt.i32 or not stage.reduce:
         return None
-    columns = operands_moving(stage, axis_of[roles.vector])
+    columns = operands_moving(stage, axis_of[axes.vector])
     loads = [o for o in loads_in(stage.axes[0]) if o.operands[0] is not stage.buffer]
     rows = [o for o in loads if o not in columns]
     if len(columns) != 1 or len(rows) != 1:
@@ -48,7 +48,7 @@ def group_of_products(
     elif extent_of(stage.reduce[-1]) % dot.group != 0:
         reason = f"{product(map(extent_of, stage.reduce))} products are no multiple of a group of {dot.group}"
     if dot is None or reason:
-        s.declined.append(f"not multiplied in groups: {reason}")
+        s.missed.append(f"not multiplied in groups: {reason}")
         return None
     parts = s.split(stage.reduce[-1], dot.group)
     stage.reduce[-1] = parts.outer

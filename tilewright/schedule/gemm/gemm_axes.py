@@ -26,7 +26,7 @@ FEW_TILES = 2
 
 
 @dataclass(eq=False)
-class Roles:
+class GemmAxes:
     """Which loop of the last stage plays which part. `block` is a column axis that the layout itself has; `line`, one
     of the outer loops, moves the same operand as `row`: as the lines of an image do."""
 
@@ -79,9 +79,9 @@ def axes_read(loops: list[Op], accumulator: Value) -> dict[Op, int]:
     return {by_var[v]: k for k, v in enumerate(reads[0].attrs["idx"]) if v in by_var}
 
 
-def assign_roles(
+def assign_axes(
     stage: Stage, loops: list[Op], accumulator: Value, axis_of: dict[Op, int], vector: Op | None = None
-) -> Roles:
+) -> GemmAxes:
     """Vector: the axis in which the result is contiguous, unless another one is given. Row: an axis that only the
     broadcast operand moves in."""
     store = stores_in(loops[0])[0]
@@ -106,28 +106,28 @@ def assign_roles(
     if row is not None and not moved[row] & with_vector:
         lines = [o for o in outer if o in live and extent_of(o).is_const and moved[o] == moved[row]]
         line = lines[-1] if lines else None
-    return Roles(vector, row, block if block is not row else None, outer, line)
+    return GemmAxes(vector, row, block if block is not row else None, outer, line)
 
 
-def turned_roles(
+def transposed_axes(
     stage: Stage,
     loops: list[Op],
     accumulator: Value,
     axis_of: dict[Op, int],
-    roles: Roles,
+    axes: GemmAxes,
     constants: Sequence[Value],
-) -> Roles | None:
-    """Roles with vectors along what are rows in `roles`, where these are whole vectors of constants: packed ahead of
+) -> GemmAxes | None:
+    """GemmAxes with vectors along what are rows in `axes`, where these are whole vectors of constants: packed ahead of
     time they need no copy, and no lane is idle. The result is contiguous in its rows then, and has to be transposed.
     None where the contraction has not this form."""
-    if roles.row is None or roles.block is not None or roles.line is not None:
+    if axes.row is None or axes.block is not None or axes.line is not None:
         return None
     lanes = VECTOR_BYTES // element_bytes(accumulator)
-    rows, columns = (operands_moving(stage, axis_of.get(o)) for o in (roles.row, roles.vector))
+    rows, columns = (operands_moving(stage, axis_of.get(o)) for o in (axes.row, axes.vector))
     if (
         rows & columns
-        or (known(extent_of(roles.vector)) or 0) < lanes
-        or (known(extent_of(roles.row)) or 1) % lanes
+        or (known(extent_of(axes.vector)) or 0) < lanes
+        or (known(extent_of(axes.row)) or 1) % lanes
     ):
         return None
     if any((o.operands[0] in constants) != (o in rows) for o in rows | columns):
@@ -135,8 +135,8 @@ def turned_roles(
     stores = stores_in(loops[0])
     if len(stores) != 1 or any(op.name in COSTLY for op in loops[-1].walk()):
         return None
-    turned = assign_roles(stage, loops, accumulator, axis_of, roles.row)
-    return turned if turned.row is roles.vector and turned.block is None else None
+    turned = assign_axes(stage, loops, accumulator, axis_of, axes.row)
+    return turned if turned.row is axes.vector and turned.block is None else None
 
 
 def element_bytes(buffer: Value) -> int:
@@ -157,9 +157,9 @@ def operands_moving(stage: Stage, axis: int | None) -> set[Op]:
     return {op for op in loads if v in variables(op.attrs["idx"])}
 
 
-def for_its_rows(tile: Tile, roles: Roles) -> Tile:
+def for_its_rows(tile: Tile, axes: GemmAxes) -> Tile:
     """The tile with fewer rows where there may be so few that they would be a tile or two."""
-    rows = None if roles.row is None else extent_of(roles.row)
+    rows = None if axes.row is None else extent_of(axes.row)
     most = None if rows is None or rows.is_const else rows.bounds[1]
     return tile if most is None else replace(tile, rows=min(tile.rows, -(-most // FEW_TILES)))
 

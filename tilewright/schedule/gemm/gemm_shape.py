@@ -12,36 +12,36 @@ from tilewright.ir.sym import Sym, ceildiv
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.lower import Stage
-from tilewright.schedule.gemm.gemm_axes import VECTOR_BYTES, Roles, element_bytes, known, operands_moving
+from tilewright.schedule.gemm.gemm_axes import VECTOR_BYTES, GemmAxes, element_bytes, known, operands_moving
 from tilewright.schedule.steps.access import stride_in
 from tilewright.target.target import LINE_BYTES
 
 
-def describe(
-    stage: Stage, roles: Roles, axis_of: dict[Op, int], constants: Sequence[Value] = ()
+def gemm_shape(
+    stage: Stage, axes: GemmAxes, axis_of: dict[Op, int], constants: Sequence[Value] = ()
 ) -> Contraction:
     """The extents of a contraction, and how its operands lie in memory; `constants` can be packed ahead of time."""
     element = element_bytes(stage.buffer)
     lanes = max(1, VECTOR_BYTES // element)
-    width = extent_of(roles.vector)
+    width = extent_of(axes.vector)
     while width.is_const and lanes > 1 and lanes // 2 >= width.value:
         lanes //= 2
-    moved = operands_moving(stage, axis_of[roles.vector])
-    row = None if roles.row is None else loop_var(stage.axes[axis_of[roles.row]])
-    rows_of = set() if roles.row is None else operands_moving(stage, axis_of[roles.row]) - moved
+    moved = operands_moving(stage, axis_of[axes.vector])
+    row = None if axes.row is None else loop_var(stage.axes[axis_of[axes.row]])
+    rows_of = set() if axes.row is None else operands_moving(stage, axis_of[axes.row]) - moved
     load = next(iter(rows_of)) if len(rows_of) == 1 else None
-    around = [o for o in roles.outer if o is not roles.line]
+    around = [o for o in axes.outer if o is not axes.line]
     shape = Contraction(
-        rows=1 if roles.row is None else known(extent_of(roles.row)),
-        columns=known(ceildiv(width, lanes) if roles.block is None else extent_of(roles.block)),
+        rows=1 if axes.row is None else known(extent_of(axes.row)),
+        columns=known(ceildiv(width, lanes) if axes.block is None else extent_of(axes.block)),
         depth=known(product(extent_of(o) for o in stage.reduce)),
         lanes=lanes,
         element=element,
-        lines=1 if roles.line is None else extent_of(roles.line).value,
+        lines=1 if axes.line is None else extent_of(axes.line).value,
         around=_rounds(around),
         repeats=_rounds([o for o in around if operands_moving(stage, axis_of.get(o)) & moved]),
         outer_depth=next((known(extent_of(o)) or 1 for o in stage.reduce if extent_of(o) != 1), 1),
-        exact_columns=roles.block is not None,
+        exact_columns=axes.block is not None,
         packed=all(o.operands[0] in constants for o in moved),
     )
     if shape.rows is None or shape.depth is None or row is None:
@@ -59,11 +59,11 @@ def describe(
     )
 
 
-def describe_turned(
-    stage: Stage, turned: Roles, axis_of: dict[Op, int], constants: Sequence[Value]
+def transposed_shape(
+    stage: Stage, turned: GemmAxes, axis_of: dict[Op, int], constants: Sequence[Value]
 ) -> Contraction:
-    """As `describe`, with the roles that `turned_roles` found."""
-    return replace(describe(stage, turned, axis_of, constants), exact_columns=True, turned=True)
+    """As `gemm_shape`, with the axes that `transposed_axes` found."""
+    return replace(gemm_shape(stage, turned, axis_of, constants), exact_columns=True, turned=True)
 
 
 def _rounds(loops: Sequence[Op]) -> int:

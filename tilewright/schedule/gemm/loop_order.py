@@ -14,7 +14,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.types import product
 from tilewright.loops.edit import extent_of, loop_var
 from tilewright.loops.lower import Stage
-from tilewright.schedule.gemm.gemm_axes import Roles, element_bytes, operands_moving
+from tilewright.schedule.gemm.gemm_axes import GemmAxes, element_bytes, operands_moving
 from tilewright.schedule.steps.access import elements_read, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -33,26 +33,26 @@ WINDOWS = 2
 
 
 def writes_lines(
-    s: Schedule, stage: Stage, roles: Roles, loops: Sequence[Op], axis_of: dict[Op, int], target: Target
+    s: Schedule, stage: Stage, axes: GemmAxes, loops: Sequence[Op], axis_of: dict[Op, int], target: Target
 ) -> bool:
     """Whether row tiles go outside of column tiles: rows of the result, which the nest `loops` writes, lie apart, and
     what all columns read stays near for the next row tile."""
-    if roles.row is None or roles.block is not None:
+    if axes.row is None or axes.block is not None:
         return False
-    row = loop_var(roles.row)
+    row = loop_var(axes.row)
     steps = [stride_in(store, row) for store in stores_in(loops[0])]
     if not all(step is not None and step.is_const and abs(step.value) >= APART for step in steps):
         return False
-    within = [stage.axes[axis_of[roles.vector]], *stage.reduce]
-    found = [elements_read(load, within) for load in operands_moving(stage, axis_of[roles.vector])]
+    within = [stage.axes[axis_of[axes.vector]], *stage.reduce]
+    found = [elements_read(load, within) for load in operands_moving(stage, axis_of[axes.vector])]
     elements = [n for n in found if n is not None]
     if len(elements) < len(found):
-        s.declined.append("whole lines: how much their columns read is not known")
+        s.missed.append("whole lines: how much their columns read is not known")
         return False
     size = sum(elements) * element_bytes(stage.buffer)
     reads = product(extent_of(o) for o in within)
     windows = reads.is_const and reads.value >= WINDOWS * sum(elements)
     if size <= max(L1_SHARE * target.caches.l1d, L2_SHARE * target.caches.l2 if windows else 0):
         return True
-    s.declined.append(f"whole lines: the {size} bytes that their columns read do not stay near")
+    s.missed.append(f"whole lines: the {size} bytes that their columns read do not stay near")
     return False

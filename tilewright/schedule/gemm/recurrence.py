@@ -87,7 +87,7 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
     if reason is None:
         _share_steps(s, tiles, target)
     else:
-        s.declined.append(f"steps not shared by more threads: {reason}")
+        s.missed.append(f"steps not shared by more threads: {reason}")
     s.simplify()
     _alternate(s, tiles, sum(bytes_of(weights) for weights in widths), target)
     for loop in innermost_loops(s):
@@ -117,7 +117,7 @@ def _share_steps(s: Schedule, tiles: list[Op], target: Target) -> None:
         s.parallel(loop)
         rounds = extent_of(loop).value
         if share_of_greatest(rounds, threads) > UNEVEN:
-            s.declined.append(f"{threads} threads do not get equal shares of {rounds} tiles of units")
+            s.missed.append(f"{threads} threads do not get equal shares of {rounds} tiles of units")
 
 
 def _alternate(s: Schedule, tiles: list[Op], weights: int, target: Target) -> None:
@@ -133,7 +133,7 @@ def _alternate(s: Schedule, tiles: list[Op], weights: int, target: Target) -> No
             if steps:
                 s.boustrophedon(loop, steps[-1])
         except ScheduleError as error:
-            s.declined.append(f"weights read in one order: {error}")
+            s.missed.append(f"weights read in one order: {error}")
 
 
 def _products(s: Schedule) -> Iterator[_Product]:

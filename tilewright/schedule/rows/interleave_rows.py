@@ -40,12 +40,12 @@ def row_loop(s: Schedule) -> Op | None:
 
 
 def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
-    """How many rounds of the loop of rows run side by side; what speaks against it is noted as declined."""
+    """How many rounds of the loop of rows run side by side; what speaks against it is noted as missed."""
     if row is None:
         return 1
     lengths = [_length(loop, row) for loop in innermost_loops(s) if is_inside(loop, row)]
     if not all(lengths):
-        s.declined.append("rows run one by one: their length is not known")
+        s.missed.append("rows run one by one: their length is not known")
         return 1
     longest = max(lengths)
     count = max(min(MOST, ELEMENTS // longest), 2 if longest <= LONGEST else 1)
@@ -55,7 +55,7 @@ def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
     if rounds.is_const:
         count = min(count, rounds.value // (ROUNDS_PER_THREAD * max(2, target.cores)))
     if count < 2:
-        s.declined.append(f"rows run one by one: there are {rounds}, of up to {longest} elements")
+        s.missed.append(f"rows run one by one: there are {rounds}, of up to {longest} elements")
         return 1
     return 1 << count.bit_length() - 1
 
@@ -71,7 +71,7 @@ def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
     try:
         s.unroll_and_jam(parts.inner)
     except ScheduleError as e:
-        s.declined.append(f"rows run one by one: {e}")
+        s.missed.append(f"rows run one by one: {e}")
 
 
 def _halves(row: Op) -> bool:

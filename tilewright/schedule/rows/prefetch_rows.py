@@ -32,12 +32,12 @@ def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
             continue
         size = distance.value * buffer_type(load.operands[0]).dtype.bytes
         if size > target.caches.l1d // 4:
-            s.declined.append(f"the next {size} bytes of rows are not asked for: they are too many")
+            s.missed.append(f"the next {size} bytes of rows are not asked for: they are too many")
             continue
         try:
             s.prefetch(load, loop, nearest=True)
         except ScheduleError as e:
-            s.declined.append(f"the next row is not asked for: {e}")
+            s.missed.append(f"the next row is not asked for: {e}")
 
 
 def _longest_reads(passes: Sequence[Op], operands: Sequence[Value]) -> dict[Value, Op]:

@@ -35,7 +35,7 @@ def cut_at_borders(s: Schedule, loop: Op) -> bool:
     """Cut a loop, innermost and serial, wherever a load's index changes its form; whether anything was cut.
 
     Dims are supposed to be large where that decides on which side of a border all iterations are. What is left as it
-    was is noted as declined.
+    was is noted as missed.
     """
     if extent_of(loop).is_const and extent_of(loop).value < SHORTEST:
         return False
@@ -50,7 +50,7 @@ def cut_at_borders(s: Schedule, loop: Op) -> bool:
         try:
             pieces = s.split_range(piece, border)
         except ScheduleError as e:
-            s.declined.append(f"borders: {e}")
+            s.missed.append(f"borders: {e}")
             done.append(piece)
             continue
         for part in pieces:
@@ -74,7 +74,7 @@ def _next_border(s: Schedule, loop: Op) -> Sym | None:
         if unknown is None:
             return None
         if not (s.at_least(-unknown, 0) or s.at_least(unknown - n, 0)):
-            s.declined.append(
+            s.missed.append(
                 f"borders: position {unknown} of loop '{loop_var(loop)}' may be within it or not"
             )
             return None

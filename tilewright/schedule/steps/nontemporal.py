@@ -35,4 +35,4 @@ def _stream(s: Schedule, output: Value, condition: Sym) -> None:
         except ScheduleError as e:
             reasons.append(str(e))
     if reasons and not streamed:
-        s.declined.append(f"{output.name} is not stored past the caches: {reasons[0]}")
+        s.missed.append(f"{output.name} is not stored past the caches: {reasons[0]}")

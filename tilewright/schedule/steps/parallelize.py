@@ -24,7 +24,7 @@ UNEVEN = 1.05
 
 def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = False) -> None:
     """Make the kernel's only outer loop parallel; nothing is done where that is not legal. What threads cannot share
-    evenly, or not at all, is noted as declined.
+    evenly, or not at all, is noted as missed.
 
     With `keep_innermost` the innermost loop of a perfect nest stays apart, to become vectors.
     """
@@ -44,14 +44,14 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
                 outer, _as_much_as_needed(s, outer, inner, wanted) if keep_innermost else inner
             )
     except ScheduleError as e:
-        s.declined.append(f"not shared by more threads: {e}")
+        s.missed.append(f"not shared by more threads: {e}")
     rounds = extent_of(outer)
     if (
         rounds.is_const
         and kind_of(outer) == "parallel"
         and share_of_greatest(rounds.value, target.cores) > UNEVEN
     ):
-        s.declined.append(f"{target.cores} threads do not get equal shares of {rounds.value} rounds")
+        s.missed.append(f"{target.cores} threads do not get equal shares of {rounds.value} rounds")
 
 
 def _assumed_dims(outermost: Op) -> Callable[[Sym], Sym]:
