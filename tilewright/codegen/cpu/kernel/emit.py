@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, Check, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.convert import convert
 from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
-from tilewright.codegen.cpu.kernel.indices import TRUE, Flag, Indices, Iota, Wide
+from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
 from tilewright.codegen.cpu.kernel.integers import safe_divisor
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
 from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, Memory, from_memory, stored_as
@@ -125,7 +124,7 @@ class _Kernel:
             self.buffers[arg] = Buffer(f"%b{k}", arg.type)
         for k, dim in enumerate(self._dims):
             parameters.append(f"i64 %d{k}")
-            self.indices.bind(dim, Wide(f"%d{k}"))
+            self.indices.bind(dim, self.indices.integer(f"%d{k}"))
         return parameters
 
     # Parts of a kernel that threads share
@@ -150,7 +149,7 @@ class _Kernel:
         parameters = part._parameters()
         for k, v in enumerate(around):
             parameters.append(f"i64 %around{k}")
-            part.indices.bind(v, Wide(f"%around{k}"))
+            part.indices.bind(v, part.indices.integer(f"%around{k}"))
         for op, start in self.scratch_starts.items():
             part.buffers[op.result] = replace(self.buffers[op.result], pointer=part._at("%first", start))
         part._loop(loop, "%begin", "%end", at_least_once=False)
@@ -217,7 +216,7 @@ class _Kernel:
             for load, buffer in zip(loads, buffers, strict=True):
                 address, guard = self._address(load, buffer), self._guard(load)
                 step = affine_in(address, op.attrs["var"])
-                if step is None or step[0] != 1 or guard.lanes is not None or guard.uniform == "false":
+                if step is None or step[0] != 1 or guard.lanes is not None or guard.never:
                     return False
                 groups = self.memory.load_groups(
                     buffer, address, group, self.lanes, guard, load.attrs.get("other", 0)
@@ -252,7 +251,7 @@ class _Kernel:
         hole = len(text.lines)
         text.lines.append("")
         with self.indices.scope(is_block=True):
-            self.indices.bind(op.attrs["var"], Wide(self._in_turn(op, counter, first, end)))
+            self.indices.bind(op.attrs["var"], self.indices.integer(self._in_turn(op, counter, first, end)))
             self._block(op.blocks[0])
         text.line(f"{following} = add nuw nsw i64 {counter}, 1")
         more = text.emit(f"icmp slt i64 {following}, {end}")
@@ -288,20 +287,19 @@ class _Kernel:
     # Conditions
 
     def _if(self, op: Op) -> None:
-        computed = [Flag(self.values[v].name, self.values[v].lanes) for v in op.operands]
-        uniform, varying = self._conditions(op, computed)
+        uniform, varying = self._conditions(op, [self.values[v] for v in op.operands])
         if uniform.known is False:
             return
         with self._only_where(uniform), self._masked(varying):
             self._block(op.blocks[0])
 
-    def _conditions(self, op: Op, others: Sequence[Flag] = ()) -> tuple[Flag, list[Flag]]:
+    def _conditions(self, op: Op, others: Sequence[Reg] = ()) -> tuple[Reg, list[Reg]]:
         """The guard of `op` and others: what is the same for all lanes, and what differs between them."""
         flags = [*(self.indices.condition(c) for c in op.attrs.get("guard", ())), *others]
         return self.indices.combined(f for f in flags if f.lanes == 1), [f for f in flags if f.lanes > 1]
 
     @contextmanager
-    def _only_where(self, condition: Flag) -> Iterator[None]:
+    def _only_where(self, condition: Reg) -> Iterator[None]:
         """What is emitted inside runs only where a condition of one lane holds."""
         if condition.known:
             yield
@@ -315,7 +313,7 @@ class _Kernel:
         self.text.start(after)
 
     @contextmanager
-    def _masked(self, flags: Sequence[Flag]) -> Iterator[None]:
+    def _masked(self, flags: Sequence[Reg]) -> Iterator[None]:
         """What is emitted inside happens only in the lanes where the conditions hold, and not at all if in
         none."""
         if not flags:
@@ -323,21 +321,19 @@ class _Kernel:
             return
         outer = self.mask
         self.mask = self._lane_mask(flags)
-        with self._only_where(Flag(any_lane(self.mask))):
+        with self._only_where(any_lane(self.mask)):
             yield
         self.mask = outer
 
-    def _lane_mask(self, flags: Sequence[Flag]) -> Reg:
+    def _lane_mask(self, flags: Sequence[Reg]) -> Reg:
         """The lanes in which the conditions, which differ between lanes, and the current mask hold."""
-        known = [] if self.mask is None else [Flag(self.mask.name, self.mask.lanes)]
-        found = self.indices.combined([*known, *flags])
-        return self.text.named(found.name, dt.bool_, found.lanes)
+        return self.indices.combined([*([] if self.mask is None else [self.mask]), *flags])
 
     def _guard(self, op: Op) -> Guard:
         """When a load or store happens, from its own guard and the lanes that are on."""
         uniform, varying = self._conditions(op)
         mask = self._lane_mask(varying) if varying else self.mask
-        return Guard(None if uniform.known else uniform.name, mask)
+        return Guard(None if uniform.known else uniform, mask)
 
     # Memory
 
@@ -379,7 +375,7 @@ class _Kernel:
         (source,) = op.operands
         buffer = self.buffers[source]
         guard = self._guard(op)
-        if guard.uniform == "false":
+        if guard.never:
             assert isinstance(op.result.type, ScalarType)
             skipped = literal(op.result.type.dtype, op.attrs.get("other", 0))
             self.values[op.result] = self.text.named(skipped, buffer.type.dtype)
@@ -399,10 +395,10 @@ class _Kernel:
         value, target = op.operands
         buffer = self.buffers[target]
         guard = self._guard(op)
-        if guard.uniform == "false":
+        if guard.never:
             return
         address = self._address(op, buffer)
-        with self._only_where(TRUE if guard.uniform is None else Flag(guard.uniform)):
+        with self._only_where(guard.uniform or self.indices.true):
             past = self.indices.condition(op.attrs["nontemporal"]) if "nontemporal" in op.attrs else None
             self.memory.store(buffer, address, self.values[value], self.lanes, guard, past)
 
@@ -424,7 +420,7 @@ class _Kernel:
         if isinstance(number, int):
             self.values[op.result] = self.text.named(literal(dtype, number), dtype)
         else:
-            self.values[op.result] = convert(self.text.named(number.name, dt.i64, number.lanes), dtype)
+            self.values[op.result] = convert(number, dtype)
 
     def _cast(self, op: Op) -> None:
         assert isinstance(op.result.type, ScalarType)
@@ -432,9 +428,7 @@ class _Kernel:
 
     def _bind(self, op: Op) -> None:
         value = convert(self.values[op.operands[0]], dt.i64)
-        number: Any = (
-            int(value.name) if value.is_literal and value.lanes == 1 else Wide(value.name, value.lanes)
-        )
+        number: Number = int(value.name) if value.is_literal and value.lanes == 1 else value
         self.indices.bind(op.attrs["var"], number)
 
     def _scalar(self, op: Op) -> None:
@@ -460,7 +454,7 @@ class _Kernel:
         """Report `check` if it failed in a lane that is on."""
         if failed.lanes > 1 and self.mask is not None:
             failed = failed & self.mask
-        report_where(self.text, any_lane(failed), self.checks.number(check))
+        report_where(self.text, any_lane(failed).name, self.checks.number(check))
 
     def _lanes_reduce(self, op: Op) -> None:
         buffer = self.buffers[op.operands[0]]

@@ -66,11 +66,11 @@ def polynomial(x: Reg, coefficients: Sequence[float]) -> Reg:
     return x.like(total)
 
 
-def any_lane(flag: Reg) -> str:
-    """The i1 operand that says whether a flag holds in any lane."""
+def any_lane(flag: Reg) -> Reg:
+    """Whether a flag holds in any lane."""
     if flag.lanes == 1:
-        return flag.name
-    return flag.text.emit(f"call i1 @llvm.vector.reduce.or.v{flag.lanes}i1({flag.typed})")
+        return flag
+    return flag.text.call(flag.dtype, 1, f"llvm.vector.reduce.or.v{flag.lanes}i1", flag)
 
 
 def by_lane(result: DType, function: Callable[..., Reg], *operands: Reg) -> Reg:

@@ -7,21 +7,15 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from types import MappingProxyType
 
-from tilewright.codegen.cpu.kernel.lanes import splat_literal, vector
-from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.cpu.kernel.functions import intrinsic
+from tilewright.codegen.cpu.kernel.text import Reg, Text
+from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError
 from tilewright.ir.sym import ONE, Sym
 from tilewright.ir.symbolic.arith import factors_of
-
-
-@dataclass(frozen=True, slots=True)
-class Wide:
-    """A register of `lanes` 64-bit integers."""
-
-    name: str
-    lanes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +26,9 @@ class Iota:
     lanes: int
 
 
-Number = int | Wide
+Number = int | Reg
+"""A known integer, or a register of i64 with as many lanes as differ."""
 
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A condition: an operand of type i1, or of `<lanes x i1>` where it differs between lanes."""
-
-    name: str
-    lanes: int = 1
-
-    @property
-    def known(self) -> bool | None:
-        """The value where it is the same for all lanes and known."""
-        return {"true": True, "false": False}.get(self.name)
-
-
-TRUE, FALSE = Flag("true"), Flag("false")
 _RELATIONS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
     {"eq": operator.eq, "ne": operator.ne, "sge": operator.ge, "slt": operator.lt}
 )
@@ -79,6 +59,7 @@ class Indices:
 
     def __init__(self, text: Text) -> None:
         self.text = text
+        self.true, self.false = (text.constant(dt.bool_, value) for value in (True, False))
         self._env: dict[Sym, Number | Iota] = {}
         self._level: dict[Sym, int] = {}
         self._scopes = [_Scope(is_block=True)]
@@ -93,6 +74,10 @@ class Indices:
             yield
         finally:
             self._scopes.pop()
+
+    def integer(self, name: str) -> Reg:
+        """The i64 register of this name."""
+        return self.text.named(name, dt.i64)
 
     def bind(self, v: Sym, value: Number | Iota) -> None:
         """Give a variable its value for the rest of the current scope."""
@@ -142,35 +127,36 @@ class Indices:
         if found is None:
             found = self._computed(e)
             self.remember(e, found, e.vars)
-        assert isinstance(found, int | Wide)
+        assert isinstance(found, int | Reg)
         return found
 
     def uniform(self, e: Sym) -> str:
         """The value of `e` as an i64 operand; it must not differ between lanes."""
-        return self.spelled(self.number(e), 1)
+        return self.in_lanes(self.number(e), 1).name
 
-    def spelled(self, x: Number, lanes: int) -> str:
-        """`x` as an operand of type i64 or `<lanes x i64>`."""
+    def in_lanes(self, x: Number, lanes: int) -> Reg:
+        """`x` as a register or literal of so many lanes."""
         if isinstance(x, int):
-            return splat_literal("i64", str(x), lanes)
+            return self.text.constant(dt.i64, x, lanes)
         if x.lanes == lanes:
-            return x.name
+            return x
         key = ("splat", x.name, lanes)
         found = self.cached(key)
         if found is None:
-            found = self.text.splat_name("i64", x.name, lanes)
+            found = x.splat(lanes)
             self.remember_here(key, found)
-        return str(found)
+        assert isinstance(found, Reg)
+        return found
 
     def _variable(self, v: Sym) -> Number:
         self._lanes_of_var(v)
         value = self._env[v]
         return self.iota(value.lanes, value.base) if isinstance(value, Iota) else value
 
-    def iota(self, lanes: int, base: int = 0, step: int = 1) -> Wide:
-        """base, base + step, ... as a constant vector."""
-        items = ", ".join(f"i64 {base + step * k}" for k in range(lanes))
-        return Wide(f"<{items}>", lanes)
+    def iota(self, lanes: int, base: int = 0) -> Reg:
+        """base, base + 1, ... as a constant vector."""
+        items = ", ".join(f"i64 {base + k}" for k in range(lanes))
+        return self.text.named(f"<{items}>", dt.i64, lanes)
 
     def _computed(self, e: Sym) -> Number:
         match e.kind:
@@ -187,8 +173,7 @@ class Indices:
         flag = self.condition(e)
         if flag.known is not None:
             return int(flag.known)
-        type = vector("i64", flag.lanes)
-        return Wide(self.text.emit(f"zext {vector('i1', flag.lanes)} {flag.name} to {type}"), flag.lanes)
+        return flag.convert("zext", dt.i64)
 
     def _polynomial(self, terms: Sequence[Term]) -> Number:
         constant, rest = self._sum(terms)
@@ -212,7 +197,7 @@ class Indices:
             if found is None:
                 found = self.add(total, self.multiply(self._monomial(mono), coef))
                 self.remember(seen, found, (v for m, _ in seen for v in m.vars))
-            assert isinstance(found, int | Wide)
+            assert isinstance(found, int | Reg)
             total = found
         return constant, total
 
@@ -267,13 +252,13 @@ class Indices:
             return b or 1
         return b if q.interval[0] > 0 else self.choose(self._compare("eq", b, 0), 1, b)
 
-    def _signed_division(self, a: Number, b: Number) -> tuple[Number, Flag]:
+    def _signed_division(self, a: Number, b: Number) -> tuple[Number, Reg]:
         """The quotient towards zero, and whether the one towards minus infinity is smaller."""
         quotient = self.binary("sdiv", a, b)
         remainder = self.binary("sub nsw", a, self.multiply(quotient, b))
         return quotient, self._signs_differ(remainder, b)
 
-    def _signs_differ(self, remainder: Number, b: Number) -> Flag:
+    def _signs_differ(self, remainder: Number, b: Number) -> Reg:
         nonzero = self._compare("ne", remainder, 0)
         return self.combined([nonzero, self._compare("slt", self.binary("xor", remainder, b), 0)])
 
@@ -283,13 +268,7 @@ class Indices:
             if isinstance(result, int) and isinstance(other, int):
                 result = min(result, other) if e.kind == "min" else max(result, other)
                 continue
-            lanes = max(_lanes(result), _lanes(other))
-            type = vector("i64", lanes)
-            suffix = "i64" if lanes == 1 else f"v{lanes}i64"
-            a, b = self.spelled(result, lanes), self.spelled(other, lanes)
-            result = Wide(
-                self.text.emit(f"call {type} @llvm.s{e.kind}.{suffix}({type} {a}, {type} {b})"), lanes
-            )
+            result = intrinsic(f"s{e.kind}", *self._alike(result, other))
         return result
 
     def _select(self, e: Sym) -> Number:
@@ -300,23 +279,23 @@ class Indices:
 
     # Conditions
 
-    def condition(self, e: Sym) -> Flag:
+    def condition(self, e: Sym) -> Reg:
         """Whether `e` is not 0."""
         key = ("condition", e)
         found = self.cached(key)
         if found is None:
             found = self._condition(e)
             self.remember(key, found, e.vars)
-        assert isinstance(found, Flag)
+        assert isinstance(found, Reg)
         return found
 
-    def _condition(self, e: Sym) -> Flag:
+    def _condition(self, e: Sym) -> Reg:
         if e.kind == "ge0":
-            constant, rest, stride, general = self._parts(e.args[0])
+            constant, uniform, stride, general = self._parts(e.args[0])
             lanes = self.lanes_of(e)
             narrow = isinstance(stride, int) and 0 < abs(stride) * lanes < 1 << 31
             if general is None and isinstance(stride, int) and narrow:
-                return self._lane_comparison(stride, self.add(rest, constant), lanes)
+                return self._lane_comparison(stride, self.add(uniform, constant), lanes)
             return self._compare("sge", self.number(e.args[0]), 0)
         if e.kind == "eq0":
             return self._compare("eq", self.number(e.args[0]), 0)
@@ -324,35 +303,26 @@ class Indices:
             return self.combined([self.condition(arg) for arg in e.args], conjunction=e.kind == "min")
         return self._compare("ne", self.number(e), 0)
 
-    def _lane_comparison(self, stride: int, rest: Number, lanes: int) -> Flag:
-        """rest + stride * lane >= 0 in each lane, compared in 32 bits: `rest` is clamped to where it
-        decides."""
-        if isinstance(rest, int):
-            holds = [rest + stride * k >= 0 for k in range(lanes)]
+    def _lane_comparison(self, stride: int, uniform: Number, lanes: int) -> Reg:
+        """uniform + stride * lane >= 0 in each lane, compared in 32 bits: `uniform` is clamped to where it decides."""
+        if isinstance(uniform, int):
+            holds = [uniform + stride * k >= 0 for k in range(lanes)]
             if all(holds) or not any(holds):
-                return TRUE if holds[0] else FALSE
-            return Flag("<" + ", ".join(f"i1 {int(h)}" for h in holds) + ">", lanes)
+                return self.true if holds[0] else self.false
+            return self.text.named("<" + ", ".join(f"i1 {int(h)}" for h in holds) + ">", dt.bool_, lanes)
         reach = abs(stride) * lanes
-        low = self.text.emit(f"call i64 @llvm.smax.i64(i64 {rest.name}, i64 {-reach})")
-        near = self.text.emit(f"call i64 @llvm.smin.i64(i64 {low}, i64 {reach})")
-        narrow = self.text.emit(f"trunc i64 {near} to i32")
+        near = intrinsic("smin", intrinsic("smax", uniform, -reach), reach).to(dt.i32)
         limits = ", ".join(f"i32 {-stride * k}" for k in range(lanes))
-        splat = self.text.splat_name("i32", narrow, lanes)
-        return Flag(self.text.emit(f"icmp sge <{lanes} x i32> {splat}, <{limits}>"), lanes)
+        return near.splat(lanes) >= self.text.named(f"<{limits}>", dt.i32, lanes)
 
-    def combined(self, flags: Iterable[Flag], conjunction: bool = True) -> Flag:
+    def combined(self, flags: Iterable[Reg], conjunction: bool = True) -> Reg:
         """The conjunction (or disjunction) of conditions."""
-        neutral, absorbing = (TRUE, FALSE) if conjunction else (FALSE, TRUE)
-        rest = [flag for flag in flags if flag != neutral]
-        if absorbing in rest or not rest:
-            return absorbing if rest else neutral
-        lanes = max(flag.lanes for flag in rest)
-        type, opcode = vector("i1", lanes), "and" if conjunction else "or"
-        names = [f.name if f.lanes == lanes else self.text.splat_name("i1", f.name, lanes) for f in rest]
-        result = names[0]
-        for name in names[1:]:
-            result = self.text.emit(f"{opcode} {type} {result}, {name}")
-        return Flag(result, lanes)
+        neutral, absorbing = (self.true, self.false) if conjunction else (self.false, self.true)
+        open_ = [flag for flag in flags if flag != neutral]
+        if absorbing in open_ or not open_:
+            return absorbing if open_ else neutral
+        lanes = max(flag.lanes for flag in open_)
+        return reduce(operator.and_ if conjunction else operator.or_, [f.splat(lanes) for f in open_])
 
     # Arithmetic
 
@@ -372,25 +342,24 @@ class Indices:
             return b
         return a if b == 1 else self.binary("mul nsw", a, b)
 
-    def binary(self, opcode: str, a: Number, b: Number) -> Wide:
-        lanes = max(_lanes(a), _lanes(b))
-        left, right = self.spelled(a, lanes), self.spelled(b, lanes)
-        return Wide(self.text.emit(f"{opcode} {vector('i64', lanes)} {left}, {right}"), lanes)
+    def _alike(self, a: Number, b: Number, least: int = 1) -> tuple[Reg, Reg]:
+        """Both in as many lanes as one of them has, or `least`."""
+        lanes = max(least, _lanes(a), _lanes(b))
+        return self.in_lanes(a, lanes), self.in_lanes(b, lanes)
 
-    def _compare(self, relation: str, a: Number, b: int | Wide) -> Flag:
+    def binary(self, opcode: str, a: Number, b: Number) -> Reg:
+        left, right = self._alike(a, b)
+        return left.op(opcode, right)
+
+    def _compare(self, relation: str, a: Number, b: Number) -> Reg:
         if isinstance(a, int) and isinstance(b, int):
-            return TRUE if _RELATIONS[relation](a, b) else FALSE
-        found = self.binary(f"icmp {relation}", a, b)
-        return Flag(found.name, found.lanes)
+            return self.true if _RELATIONS[relation](a, b) else self.false
+        left, right = self._alike(a, b)
+        return left.test(f"icmp {relation}", right)
 
-    def choose(self, flag: Flag, a: Number, b: Number) -> Wide:
-        lanes = max(flag.lanes, _lanes(a), _lanes(b))
-        type = vector("i64", lanes)
-        condition = self.text.splat_name("i1", flag.name, lanes) if flag.lanes == 1 else flag.name
-        left, right = self.spelled(a, lanes), self.spelled(b, lanes)
-        return Wide(
-            self.text.emit(f"select {vector('i1', lanes)} {condition}, {type} {left}, {type} {right}"), lanes
-        )
+    def choose(self, flag: Reg, a: Number, b: Number) -> Reg:
+        condition = flag.splat(max(flag.lanes, _lanes(a), _lanes(b)))
+        return condition.select(*self._alike(a, b, condition.lanes))
 
     # Addresses
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from tilewright.codegen.cpu.kernel.convert import wrap
 from tilewright.codegen.cpu.kernel.functions import any_lane
-from tilewright.codegen.cpu.kernel.indices import Affine, Flag, Indices, Number, Wide
+from tilewright.codegen.cpu.kernel.indices import Affine, Indices, Number
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
 from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.codegen.cpu.kernel.transpose import transposed_column
@@ -39,11 +39,15 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """When an access happens: `uniform` is an i1 operand for all lanes, `lanes` a mask; None where it always
-    does."""
+    """When an access happens: `uniform` is a flag for all lanes, `lanes` a mask; None where it always does."""
 
-    uniform: str | None = None
+    uniform: Reg | None = None
     lanes: Reg | None = None
+
+    @property
+    def never(self) -> bool:
+        """Whether it is known not to happen."""
+        return self.uniform is not None and self.uniform.known is False
 
 
 class Memory:
@@ -140,7 +144,7 @@ class Memory:
 
     def _chosen(self, found: Reg, guard: Guard, dtype: DType, other: float | int) -> Reg:
         """What was read anyway where the guard holds, and `other` elsewhere."""
-        for flag in (guard.lanes, None if guard.uniform is None else self.text.named(guard.uniform, dt.bool_)):
+        for flag in (guard.lanes, guard.uniform):
             if flag is not None:
                 n = max(found.lanes, flag.lanes)
                 otherwise = self.text.named(literal(dtype, other), dtype).splat(n)
@@ -156,7 +160,7 @@ class Memory:
         mask = guard.lanes
         wanted = any_lane(mask)
         if guard.uniform is not None:
-            wanted = self.text.emit(f"and i1 {wanted}, {guard.uniform}")
+            wanted = wanted & guard.uniform
         pointer = self._guarded(pointer, Guard(wanted), dtype, other, 1)
         one = self._plain_load(pointer, dtype, 1).splat(lanes)
         return mask.select(one, self._other(dtype, other, lanes))
@@ -238,8 +242,7 @@ class Memory:
         base = self._guarded(self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, 1)
         steps: Number = self._lane_offsets(where, lanes)
         if guard.uniform is not None:
-            zero = Wide(self.indices.spelled(0, lanes), lanes)
-            steps = self.indices.choose(Flag(guard.uniform), steps, zero)
+            steps = self.indices.choose(guard.uniform, steps, self.indices.in_lanes(0, lanes))
         pointers = self._lane_pointers(base, element, steps, lanes)
         mask = guard.lanes or self.text.constant(dt.bool_, True, lanes)
         type, otherwise = vector(element, lanes), self._other(dtype, other, lanes)
@@ -250,7 +253,7 @@ class Memory:
     # Stores
 
     def store(
-        self, buffer: Buffer, e: Sym, value: Reg, lanes: int, guard: Guard, past: Flag | None = None
+        self, buffer: Buffer, e: Sym, value: Reg, lanes: int, guard: Guard, past: Reg | None = None
     ) -> None:
         """Write at address `e` where the lane mask of `guard` holds; a uniform guard is the caller's branch. A run that
         begins with a cache line goes past the caches where `past` holds."""
@@ -280,7 +283,7 @@ class Memory:
             f"<{lanes} x ptr> align {dtype.bytes} {pointers}, {mask.typed})"
         )
 
-    def _store_run(self, buffer: Buffer, where: Affine, value: Reg, guard: Guard, past: Flag | None) -> None:
+    def _store_run(self, buffer: Buffer, where: Affine, value: Reg, guard: Guard, past: Reg | None) -> None:
         dtype = buffer.type.dtype
         forward = where.stride == 1
         start = where.constant if forward else where.constant - (value.lanes - 1)
@@ -301,7 +304,7 @@ class Memory:
         )
 
     def _store_past_caches(
-        self, pointer: str, parts: list[tuple[str, Reg]], dtype: DType, past: Flag
+        self, pointer: str, parts: list[tuple[str, Reg]], dtype: DType, past: Reg
     ) -> None:
         """Store the parts past the caches where `past` holds and the first begins with a cache line, as a part of a
         line costs more there than in a cache."""
@@ -347,7 +350,7 @@ class Memory:
 
     def _pointer(self, buffer: Buffer, constant: int, uniform: Number) -> str:
         base = buffer.pointer
-        if isinstance(uniform, Wide):
+        if isinstance(uniform, Reg):
             key = ("pointer", base, uniform.name)
             found = self.indices.cached(key)
             if found is None:
@@ -374,7 +377,7 @@ class Memory:
 
     def _lane_pointers(self, base: str, element: str, steps: Number, lanes: int) -> str:
         return self.text.emit(
-            f"getelementptr {element}, ptr {base}, <{lanes} x i64> {self.indices.spelled(steps, lanes)}"
+            f"getelementptr {element}, ptr {base}, <{lanes} x i64> {self.indices.in_lanes(steps, lanes).name}"
         )
 
     def _guarded(self, pointer: str, guard: Guard, dtype: DType, other: float | int, count: int) -> str:
@@ -390,7 +393,7 @@ class Memory:
         if found is None:
             found = name
             self.text.globals[name] = f"@{name} = private constant [{count} x {element}] [{items}], align 64"
-        return self.text.emit(f"select i1 {guard.uniform}, ptr {pointer}, ptr @{found}")
+        return self.text.emit(f"select {guard.uniform.typed}, ptr {pointer}, ptr @{found}")
 
     def _other(self, dtype: DType, other: float | int, lanes: int) -> Reg:
         stored = stored_as(dtype)

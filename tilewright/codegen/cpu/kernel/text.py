@@ -133,6 +133,11 @@ class Reg:
     def is_literal(self) -> bool:
         return not self.name.startswith("%")
 
+    @property
+    def known(self) -> bool | None:
+        """The value of a flag where it is the same for all lanes and known."""
+        return {"true": True, "false": False}.get(self.name)
+
     def like(self, value: Operand) -> Reg:
         """A number as a literal of this dtype and lanes; a register as it is."""
         return value if isinstance(value, Reg) else self.text.constant(self.dtype, value, self.lanes)

@@ -20,7 +20,7 @@ from tilewright.codegen.cpu.float_modes import FLUSH_DENORMALS, float_modes
 from tilewright.codegen.cpu.kernel.checks import Check
 from tilewright.codegen.cpu.kernel.convert import convert
 from tilewright.codegen.cpu.kernel.emit import KernelText
-from tilewright.codegen.cpu.kernel.indices import Indices, Wide
+from tilewright.codegen.cpu.kernel.indices import Indices, Number
 from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.text import Text
 from tilewright.codegen.cpu.program.parallel_tasks import task_ir
@@ -266,8 +266,8 @@ class _Plan(_Function):
     def text(self) -> str:
         for k, dim in enumerate(self.program.dims):
             value = self._value(dim)
-            self.indices.bind(dim.var, value if isinstance(value, int) else Wide(value.name))
-            self.write(self.indices.spelled(value, 1), "%dims", k)
+            self.indices.bind(dim.var, value)
+            self.write(self.indices.in_lanes(value, 1).name, "%dims", k)
         for condition in self.program.conditions:
             self._require(condition)
         flat = [d for shape in self.program.outputs for d in shape]
@@ -279,18 +279,18 @@ class _Plan(_Function):
         names = ("in_shapes", "in_data", "dims", "out_shapes", "sizes")
         return self.define("tw_plan", [f"ptr %{name}" for name in names])
 
-    def _value(self, dim: Dim) -> int | Wide:
+    def _value(self, dim: Dim) -> Number:
         source = dim.source
         if isinstance(source, Sym):
             return self.indices.number(source)
         if isinstance(source, InputAxis):
             first = sum(self.program.ranks[: source.input])
-            return Wide(self.read("i64", "%in_shapes", first + source.axis))
+            return self.indices.integer(self.read("i64", "%in_shapes", first + source.axis))
         data = self.read("ptr", "%in_data", source.input)
         element = memory_type(source.dtype)
         at = self.code.emit(f"getelementptr {element}, ptr {data}, i64 {source.element}")
         raw = self.code.reg(source.dtype, 1, f"load {element}, ptr {at}, align {source.dtype.bytes}")
-        return Wide(convert(raw, dt.i64).name)
+        return convert(raw, dt.i64)
 
     def _require(self, condition: Condition) -> None:
         holds = self.indices.condition(condition.holds)
@@ -319,7 +319,7 @@ class _Run(_Function):
             self.code.line(f"%{name} = load ptr, ptr {self.word('%call', k)}, align 8")
         self.code.line(f"store i64 0, ptr {self.state}, align 8")
         for k, dim in enumerate(self.program.dims):
-            self.indices.bind(dim.var, Wide(self.read("i64", "%dims", k)))
+            self.indices.bind(dim.var, self.indices.integer(self.read("i64", "%dims", k)))
         modes = self._set_modes()
         if self.profile:  # each call has its own time
             self._tick(0)

@@ -42,7 +42,7 @@ def _definition(
 def _with_far_lanes(near: Reg, x: Reg, bound: float, symbol: str) -> list[str]:
     """The lines so far and the return of `near`, with lanes whose argument is far taken from the helper."""
     far = absolute(x) >= bound
-    anywhere = any_lane(far)
+    anywhere = any_lane(far).name
     return [
         *near.text.lines,
         f"  br i1 {anywhere}, label %rare, label %done",
