@@ -11,10 +11,10 @@ import tilewright
 from tests.frontends.helpers import info, model_of, run
 from tests.frontends.test_control import graph
 from tests.frontends.test_sizes import Graph
+from tilewright.frontends import translation
 from tilewright.frontends.choices import MAX_ATTEMPTS, Choices
-from tilewright.frontends.onnx import load
-from tilewright.frontends.onnx.importer import Importer
 from tilewright.frontends.onnx.load import load_onnx
+from tilewright.frontends.translation import Translation
 from tilewright.ir.core import Module
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import eq, ge, logical_not, ne, var
@@ -162,7 +162,7 @@ def test_attempts_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     y = g("Sum", *parts, wrong)
     model = g.model({f"x{k}": [f"d{k}", 4] for k in range(8)}, y)
     tried = []
-    monkeypatch.setattr(load, "Importer", lambda *args: tried.append(args) or Importer(*args))
+    monkeypatch.setattr(translation, "Translation", lambda *args: tried.append(args) or Translation(*args))
     with pytest.raises(tilewright.TilewrightError, match="MatMul"):
         load_onnx(model)
     assert len(tried) == MAX_ATTEMPTS

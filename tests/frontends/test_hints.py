@@ -17,7 +17,7 @@ import tilewright
 from tests.frontends.helpers import info, model_of
 from tests.frontends.test_control import graph
 from tests.frontends.test_sizes import Graph, f32
-from tilewright.frontends import onnx as frontend
+from tilewright import frontends
 from tilewright.frontends.errors import ConstantNeededError
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
@@ -289,7 +289,7 @@ def test_shapes_of_another_kind_are_shown_as_they_should_be() -> None:
 
 def test_hints_that_name_arguments_are_made_in_one_place() -> None:
     """So that each kind of them is among the cases above."""
-    folder = Path(frontend.__file__).parent
+    folder = Path(frontends.__file__).parent
     found = set()
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -297,4 +297,4 @@ def test_hints_that_name_arguments_are_made_in_one_place() -> None:
                 text = ast.unparse(node.value)
                 if "shapes=" in text or "constants=" in text:
                     found.add(path.name)
-    assert found == {"dims.py"}  # the rank of an input; all others are in hints.py
+    assert found == {"inputs.py"}  # the rank of an input; all others are in hints.py

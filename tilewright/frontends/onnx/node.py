@@ -2,86 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto
+from onnx import AttributeProto
 
-from tilewright.frontends.errors import ConstantNeededError
-from tilewright.frontends.hints import constants_hint, dims_hint
 from tilewright.frontends.onnx.attributes import value_of
-from tilewright.ir.core import Builder, Module, Value
-from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
+from tilewright.frontends.onnx.tensors import dtype_of
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.exact import Arithmetic
 from tilewright.ops.floats import Element
 
+if TYPE_CHECKING:
+    from tilewright.frontends.onnx.importer import Importer
+
 _MISSING = object()
 
 
-class Context(Protocol):
-    """What a node may ask of the importer."""
-
-    module: Module
-    builder: Builder
-
-    def constant_of(self, value: Value) -> np.ndarray | None:
-        """The value of a tensor that is known now, if it is small."""
-
-    def symbols_of(self, value: Value) -> np.ndarray | None:
-        """The elements of a small integer tensor as Syms, if they are known in terms of dims and inputs."""
-
-    def origin(self, value: Value) -> tuple[tuple[str, ...], tuple[Sym, ...]]:
-        """Names of the graph inputs that a value is computed from, and the dims."""
-
-    def array_of(self, proto: Any) -> np.ndarray:
-        """The elements of a TensorProto or SparseTensorProto."""
-
-    def inline(self, graph: GraphProto, arguments: Sequence[Value]) -> tuple[Value, ...]:
-        """Translate a subgraph in place, its inputs bound to `arguments`; gives its outputs."""
-
-    def attempt(self, graph: GraphProto) -> tuple[Value, ...] | TilewrightError:
-        """`inline` of a graph without inputs that may not be needed: the reason where it cannot be translated."""
-
-    def mark(self) -> Any:
-        """The place in the program up to which it is written."""
-
-    def rewind(self, mark: Any) -> None:
-        """Take out what was written since, of which nothing is used."""
-
-    def suppose_exact(self, condition: Sym) -> None:
-        """Take for granted what floats are exact for; calls with other dims are refused."""
-
-    def choose(self, condition: Sym, what: str) -> bool:
-        """Whether `condition`, on which the shape of `what` depends, is taken to hold in all calls."""
-
-    @property
-    def graph_inputs(self) -> Sequence[Value]:
-        """The inputs of the model that are not bound to constants."""
-
-
 class Node:
-    """One node during translation. `version` is the opset version of its domain."""
+    """One node during translation. `version` is the opset version of its domain, `schema` what the specification says
+    of its operator, if anything."""
 
     def __init__(
         self,
         op: str,
-        domain: str,
         version: int,
+        schema: Any,
         inputs: Sequence[Value | None],
         attributes: Mapping[str, AttributeProto],
         output_names: Sequence[str],
-        context: Context,
+        importer: Importer,
     ) -> None:
         self.op = op
-        self.domain = domain
         self.version = version
+        self.schema = schema
         self.inputs = tuple(inputs)
         self.output_names = tuple(output_names)
-        self.context = context
+        self.translation = importer.translation
+        self._importer = importer
         self._attributes = attributes
 
     # Operands
@@ -95,6 +58,11 @@ class Node:
 
     def optional(self, k: int) -> Value | None:
         return self.inputs[k] if k < len(self.inputs) else None
+
+    @property
+    def operands(self) -> list[Value]:
+        """All operands, which must be there."""
+        return [self.input(k) for k in range(len(self.inputs))]
 
     def type(self, k: int) -> TensorType:
         type = self.input(k).type
@@ -120,19 +88,50 @@ class Node:
         return name in self._attributes
 
     def attr(self, name: str, default: Any = _MISSING) -> Any:
-        """Attribute `name` as int, float, str, tuple, TensorProto or GraphProto.
-
-        ModelError when it is missing and has no default.
-        """
+        """Attribute `name` as int, float, str or tuple: as given, or as the specification has it by default, or
+        `default`. ModelError where there is none of these."""
         if name in self._attributes:
             return value_of(self._attributes[name])
+        known = self.schema.attributes.get(name) if self.schema is not None else None
+        if known is not None and known.default_value.type:
+            return value_of(known.default_value)
         if default is _MISSING:
             raise ModelError(f"{self.op} needs the attribute '{name}'")
         return default
 
-    def axis(self, name: str = "axis", default: Any = _MISSING, rank: int | None = None) -> int:
+    def flag(self, name: str) -> bool:
+        return bool(self.attr(name))
+
+    def one_of(self, name: str, *allowed: str) -> str:
+        """A text attribute; ModelError for one that is not allowed."""
+        value: str = self.attr(name)
+        if value not in allowed:
+            raise ModelError(f"{self.op} has no {name} '{value}'", hint=f"it is one of {', '.join(allowed)}")
+        return value
+
+    def dtype_attr(self, name: str, default: DType | None = None) -> DType:
+        """The element type that an attribute names; `default` where it is not given, or 0."""
+        code = self.attr(name, *(() if default is None else (0,)))
+        return (
+            default
+            if default is not None and not code
+            else dtype_of(code, f"attribute '{name}' of {self.op}")
+        )
+
+    def array(self, name: str) -> np.ndarray:
+        """The elements of an attribute that is a tensor."""
+        array = self._importer.array_of(self.attr(name))
+        if array.dtype == np.object_:
+            raise UnsupportedError("string tensors are not supported")
+        return array
+
+    def body(self, name: str) -> Callable[..., tuple[Value, ...]]:
+        """A subgraph as a function that translates it in place."""
+        return self._importer.body(self.attr(name))
+
+    def axis(self, name: str = "axis", rank: int | None = None) -> int:
         """An axis attribute, made non-negative for `rank` (that of operand 0)."""
-        return self.checked_axis(self.attr(name, default), rank)
+        return self.checked_axis(self.attr(name), rank)
 
     def checked_axis(self, axis: int, rank: int | None = None) -> int:
         rank = self.rank(0) if rank is None else rank
@@ -150,38 +149,60 @@ class Node:
 
     def constant_or_none(self, k: int) -> np.ndarray | None:
         value = self.optional(k)
-        return None if value is None else self.context.constant_of(value)
+        return None if value is None else self.translation.constant_of(value)
 
     def constant(self, k: int) -> np.ndarray:
         """The value of operand `k`; ConstantNeededError when it is computed from graph inputs."""
-        found = self.context.constant_of(self.input(k))
+        found = self.translation.constant_of(self.input(k))
         if found is None:
             raise self.needs_constant(k)
         return found
 
     def ints(self, k: int) -> tuple[int, ...]:
         """Operand `k`, a known integer scalar or vector."""
-        found = self.constant(k)
-        if found.ndim > 1:
-            raise ModelError(f"input {k} of {self.op} must be a scalar or a vector, it has rank {found.ndim}")
-        return tuple(int(i) for i in found.reshape(-1))
+        self._check_vector(k)
+        return tuple(int(i) for i in self.constant(k).reshape(-1))
 
     def symbols(self, k: int) -> tuple[Sym, ...]:
         """Operand `k`, an integer scalar or vector, as Syms over dims and values of graph inputs."""
-        type = self.type(k)
-        if type.rank > 1:
-            raise ModelError(f"input {k} of {self.op} must be a scalar or a vector, it has rank {type.rank}")
-        found = self.context.symbols_of(self.input(k))
+        self._check_vector(k)
+        found = self.translation.symbols_of(self.input(k))
         if found is None:
             raise self.needs_constant(k)
         return tuple(found.reshape(-1))
 
+    def one_symbol(self, k: int) -> Sym:
+        """Operand `k`, one integer."""
+        found = self.symbols(k)
+        if len(found) != 1:
+            raise ModelError(f"input {k} of {self.op} must be one number, it is {self.type(k)}")
+        return found[0]
+
+    def _check_vector(self, k: int) -> None:
+        if self.rank(k) > 1:
+            raise ModelError(
+                f"input {k} of {self.op} must be a scalar or a vector, it has rank {self.rank(k)}"
+            )
+
+    def listed(self, name: str, k: int) -> tuple[int, ...] | None:
+        """Integers that are an attribute in early versions and operand `k` in later ones; None where neither is
+        given."""
+        if self.has(name):
+            return tuple(self.attr(name))
+        return None if self.optional(k) is None else self.ints(k)
+
+    def listed_symbols(self, name: str, k: int) -> tuple[Sym, ...] | None:
+        """The same, of operands that may be computed from dims."""
+        if self.has(name):
+            return tuple(map(sym, self.attr(name)))
+        return None if self.optional(k) is None else self.symbols(k)
+
     def elements(self, k: int) -> tuple[Element, ...]:
         """Operand `k`, a float scalar or vector, as numbers and floats of dims, which are finite."""
-        found = self.context.symbols_of(self.input(k))
+        found = self.translation.symbols_of(self.input(k))
         if found is not None:
             return tuple(found.reshape(-1))
-        if (known := self.context.constant_of(self.input(k))) is not None:
+        if (known := self.translation.constant_of(self.input(k))) is not None:
             raise ModelError(
                 f"input {k} of {self.op} holds {known.size} numbers, or some that are not finite"
             )
@@ -190,26 +211,9 @@ class Node:
     def rely_on(self, arithmetic: Arithmetic) -> None:
         """Take what the arithmetic found for granted, where its conditions hold."""
         for condition in arithmetic.conditions:
-            self.context.suppose_exact(condition)
-
-    def fixing(self, *dims: Sym) -> str:
-        """A hint: how the dims in these expressions are fixed."""
-        return dims_hint(dims, self.context.graph_inputs)
+            self.translation.suppose_exact(condition)
 
     def needs_constant(self, k: int) -> UnsupportedError:
         """The error that says that the value of operand `k` must be known, and how to make it so."""
-        return self.must_be_known(
-            self.input(k), f"{self.op} needs the value of its input {k} at compile time"
-        )
-
-    def must_be_known(self, value: Value, what: str) -> UnsupportedError:
-        """The error that begins with `what`, and says how `value` becomes known."""
-        names, dims = self.context.origin(value)
-        inputs = [v for v in self.context.graph_inputs if v.name in names]
-        if inputs:
-            return ConstantNeededError(
-                what, hint=f"it depends on graph inputs: {constants_hint(inputs)}", inputs=names
-            )
-        if dims:
-            return UnsupportedError(what, hint=f"it depends on dims: {self.fixing(*dims)}")
-        return UnsupportedError(f"{what}, but it has too many elements, or evaluating it fails")
+        what = f"{self.op} needs the value of its input {k} at compile time"
+        return self.translation.must_be_known(self.input(k), what)

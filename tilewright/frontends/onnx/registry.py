@@ -1,4 +1,4 @@
-"""Which function translates which operator: one `@adapter("Clip", since=11)` for each meaning it has had."""
+"""Which function translates which operator: one `@adapter("Clip")` for each meaning it has had."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tilewright.frontends.onnx.schema import default_attributes, schema_of
 from tilewright.ir.outside import Definitions
 from tilewright.ops.define import OPERATORS, OnnxBinding, Operator
 
@@ -14,53 +13,62 @@ if TYPE_CHECKING:
     from tilewright.frontends.onnx.node import Node
 
 Adapter = Callable[["Node"], Any]
-"""Translates a node: gives the result Value, or a tuple of them (None for an output that is not wanted)."""
+"""Translates a node: gives the result Value, or a tuple of them (None for an output that is not wanted). Operands that
+do not fit are for the operators to refuse; it checks what these do not see: attributes, and what is known now."""
 
-_ADAPTERS: dict[tuple[str, str], list[tuple[int, Adapter]]] = {}
+_Table = dict[tuple[str, str], list[tuple[range, Adapter]]]
+"""By domain and operator, the versions of the operator set and what translates it there, the newest first."""
+
+_NEWEST = 10**6
+_ADAPTERS: _Table = {}
+_BOUND: _Table = {}
 
 DEFINITIONS = Definitions()
 """Sealed when the adapters are imported: later ones are part of the key of the cache."""
 
 
-def adapter(*names: str, since: int = 1, domain: str = "") -> Callable[[Adapter], Adapter]:
-    """The function translates operators `names` from opset `since` on, to the next declared one."""
+def adapter(
+    *names: str, since: int = 1, until: int = _NEWEST, domain: str = ""
+) -> Callable[[Adapter], Adapter]:
+    """The function translates operators `names` from opset `since` on, to the next declared one or `until`."""
 
     def register(fn: Adapter) -> Adapter:
         for name in names:
-            _add(domain, name, since, fn)
-        DEFINITIONS.note(domain, names, since, fn)
+            _add(_ADAPTERS, (domain, name), range(since, until + 1), fn)
+        DEFINITIONS.note(domain, names, since, until, fn)
         return fn
 
     return register
 
 
-def _add(domain: str, name: str, since: int, fn: Adapter) -> None:
-    versions = _ADAPTERS.setdefault((domain, name), [])
-    assert all(v != since for v, _ in versions), f"{name}-{since} has two adapters"
-    versions.append((since, fn))
-    versions.sort(key=lambda v: v[0])
+def _add(table: _Table, key: tuple[str, str], versions: range, fn: Adapter) -> None:
+    found = table.setdefault(key, [])
+    assert all(v[0] != versions[0] for v, _ in found), f"{key[1]}-{versions[0]} has two adapters"
+    found.append((versions, fn))
+    found.sort(key=lambda entry: -entry[0][0])
 
 
 _binding = threading.Lock()
 
 
 def bind_operators() -> None:
-    """Make adapters of the one-to-one bindings that operators declare, where no adapter is declared."""
+    """Make adapters of the one-to-one bindings that operators declare."""
     with _binding:
-        declared = set(_ADAPTERS)
+        done = set(_BOUND)
         for operator in list(OPERATORS.values()):
             for binding in operator.onnx_bindings:
-                if (binding.domain, binding.name) not in declared:
-                    _add(binding.domain, binding.name, binding.since, _bound(operator, binding))
+                key = (binding.domain, binding.name)
+                if key not in done:
+                    _add(_BOUND, key, range(binding.since, _NEWEST), _translation(operator, binding))
 
 
-def _bound(operator: Operator, binding: OnnxBinding) -> Adapter:
+def _translation(operator: Operator, binding: OnnxBinding) -> Adapter:
     def translate(node: Node) -> Any:
-        schema = schema_of(node.op, node.version, node.domain)
-        defaults = default_attributes(schema) if schema is not None else {}
         attrs = {}
         for theirs, ours in binding.attrs:
-            value = node.attr(theirs, defaults.get(theirs))
+            value = node.attr(theirs, None)
+            if theirs == "axis" and value is not None and value < 0:
+                value += node.rank(0)
             if value is not None:
                 attrs[ours] = value
         return operator(*[v for v in node.inputs if v is not None], **attrs)
@@ -68,17 +76,25 @@ def _bound(operator: Operator, binding: OnnxBinding) -> Adapter:
     return translate
 
 
+def bound(node: Node) -> Any:
+    """What the operator gives that declares the node's ONNX operator as its own."""
+    fn = _newest(_BOUND, ("", node.op), node.version)
+    assert fn is not None
+    return fn(node)
+
+
 def find_adapter(domain: str, op: str, version: int) -> Adapter | None:
-    """The newest adapter that is not newer than `version`."""
-    if (domain, op) not in _ADAPTERS:
+    """The newest adapter that is not newer than `version`; where there is none, a binding."""
+    key = (domain, op)
+    if key not in _ADAPTERS and key not in _BOUND:
         bind_operators()  # it may be one that a user has defined since
-    found = None
-    for since, fn in _ADAPTERS.get((domain, op), ()):
-        if since <= version:
-            found = fn
-    return found
+    return _newest(_ADAPTERS, key, version) or _newest(_BOUND, key, version)
 
 
-def translated() -> dict[tuple[str, str], tuple[int, ...]]:
-    """The opset versions in which each (domain, operator) got the meanings that are translated."""
-    return {key: tuple(since for since, _ in versions) for key, versions in _ADAPTERS.items()}
+def _newest(table: _Table, key: tuple[str, str], version: int) -> Adapter | None:
+    return next((fn for versions, fn in table.get(key, ()) if version in versions), None)
+
+
+def translated() -> set[tuple[str, str]]:
+    """Domain and name of each operator that is translated."""
+    return {*_ADAPTERS, *_BOUND}

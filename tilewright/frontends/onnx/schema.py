@@ -96,6 +96,11 @@ def default_attributes(schema: OpSchema) -> dict[str, Any]:
     }
 
 
+def has_body(schema: Any) -> bool:
+    """Whether the specification may give a decomposition."""
+    return schema.has_function or schema.has_context_dependent_function
+
+
 def function_body(
     node: onnx.NodeProto, schema: Any, version: int, types: Sequence[TensorType | None]
 ) -> onnx.FunctionProto | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
@@ -39,19 +39,15 @@ def _captures(graph: GraphProto) -> list[str]:
     return list(dict.fromkeys(name for name in reads if name and name not in own))
 
 
-def ordered(
-    nodes: Sequence[NodeProto], own: Collection[str], is_outer: Callable[[str], bool]
-) -> list[NodeProto]:
+def ordered(nodes: Sequence[NodeProto], own: Container[str], outer: Container[str]) -> list[NodeProto]:
     """The nodes so that each comes after those it reads, in file order where that allows.
 
-    `own` are the inputs and initializers of this graph, `is_outer` tells what enclosing graphs define.
+    `own` are the inputs and initializers of this graph, `outer` what enclosing graphs define.
     ModelError for a name with two producers, a name that nothing defines, and cycles.
     """
     producer: dict[str, int] = {}
     for k, node in enumerate(nodes):
-        for name in node.output:
-            if not name:
-                continue
+        for name in filter(None, node.output):
             if name in producer or name in own:
                 raise ModelError(
                     f"the value '{shown(name)}' is defined twice",
@@ -66,16 +62,12 @@ def ordered(
             if name in producer:
                 readers[producer[name]].append(k)
                 waiting[k] += 1
-            elif name not in own and not is_outer(name):
+            elif name not in own and name not in outer:
                 raise ModelError(
                     f"the value '{shown(name)}' is read, but nothing defines it",
                     where=node_label(node),
                     hint="the model is incomplete; export it again",
                 )
-    return _topological(nodes, readers, waiting)
-
-
-def _topological(nodes: Sequence[NodeProto], readers: list[list[int]], waiting: list[int]) -> list[NodeProto]:
     ready = [k for k, count in enumerate(waiting) if not count]
     order: list[NodeProto] = []
     while ready:
@@ -85,8 +77,8 @@ def _topological(nodes: Sequence[NodeProto], readers: list[list[int]], waiting: 
             waiting[reader] -= 1
             if not waiting[reader]:
                 heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        stuck = [node_label(nodes[k]) for k, count in enumerate(waiting) if count]
+    stuck = [node_label(node) for node, count in zip(nodes, waiting, strict=True) if count]
+    if stuck:
         raise ModelError(
             f"nodes read each other in a cycle ({len(stuck)} nodes cannot be ordered)",
             where=", ".join(stuck[:3]),
@@ -106,6 +98,7 @@ def live(order: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
     return kept[::-1]
 
 
+MAX_CALL_DEPTH = 50
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a local function."""
 
@@ -130,34 +123,24 @@ def check_expansion(
 ) -> None:
     """ModelError when functions call themselves, or when inlining would make more than `limit` nodes."""
     sizes: dict[FunctionKey, int] = {}
-    open_calls: list[FunctionKey] = []
 
-    def size_of_nodes(body: Iterable[NodeProto]) -> int:
+    def size(body: Iterable[NodeProto], calls: tuple[FunctionKey, ...]) -> int:
         total = 0
         for node in body:
             key = function_key(node)
-            total += size_of(key) if key in functions else 1
-            total += sum(size_of_nodes(g.node) for g in subgraphs(node))
+            if key in calls:
+                raise ModelError(
+                    f"the function '{shown(key[1])}' calls itself", hint="recursion cannot be compiled"
+                )
+            if len(calls) > MAX_CALL_DEPTH:
+                raise ModelError(f"functions call each other more than {MAX_CALL_DEPTH} deep")
+            if key in functions and key not in sizes:
+                sizes[key] = size(functions[key].node, (*calls, key))
+            total += sizes.get(key, 1) + sum(size(g.node, calls) for g in subgraphs(node))
         return total
 
-    def size_of(key: FunctionKey) -> int:
-        if key in open_calls:
-            raise ModelError(
-                f"the function '{shown(key[1])}' calls itself", hint="recursion cannot be compiled"
-            )
-        if len(open_calls) > MAX_CALL_DEPTH:
-            raise ModelError(f"functions call each other more than {MAX_CALL_DEPTH} deep")
-        if key not in sizes:
-            open_calls.append(key)
-            sizes[key] = size_of_nodes(functions[key].node)
-            open_calls.pop()
-        return sizes[key]
-
-    total = size_of_nodes(nodes)
+    total = size(nodes, ())
     if total > limit:
         raise ModelError(
             f"the model has {total} nodes once its functions are inlined; at most {limit} are allowed"
         )
-
-
-MAX_CALL_DEPTH = 50

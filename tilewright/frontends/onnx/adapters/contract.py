@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tilewright.frontends.onnx.adapters.einsum import einsum_of
+from tilewright.frontends.einsum import einsum_of
 from tilewright.frontends.onnx.adapters.window import Window, window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -14,12 +15,12 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
-from tilewright.ops.view import reshape, shape_of, transpose
+from tilewright.ops.view import reshape, shape_of
 
 
 @adapter("MatMul")
 def matmul(node: Node) -> Value:
-    return matrix_product(node.input(0), node.input(1))
+    return matrix_product(*node.operands)
 
 
 def matrix_product(a: Value, b: Value) -> Value:
@@ -38,14 +39,14 @@ def matrix_product(a: Value, b: Value) -> Value:
     return product if len(shape_a) > 1 and len(shape_b) > 1 else reshape(product, shape=tuple(shape))
 
 
-@adapter("Gemm", since=7)
+@adapter("Gemm")
 def gemm(node: Node) -> Value:
     """alpha * A' * B' + beta * C, where ' may transpose."""
     if node.rank(0) != 2 or node.rank(1) != 2:
         raise ModelError(f"Gemm takes matrices, not {node.type(0)} and {node.type(1)}")
-    flags = {"transpose_a": bool(node.attr("transA", 0)), "transpose_b": bool(node.attr("transB", 0))}
-    product = _scaled(contract.matmul(node.input(0), node.input(1), **flags), node.attr("alpha", 1.0), node)
-    added, beta = node.optional(2), node.attr("beta", 1.0)
+    transposed = {"transpose_a": node.flag("transA"), "transpose_b": node.flag("transB")}
+    product = contract.matmul(node.input(0), node.input(1), **transposed)
+    product, added, beta = _scaled(product, node.attr("alpha"), node), node.optional(2), node.attr("beta")
     return product if added is None or beta == 0.0 else ew.add(product, _scaled(added, beta, node))
 
 
@@ -55,24 +56,22 @@ def _scaled(x: Value, factor: float, node: Node) -> Value:
 
 @adapter("Conv")
 def conv(node: Node) -> Value:
-    x, w = node.input(0), node.input(1)
-    _check_filters(node, group=node.attr("group", 1))
-    window = window_of(node, shape_of(w)[2:])
-    result = contract.conv(
-        x, w, strides=window.strides, pads_begin=window.pads_begin, pads_end=window.pads_end,
-        dilations=window.dilations, groups=node.attr("group", 1),
-    )  # fmt: skip
+    group, window = _group(node), window_of(node, node.shape(1)[2:])
+    result = contract.conv(node.input(0), node.input(1), **window.sliding, groups=group)
     return with_bias(result, node.optional(2))
 
 
-def _check_filters(node: Node, group: int) -> None:
+def _group(node: Node) -> int:
+    """The number of groups; ModelError where the filters do not fit."""
     rank = node.rank(0)
     if rank < 3 or node.rank(1) != rank:
         raise ModelError(
             f"{node.op} of {node.type(0)} with filters {node.type(1)}: both need the same axes, 3 or more"
         )
+    group: int = node.attr("group")
     if not 1 <= group <= 2**20:
         raise ModelError(f"{node.op}: {group} groups are not possible")
+    return group
 
 
 def with_bias(x: Value, bias: Value | None) -> Value:
@@ -88,51 +87,34 @@ def with_bias(x: Value, bias: Value | None) -> Value:
 
 @adapter("ConvTranspose")
 def conv_transpose(node: Node) -> Value:
-    x, w = node.input(0), node.input(1)
-    group = node.attr("group", 1)
-    _check_filters(node, group)
-    spatial = node.rank(0) - 2
-    kernel = shape_of(w)[2:]
+    group, kernel = _group(node), node.shape(1)[2:]
     window = window_of(node, kernel, transposed=True)
-    extra = node.attr("output_padding", (0,) * spatial)
-    if len(extra) != spatial or any(e < 0 for e in extra):
-        raise ModelError(f"output_padding {list(extra)} does not fit {spatial} spatial axes")
+    extra = node.attr("output_padding", (0,) * len(kernel))
+    if len(extra) != len(kernel) or any(e < 0 for e in extra):
+        raise ModelError(f"output_padding {list(extra)} does not fit {len(kernel)} spatial axes")
     if node.has("output_shape"):
-        window = _for_output(node, window, kernel, extra, node.attr("output_shape"))
-    elif node.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
+        window = _for_output(node, window, extra, node.attr("output_shape"))
+    elif node.attr("auto_pad").startswith("SAME"):
         sizes = [d * k for d, k in zip(node.shape(0)[2:], window.strides, strict=True)]
-        window = _for_output(node, window, kernel, extra, sizes)
+        window = _for_output(node, window, extra, sizes)
     result = contract.conv_transpose(
-        x, w, strides=window.strides, pads_begin=window.pads_begin, pads_end=window.pads_end,
-        output_padding=extra, dilations=window.dilations, groups=group,
-    )  # fmt: skip
+        node.input(0), node.input(1), **window.sliding, output_padding=extra, groups=group
+    )
     return with_bias(result, node.optional(2))
 
 
-def _for_output(
-    node: Node, window: Window, kernel: Sequence[Sym], extra: Sequence[int], wanted: Sequence[Sym | int]
-) -> Window:
+def _for_output(node: Node, window: Window, extra: Sequence[int], wanted: Sequence[Sym | int]) -> Window:
     """The pads that give spatial sizes `wanted`; an odd one goes to the begin, with SAME_UPPER to the end."""
-    sizes = [sym(d) for d in wanted][-len(kernel) :]
     begin, end = [], []
-    for k, size in enumerate(sizes):
-        full = window.strides[k] * (node.shape(0)[2 + k] - 1) + window.dilations[k] * (kernel[k] - 1) + 1
-        total = full + extra[k] - size
+    for k, size in enumerate([sym(d) for d in wanted][-len(window.kernel) :]):
+        total = window.strides[k] * (node.shape(0)[2 + k] - 1) + window.reach(k) + extra[k] - size
         half = s.maximum(total, 0) // 2
-        upper = node.attr("auto_pad", "NOTSET") == "SAME_UPPER"
-        first = half if upper else s.maximum(total, 0) - half
+        first = half if node.attr("auto_pad") == "SAME_UPPER" else s.maximum(total, 0) - half
         begin.append(first)
         end.append(total - first)
-    return Window(window.kernel, window.strides, tuple(begin), tuple(end), window.dilations)
+    return replace(window, pads_begin=tuple(begin), pads_end=tuple(end))
 
 
-@adapter("Einsum", since=12)
+@adapter("Einsum")
 def einsum(node: Node) -> Value:
-    return einsum_of(node.attr("equation"), [node.input(k) for k in range(len(node.inputs))])
-
-
-def swapped(x: Value, a: int, b: int) -> Value:
-    """x with two axes exchanged."""
-    order = list(range(len(shape_of(x))))
-    order[a], order[b] = order[b], order[a]
-    return transpose(x, perm=tuple(order))
+    return einsum_of(node.attr("equation"), node.operands)

@@ -2,91 +2,57 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.onnx.tensors import dtype_of
+from tilewright.frontends.onnx.registry import adapter, find_adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.types import TensorType
-from tilewright.ops import activation
+from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
-from tilewright.ops.view import reshape
+from tilewright.ops.view import reshape, shape_of
+
+_FOLDED: dict[str, Callable[[Value, Value], Value]] = {
+    "Sum": ew.add, "Mean": ew.add, "Max": ew.max_, "Min": ew.min_,
+}  # fmt: skip
 
 
-def scalar_of(x: Value) -> Value:
-    """A one-element tensor as a scalar tensor."""
-    assert isinstance(x.type, TensorType)
-    return x if x.type.rank == 0 else reshape(x, shape=())
-
-
-def _fold(operator: Callable[[Value, Value], Value], node: Node) -> Value:
-    """The operator over all operands, as a balanced tree: a chain of thousands would nest too deeply."""
-    values = [node.input(k) for k in range(len(node.inputs))]
+@adapter(*_FOLDED)
+def folded(node: Node) -> Value:
+    """An operator over all operands, as a balanced tree: a chain of thousands would nest too deeply."""
+    values = node.operands
     while len(values) > 1:
-        pairs = [operator(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+        pairs = [_FOLDED[node.op](a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
         values = pairs + values[len(values) & ~1 :]
-    return values[0]
+    return ew.mul(values[0], 1.0 / len(node.inputs)) if node.op == "Mean" else values[0]
 
 
-@adapter("Sum", since=6)
-def sum_(node: Node) -> Value:
-    return _fold(ew.add, node)
-
-
-@adapter("Max", since=6)
-def max_(node: Node) -> Value:
-    return _fold(ew.max_, node)
-
-
-@adapter("Min", since=6)
-def min_(node: Node) -> Value:
-    return _fold(ew.min_, node)
-
-
-@adapter("Mean", since=6)
-def mean(node: Node) -> Value:
-    return ew.mul(_fold(ew.add, node), 1.0 / len(node.inputs))
-
-
-@adapter("Mod", since=10)
+@adapter("Mod")
 def mod(node: Node) -> Value:
-    if node.attr("fmod", 0):
-        return ew.rem(node.input(0), node.input(1))
-    return ew.mod(node.input(0), node.input(1))
+    return (ew.rem if node.flag("fmod") else ew.mod)(*node.operands)
 
 
 @adapter("Pow", since=7)
 def pow_(node: Node) -> Value:
-    base, exponent = node.input(0), node.input(1)
+    base, exponent = node.operands
     if node.dtype(0).is_int and node.dtype(1).is_float:
         raised = ew.pow_(ew.cast(base, dtype=dt.f64), ew.cast(exponent, dtype=dt.f64))
         return ew.cast(raised, dtype=node.dtype(0))
     return ew.pow_(base, exponent)
 
 
-@adapter("BitShift", since=11)
+@adapter("BitShift")
 def bit_shift(node: Node) -> Value:
-    direction = node.attr("direction")
-    if direction not in ("LEFT", "RIGHT"):
-        raise ModelError(f"BitShift has no direction '{direction}'")
-    return (ew.shl if direction == "LEFT" else ew.shr)(node.input(0), node.input(1))
+    return (ew.shl if node.one_of("direction", "LEFT", "RIGHT") == "LEFT" else ew.shr)(*node.operands)
 
 
-@adapter("Cast", since=6)
+@adapter("Cast", "CastLike")
 def cast(node: Node) -> Value:
-    return _converted(node, dtype_of(node.attr("to"), "attribute 'to' of Cast"))
-
-
-@adapter("CastLike", since=15)
-def cast_like(node: Node) -> Value:
-    return _converted(node, node.dtype(1))
+    return _converted(node, node.dtype_attr("to") if node.op == "Cast" else node.dtype(1))
 
 
 def _converted(node: Node, dtype: DType) -> Value:
@@ -100,43 +66,42 @@ def _converted(node: Node, dtype: DType) -> Value:
     return ew.cast(ew.cast(x, dtype=dt.i32) if wraps else x, dtype=dtype)
 
 
-@adapter("BitCast", since=26)
+@adapter("BitCast")
 def bit_cast(node: Node) -> Value:
-    to = dtype_of(node.attr("to"), "attribute 'to' of BitCast")
-    if to == node.dtype(0):
-        return node.input(0)
-    raise UnsupportedError("reinterpreting bits is not supported")
+    if node.dtype_attr("to") != node.dtype(0):
+        raise UnsupportedError("reinterpreting bits is not supported")
+    return node.input(0)
 
 
-@adapter("Clip", since=6)
-def clip_attributes(node: Node) -> Value:
-    x = node.input(0)
-    low, high = node.attr("min", -math.inf), node.attr("max", math.inf)
-    if low > -3.4e38:
-        x = ew.max_(x, low)
-    return ew.min_(x, high) if high < 3.4e38 else x
-
-
-@adapter("Clip", since=11)
+@adapter("Clip")
 def clip(node: Node) -> Value:
-    x, low, high = node.input(0), node.optional(1), node.optional(2)
-    if low is not None:
-        x = ew.max_(x, _limit(node, 1, low))
-    return x if high is None else ew.min_(x, _limit(node, 2, high))
+    x = node.input(0)
+    for k, name, operator in ((1, "min", ew.max_), (2, "max", ew.min_)):
+        limit = _limit(node, k, name)
+        x = x if limit is None else operator(x, limit)
+    return x
 
 
-def _limit(node: Node, k: int, value: Value) -> Value | int | float:
+def _limit(node: Node, k: int, name: str) -> Value | int | float | None:
     """A limit of Clip: as a number when it is known, so that later stages see it."""
-    if node.type(k).rank > 1 or node.type(k).size != 1:
+    if node.version < 11:
+        number: float = node.attr(name)
+        return number if abs(number) < 3.4e38 else None
+    value = node.optional(k)
+    if value is None:
+        return None
+    if node.rank(k) > 1 or node.type(k).size != 1:
         raise ModelError(f"input {k} of {node.op} must be a scalar, it is {node.type(k)}")
     known = node.constant_or_none(k)
-    return scalar_of(value) if known is None else known.reshape(()).item()
+    return (
+        known.reshape(()).item() if known is not None else reshape(value, shape=()) if node.rank(k) else value
+    )
 
 
-@adapter("IsInf", since=10)
+@adapter("IsInf")
 def is_inf(node: Node) -> Value:
     x = node.input(0)
-    positive, negative = node.attr("detect_positive", 1), node.attr("detect_negative", 1)
+    positive, negative = node.flag("detect_positive"), node.flag("detect_negative")
     if positive and negative:
         return ew.is_inf(x)
     if not positive and not negative:
@@ -144,17 +109,12 @@ def is_inf(node: Node) -> Value:
     return ew.and_(ew.is_inf(x), ew.gt(x, 0) if positive else ew.lt(x, 0))
 
 
-@adapter("Reciprocal", since=6)
+@adapter("Reciprocal")
 def reciprocal(node: Node) -> Value:
     return ew.div(1.0, node.input(0))
 
 
-@adapter("PRelu", since=7)
-def prelu(node: Node) -> Value:
-    return activation.prelu(node.input(0), node.input(1))
-
-
-@adapter("Dropout", since=7)
+@adapter("Dropout")
 def dropout(node: Node) -> tuple[Value, ...]:
     training = np.array(False) if node.optional(2) is None else node.constant(2)
     ratio = node.constant(1) if node.optional(1) is not None and training.any() else np.array(0.0)
@@ -163,6 +123,43 @@ def dropout(node: Node) -> tuple[Value, ...]:
     x = node.input(0)
     if not node.wants(1):
         return (x,)
-    from_opset_12 = node.version >= 10
     mask = ew.eq(x, x) if node.dtype(0).is_int else ew.or_(ew.eq(x, x), ew.is_nan(x))
-    return (x, mask if from_opset_12 else ew.cast(mask, dtype=node.dtype(0)))
+    return (x, mask if node.version >= 10 else ew.cast(mask, dtype=node.dtype(0)))
+
+
+# Before opset 7, broadcasting was asked for by attributes, and aligned at an axis
+
+_BINARY = ("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater", "Pow")
+
+
+@adapter(*_BINARY, until=6)
+def aligned(node: Node) -> Value:
+    """The axes of the second operand are laid under those of the first from attribute `axis` on."""
+    own, whole = node.shape(1), node.shape(0)
+    if not node.flag("broadcast"):
+        if len(own) != len(whole):
+            raise ModelError(f"{node.op} of {node.type(0)} and {node.type(1)} without broadcast=1")
+    else:
+        axis = node.attr("axis", len(whole) - len(own))
+        behind = len(whole) - axis - len(own)
+        if behind < 0 or axis < 0:
+            raise ModelError(f"{node.op}: {node.type(1)} does not fit {node.type(0)} from axis {axis} on")
+        node.inputs = (node.input(0), _extended(node.input(1), behind))
+    later = find_adapter("", node.op, 7)
+    assert later is not None
+    return later(node)
+
+
+@adapter("PRelu", until=6)
+def prelu(node: Node) -> Value:
+    """A vector of slopes goes along the channels."""
+    if node.rank(1) == 1 and node.shape(1)[0] != 1 and node.rank(0) >= 3:
+        node.inputs = (node.input(0), _extended(node.input(1), node.rank(0) - 2))
+    later = find_adapter("", "PRelu", 7)
+    assert later is not None
+    return later(node)
+
+
+def _extended(x: Value, ones: int) -> Value:
+    """x with so many axes of one element at its end."""
+    return reshape(x, shape=(*shape_of(x), *[sym(1)] * ones)) if ones else x

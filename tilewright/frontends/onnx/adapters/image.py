@@ -13,7 +13,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import image
@@ -22,40 +22,32 @@ from tilewright.ops.define import constant
 from tilewright.ops.exact import element_of
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import iota
-from tilewright.ops.view import pad, reshape, shape_of, slice_, transpose
+from tilewright.ops.view import pad, reshape, shape_of, slice_, transpose, unsqueeze
 
 
-@adapter("Upsample", since=7)
-def upsample_attribute(node: Node) -> Value:
-    scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")]
-    return resized(node, Resizing("asymmetric", node.attr("mode", "nearest"), "floor"), None, scales)
-
-
-@adapter("Upsample", since=9)
+@adapter("Upsample", "Resize")
 def upsample(node: Node) -> Value:
-    how = Resizing("asymmetric", node.attr("mode", "nearest"), "floor")
-    return resized(node, how, None, node.elements(1), 1)
-
-
-@adapter("Resize", since=10)
-def resize_10(node: Node) -> Value:
-    how = Resizing("asymmetric", node.attr("mode", "nearest"), "floor")
+    """Upsample, and Resize of opset 10."""
+    how = Resizing("asymmetric", node.attr("mode"), "floor")
+    if node.has("scales"):
+        scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")]
+        return resized(node, how, None, scales)
     return resized(node, how, None, node.elements(1), 1)
 
 
 @adapter("Resize", since=11)
 def resize(node: Node) -> Value:
-    coordinates = node.attr("coordinate_transformation_mode", "half_pixel")
+    coordinates = node.attr("coordinate_transformation_mode")
     if coordinates == "tf_half_pixel_for_nn":
         raise UnsupportedError("Resize with tf_half_pixel_for_nn is not supported")
     resizing = Resizing(
         coordinates,
-        node.attr("mode", "nearest"),
-        node.attr("nearest_mode", "round_prefer_floor"),
-        cubic_a=node.attr("cubic_coeff_a", -0.75),
-        exclude_outside=bool(node.attr("exclude_outside", 0)),
+        node.attr("mode"),
+        node.attr("nearest_mode"),
+        cubic_a=node.attr("cubic_coeff_a"),
+        exclude_outside=node.flag("exclude_outside"),
         antialias=bool(node.attr("antialias", 0)),
-        extrapolation=node.attr("extrapolation_value", 0.0),
+        extrapolation=node.attr("extrapolation_value"),
         policy=node.attr("keep_aspect_ratio_policy", "stretch"),
     )
     if node.optional(3) is not None and node.shape(3) != (sym(0),):
@@ -65,48 +57,28 @@ def resize(node: Node) -> Value:
     return resized(node, resizing, None, node.elements(2), 2)
 
 
-_GRID_MODES = {
-    "bilinear": "linear",
-    "linear": "linear",
-    "nearest": "nearest",
-    "bicubic": "cubic",
-    "cubic": "cubic",
-}
-
-
-@adapter("GridSample", since=16)
+@adapter("GridSample")
 def grid_sample(node: Node) -> Value:
-    mode = node.attr("mode", "linear" if node.version >= 20 else "bilinear")
-    if mode not in _GRID_MODES:
-        raise ModelError(f"GridSample has no mode '{mode}'")
-    return image.grid_sample(
-        node.input(0),
-        node.input(1),
-        mode=_GRID_MODES[mode],
-        padding=node.attr("padding_mode", "zeros"),
-        align_corners=bool(node.attr("align_corners", 0)),
-    )
+    mode = node.one_of("mode", "bilinear", "linear", "nearest", "bicubic", "cubic").removeprefix("bi")
+    align, padding = node.flag("align_corners"), node.attr("padding_mode")
+    return image.grid_sample(*node.operands, mode=mode, padding=padding, align_corners=align)
 
 
-@adapter("RoiAlign", since=10)
+@adapter("RoiAlign")
 def roi_align(node: Node) -> Value:
-    default = "half_pixel" if node.version >= 16 else "output_half_pixel"
-    mode = node.attr("coordinate_transformation_mode", default)
-    samples = node.attr("sampling_ratio", 0)
+    samples = node.attr("sampling_ratio")
     if samples < 1:
         raise UnsupportedError(
             "RoiAlign with a number of samples that depends on data is not supported",
             hint="set sampling_ratio",
         )
     return image.roi_align(
-        node.input(0),
-        node.input(1),
-        node.input(2),
-        size=(node.attr("output_height", 1), node.attr("output_width", 1)),
+        *node.operands,
+        size=(node.attr("output_height"), node.attr("output_width")),
         samples=samples,
-        scale=node.attr("spatial_scale", 1.0),
-        offset=0.5 if mode == "half_pixel" else 0.0,
-        mode=node.attr("mode", "avg"),
+        scale=node.attr("spatial_scale"),
+        offset=0.5 if node.attr("coordinate_transformation_mode", "") == "half_pixel" else 0.0,
+        mode=node.attr("mode"),
     )
 
 
@@ -148,25 +120,19 @@ def col2im(node: Node) -> Value:
     return slice_(wide, starts=starts, sizes=(n, channels, *image_shape), steps=(1,) * (count + 2))
 
 
-def _overlapped(x: Value, axis: int, cell_axis: int, size: s.Sym, stride: int, dilation: int) -> Value:
+def _overlapped(x: Value, axis: int, cell_axis: int, size: Sym, stride: int, dilation: int) -> Value:
     """Axes (offset in the block, cell) made one axis of `size` positions, what falls on one position summed.
 
     The new axis stands at `axis`, the cell axis goes away.
     """
-    shape = shape_of(x)
-    rank = len(shape)
-    ones = [sym(1)] * (rank + 1)
+    shape = (*shape_of(x), size)
+    rank = len(shape) - 1
 
-    def along(k: int, length: s.Sym) -> Value:
-        lanes = list(ones)
-        lanes[k] = length
-        return iota(shape=tuple(lanes), axis=k)
+    def along(k: int) -> Value:
+        return iota(shape=tuple(d if n == k else sym(1) for n, d in enumerate(shape)), axis=k)
 
-    place = ew.add(
-        ew.mul(along(axis, shape[axis]), dilation), ew.mul(along(cell_axis, shape[cell_axis]), stride)
-    )
-    hit = ew.eq(place, along(rank, size))
-    spread = ew.select(hit, reshape(x, shape=(*shape, sym(1))), 0)
+    place = ew.add(ew.mul(along(axis), dilation), ew.mul(along(cell_axis), stride))
+    spread = ew.select(ew.eq(place, along(rank)), unsqueeze(x, axes=(rank,)), 0)
     summed = reduce_sum(spread, axes=(axis, cell_axis), keepdims=False)
     order = list(range(rank - 2))
     order.insert(axis, rank - 2)

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.onnx.adapters.sort import flattened
+from collections.abc import Callable
+
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import norm
-from tilewright.ops.define import Operator
-from tilewright.ops.reduce import reduce_mean
-from tilewright.ops.source import full
-from tilewright.ops.view import expand, reshape
-
-_SOFTMAX: dict[str, Operator] = {"Softmax": norm.softmax, "LogSoftmax": norm.log_softmax}
+from tilewright.ops.reduce import as_dtype, position_of, reduce_max, reduce_mean
+from tilewright.ops.source import full, iota
+from tilewright.ops.view import expand, flatten, reshape, shape_of
 
 
-@adapter("Softmax", "LogSoftmax")
-def softmax_flat(node: Node) -> Value:
+def _hardmax(x: Value, *, axis: int) -> Value:
+    """1 at the first greatest element along the axis, 0 elsewhere."""
+    along = tuple(d if k == axis else sym(1) for k, d in enumerate(shape_of(x)))
+    found = ew.eq(iota(shape=along, axis=axis), position_of(reduce_max)(x, axis=axis, keepdims=True))
+    return ew.cast(found, dtype=x.type.dtype)  # type: ignore[attr-defined]
+
+
+_ALONG_AXIS: dict[str, Callable[..., Value]] = {
+    "Softmax": norm.softmax, "LogSoftmax": norm.log_softmax, "Hardmax": _hardmax,
+}  # fmt: skip
+
+
+@adapter(*_ALONG_AXIS)
+def along_axis(node: Node) -> Value:
     """Before opset 13: over all axes from `axis` on."""
-    axis = node.axis(default=1)
-    operator = _SOFTMAX[node.op]
-    if axis == node.rank(0) - 1:
-        return operator(node.input(0), axis=axis)
-    return reshape(operator(flattened(node, axis), axis=1), shape=node.shape(0))
+    operator, x, axis = _ALONG_AXIS[node.op], node.input(0), node.axis()
+    if node.version >= 13 or axis == node.rank(0) - 1:
+        return operator(x, axis=axis)
+    return reshape(operator(flatten(x, axis=axis), axis=1), shape=node.shape(0))
 
 
-@adapter("Softmax", "LogSoftmax", since=13)
-def softmax(node: Node) -> Value:
-    return _SOFTMAX[node.op](node.input(0), axis=node.axis(default=-1))
-
-
-@adapter("BatchNormalization", since=7)
+@adapter("BatchNormalization")
 def batch_normalization(node: Node) -> tuple[Value, ...]:
+    """Before opset 14 statistics of the batch were asked for otherwise; only inference is translated then."""
     if node.rank(0) < 2:
         raise ModelError(f"BatchNormalization takes a tensor of two or more axes, not {node.type(0)}")
     channels = node.shape(0)[1]
@@ -44,73 +49,47 @@ def batch_normalization(node: Node) -> tuple[Value, ...]:
         own = node.shape(k)
         if len(own) != 1 or (own[0].is_const and channels.is_const and own[0] != channels):
             raise ModelError(f"BatchNormalization: input {k} is {node.type(k)} for {channels} channels")
-    x, scale, bias, mean, variance = (node.input(k) for k in range(5))
-    running: tuple[Value, ...] = ()
+    x, scale, bias, mean, variance = node.operands
+    running: list[Value] = []
     if node.attr("training_mode", 0):
-        mean, variance, running = _batch_statistics(node, mean, variance)
-    return (norm.batch_norm(x, scale, bias, mean, variance, epsilon=node.attr("epsilon", 1e-5)), *running)
+        axes, momentum = (0, *range(2, node.rank(0))), node.attr("momentum")
+        centred = ew.sub(x, reduce_mean(x, axes=axes, keepdims=True))
+        now = reduce_mean(x, axes=axes, keepdims=False)
+        spread = reduce_mean(ew.mul(centred, centred), axes=axes, keepdims=False)
+        running = [
+            ew.add(ew.mul(old, momentum), ew.mul(new, 1.0 - momentum))
+            for old, new in ((mean, now), (variance, spread))
+        ]
+        mean, variance = now, spread
+    return (norm.batch_norm(x, scale, bias, mean, variance, epsilon=node.attr("epsilon")), *running)
 
 
-def _batch_statistics(node: Node, mean: Value, variance: Value) -> tuple[Value, Value, tuple[Value, ...]]:
-    """Mean and variance of this batch, and the running ones that they change."""
-    axes = (0, *range(2, node.rank(0)))
-    momentum, x = node.attr("momentum", 0.9), node.input(0)
-    centred = ew.sub(x, reduce_mean(x, axes=axes, keepdims=True))
-    now = reduce_mean(x, axes=axes, keepdims=False)
-    spread = reduce_mean(ew.mul(centred, centred), axes=axes, keepdims=False)
-    running = [
-        ew.add(ew.mul(old, momentum), ew.mul(new, 1.0 - momentum))
-        for old, new in ((mean, now), (variance, spread))
-    ]
-    return now, spread, tuple(running)
-
-
-def _as(x: Value, dtype: dt.DType) -> Value:
-    return x if x.type.dtype == dtype else ew.cast(x, dtype=dtype)  # type: ignore[attr-defined]
-
-
-@adapter("GroupNormalization", since=18)
-def group_normalization_18(node: Node) -> Value:
-    """Opset 18: scale and bias have one entry for each group."""
-    groups, channels = _groups(node)
-    count = s.floordiv(channels, groups)
-    wide = [
-        reshape(
-            expand(reshape(node.input(k), shape=(sym(groups), sym(1))), shape=(sym(groups), count)),
-            shape=(channels,),
-        )
-        for k in (1, 2)
-    ]
-    return norm.group_norm(node.input(0), *wide, groups=groups, epsilon=node.attr("epsilon", 1e-5))
-
-
-@adapter("GroupNormalization", since=21)
+@adapter("GroupNormalization")
 def group_normalization(node: Node) -> Value:
-    groups, _ = _groups(node)
-    epsilon = node.attr("epsilon", 1e-5)
-    return norm.group_norm(node.input(0), node.input(1), node.input(2), groups=groups, epsilon=epsilon)
-
-
-def _groups(node: Node) -> tuple[int, Sym]:
-    """The number of groups, and of channels."""
+    x, scale, bias = node.operands
     groups: int = node.attr("num_groups")
     channels = node.shape(0)[1] if node.rank(0) > 2 else sym(-1)
     if groups < 1 or (channels.is_const and channels.value % groups) or channels == -1:
         raise ModelError(f"GroupNormalization of {node.type(0)} with {groups} groups")
-    return groups, channels
+    if node.version < 21:  # scale and bias had one entry for each group
+        size = s.floordiv(channels, groups)
+        scale, bias = (
+            reshape(expand(reshape(v, shape=(groups, 1)), shape=(groups, size)), shape=(channels,))
+            for v in (scale, bias)
+        )
+    return norm.group_norm(x, scale, bias, groups=groups, epsilon=node.attr("epsilon"))
 
 
-@adapter("LayerNormalization", since=17)
+@adapter("LayerNormalization")
 def layer_normalization(node: Node) -> tuple[Value, ...]:
-    axis = node.axis(default=-1)
-    epsilon = node.attr("epsilon", 1e-5)
+    axis, epsilon = node.axis(), node.attr("epsilon")
     _check_affine(node, axis)
-    none = full(value=0.0, dtype=node.dtype(1), shape=())
-    bias = none if node.optional(2) is None else node.input(2)
+    bias = node.optional(2)
+    bias = full(value=0.0, dtype=node.dtype(1), shape=()) if bias is None else bias
     result = norm.layer_norm(node.input(0), node.input(1), bias, axis=axis, epsilon=epsilon)
     if not (node.wants(1) or node.wants(2)):
         return (result,)
-    wide = _as(node.input(0), dt.f32)
+    wide = as_dtype(node.input(0), dt.f32)
     axes = tuple(range(axis, node.rank(0)))
     mean = reduce_mean(wide, axes=axes, keepdims=True)
     centred = ew.sub(wide, mean)
@@ -129,8 +108,8 @@ def _check_affine(node: Node, axis: int) -> None:
             raise ModelError(f"{node.op}: input {k} is {node.type(k)} for {node.type(0)} from axis {axis} on")
 
 
-@adapter("RMSNormalization", since=23)
+@adapter("RMSNormalization")
 def rms_normalization(node: Node) -> Value:
-    axis = node.axis(default=-1)
+    axis = node.axis()
     _check_affine(node, axis)
-    return norm.rms_norm(node.input(0), node.input(1), axis=axis, epsilon=node.attr("epsilon", 1e-5))
+    return norm.rms_norm(node.input(0), node.input(1), axis=axis, epsilon=node.attr("epsilon"))

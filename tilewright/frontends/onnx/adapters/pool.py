@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.frontends.onnx.adapters.window import Window, rounded_up, window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -13,75 +15,51 @@ from tilewright.ops import pool
 from tilewright.ops.reduce import reduce_max, reduce_mean, reduce_sum
 
 
-def _window(node: Node) -> Window:
+def _windows(node: Node) -> tuple[Window, Window]:
+    """The window as the attributes have it, and as ceil_mode makes it."""
     window = window_of(node, tuple(map(sym, node.attr("kernel_shape"))))
-    return rounded_up(window, node.shape(0)[2:]) if node.attr("ceil_mode", 0) else window
+    return window, rounded_up(window, node.shape(0)[2:]) if node.attr("ceil_mode", 0) else window
 
 
-def _attrs(window: Window) -> dict[str, object]:
-    return {
-        "kernel": window.kernel,
-        "strides": window.strides,
-        "pads_begin": window.pads_begin,
-        "pads_end": window.pads_end,
-        "dilations": window.dilations,
-    }
+def _attrs(window: Window) -> dict[str, Any]:
+    return {"kernel": window.kernel, **window.sliding}
 
 
 @adapter("MaxPool")
 def max_pool(node: Node) -> tuple[Value, ...]:
-    window = _window(node)
-    result = pool.max_pool(node.input(0), **_attrs(window))
+    x, attrs = node.input(0), _attrs(_windows(node)[1])
+    result = pool.max_pool(x, **attrs)
     if not node.wants(1):
         return (result,)
-    column_major = bool(node.attr("storage_order", 0))
-    return (
-        result,
-        pool.max_pool_positions(node.input(0), result, **_attrs(window), column_major=column_major),
-    )
+    return (result, pool.max_pool_positions(x, result, **attrs, column_major=node.flag("storage_order")))
 
 
 @adapter("AveragePool")
 def average_pool(node: Node) -> Value:
-    asked = window_of(node, tuple(map(sym, node.attr("kernel_shape"))))
-    window = _window(node)
-    attrs = _attrs(asked)
+    asked, window = _windows(node)
     overhang = tuple(w - a for w, a in zip(window.pads_end, asked.pads_end, strict=True))
     include = bool(node.attr("count_include_pad", 0))
-    return pool.average_pool(node.input(0), **attrs, overhang=overhang, include_pad=include)
+    return pool.average_pool(node.input(0), **_attrs(asked), overhang=overhang, include_pad=include)
 
 
 @adapter("LpPool")
 def lp_pool(node: Node) -> Value:
-    return pool.lp_pool(node.input(0), p=_norm_order(node), **_attrs(_window(node)))
+    return pool.lp_pool(node.input(0), p=_norm_order(node), **_attrs(_windows(node)[1]))
 
 
 def _norm_order(node: Node) -> int:
-    p: int = node.attr("p", 2)
+    p: int = node.attr("p")
     if p < 1:
         raise ModelError(f"{node.op}: a norm of order {p} is not possible")
     return p
 
 
-def _spatial(node: Node) -> tuple[int, ...]:
+@adapter("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(node: Node) -> Value:
     if node.rank(0) < 3:
         raise ModelError(f"{node.op} takes a tensor of three or more axes, not {node.type(0)}")
-    return tuple(range(2, node.rank(0)))
-
-
-@adapter("GlobalAveragePool")
-def global_average_pool(node: Node) -> Value:
-    return reduce_mean(node.input(0), axes=_spatial(node), keepdims=True)
-
-
-@adapter("GlobalMaxPool")
-def global_max_pool(node: Node) -> Value:
-    return reduce_max(node.input(0), axes=_spatial(node), keepdims=True)
-
-
-@adapter("GlobalLpPool", since=2)
-def global_lp_pool(node: Node) -> Value:
+    x, axes = node.input(0), tuple(range(2, node.rank(0)))
+    if node.op != "GlobalLpPool":
+        return (reduce_mean if node.op == "GlobalAveragePool" else reduce_max)(x, axes=axes, keepdims=True)
     p = _norm_order(node)
-    return ew.pow_(
-        reduce_sum(ew.pow_(ew.abs_(node.input(0)), p), axes=_spatial(node), keepdims=True), 1.0 / p
-    )
+    return ew.pow_(reduce_sum(ew.pow_(ew.abs_(x), p), axes=axes, keepdims=True), 1.0 / p)

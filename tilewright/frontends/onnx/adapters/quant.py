@@ -8,7 +8,6 @@ from tilewright.frontends.onnx.adapters.contract import matrix_product
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -22,11 +21,7 @@ from tilewright.ops.view import expand, reshape, shape_of, slice_
 
 @adapter("QuantizeLinear", since=10)
 def quantize_linear(node: Node) -> Value:
-    if node.optional(2) is not None:
-        dtype = node.dtype(2)
-    else:
-        code = node.attr("output_dtype", 0)
-        dtype = dtype_of(code, "attribute 'output_dtype'") if code else dt.u8
+    dtype = node.dtype_attr("output_dtype", dt.u8) if node.optional(2) is None else node.dtype(2)
     _require_integer(dtype)
     scale, zero = _parameters(node, dtype)
     return quant.quantize_linear(node.input(0), scale, zero, dtype=dtype)
@@ -34,8 +29,7 @@ def quantize_linear(node: Node) -> Value:
 
 @adapter("DequantizeLinear", since=10)
 def dequantize_linear(node: Node) -> Value:
-    code = node.attr("output_dtype", 0)
-    dtype = dtype_of(code, "attribute 'output_dtype'") if code else node.dtype(1)
+    dtype = node.dtype_attr("output_dtype", node.dtype(1))
     _require_integer(node.dtype(0))
     scale, zero = _parameters(node, node.dtype(0))
     return quant.dequantize_linear(node.input(0), scale, zero, dtype=dtype)
@@ -48,9 +42,7 @@ def _require_integer(dtype: DType) -> None:
 
 def _parameters(node: Node, dtype: DType) -> tuple[Value, Value]:
     """Scale and zero point, laid out so that they broadcast against operand 0."""
-    scale = _laid_out(node, 1)
-    zero = constant(np.zeros((), dtype.storage), "zero") if node.optional(2) is None else _laid_out(node, 2)
-    return scale, zero
+    return _laid_out(node, 1), _zero(node, 2, dtype) if node.optional(2) is None else _laid_out(node, 2)
 
 
 def _laid_out(node: Node, k: int) -> Value:
@@ -59,7 +51,7 @@ def _laid_out(node: Node, k: int) -> Value:
     block = node.attr("block_size", 0)
     if not own or (len(own) == 1 and own[0] == 1 and not block):
         return reshape(value, shape=()) if own else value
-    axis = node.axis(default=1)
+    axis = node.checked_axis(node.attr("axis", 1))
     if not block:
         if len(own) != 1 or (own[0].is_const and shape[axis].is_const and own[0] != shape[axis]):
             raise ModelError(f"{node.op}: input {k} is {node.type(k)} for axis {axis} of {node.type(0)}")
@@ -82,17 +74,15 @@ def _zero(node: Node, k: int, dtype: DType) -> Value:
     return constant(np.zeros((), dtype.storage), "zero") if node.optional(k) is None else node.input(k)
 
 
-def _for_rows(zero: Value) -> Value:
-    """A zero point or scale of the left operand of a product: one for each row."""
-    shape = shape_of(zero)
-    if len(shape) == 1:
-        return reshape(zero, shape=() if shape[0] == 1 else (shape[0], 1))
-    return zero
-
-
 def _for_columns(zero: Value) -> Value:
-    shape = shape_of(zero)
-    return reshape(zero, shape=()) if len(shape) == 1 and shape[0] == 1 else zero
+    """A zero point or scale of the right operand of a product: one for each column, or one number."""
+    return reshape(zero, shape=()) if shape_of(zero) == (1,) else zero
+
+
+def _for_rows(zero: Value) -> Value:
+    """The same of the left operand: one for each row."""
+    zero = _for_columns(zero)
+    return reshape(zero, shape=(*shape_of(zero), 1)) if len(shape_of(zero)) == 1 else zero
 
 
 def _centred(x: Value, zero: Value) -> Value:
@@ -115,7 +105,7 @@ def _integer_product(a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
 
 @adapter("QLinearMatMul", since=10)
 def qlinear_matmul(node: Node) -> Value:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(k) for k in range(8))
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.operands
     sums = _integer_product(a, b, _for_rows(a_zero), _for_columns(b_zero))
     scales = ew.mul(_single(_for_rows(a_scale)), _single(_for_columns(b_scale)))
     factor = ew.div(scales, _single(_for_rows(y_scale)))
@@ -135,10 +125,8 @@ def conv_integer(node: Node) -> Value:
 def _integer_conv(node: Node, x: Value, w: Value, x_zero: Value, w_zero: Value) -> Value:
     rank = len(shape_of(w))
     window = window_of(node, shape_of(w)[2:])
-    return quant.conv_integer(
-        x, w, x_zero, _for_filters(w_zero, rank), strides=window.strides, pads_begin=window.pads_begin,
-        pads_end=window.pads_end, dilations=window.dilations, groups=node.attr("group", 1),
-    )  # fmt: skip
+    zero = _for_filters(w_zero, rank)
+    return quant.conv_integer(x, w, x_zero, zero, **window.sliding, groups=node.attr("group"))
 
 
 def _for_filters(x: Value, rank: int) -> Value:

@@ -134,7 +134,7 @@ def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
     except UnknownValueError as e:
         raise UnsupportedError(
             f"{node.op} of {old} elements by a factor whose product with that is not followed: {e}",
-            hint=node.fixing(old, *variables(scale)),
+            hint=node.translation.fixing(old, *variables(scale)),
         ) from e
     node.rely_on(arithmetic)
     assert isinstance(size, Sym)
@@ -151,7 +151,7 @@ def _keep_ratio(node: Node, policy: str, old: Sequence[Sym], sizes: Sequence[Sym
     if not all(d.is_const for d in (*old, *sizes)):
         raise UnsupportedError(
             "Resize that keeps the aspect ratio of symbolic dims is not supported",
-            hint=node.fixing(*old, *sizes),
+            hint=node.translation.fixing(*old, *sizes),
         )
     ratios = [size.value / d.value for size, d in zip(sizes, old, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
@@ -267,7 +267,7 @@ def _with_symbolic_sizes(node: Node, x: Value, plan: _Axis, how: Resizing) -> Va
     if how.mode == "cubic" or how.antialias or how.coordinates in _NEED_SIZES:
         raise UnsupportedError(
             f"Resize of a symbolic dim, mode {how.mode}, coordinates {how.coordinates}, is not supported",
-            hint=node.fixing(plan.old, plan.new),
+            hint=node.translation.fixing(plan.old, plan.new),
         )
     at = image.counter(plan.new)
     old, new = image.size_scalar(plan.old, dt.f64), image.size_scalar(plan.new, dt.f64)

@@ -14,10 +14,10 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.binding import is_input_value
 from tilewright.ops.shape import broadcast
-from tilewright.ops.view import expand, reshape, tile, transpose
+from tilewright.ops.view import expand, reshape, squeeze, tile, transpose, unsqueeze
 
 
-@adapter("Reshape", since=5)
+@adapter("Reshape")
 def reshape_(node: Node) -> Value:
     if node.rank(1) != 1:
         raise ModelError(f"the target of Reshape must be a vector, it is {node.type(1)}")
@@ -32,7 +32,10 @@ def target_shape(shape: Sequence[Sym], target: Sequence[Sym], keep_zero: bool = 
             raise ModelError(f"{d} is no dim to reshape to")
     if sum(d == -1 for d in target) > 1:
         raise ModelError("the target of Reshape holds -1 more than once")
-    copied = [_copied(shape, k, d) if d == 0 and not keep_zero else d for k, d in enumerate(target)]
+    copies = [d == 0 and not keep_zero for d in target]
+    if any(copies[len(shape) :]):
+        raise ModelError(f"the target of Reshape copies a dim beyond the {len(shape)} axes of the tensor")
+    copied = [shape[k] if copy else target[k] for k, copy in enumerate(copies)]
     if any(_is_input_value(d) for d in target):
         return _run_time_target(shape, copied, keep_zero)
     if -1 not in target:
@@ -42,12 +45,6 @@ def target_shape(shape: Sequence[Sym], target: Sequence[Sym], keep_zero: bool = 
     if rest == 0 or (total.is_const and rest.is_const and total.value % rest.value):
         raise ModelError(f"{total} elements cannot be divided into {rest}")
     return tuple(s.floordiv(total, rest) if d == -1 else d for d in copied)
-
-
-def _copied(shape: Sequence[Sym], k: int, wanted: Sym) -> Sym:
-    if k >= len(shape):
-        raise ModelError(f"the target of Reshape copies dim {k} of a tensor with {len(shape)} axes")
-    return shape[k]
 
 
 def _is_input_value(d: Sym) -> bool:
@@ -67,7 +64,7 @@ def _run_time_target(shape: Sequence[Sym], target: Sequence[Sym], keep_zero: boo
     return tuple(s.select(s.eq(d, -1), inferred, d) for d in dims)
 
 
-@adapter("Expand", since=8)
+@adapter("Expand")
 def expand_(node: Node) -> Value:
     wanted = checked_shape(node.symbols(1), "Expand")
     shape = checked_shape(broadcast(node.shape(0), wanted), "Expand")
@@ -84,103 +81,47 @@ def tile_(node: Node) -> Value:
 
 
 @adapter("Squeeze")
-def squeeze_attribute(node: Node) -> Value:
-    return _squeezed(node, node.attr("axes", None))
-
-
-@adapter("Squeeze", since=13)
-def squeeze_input(node: Node) -> Value:
-    return _squeezed(node, None if node.optional(1) is None else node.ints(1))
-
-
-def _squeezed(node: Node, axes: Sequence[int] | None) -> Value:
-    shape = node.shape(0)
+def squeeze_(node: Node) -> Value:
+    axes = node.listed("axes", 1)
     if axes is None:
-        dropped = tuple(
-            k for k, d in enumerate(shape) if not node.context.choose(s.ne(d, 1), f"what {node.op} gives")
-        )
-    else:
-        dropped = node.checked_axes(axes)
-    for k in dropped:
-        if shape[k].is_const and shape[k] != 1:
-            raise ModelError(f"Squeeze of axis {k} of {node.type(0)}: the dim is not 1")
-    return reshape(node.input(0), shape=tuple(d for k, d in enumerate(shape) if k not in dropped))
+        choose = node.translation.choose
+        axes = tuple(k for k, d in enumerate(node.shape(0)) if not choose(s.ne(d, 1)))
+        return reshape(node.input(0), shape=tuple(d for k, d in enumerate(node.shape(0)) if k not in axes))
+    return squeeze(node.input(0), axes=axes)
 
 
 @adapter("Unsqueeze")
-def unsqueeze_attribute(node: Node) -> Value:
-    return _unsqueezed(node, node.attr("axes"))
-
-
-@adapter("Unsqueeze", since=13)
-def unsqueeze_input(node: Node) -> Value:
-    return _unsqueezed(node, node.ints(1))
-
-
-def _unsqueezed(node: Node, axes: Sequence[int]) -> Value:
-    shape = list(node.shape(0))
-    for k in sorted(node.checked_axes(axes, len(shape) + len(axes))):
-        shape.insert(k, sym(1))
-    return reshape(node.input(0), shape=tuple(shape))
-
-
-@adapter("Flatten")
-def flatten(node: Node) -> Value:
-    shape = node.shape(0)
-    axis = node.attr("axis", 1)
-    if not -len(shape) <= axis <= len(shape):
-        raise ModelError(f"Flatten at axis {axis} of {node.type(0)}")
-    axis = axis + len(shape) if axis < 0 else axis
-    return reshape(node.input(0), shape=(product(shape[:axis]), product(shape[axis:])))
+def unsqueeze_(node: Node) -> Value:
+    axes = node.listed("axes", 1)
+    return unsqueeze(node.input(0), axes=() if axes is None else axes)
 
 
 @adapter("Transpose")
 def transpose_(node: Node) -> Value:
     rank = node.rank(0)
-    perm = node.attr("perm", tuple(reversed(range(rank))))
-    if sorted(p % rank if -rank <= p < rank else rank for p in perm) != list(range(rank)):
-        raise ModelError(f"perm {list(perm)} is no order of the {rank} axes")
-    return transpose(node.input(0), perm=tuple(p % rank for p in perm)) if rank > 1 else node.input(0)
+    perm = node.checked_axes(node.attr("perm", tuple(reversed(range(rank)))))
+    return transpose(node.input(0), perm=perm) if rank > 1 else node.input(0)
 
 
-@adapter("DepthToSpace")
-def depth_to_space(node: Node) -> Value:
-    n, c, h, w = _image(node)
-    b = _block_size(node)
-    if c.is_const and c.value % (b * b):
-        raise ModelError(f"DepthToSpace: {c} channels are not a multiple of {b}*{b}")
-    depth = s.floordiv(c, b * b)
-    if node.attr("mode", "DCR") == "DCR":
-        apart = transpose(
-            reshape(node.input(0), shape=(n, sym(b), sym(b), depth, h, w)), perm=(0, 3, 4, 1, 5, 2)
-        )
-    else:
-        apart = transpose(
-            reshape(node.input(0), shape=(n, depth, sym(b), sym(b), h, w)), perm=(0, 1, 4, 2, 5, 3)
-        )
-    return reshape(apart, shape=(n, depth, h * b, w * b))
-
-
-@adapter("SpaceToDepth")
-def space_to_depth(node: Node) -> Value:
-    n, c, h, w = _image(node)
-    b = _block_size(node)
-    if any(d.is_const and d.value % b for d in (h, w)):
-        raise ModelError(f"SpaceToDepth: the image {h} x {w} is not a multiple of {b}")
-    rows, columns = s.floordiv(h, b), s.floordiv(w, b)
-    apart = reshape(node.input(0), shape=(n, c, rows, sym(b), columns, sym(b)))
-    perm = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
-    return reshape(transpose(apart, perm=perm), shape=(n, c * b * b, rows, columns))
-
-
-def _image(node: Node) -> tuple[Sym, ...]:
+@adapter("DepthToSpace", "SpaceToDepth")
+def blocks(node: Node) -> Value:
     if node.rank(0) != 4:
         raise ModelError(f"{node.op} takes [n, c, h, w], not {node.type(0)}")
-    return node.shape(0)
-
-
-def _block_size(node: Node) -> int:
-    size: int = node.attr("blocksize")
-    if not 1 <= size <= 2**16:
-        raise ModelError(f"{node.op}: a block of {size} is not possible")
-    return size
+    (n, c, h, w), b = node.shape(0), node.attr("blocksize")
+    if not 1 <= b <= 2**16:
+        raise ModelError(f"{node.op}: a block of {b} is not possible")
+    divided = {c: b * b} if node.op == "DepthToSpace" else {h: b, w: b}
+    if any(d.is_const and d.value % parts for d, parts in divided.items()):
+        raise ModelError(f"{node.op}: {node.type(0)} is not a multiple of blocks of {b} x {b}")
+    depth_first = node.attr("mode", "DCR") == "DCR"
+    if node.op == "DepthToSpace":
+        depth = s.floordiv(c, b * b)
+        apart = (n, b, b, depth, h, w) if depth_first else (n, depth, b, b, h, w)
+        perm = (0, 3, 4, 1, 5, 2) if depth_first else (0, 1, 4, 2, 5, 3)
+        shape = (n, depth, h * b, w * b)
+    else:
+        rows, columns = s.floordiv(h, b), s.floordiv(w, b)
+        apart = (n, c, rows, b, columns, b)
+        perm = (0, 3, 5, 1, 2, 4) if depth_first else (0, 1, 3, 5, 2, 4)
+        shape = (n, c * b * b, rows, columns)
+    return reshape(transpose(reshape(node.input(0), shape=apart), perm=perm), shape=shape)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from onnx import TensorProto
 
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
@@ -27,37 +25,31 @@ from tilewright.ops.view import reshape
 MAX_ELEMENTS = 2**34
 
 
+_NUMBERS = {
+    "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
+}  # fmt: skip
+
+
 @adapter("Constant")
 def constant_(node: Node) -> Value:
-    for name, dtype in (
-        ("value_float", np.float32), ("value_floats", np.float32),
-        ("value_int", np.int64), ("value_ints", np.int64),
-    ):  # fmt: skip
+    for name, dtype in _NUMBERS.items():
         if node.has(name):
             return constant(np.array(node.attr(name), dtype), "c")
     for name in ("value", "sparse_value"):
         if node.has(name):
-            array = node.context.array_of(node.attr(name))
-            if array.dtype == np.object_:
-                raise UnsupportedError("string tensors are not supported")
-            return constant(array, "c")
+            return constant(node.array(name), "c")
     if node.has("value_string") or node.has("value_strings"):
         raise UnsupportedError("string tensors are not supported")
     raise ModelError("Constant has no value", hint="export the model again")
 
 
-@adapter("ConstantOfShape", since=9)
+@adapter("ConstantOfShape")
 def constant_of_shape(node: Node) -> Value:
-    filler = node.attr("value", None)
-    array = np.zeros(1, np.float32) if filler is None else node.context.array_of(filler)
+    array = node.array("value") if node.has("value") else np.zeros(1, np.float32)
     if array.size != 1:
         raise ModelError(f"the value of ConstantOfShape must have one element, it has {array.size}")
     shape = checked_shape(node.symbols(0), "ConstantOfShape")
-    return full(value=array.reshape(()).item(), dtype=_dtype(array), shape=shape)
-
-
-def _dtype(array: np.ndarray) -> DType:
-    return dt.from_numpy(array.dtype)
+    return full(value=array.reshape(()).item(), dtype=dt.from_numpy(array.dtype), shape=shape)
 
 
 def checked_shape(shape: tuple[Sym, ...], what: str) -> tuple[Sym, ...]:
@@ -99,14 +91,18 @@ def range_(node: Node) -> Value:
         count = _float_count(node, dtype)
     else:
         (low,), (high,), (step,) = (node.symbols(k) for k in range(3))
-        count = _count(low, high, step, node)
+        if not step.is_const:
+            raise node.needs_constant(2)
+        if step.value == 0:
+            raise ModelError("Range has a step of 0")
+        distance = high - low if step.value > 0 else low - high
+        count = s.maximum(s.ceildiv(distance, abs(step.value)), 0)
     checked_shape((count,), "Range")
     positions = iota(shape=(count,), axis=0, dtype=dtype)
-    known = [node.constant_or_none(k) for k in (0, 2)]
-    if known[1] is None or known[1].reshape(()).item() != 1:
-        positions = ew.mul(positions, reshape(node.input(2), shape=()))
-    if known[0] is None or known[0].reshape(()).item() != 0:
-        positions = ew.add(positions, reshape(node.input(0), shape=()))
+    for k, neutral, operator in ((2, 1, ew.mul), (0, 0, ew.add)):
+        known = node.constant_or_none(k)
+        if known is None or known.reshape(()).item() != neutral:
+            positions = operator(positions, reshape(node.input(k), shape=()))
     return positions
 
 
@@ -125,46 +121,37 @@ def _float_count(node: Node, dtype: DType) -> Sym:
         dims = [v for x in (start, limit, delta) for v in variables(x)]
         raise UnsupportedError(
             f"the number of elements of Range is computed from floats and not followed: {e}",
-            hint=node.fixing(*dims),
+            hint=node.translation.fixing(*dims),
         ) from e
     node.rely_on(arithmetic)
     assert isinstance(count, Sym)
     return s.maximum(count, 0)
 
 
-def _count(low: Sym, high: Sym, step: Sym, node: Node) -> Sym:
-    if not step.is_const:
-        raise node.needs_constant(2)
-    if step.value == 0:
-        raise ModelError("Range has a step of 0")
-    distance = high - low if step.value > 0 else low - high
-    return s.maximum(s.ceildiv(distance, abs(step.value)), 0)
-
-
-@adapter("EyeLike", since=9)
+@adapter("EyeLike")
 def eye_like(node: Node) -> Value:
     if node.rank(0) != 2:
         raise ModelError(f"EyeLike takes a matrix, not {node.type(0)}")
-    dtype = (
-        dtype_of(node.attr("dtype"), "attribute 'dtype' of EyeLike") if node.has("dtype") else node.dtype(0)
-    )
+    dtype = node.dtype_attr("dtype", node.dtype(0))
     rows, columns = node.shape(0)
     row, column = iota(shape=(rows, 1), axis=0), iota(shape=(1, columns), axis=1)
-    return ew.cast(ew.eq(ew.add(row, node.attr("k", 0)), column), dtype=dtype)
+    return ew.cast(ew.eq(ew.add(row, node.attr("k")), column), dtype=dtype)
 
 
-@adapter("BlackmanWindow", "HammingWindow", "HannWindow", since=17)
+_WINDOWS = {
+    "HannWindow": (0.5, 0.5, 0.0),
+    "HammingWindow": (25 / 46, 21 / 46, 0.0),
+    "BlackmanWindow": (0.42, 0.5, 0.08),
+}
+
+
+@adapter(*_WINDOWS)
 def window(node: Node) -> Value:
     """Windows of a known length, computed here in f64."""
     (length,) = node.ints(0)
     if not 0 <= length <= 2**24:
         raise ModelError(f"a window of {length} elements is not possible")
-    dtype = dtype_of(node.attr("output_datatype", TensorProto.FLOAT), "attribute 'output_datatype'")
-    angle = 2 * np.pi * np.arange(length) / max(length if node.attr("periodic", 1) else length - 1, 1)
-    terms = {
-        "HannWindow": (0.5, 0.5, 0.0),
-        "HammingWindow": (25 / 46, 21 / 46, 0.0),
-        "BlackmanWindow": (0.42, 0.5, 0.08),
-    }
-    a, b, c = terms[node.op]
+    dtype = node.dtype_attr("output_datatype")
+    angle = 2 * np.pi * np.arange(length) / max(length if node.attr("periodic") else length - 1, 1)
+    a, b, c = _WINDOWS[node.op]
     return constant((a - b * np.cos(angle) + c * np.cos(2 * angle)).astype(dtype.storage), "window")

@@ -20,29 +20,16 @@ TO_THE_END = 10**9
 
 @adapter("Concat", since=4)
 def concat_(node: Node) -> Value:
-    values = [node.input(k) for k in range(len(node.inputs))]
-    return concat(*values, axis=node.axis()) if len(values) > 1 else values[0]
+    return concat(*node.operands, axis=node.axis()) if len(node.inputs) > 1 else node.input(0)
 
 
 @adapter("Slice")
-def slice_attributes(node: Node) -> Value:
-    starts = tuple(map(sym, node.attr("starts")))
-    ends = tuple(map(sym, node.attr("ends")))
-    return sliced(node, starts, ends, node.attr("axes", tuple(range(len(starts)))), (1,) * len(starts))
-
-
-@adapter("Slice", since=10)
-def slice_inputs(node: Node) -> Value:
-    starts, ends = node.symbols(1), node.symbols(2)
-    axes = tuple(range(len(starts))) if node.optional(3) is None else node.ints(3)
-    steps = (1,) * len(starts) if node.optional(4) is None else node.ints(4)
-    return sliced(node, starts, ends, axes, steps)
-
-
-def sliced(
-    node: Node, starts: Sequence[Sym], ends: Sequence[Sym], axes: Sequence[int], steps: Sequence[int]
-) -> Value:
+def slice_along(node: Node) -> Value:
     """x[start:end:step] along each of `axes`."""
+    starts, ends = node.listed_symbols("starts", 1) or (), node.listed_symbols("ends", 2) or ()
+    axes, steps = node.listed("axes", 3), node.listed("steps", 4)
+    axes = tuple(range(len(starts))) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ModelError(
             f"Slice has {len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
@@ -86,57 +73,35 @@ def _clamped(position: Sym, low: Sym, high: Sym) -> Sym:
     return s.minimum(s.maximum(position, low), high)
 
 
-@adapter("Split", since=2)
-def split_attribute(node: Node) -> tuple[Value, ...]:
-    sizes = node.attr("split", None)
-    return _split(node, None if sizes is None else tuple(map(sym, sizes)))
-
-
-@adapter("Split", since=13)
-def split_input(node: Node) -> tuple[Value, ...]:
-    return _split(node, None if node.optional(1) is None else node.symbols(1))
-
-
-def _split(node: Node, sizes: Sequence[Sym] | None) -> tuple[Value, ...]:
-    axis = node.axis(default=0)
-    size = node.shape(0)[axis]
-    count = len(node.output_names)
+@adapter("Split")
+def split_(node: Node) -> tuple[Value, ...]:
+    axis = node.axis()
+    size, sizes, count = node.shape(0)[axis], node.listed_symbols("split", 1), len(node.output_names)
     if sizes is None:
         count = node.attr("num_outputs", count)
         if not 1 <= count <= len(node.output_names):
             raise ModelError(f"Split into {count} parts with {len(node.output_names)} outputs")
         chunk = s.ceildiv(size, count)
-        sizes = [chunk] * (count - 1) + [size - chunk * (count - 1)]
+        sizes = (chunk,) * (count - 1) + (size - chunk * (count - 1),)
     if any(d.is_const and d.value < 0 for d in sizes) or len(sizes) != count:
         raise ModelError(f"Split of {node.type(0)} into [{', '.join(map(str, sizes))}]")
-    parts = split(node.input(0), sizes=tuple(sizes), axis=axis)
-    return tuple(parts)
+    return tuple(split(node.input(0), sizes=sizes, axis=axis))
 
 
-@adapter("Pad", since=2)
-def pad_attributes(node: Node) -> Value:
-    return padded(
-        node, tuple(map(sym, node.attr("pads"))), node.attr("value", 0.0), tuple(range(node.rank(0)))
-    )
-
-
-@adapter("Pad", since=11)
-def pad_inputs(node: Node) -> Value:
+@adapter("Pad")
+def padded(node: Node) -> Value:
+    """Operand 0 with amounts (all the begins, then all the ends) added along axes; negative ones crop."""
+    amounts = node.listed_symbols("pads", 1) or ()
     axes = tuple(range(node.rank(0))) if node.optional(3) is None else node.checked_axes(node.ints(3))
-    filler = node.constant(2).reshape(-1) if node.optional(2) is not None else None
-    if filler is not None and filler.size > 1:
-        raise ModelError(f"the value of Pad must be one number, not {filler.size}")
-    value = filler[0].item() if filler is not None and filler.size else 0
-    return padded(node, node.symbols(1), value, axes)
-
-
-def padded(node: Node, amounts: Sequence[Sym], value: float, axes: Sequence[int]) -> Value:
-    """Operand 0 with `amounts` (all the begins, then all the ends) added along `axes`; negative ones crop."""
     if len(amounts) != 2 * len(axes):
         raise ModelError(f"Pad has {len(amounts)} amounts for {len(axes)} axes")
-    mode = node.attr("mode", "constant")
-    if mode not in ("constant", "reflect", "edge", "wrap"):
-        raise ModelError(f"Pad has no mode '{mode}'")
+    filler = node.attr("value", 0)
+    if node.optional(2) is not None:
+        given = node.constant(2).reshape(-1)
+        if given.size > 1:
+            raise ModelError(f"the value of Pad must be one number, not {given.size}")
+        filler = given[0].item() if given.size else 0
+    mode = node.one_of("mode", "constant", "reflect", "edge", "wrap")
     before, after = [sym(0)] * node.rank(0), [sym(0)] * node.rank(0)
     for k, axis in enumerate(axes):
         before[axis], after[axis] = amounts[k], amounts[k + len(axes)]
@@ -146,7 +111,7 @@ def padded(node: Node, amounts: Sequence[Sym], value: float, axes: Sequence[int]
         return x
     shape = tuple(d + b + a for d, b, a in zip(shape_of(x), before, after, strict=True))
     checked_shape(shape, "Pad")
-    number = value if node.dtype(0).is_float else int(value)
+    number = filler if node.dtype(0).is_float else int(filler)
     return pad(x, before=tuple(before), after=tuple(after), mode=mode, value=number)
 
 
@@ -167,9 +132,5 @@ def _cropped(x: Value, before: Sequence[Sym], after: Sequence[Sym]) -> Value:
 
 @adapter("Trilu", since=14)
 def trilu(node: Node) -> Value:
-    shift = sym(0)
-    if node.optional(1) is not None:
-        if node.type(1).size != 1:
-            raise ModelError(f"Trilu: k must be one number, it is {node.type(1)}")
-        (shift,) = node.symbols(1)
-    return triangle(node.input(0), diagonal=shift, upper=bool(node.attr("upper", 1)))
+    shift = sym(0) if node.optional(1) is None else node.one_symbol(1)
+    return triangle(node.input(0), diagonal=shift, upper=node.flag("upper"))

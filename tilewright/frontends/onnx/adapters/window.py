@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import sym as s
@@ -23,12 +24,11 @@ class Window:
     pads_end: tuple[Sym, ...]
     dilations: tuple[int, ...]
 
-    def counts(self, space: Sequence[Sym]) -> tuple[Sym, ...]:
-        """Number of positions along each spatial axis."""
-        return tuple(
-            (space[k] + self.pads_begin[k] + self.pads_end[k] - self.reach(k)) // self.strides[k] + 1
-            for k in range(len(self.kernel))
-        )
+    @property
+    def sliding(self) -> dict[str, Any]:
+        """The attributes of our convolutions."""
+        names = ("strides", "pads_begin", "pads_end", "dilations")
+        return {name: getattr(self, name) for name in names}
 
     def reach(self, k: int) -> Sym:
         """Elements from the first to the last that the window covers along axis k."""
@@ -52,8 +52,15 @@ def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> Wi
         raise ModelError(f"{node.op}: a kernel of {list(map(str, kernel))} is not possible")
     strides = _positive(node, "strides", n)
     dilations = _positive(node, "dilations", n)
-    begin, end = _pads(node, space, kernel, strides, dilations, transposed)
-    return Window(tuple(kernel), strides, begin, end, dilations)
+    mode = node.one_of("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    if mode.startswith("SAME") and not transposed:
+        axes = zip(space, kernel, strides, dilations, strict=True)
+        begin, end = zip(*[_same(*axis, mode == "SAME_UPPER") for axis in axes], strict=True)
+        return Window(tuple(kernel), strides, begin, end, dilations)
+    pads = node.attr("pads", (0,) * 2 * n) if mode == "NOTSET" else (0,) * 2 * n
+    if len(pads) != 2 * n or any(not 0 <= p <= MAX_EXTENT for p in pads):
+        raise ModelError(f"{node.op}: pads {list(pads)} do not fit {n} spatial axes")
+    return Window(tuple(kernel), strides, tuple(map(sym, pads[:n])), tuple(map(sym, pads[n:])), dilations)
 
 
 def _positive(node: Node, name: str, n: int) -> tuple[int, ...]:
@@ -61,27 +68,6 @@ def _positive(node: Node, name: str, n: int) -> tuple[int, ...]:
     if len(values) != n or any(not 1 <= v <= MAX_EXTENT for v in values):
         raise ModelError(f"{node.op}: {name} {list(values)} does not fit {n} spatial axes")
     return values
-
-
-def _pads(
-    node: Node,
-    space: Sequence[Sym],
-    kernel: Sequence[Sym],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    transposed: bool,
-) -> tuple[tuple[Sym, ...], tuple[Sym, ...]]:
-    n = len(space)
-    mode = node.attr("auto_pad", "NOTSET")
-    if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise ModelError(f"{node.op} has no auto_pad '{mode}'")
-    if mode in ("SAME_UPPER", "SAME_LOWER") and not transposed:
-        sides = [_same(space[k], kernel[k], strides[k], dilations[k], mode == "SAME_UPPER") for k in range(n)]
-        return tuple(b for b, _ in sides), tuple(e for _, e in sides)
-    pads = node.attr("pads", (0,) * 2 * n) if mode == "NOTSET" else (0,) * 2 * n
-    if len(pads) != 2 * n or any(not 0 <= p <= MAX_EXTENT for p in pads):
-        raise ModelError(f"{node.op}: pads {list(pads)} do not fit {n} spatial axes")
-    return tuple(map(sym, pads[:n])), tuple(map(sym, pads[n:]))
 
 
 def _same(size: Sym, kernel: Sym, stride: int, dilation: int, upper: bool) -> tuple[Sym, Sym]:
@@ -103,4 +89,4 @@ def rounded_up(window: Window, space: Sequence[Sym]) -> Window:
         beyond = s.ge(last_start, size + window.pads_begin[k])
         count = count - s.select(beyond, 1, 0)
         end.append(s.maximum((count - 1) * stride + reach - size - window.pads_begin[k], window.pads_end[k]))
-    return Window(window.kernel, window.strides, window.pads_begin, tuple(end), window.dilations)
+    return replace(window, pads_end=tuple(end))

@@ -1,0 +1,142 @@
+"""Inputs of models: their symbolic dims as variables, and the shapes and values that callers give for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright.frontends.errors import shown
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.types import TensorType
+
+MAX_DIM = 2**40
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
+_LIKE_LOOP_VARIABLE = re.compile(r"[A-Za-z]+[0-9]+$")
+
+
+class Declared(NamedTuple):
+    """An input as its model declares it. A dim is a number, a name, or None where it is left open; the shape is None
+    where not even the rank is known."""
+
+    dtype: DType
+    shape: tuple[int | str | None, ...] | None
+
+
+class Dims:
+    """Gives one variable to each symbolic dim; names of the file become identifiers, and stay different."""
+
+    def __init__(self) -> None:
+        self._by_param: dict[str, Sym] = {}
+        self._taken: set[str] = set()
+
+    def named(self, param: str) -> Sym:
+        """The variable of the dim `param` (any text: it is a name, never evaluated)."""
+        if param not in self._by_param:
+            self._by_param[param] = self._fresh(param)
+        return self._by_param[param]
+
+    def unnamed(self, owner: str, axis: int) -> Sym:
+        """A variable of its own for a dim that the file leaves open."""
+        return self._fresh(f"{owner}_{axis}")
+
+    def _fresh(self, wanted: str) -> Sym:
+        name = re.sub(r"[^A-Za-z0-9_]+", "_", wanted[:60]).strip("_") or "dim"
+        if not _PLAIN.match(name) or name.startswith("val_"):
+            name = f"dim_{name}"
+        if _LIKE_LOOP_VARIABLE.match(name):  # `d0`, `i1`... are what bodies call their iteration variables
+            name = re.sub(r"([0-9]+)$", r"_\1", name)
+        unique, n = name, 1
+        while unique in self._taken:
+            n += 1
+            unique = f"{name}_v{n}"
+        self._taken.add(unique)
+        return var(unique, 0, None)
+
+
+def types_of(
+    inputs: Mapping[str, Declared], shapes: Mapping[str, Sequence[int | str]]
+) -> dict[str, TensorType]:
+    """The types of the inputs, with `shapes` in place of those declared."""
+    _check_names(inputs, shapes, "shapes=")
+    dims = Dims()
+    return {name: _type_of(name, declared, dims, shapes.get(name)) for name, declared in inputs.items()}
+
+
+def _type_of(name: str, declared: Declared, dims: Dims, given: Sequence[int | str] | None) -> TensorType:
+    where = f"graph input '{shown(name)}'"
+    if declared.dtype.kind == "string":
+        raise UnsupportedError("string tensors are not supported", where=where)
+    shape = declared.shape if given is None else given
+    if shape is None:
+        raise UnsupportedError(
+            "the input's rank is unknown", where=where, hint=f"pass shapes={{'{shown(name)}': [...]}}"
+        )
+    if declared.shape is not None and len(declared.shape) != len(shape):
+        raise ModelError(
+            f"shapes= gives {list(shape)}, but the input has rank {len(declared.shape)}",
+            where=where,
+            hint="give one dim for each axis",
+        )
+    return TensorType(declared.dtype, tuple(_dim(d, name, k, dims, where) for k, d in enumerate(shape)))
+
+
+def _dim(dim: int | str | None, owner: str, axis: int, dims: Dims, where: str) -> Sym:
+    if dim is None:
+        return dims.unnamed(owner, axis)
+    if isinstance(dim, str):
+        return dims.named(dim)
+    if not 0 <= dim <= MAX_DIM:
+        raise ModelError(f"the dim {dim} is not possible", where=where, hint=f"dims are 0 to {MAX_DIM}")
+    return sym(dim)
+
+
+def constants_of(
+    types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The values that a caller binds inputs to, checked against their types."""
+    _check_names(types, constants, "constants=")
+    return {name: _checked(name, np.asarray(value), types[name]) for name, value in constants.items()}
+
+
+def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], option: str) -> None:
+    for name in given:
+        if name not in inputs:
+            raise ModelError(
+                f"{option} names '{shown(name)}', which is no input of the model",
+                hint=f"inputs: {', '.join(map(shown, inputs)) or 'none'}",
+            )
+
+
+def _checked(name: str, array: np.ndarray, type: TensorType) -> np.ndarray:
+    array = _as_python_has(array, type.dtype)
+    fits = array.ndim == type.rank and all(
+        not d.is_const or d.value == n for d, n in zip(type.shape, array.shape, strict=True)
+    )
+    if array.dtype != type.dtype.storage or not fits:
+        raise ModelError(
+            f"constants= gives {array.dtype}{list(array.shape)} for an input of type {type}",
+            where=f"graph input '{shown(name)}'",
+            hint="give an array of the input's shape and dtype",
+        )
+    return array
+
+
+def _as_python_has(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Arrays of the types that NumPy gives to Python's numbers (int64, float64), in the dtype of their input: integers
+    must survive, floats must stay finite where they are. As they are where that fails, and of any other type."""
+    if not (array.dtype == np.int64 and (dtype.is_int or dtype.is_float)) and not (
+        array.dtype == np.float64 and dtype.is_float
+    ):
+        return array
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype.storage)
+        if array.dtype == np.int64:
+            survives = np.array_equal(converted.astype(np.int64), array)
+        else:
+            survives = np.array_equal(np.isfinite(converted.astype(np.float64)), np.isfinite(array))
+    return converted if survives else array

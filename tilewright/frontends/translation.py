@@ -1,0 +1,264 @@
+"""What all front ends share: a program while it is made of a model, and what is asked of its values meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright.frontends.choices import MAX_ATTEMPTS, Choices
+from tilewright.frontends.errors import ConstantNeededError, shown
+from tilewright.frontends.hints import constants_hint, dims_hint, in_words
+from tilewright.frontends.inputs import Declared, constants_of, types_of
+from tilewright.frontends.knowledge import Knowledge
+from tilewright.frontends.problems import Problems
+from tilewright.ir.core import Block, Builder, Func, Module, Value
+from tilewright.ir.diag import (
+    InternalError,
+    Loc,
+    ModelError,
+    TilewrightError,
+    TypeRuleError,
+    UnsupportedError,
+)
+from tilewright.ir.sym import Sym, logical_not
+from tilewright.ir.types import TensorType
+from tilewright.ops.define import constant
+from tilewright.ops.shape import UndecidedDimsError
+
+Assumed = tuple[Sym, str, str, str]
+"""A condition over dims, what it says in words, and the name and operator of the node that relies on it."""
+
+Results = Sequence[Value | None]
+"""What a node gives; None for a result that is not wanted, or could not be translated."""
+
+
+class BrokenInputError(Exception):
+    """A value that is read could not be translated; the problem is already recorded."""
+
+
+class Mark(NamedTuple):
+    """A place in the program that is being written: how many ops there are, and what they assume."""
+
+    ops: int
+    assumed: Mapping[Sym, Assumed]
+
+
+class Translation:
+    """One attempt to make the main function. `given` names the inputs whose shapes or values the caller has chosen,
+    `choices` decides on ranks; what cannot be translated is collected in `problems`."""
+
+    def __init__(
+        self, types: Mapping[str, TensorType], choices: Choices, given: Collection[str] = ()
+    ) -> None:
+        block = Block(list(types.values()), list(types))
+        self.module = Module()
+        self.builder = Builder(block, self.module)
+        self.problems = Problems()
+        self.contradictions: dict[str, str] = {}
+        self._choices = choices
+        self._given = given
+        self._assumed: dict[Sym, Assumed] = {}
+        self._attempts = 0
+        self._knowledge = Knowledge(self.module, self.suppose_exact)
+        self.constant_of, self.symbols_of = self._knowledge.constant_of, self._knowledge.symbols_of
+
+    @property
+    def inputs(self) -> Sequence[Value]:
+        """The inputs of the model that are not bound to constants."""
+        return self.builder.block.args
+
+    # Conditions on dims
+
+    def suppose_exact(self, condition: Sym) -> None:
+        """Take for granted what floats are exact for; calls with other dims are refused."""
+        self._suppose(condition, f"a size is computed from floats, and known where {self._worded(condition)}")
+
+    def _suppose(self, condition: Sym, message: str) -> None:
+        loc = self.builder.loc
+        text = f"{message}; to compile the model for others, {self.fixing(condition)}"
+        self._assumed.setdefault(condition, (condition, text, loc.node, loc.op))
+
+    def _worded(self, condition: Sym) -> str:
+        return in_words(condition, self.inputs)
+
+    def choose(self, condition: Sym) -> bool:
+        """Whether `condition`, on which the shape of what the node gives depends, is taken to hold in all calls.
+
+        UnsupportedError in a branch that is computed whether it is taken or not: there nothing can be supposed.
+        """
+        if condition.is_const:
+            return bool(condition.value)
+        what = f"the shape of what {self.builder.loc.op} gives depends on"
+        if self._attempts:
+            raise UnsupportedError(f"{what} whether {self._worded(condition)}", hint=self.fixing(condition))
+        holds = self._choices.decide(condition)
+        supposed = condition if holds else logical_not(condition)
+        self._suppose(supposed, f"{what} dims, and is known where {self._worded(supposed)}")
+        return holds
+
+    # Errors that say the way out
+
+    def fixing(self, *dims: Sym) -> str:
+        """A hint: how the dims in these expressions are fixed."""
+        return dims_hint(dims, self.inputs)
+
+    def must_be_known(self, value: Value, what: str) -> UnsupportedError:
+        """The error that begins with `what`, and says how `value` becomes known."""
+        names, dims = self._knowledge.origin(value)
+        inputs = [v for v in self.inputs if v.name in names]
+        if inputs:
+            return ConstantNeededError(
+                what, hint=f"it depends on graph inputs: {constants_hint(inputs)}", inputs=names
+            )
+        if dims:
+            return UnsupportedError(what, hint=f"it depends on dims: {self.fixing(*dims)}")
+        return UnsupportedError(f"{what}, but it has too many elements, or evaluating it fails")
+
+    # Translating
+
+    def node(self, loc: Loc, label: str, kind: str, translate: Callable[[], Results]) -> Results | None:
+        """What `translate` gives for a node; None, and a problem noted under its `kind`, where that is not supported.
+        Errors get the node's `label` as their place."""
+        try:
+            with self.builder.at(loc):
+                return translate()
+        except BrokenInputError:
+            return None
+        except UnsupportedError as e:
+            if isinstance(e, UndecidedDimsError):
+                e.hint = self.fixing(*e.dims)
+            self.problems.add(kind, label, e)
+            return None
+        except TilewrightError as e:
+            e.where = e.where or label
+            if self._given and isinstance(e, TypeRuleError | ModelError):
+                e.hint = f"do shapes= and constants= fit the model? given are: {', '.join(self._given)}"
+            raise
+        except RecursionError:
+            raise
+        except Exception as e:
+            raise InternalError(
+                f"translating {kind} failed: {type(e).__name__}: {e}",
+                where=label,
+                hint="please report this with the model",
+            ) from e
+
+    def fit(self, operands: Results, write: Callable[[], Results]) -> Results:
+        """What `write` gives; a ValueError, as operators raise for operands that do not fit, becomes an error that
+        shows these."""
+        try:
+            return write()
+        except (ValueError, ZeroDivisionError, OverflowError) as e:
+            listed = ", ".join("-" if v is None else str(v.type) for v in operands)
+            raise TypeRuleError(
+                f"{self.builder.loc.op}({listed}): {e}", hint="the model contradicts itself; export it again"
+            ) from e
+
+    def attempt(self, translate: Callable[[], tuple[Value, ...]]) -> tuple[Value, ...] | TilewrightError:
+        """What `translate` gives for a part that may not be needed: the reason where it cannot be translated."""
+        problems, start = self.problems, self.mark()
+        self.problems, self._attempts = Problems(), self._attempts + 1
+        try:
+            return translate()
+        except BrokenInputError:
+            if self.problems.first is None:
+                raise
+            self.rewind(start)
+            return self.problems.first
+        except TilewrightError as e:
+            self.rewind(start)
+            return e
+        finally:
+            self.problems, self._attempts = problems, self._attempts - 1
+
+    def mark(self) -> Mark:
+        return Mark(len(self.builder.block.ops), dict(self._assumed))
+
+    def rewind(self, mark: Mark) -> None:
+        """Take out what was written since, of which nothing is used, and what that assumes."""
+        ops = self.builder.block.ops
+        for op in reversed(ops[mark.ops :]):
+            op.drop()
+        del ops[mark.ops :]
+        self._assumed = dict(mark.assumed)
+
+    def finish(self, results: Sequence[Value], outputs: Sequence[str], nodes: int) -> Module:
+        """The module, its main function ended by the results."""
+        self.builder.emit("return", list(results))
+        attrs = {"inputs": tuple(v.name for v in self.inputs), "outputs": tuple(outputs), "nodes": nodes}
+        if self._assumed:
+            attrs["assumed"] = tuple(self._assumed.values())
+        if self.contradictions:
+            attrs["contradictions"] = tuple(self.contradictions.items())
+        self.module.add(Func("main", self.builder.block, "graph", attrs))
+        return self.module
+
+
+Translate = Callable[[Translation, dict[str, Value | None]], Results]
+"""Writes the program of a model whose inputs have the values given by name, and gives its results."""
+
+
+def translated(
+    inputs: Mapping[str, Declared],
+    outputs: Sequence[str],
+    nodes: int,
+    translate: Translate,
+    *,
+    constants: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+) -> Module:
+    """The module that `translate` makes of a model of so many `nodes`, with the inputs and outputs of these names.
+
+    It is called again with other decisions where ranks follow from dims; of the modules that these lead to, the one
+    that contradicts the least of what the model declares is taken, or the first error raised where there is none.
+    """
+    types = types_of(inputs, shapes or {})
+    fixed = constants_of(types, constants or {})
+    given = tuple(map(shown, dict.fromkeys((*(shapes or {}), *fixed))))
+    free = {name: type for name, type in types.items() if name not in fixed}
+
+    def attempt(choices: Choices) -> Module:
+        translation = Translation(free, choices, given)
+        values: dict[str, Value | None] = dict(zip(free, translation.inputs, strict=True))
+        with translation.builder:
+            values |= {name: constant(array, name) for name, array in fixed.items()}
+            try:
+                results = translate(translation, values)
+            except RecursionError as e:
+                raise ModelError(
+                    "the model is nested too deeply", hint="export it without so many subgraphs"
+                ) from e
+            translation.problems.raise_if_any()
+            return translation.finish([v for v in results if v is not None], outputs, nodes)
+
+    return _best(attempt)
+
+
+def _best(attempt: Callable[[Choices], Module]) -> Module:
+    plan: tuple[bool, ...] | None = ()
+    found: Module | None = None
+    error: TilewrightError | None = None
+    for _ in range(MAX_ATTEMPTS):
+        if plan is None:
+            break
+        choices = Choices(plan)
+        try:
+            module = attempt(choices)
+            if not choices.are_any or not _contradictions(module):
+                return module
+            found = module if found is None else min(found, module, key=_contradictions)
+        except TilewrightError as e:
+            if not choices.are_any:
+                raise
+            error = error or e
+        plan = choices.other_plan()
+    if found is not None:
+        return found
+    assert error is not None
+    raise error
+
+
+def _contradictions(module: Module) -> int:
+    return len(module.main.attrs.get("contradictions", ()))
