@@ -34,6 +34,7 @@ from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import product, tensor
+from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.lower import Lowered, lower_region
 from tilewright.ops import blocked, contract
 from tilewright.ops import elementwise as ew
@@ -80,10 +81,8 @@ def kernel_of(layer: Layer) -> Lowered:
     module.add(Func("main", block))
     Fuse().run(module, PassContext(parse_target("x86-64-v3")))
     (region,) = (op for op in module.main.body.ops if op.name == "fused")
-    lowered = lower_region(region, "k")
     known = (v.op is not None and v.op.name == "constant" for v in region.operands)
-    lowered.func.attrs["constants"] = tuple(k for k, is_constant in enumerate(known) if is_constant)
-    return lowered
+    return lower_region(region, "k", [k for k, is_constant in enumerate(known) if is_constant])
 
 
 def _blocked_shape(layer: Conv, space: int) -> tuple[int, ...]:
@@ -122,7 +121,7 @@ def shape_of(lowered: Lowered, turned: bool) -> Contraction:
     s = Schedule(copy.func)
     stage, loops, sums = one_nest(s, copy)
     axis_of = axes_read(loops, sums)
-    constants = [copy.func.args[k] for k in copy.func.attrs["constants"]]
+    constants = constants_of(copy.func)
     axes = assign_axes(stage, loops, sums, axis_of)
     if not turned:
         return gemm_shape(stage, axes, axis_of, constants)
@@ -152,7 +151,7 @@ def compile_kernel(lowered: Lowered, decision: Decision, target: Target, turned:
         return None
     text = kernel_ir(copy.func, target)
     sizes = tuple(4 * int(product(arg.type.shape).value) for arg in copy.func.args)  # type: ignore[union-attr]
-    weights = max(copy.func.attrs["constants"], key=lambda k: sizes[k])
+    weights = max(kernel_info(copy.func).constants, key=lambda k: sizes[k])
     rounds = 1 if text.parallel is None else int(text.parallel.value)
     return Compiled(compile_ir(text.text, target), sizes, int(text.scratch.value), weights, rounds)
 

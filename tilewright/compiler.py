@@ -19,6 +19,7 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
@@ -89,7 +90,8 @@ def compile_module(
         )
         group_branches(module, target, ctx.remarks)
         clock.lap("schedule")
-        storage = assign_storage(module.main, module.funcs)
+        inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
+        storage = assign_storage(module.main, inplace)
         constants = link.lay_out_constants(module)
         flush = options.numerics != "strict"
         program = link.make_program(module, storage, constants, kernels, taken_for_granted, flush)

@@ -32,6 +32,7 @@ from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.loops.counts import cost
+from tilewright.loops.kernel_info import constants_of
 from tilewright.memory.storage import Place, Storage, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.binding import input_variables
@@ -271,10 +272,9 @@ def add_costs(report: dict[str, Any], module: Module) -> None:
     costs = {name: cost(module.funcs[name]) for name in {op.attrs["kernel"] for op in calls}}
     for op, told in zip(calls, report["calls"], strict=True):
         kernel = module.funcs[op.attrs["kernel"]]
-        dims = dict(zip(kernel.attrs.get("dims", ()), op.attrs["dims"], strict=True))
+        dims = dict(zip(kernel.dims, op.attrs["dims"], strict=True))
         found = costs[kernel.name]
-        constants = [kernel.args[k] for k in kernel.attrs.get("constants", ())]
-        fixed = sum((found.traffic[a].distinct for a in constants if a in found.traffic), sym(0))
+        fixed = sum((found.traffic[a].distinct for a in constants_of(kernel) if a in found.traffic), sym(0))
         told["flops"] = str(substitute(found.flops, dims))
         told["touched bytes"] = str(substitute(found.argument_bytes, dims))
         told["of constants"] = str(substitute(fixed, dims))

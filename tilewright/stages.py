@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tilewright.compiler import import_request, lower_graph, steps
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import PassContext
 from tilewright.ir.text import print_func, print_module
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.sharing.kernels import schedule_regions
@@ -72,7 +74,8 @@ def _kernels(module: Module, prefix: str | None) -> list[Func]:
 def _kernel_text(func: Func, level: str, target: Target) -> str:
     if level == "loops":
         # one step a line is readable; in the attributes all of them stand on the line of the kernel's name
-        steps = "".join(f"# {step}\n" for step in func.attrs.pop("schedule", ()))
-        return steps + print_func(func)
+        info = kernel_info(func)
+        func.info = replace(info, schedule=())
+        return "".join(f"# {step}\n" for step in info.schedule) + print_func(func)
     text = kernel_ir(func, target).text
     return annotated(assembly(text, target, comments=True), target) if level == "asm" else text

@@ -16,6 +16,7 @@ from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
+from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.ops.trace import Array, Trace
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
@@ -26,7 +27,7 @@ Body = Callable[[Trace, list[Array]], None]
 def kernel(types: Sequence[BufferType], body: Body, *, dims: Sequence[Sym] = (), outputs: int = 1) -> Func:
     """A loop kernel whose statements `body(trace, arrays)` writes."""
     block = Block(list(types))
-    func = Func("k", block, "loops", {"outputs": outputs, "dims": tuple(dims)})
+    func = new_kernel("k", block, dims, KernelInfo(outputs=outputs))
     builder = Builder(block)
     trace = Trace(builder)
     body(trace, [trace.array(a) for a in block.args])
@@ -79,7 +80,7 @@ def run_kernel(
     units = [Unit(compiled.text)] + [Unit(pool_ir(target.triple), Effort.SUPPORT)] * compiled.forks
     native = Native(*compile_all(units, target, 1))
     state = np.zeros(2, np.int32)
-    env = dict(zip((d.name for d in func.attrs["dims"]), dims, strict=True))
+    env = dict(zip((d.name for d in func.dims), dims, strict=True))
     stride = (compiled.scratch.evaluate(env) + 63) // 64 * 64
     scratch = np.zeros(stride * threads + 64, np.uint8)
     aligned = (scratch.ctypes.data + 63) // 64 * 64

@@ -8,8 +8,8 @@ import pytest
 from tests.codegen.native import run_kernel
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.core import Func
-from tilewright.ir.text import parse_func
 from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.target.host import host_target
 
 BETWEEN = """
@@ -34,7 +34,7 @@ kernel @k(x: &f64[8], y: &f64[8]) dims(n) with {outputs=1} {
 
 
 def kernel() -> Func:
-    return parse_func(BETWEEN)
+    return parse_kernel(BETWEEN)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(0, 128), (1, 128), (2, 256)])

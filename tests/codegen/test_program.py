@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from tilewright.codegen.cpu.program.program import (
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import ceildiv, eq, ge, lt, sym, var
 from tilewright.ir.types import buffer
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops.trace import Array, Trace
 from tilewright.target.host import host_target
 
@@ -111,7 +113,7 @@ def compiled() -> Compiled:
     constants. Three of the calls share their rounds."""
     target = host_target()
     scale = kernel([buffer(dt.f32, [n])] * 2, _scale, dims=[n])
-    scale.name, scale.attrs["work"] = "scale", 2 * n
+    scale.name, scale.info = "scale", replace(kernel_info(scale), work=2 * n)
     ratio = kernel([buffer(dt.i32, [n])] * 2, _ratio, dims=[n])
     ratio.name = "ratio"
     copy = kernel([buffer(dt.i64, [sym(2)])] * 2, _copy)

@@ -102,7 +102,7 @@ def test_parsed_graph():
 def test_parsed_kernel():
     func = parse_func(KERNEL)
     n = var("n", 1)
-    assert func.level == "loops" and func.attrs == {"dims": (n,), "out": 1}
+    assert func.level == "loops" and (func.dims, func.attrs) == ((n,), {"out": 1})
     y = func.args[2].type
     assert y == BufferType(dt.f32, (n, 64), (128, 1), "global", 3)
     (outer,) = (op for op in func.body.ops if op.name == "for")
@@ -129,7 +129,7 @@ def test_parsed_kernel():
 def kernel_with(build):
     """A kernel of two f32 buffers a and b; `build(builder, a, b)` writes its body."""
     body = Block([buffer(dt.f32, [8]), buffer(dt.f32, [8])], ["a", "b"])
-    func = Func("k", body, "loops", {"dims": ()})
+    func = Func("k", body, "loops")
     b = Builder(body)
     build(b, *body.args)
     b.emit("return")

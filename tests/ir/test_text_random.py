@@ -31,7 +31,7 @@ class Writer:
         self.fresh = 0
         self.statements(3)
         self.b.emit("return")
-        self.func = Func("k", body, "loops", {"outputs": 3, "dims": (self.n,), "work": self.n * 5})
+        self.func = Func("k", body, "loops", {"outputs": 3, "work": self.n * 5}, (self.n,))
 
     def statements(self, depth: int) -> None:
         for _ in range(self.r.randint(1, 6)):

@@ -172,7 +172,7 @@ def test_a_variable_is_not_declared_twice():
     func = parse_func(KERNEL.replace("bind j <= 9", "bind i <= 9"))
     assert "bind: variable i is declared already" in problem(func).what
     func = parse_func(KERNEL)
-    func.attrs["dims"] = (var("n"), var("n", 1))
+    func.dims = (var("n"), var("n", 1))
     assert "dim n is declared twice" in problem(func).what
 
 
@@ -185,8 +185,8 @@ def test_a_name_has_one_meaning():
 
 def test_dims_and_loop_variables_are_variables():
     func = parse_func(KERNEL)
-    func.attrs["dims"] = (var("n") + 1,)
-    assert "the attribute 'dims' is not a tuple of variables" in problem(func).what
+    func.dims = (var("n") + 1,)
+    assert "'dims' is not a tuple of variables" in problem(func).what
     func = parse_func(KERNEL)
     func.body.ops[0].attrs["var"] = var("i") + 1
     assert "for: the attribute 'var' is not a variable" in problem(func).what

@@ -17,10 +17,11 @@ from tests.loops.random_programs import PROGRAMS
 from tests.loops.steps import STEPS, WEIGHTS, Chance
 from tilewright.ir.core import Func
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.text import parse_func, print_func
+from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.counts import iterations
 from tilewright.loops.interp import run_kernel
+from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
@@ -50,7 +51,7 @@ class Case:
     def given(self) -> Arrays:
         """Arguments as the program expects them now."""
         copies = [a.copy() for a in self.arrays]
-        for index, packing in self.func.attrs.get("packed", {}).items():
+        for index, packing in kernel_info(self.func).packed.items():
             copies[index] = apply_packing(copies[index].reshape(self.shapes[index]), packing)
         return copies
 
@@ -60,7 +61,7 @@ class Case:
         return self.outputs(copies)
 
     def outputs(self, arrays: Arrays) -> Arrays:
-        return arrays[len(arrays) - self.func.attrs["outputs"] :]
+        return arrays[len(arrays) - kernel_info(self.func).outputs :]
 
     def logical_shapes(self) -> list[tuple[int, ...]]:
         """The shapes of the arguments as the types say now."""
@@ -72,7 +73,7 @@ class Case:
 
     def check_text(self) -> None:
         text = print_func(self.func)
-        assert print_func(parse_func(text)) == text, "the text reads back as another program"
+        assert print_func(parse_kernel(text)) == text, "the text reads back as another program"
 
     def check_sharing(self) -> None:
         """Results in the memory of the arguments that they are said to be able to overwrite, one at a time."""
@@ -128,7 +129,7 @@ def take(name: str, case: Case, schedule: Schedule, r: random.Random) -> tuple[s
     except ScheduleError as e:
         assert print_func(case.func) == before, f"refused ({e}), but the program has changed"
         return f"({name})", "refused"
-    for index in case.func.attrs.get("packed", {}):
+    for index in kernel_info(case.func).packed:
         case.shapes.setdefault(index, shapes[index])
     written = [str(step) for step in schedule.steps[taken:]]
     return " ".join(written) or name, "accepted"

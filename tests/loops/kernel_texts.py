@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from tilewright.ir.core import Func, Value
-from tilewright.ir.text import parse_module
+from tilewright.loops.kernel_info import parse_kernel
 
 DOUBLE = """
 kernel @k(x: &f64[10], y: &f64[10]) dims() with {outputs=1} {
@@ -147,7 +147,7 @@ kernel @k(x: &f64[16], y: &f64[16]) dims() with {outputs=1} {
 
 
 def read(text: str) -> Func:
-    (func,) = parse_module(dedent(text)).funcs.values()
+    func = parse_kernel(dedent(text))
     return func
 
 

@@ -13,6 +13,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, ge0, sym
 from tilewright.ir.types import buffer
 from tilewright.loops.interp import run_kernel
+from tilewright.loops.kernel_info import KernelInfo, kernel_info, new_kernel
 from tilewright.ops.trace import Array, Trace
 
 Body = Callable[..., None]
@@ -33,7 +34,7 @@ def kernel(
     trace = Trace(builder)
     body(trace, *[trace.array(a) for a in block.args])
     builder.emit("return")
-    return Func("k", block, "loops", {"outputs": len(outs), "dims": tuple(dims)})
+    return new_kernel("k", block, dims, KernelInfo(outputs=len(outs)))
 
 
 def matmul(m: int | Sym, n: int | Sym, k: int, dims: Sequence[Sym] = (), dtype: DType = dt.f64) -> Func:
@@ -102,4 +103,4 @@ def run(func: Func, arrays: Sequence[np.ndarray], env: dict[str, int] | None = N
     """The outputs of the kernel for copies of these arguments."""
     copies = [a.copy() for a in arrays]
     run_kernel(func, copies, env)
-    return copies[len(copies) - func.attrs["outputs"] :]
+    return copies[len(copies) - kernel_info(func).outputs :]

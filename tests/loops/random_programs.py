@@ -15,6 +15,7 @@ from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import ge0, var
 from tilewright.ir.types import buffer
 from tilewright.loops.edit import loops_in
+from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.ops.trace import Array, Trace
 
@@ -296,7 +297,7 @@ def groups_of_bytes(r: random.Random) -> tuple[Func, dict[str, int]]:
         with trace.loop(k, "k") as p, trace.loop(4, "g") as g:
             y.store((i, j), y[i, j] + a[i, p, g].cast(dt.i32) * b[p, j, g].cast(dt.i32))
     builder.emit("return")
-    return Func("k", block, "loops", {"outputs": 1, "dims": ()}), {}
+    return new_kernel("k", block, (), KernelInfo(outputs=1)), {}
 
 
 def recurrent(r: random.Random) -> tuple[Func, dict[str, int]]:

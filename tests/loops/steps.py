@@ -26,6 +26,7 @@ from tilewright.loops.edit import (
     kind_of,
     loops_in,
 )
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import Products, products_of
 from tilewright.loops.order.split import TAILS
 from tilewright.loops.storage.packing import Packing
@@ -73,7 +74,7 @@ class Chance:
         return self.r.choice([*self.buffers(), *self.func.args])
 
     def outputs(self) -> list[Value]:
-        return list(self.func.args[len(self.func.args) - self.func.attrs["outputs"] :])
+        return list(self.func.args[len(self.func.args) - kernel_info(self.func).outputs :])
 
     def lanes(self) -> int:
         return self.r.choice([1, 2, 3, 4, 5, 8, 8])
@@ -285,7 +286,7 @@ def prefetch_run(c: Chance) -> None:
 def nontemporal(c: Chance) -> None:
     stores = c.ops("store")
     vectors = [op for op in stores if any(kind_of(o) == "vector" for o in enclosing_loops(op))]
-    dims: tuple[Sym, ...] = c.func.attrs["dims"]
+    dims: tuple[Sym, ...] = c.func.dims
     least = sym(c.r.randint(0, 3))
     condition = ge0(c.r.choice(dims) - least) if dims else sym(1)
     c.s.nontemporal(c.one_of(vectors if vectors and c.r.random() < 0.8 else stores, "store"), condition)
@@ -297,7 +298,7 @@ def nontemporal(c: Chance) -> None:
 def supposition(c: Chance, extra: int) -> tuple[Sym, int]:
     """An extent that dims decide, and a value that it may be supposed to reach."""
     extents = [extent_of(o) for o in loops_in(c.func.body)]
-    dims: tuple[Sym, ...] = c.func.attrs["dims"]
+    dims: tuple[Sym, ...] = c.func.dims
     extent = c.one_of([*(e for e in extents if e.vars and e.vars <= set(dims)), *dims], "dim")
     return extent, max(0, extent.evaluate(c.env) + c.r.randint(-3, extra))
 
@@ -307,7 +308,7 @@ def at_least(c: Chance) -> None:
     extent, least = supposition(c, 0)
     tried = c.func.clone()
     specialize(tried, extent, least)
-    if any(c.env[name] < low for name, low in tried.attrs["supposed"].items()):
+    if any(c.env[name] < low for name, low in kernel_info(tried).specialized_for.items()):
         raise ScheduleError("the dims have other values")
     c.s.supposing = True
     c.s.at_least(extent, least, of_few=True)
@@ -315,9 +316,9 @@ def at_least(c: Chance) -> None:
 
 def two_kernels(c: Chance) -> None:
     """One kernel that supposes something of the dims and another for what does not obey it, in one."""
-    if "supposed" in c.func.attrs:
+    if kernel_info(c.func).specialized_for:
         raise ScheduleError("the dims are narrowed already")
-    other, dims = c.func.clone(), c.func.attrs["dims"]
+    other, dims = c.func.clone(), c.func.dims
     specialize(c.func, *supposition(c, 3))
     for_other_dims(c.func, other, dims)
 

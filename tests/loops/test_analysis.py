@@ -10,11 +10,11 @@ import pytest
 
 from tests.loops import programs
 from tilewright.ir.sym import Sym, maximum, minimum, sym, var
-from tilewright.ir.text import parse_module
 from tilewright.loops.analysis.bounds import Ranges, lower, upper
 from tilewright.loops.analysis.deps import accesses, separated
 from tilewright.loops.counts import cost, iterations
 from tilewright.loops.edit import loops_in
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.storage.packing import Packing, apply_packing
 
 I0, J0, N = var("i"), var("j"), var("n", 1)
@@ -101,7 +101,7 @@ def test_a_table_is_touched_where_it_is_looked_up() -> None:
       return
     }
     """
-    (func,) = parse_module(text).funcs.values()
+    func = parse_kernel(text)
     table, at, y = (cost(func).traffic[a].distinct for a in func.args)
     assert (table, at, y) == (4 * 3 * 8, 8 * 3, 4 * 3 * 8)
 
@@ -113,7 +113,7 @@ def test_separated_tells_which_loops_keep_elements_apart() -> None:
       return
     }
     """
-    (func,) = parse_module(text).funcs.values()
+    func = parse_kernel(text)
     loops = loops_in(func.body)
     (store,) = accesses(func.body)
     assert separated(store, store, loops, {}) == set(loops[:2])
@@ -139,7 +139,7 @@ def test_separated_knows_parts_of_a_flat_loop(index: str, injective: bool) -> No
       return
     }}
     """
-    (func,) = parse_module(text).funcs.values()
+    func = parse_kernel(text)
     loops = loops_in(func.body)
     (store,) = accesses(func.body)
     assert (separated(store, store, loops, {}) == set(loops)) == injective

@@ -7,10 +7,11 @@ import pytest
 
 from tests.codegen.native import run_kernel
 from tilewright.ir.core import Func, Op
-from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.text import print_func
 from tilewright.loops.conditions.clamp import clamp
 from tilewright.loops.edit import find_loop
 from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.split import split
 
@@ -36,7 +37,7 @@ kernel @k(x: &f32[n, 8], y: &f32[n, 8]) dims(n) with {outputs=1} {
 
 def tiled() -> Func:
     """Rows in tiles of 4, each with the part of `t` that it reads."""
-    func = next(iter(parse_module(ROWS).funcs.values()))
+    func = parse_kernel(ROWS)
     parts = split(func, find_loop(func, "io"), 4)
     compute_at(func, next(o.result for o in func.body.walk() if o.name == "alloc"), parts.outer, "reg", "loads")
     return func
@@ -52,7 +53,7 @@ def test_a_condition_becomes_a_limit_of_the_index() -> None:
     assert "other" not in load_of_x(func).attrs
     clamp(func, find_loop(func, ROW))
     assert "x[4*ioo + min(i_1, n - 4*ioo - 1), j_1]" in print_func(func)
-    assert print_func(next(iter(parse_module(print_func(func)).funcs.values()))) == print_func(func)
+    assert print_func(parse_kernel(print_func(func))) == print_func(func)
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 8, 11])
@@ -87,7 +88,7 @@ kernel @k(x: &f32[n, 8], y: &f32[4, 8]) dims(n, m) with {{outputs=1}} {{
   return
 }}
 """
-    func = next(iter(parse_module(text).funcs.values()))
+    func = parse_kernel(text)
     before = print_func(func)
     clamp(func, find_loop(func, "i"))
     assert print_func(func) == before
@@ -99,7 +100,7 @@ def test_loads_from_a_tile_that_has_surplus_rows_too_need_no_condition() -> None
         "  alloc u: scratch f32[n, 8]\n"
         "  for a in 0..n {\n    for b in 0..8 {\n      u[a, b] = t[a, b]\n    }\n  }\n  for io in",
     )
-    func = next(iter(parse_module(text).funcs.values()))
+    func = parse_kernel(text)
     parts = split(func, find_loop(func, "io"), 4)
     t, u = (o.result for o in func.body.walk() if o.name == "alloc")
     compute_at(func, u, parts.outer, "scratch", "loads")
@@ -110,7 +111,7 @@ def test_loads_from_a_tile_that_has_surplus_rows_too_need_no_condition() -> None
 
 def test_loads_that_want_zeros_from_a_tile_keep_their_condition() -> None:
     text = ROWS.replace("t[io, jo] + 1", "t[io, jo if jo > 2 else 0] + 1")
-    func = next(iter(parse_module(text).funcs.values()))
+    func = parse_kernel(text)
     parts = split(func, find_loop(func, "io"), 4)
     compute_at(
         func, next(o.result for o in func.body.walk() if o.name == "alloc"), parts.outer, "scratch", "loads"

@@ -10,6 +10,7 @@ from tilewright.ir.core import Func, Op
 from tilewright.ir.sym import var
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.edit import body_of, kind_of, loops_in
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.compute_at import compute_at
@@ -48,7 +49,7 @@ def tile_product(
 
 
 def run_packed(func: Func, arrays: list[np.ndarray], env: dict[str, int]) -> np.ndarray:
-    packed = func.attrs["packed"][1]
+    packed = kernel_info(func).packed[1]
     (out,) = programs.run(func, [arrays[0], apply_packing(arrays[1], packed), *arrays[2:]], env)
     return out
 

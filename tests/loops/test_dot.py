@@ -7,10 +7,11 @@ import pytest
 
 from tests.loops.kernel_texts import DOUBLE, GROUPS, SUM, read
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.text import parse_func, print_func
+from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
 from tilewright.loops.interp import run_kernel
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.vectorize import vectorize
@@ -65,7 +66,7 @@ def test_the_numbers_and_the_text_stay() -> None:
     vectorize(func, find_loop(func, "j"))
     verify_func(func, LOOPS_SPEC)
     text = print_func(func)
-    assert print_func(parse_func(text)) == text
+    assert print_func(parse_kernel(text)) == text
     y = np.zeros(16, np.int32)
     run_kernel(func, [a, b, y])
     np.testing.assert_array_equal(y, b.astype(np.int64) @ a.astype(np.int64))

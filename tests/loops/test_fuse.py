@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.text import parse_func, print_func
+from tilewright.ir.text import print_func
 from tilewright.loops.edit import find_loop, loops_in
 from tilewright.loops.interp import run_kernel
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.fuse import fuse
 
 KERNEL = """
@@ -30,7 +31,7 @@ kernel @k(x: &f64[8], y: &f64[8]) dims() with {outputs=1} {
 
 
 def test_allocations_between_loops_move_before_them() -> None:
-    func = parse_func(KERNEL)
+    func = parse_kernel(KERNEL)
     fuse(func, find_loop(func, "i"), find_loop(func, "j"))
     assert [op.name for op in func.body.ops] == ["alloc", "alloc", "for", "for", "return"]
     assert len(loops_in(func.body)) == 2
@@ -41,7 +42,7 @@ def test_allocations_between_loops_move_before_them() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("i", "k"), ("j", "i")])
 def test_other_ops_between_loops_keep_them_apart(first: str, second: str) -> None:
-    func = parse_func(KERNEL)
+    func = parse_kernel(KERNEL)
     with pytest.raises(ScheduleError, match="does not follow it directly"):
         fuse(func, find_loop(func, first), find_loop(func, second))
 
@@ -62,7 +63,7 @@ kernel @k(x: &f64[2], y: &f64[2]) dims() with {outputs=1} {
 
 def test_a_refusal_leaves_the_second_loop_as_it_is_written() -> None:
     # the variable of the first loop is known to be below 2, with which j % 2 would be j
-    func = parse_func(READ_AHEAD)
+    func = parse_kernel(READ_AHEAD)
     before = print_func(func)
     with pytest.raises(ScheduleError, match="may come before a later store"):
         fuse(func, find_loop(func, "i"), find_loop(func, "j"))

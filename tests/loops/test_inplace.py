@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tilewright.ir.core import Func
-from tilewright.ir.text import parse_func
 from tilewright.loops.interp import run_kernel
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.storage.inplace import overwritable
 
 SAFE = {
@@ -87,7 +87,7 @@ UNSAFE = {
 
 
 def kernel(body: str) -> Func:
-    return parse_func(
+    return parse_kernel(
         "kernel @k(x: &f32[12, 8], y: &f32[12, 8]) dims() with {outputs=1} {" + body + "\n return\n}"
     )
 
@@ -112,7 +112,7 @@ def test_a_transposed_read_is_unsafe() -> None:
     text = "for i in 0..8 { for j in 0..8 { y[i, j] = x[j, i] } }"
     assert (
         overwritable(
-            parse_func(
+            parse_kernel(
                 f"kernel @k(x: &f32[8, 8], y: &f32[8, 8]) dims() with {{outputs=1}} {{{text}\n return\n}}"
             )
         )
@@ -123,7 +123,7 @@ def test_a_transposed_read_is_unsafe() -> None:
 def test_tensors_of_other_types_and_constants_stay() -> None:
     text = "for i in 0..8 { for j in 0..8 { y[i, j] = x[i, j] + w[i, j] + b[j] } }"
     args = "x: &f32[8, 8], w: &f32[8, 8], b: &f32[8], y: &f32[8, 8]"
-    func = parse_func(f"kernel @k({args}) dims() with {{outputs=1, constants=(1,)}} {{{text}\n return\n}}")
+    func = parse_kernel(f"kernel @k({args}) dims() with {{outputs=1, constants=(1,)}} {{{text}\n return\n}}")
     assert overwritable(func) == ((0, 3),)
 
 
@@ -131,7 +131,7 @@ def test_dims_need_not_be_known() -> None:
     row, column = "f // ((m + 3) // 4)", "4 * (f % ((m + 3) // 4)) + j"
     text = f"""for f in 0..n * ((m + 3) // 4) parallel {{ for j in 0..4 vector {{
         if {column} < m {{ y[{row}, {column}] = x[{row}, {column}] }} }} }}"""
-    func = parse_func(
+    func = parse_kernel(
         f"kernel @k(x: &f32[n, m], y: &f32[n, m]) dims(n, m) with {{outputs=1}} {{{text}\n return\n}}"
     )
     assert overwritable(func) == ((0, 1),)
@@ -146,7 +146,7 @@ def test_flat_rows_of_unknown_lengths_need_no_long_proofs() -> None:
         }} }}"""
         for row in ("4 * i", "4 * i + 1", "4 * i + 2", "4 * i + 3")
     )
-    func = parse_func(
+    func = parse_kernel(
         f"kernel @k(x: &f32[n0, {line}, 32], y: &f32[n0, {line}, 32]) dims(n0, n1, n2) with {{outputs=1}} {{"
         f" for i in 0..n0 * {line} // 4 {{ {body} }} return }}"
     )

@@ -10,14 +10,14 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func
 from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ir.sym import sym, var
-from tilewright.ir.text import parse_module
 from tilewright.ir.types import BufferType
 from tilewright.loops.interp import run_kernel
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.ops.trace import Array, Trace
 
 
 def read(text: str) -> Func:
-    (func,) = parse_module(text).funcs.values()
+    func = parse_kernel(text)
     return func
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.guard_reduction import guard_reduction
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.edit import extent_of, find_loop, loops_in
 from tilewright.loops.interp import run_kernel
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.peel import peel
@@ -74,7 +75,7 @@ kernel @k(x: &f64[4, 6], y: &f64[4, 6]) dims() with {outputs=1} {
 
 
 def read(text: str) -> Func:
-    (func,) = parse_module(dedent(text)).funcs.values()
+    func = parse_kernel(dedent(text))
     return func
 
 

@@ -11,10 +11,11 @@ from tests.codegen.native import run_kernel
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError, VerifyError
-from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
 from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.pack import pack_argument
@@ -44,7 +45,7 @@ def read(rows: str) -> Func:
         if rows == "m"
         else PANELS.replace("m,", f"{rows},").replace("..m", f"..{rows}").replace("(m)", "()")
     )
-    return next(iter(parse_module(text).funcs.values()))
+    return parse_kernel(text)
 
 
 def load_of(func: Func, name: str) -> Op:
@@ -100,7 +101,7 @@ def test_the_nearest_cache_may_be_asked() -> None:
     prefetch(func, load_of(func, "b"), find_loop(func, "jo"), nearest=True)
     assert asked(func)[0] == "prefetch b[jo + 1, 0, 24*i] with {nearest=true}"
     text = print_func(func)
-    again = next(iter(parse_module(text).funcs.values()))
+    again = parse_kernel(text)
     assert print_func(again) == text
     verify_func(again, LOOPS_SPEC)
     (first, _) = (op for op in again.body.walk() if op.name == "prefetch")
@@ -133,7 +134,7 @@ def test_refused() -> None:
         inside = (
             PANELS.replace("i in 0..m", "r in 0..6").replace("k in 0..6", "i in 0..m").replace(" k", " r")
         )
-        unknown = next(iter(parse_module(inside).funcs.values()))
+        unknown = parse_kernel(inside)
         prefetch(unknown, load_of(unknown, "b"), find_loop(unknown, "jo"))
     with pytest.raises(ScheduleError, match=r"the load of buffer 'x' .* is not in it"):
         outside = read("8")
@@ -193,7 +194,7 @@ kernel @k(x: &f64[4, 8], z: &i64[4], y: &f64[40]) dims() with {outputs=1} {
     ],
 )
 def test_what_is_not_known_before_the_round_is_not_asked_for(name: str, buffer: str, why: str) -> None:
-    func = next(iter(parse_module(ROUNDS_OF_THEIR_OWN).funcs.values()))
+    func = parse_kernel(ROUNDS_OF_THEIR_OWN)
     access = next(o for o in func.body.walk() if o.name == name and o.operands[-1].name == buffer)
     before = print_func(func)
     with pytest.raises(ScheduleError, match=why):
@@ -205,7 +206,7 @@ def test_what_is_not_known_before_the_round_is_not_asked_for(name: str, buffer: 
 
 
 def test_rounds_of_nothing_ask_for_nothing() -> None:
-    func = next(iter(parse_module(ROUNDS_OF_THEIR_OWN).funcs.values()))
+    func = parse_kernel(ROUNDS_OF_THEIR_OWN)
     load = [o for o in func.body.walk() if o.name == "load" and o.operands[0].name == "x"][-1]
     with pytest.raises(ScheduleError, match="nothing runs in its rounds"):
         prefetch(func, load, find_loop(func, "i"))

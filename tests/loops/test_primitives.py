@@ -22,6 +22,7 @@ from tilewright.ir.core import Func
 from tilewright.ir.text import print_func
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.edit import body_of, find_loop
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
@@ -410,7 +411,7 @@ def test_pack_argument_changes_the_layout_and_drops_the_guard() -> None:
     split(func, find_loop(func, "k"), 4)
     pack_argument(func, func.args[0], Packing(((), (4,)), (1, 0, 2)))
     assert str(func.args[0].type) == "global f64[3, 3, 4]"
-    assert func.attrs["packed"] == {0: Packing(((), (4,)), (1, 0, 2))}
+    assert kernel_info(func).packed == {0: Packing(((), (4,)), (1, 0, 2))}
     assert "x[ko, i, ki]" in print_func(func)
 
 

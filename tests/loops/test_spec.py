@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.loops import programs
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
-from tilewright.ir.diag import VerifyError
+from tilewright.ir.diag import TextError, VerifyError
 from tilewright.ir.sym import Sym, ge0, sym, var
-from tilewright.ir.text import parse_module
+from tilewright.ir.text import parse_func, print_func
 from tilewright.ir.types import ScalarType, buffer
 from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import KernelInfo, parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.loops.storage.packing import Packing
 from tilewright.ops.trace import Array, Scalar, Trace
 
 F64 = ScalarType(dt.f64)
@@ -29,7 +33,7 @@ def test_condition_on_indices_is_a_bool() -> None:
     """As `concat` of tensors of any dtype makes them, to choose an operand."""
     text = "kernel @k(y: &f32[10]) dims() with {outputs=1} {\n  for i in 0..10 {\n"
     text += "    y[i] = select(index.bool(i < 5), f32(1.0), f32(2.0))\n  }\n  return\n}\n"
-    verify_func(parse_module(text).funcs["k"], LOOPS_SPEC)
+    verify_func(parse_kernel(text), LOOPS_SPEC)
 
 
 def broken_loop(t: Trace, **attrs: object) -> None:
@@ -166,3 +170,42 @@ def test_variables_are_declared() -> None:
     func = programs.kernel([(8,)], [(8,)], lambda t, x, y: y.store((var("stray"),), 1))
     with pytest.raises(VerifyError, match="variable 'stray' is not declared here"):
         verify_func(func, LOOPS_SPEC)
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ("outputs=3", "'outputs' is how many of the 2 arguments are results, not 3"),
+        ("outputs=1, constants=(1,)", "'constants' are positions of operands, of which there are 1, not (1,)"),
+        ("outputs=1, packed={1: Packing{factors=((),), order=(0,)}}", "'packed' are positions of operands"),
+        ("outputs=1, inplace=((1, 0),)", "'inplace' are pairs of operand and result, not ((1, 0),)"),
+        ('outputs=1, specialized_for={"m": 4}', "'specialized_for' names m, which is no dim"),
+    ],
+)
+def test_what_is_known_of_a_kernel_fits_it(known: str, message: str) -> None:
+    func = parse_kernel(f"kernel @k(x: &f32[n], y: &f32[n]) dims(n) with {{{known}}} {{\n  return\n}}\n")
+    with pytest.raises(VerifyError, match=re.escape(message)):
+        verify_func(func, LOOPS_SPEC)
+
+
+def test_a_kernel_without_its_record_is_refused() -> None:
+    func = parse_func("kernel @k(x: &f32[4]) dims() with {outputs=1} {\n  return\n}\n")
+    with pytest.raises(VerifyError, match="what is known of a kernel is in its KernelInfo"):
+        verify_func(func, LOOPS_SPEC)
+
+
+@pytest.mark.parametrize("known", ["", "with {outputs=1, outptus=1}"])
+def test_text_of_a_kernel_names_known_fields(known: str) -> None:
+    with pytest.raises(TextError, match="this is no KernelInfo"):
+        parse_kernel(f"kernel @k(x: &f32[4]) dims() {known} {{\n  return\n}}\n")
+
+
+def test_all_that_is_known_of_a_kernel_is_in_its_text() -> None:
+    info = KernelInfo(
+        outputs=1, origin=("a b",), constants=(1,), packed={1: Packing(((), (4,)), (1, 0, 2))},
+        specialized_for={"n": 4}, schedule=("split(i)",), work=5 * var("n"), inplace=((0, 2),),
+    )  # fmt: skip
+    func = programs.matmul(var("n"), 4, 4, dims=[var("n")])
+    func.info = info
+    again = parse_kernel(print_func(func))
+    assert again.info == info and print_func(again) == print_func(func)

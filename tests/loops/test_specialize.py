@@ -9,11 +9,12 @@ from tests.codegen.native import run_kernel as run_native
 from tilewright.ir.core import Func
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import var
-from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.specialize import for_other_dims, specialize, specialize_less
 from tilewright.loops.edit import extent_of, find_loop
 from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.order.parallel import parallel
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.split import split
@@ -34,7 +35,7 @@ kernel @k(x: &f32[n], w: &f32[8], y: &f32[n]) dims(n, m) with {outputs=1} {
 
 
 def kernel(text: str = TWICE) -> Func:
-    return next(iter(parse_module(text).funcs.values()))
+    return parse_kernel(text)
 
 
 def in_tiles(func: Func, rows: int) -> Func:
@@ -45,11 +46,11 @@ def in_tiles(func: Func, rows: int) -> Func:
 
 def joined() -> Func:
     """Tiles of 5 rows for 5 rows or more, else tiles of 2 for 2 or more, else single rows."""
-    dims = kernel().attrs["dims"]
+    dims = kernel().dims
     large = in_tiles(specialize(kernel(), dims[0], 5), 5)
     small = kernel()
-    specialize_less(small, large.attrs["supposed"])
-    between = small.attrs["dims"]
+    specialize_less(small, kernel_info(large).specialized_for)
+    between = small.dims
     fewest = kernel()
     parallel(fewest, find_loop(fewest, "i"))
     in_tiles(specialize(small, between[0], 2), 2)
@@ -58,20 +59,20 @@ def joined() -> Func:
 
 def test_a_supposition_is_a_bound_of_the_dim() -> None:
     func = kernel()
-    n = func.attrs["dims"][0]
+    n = func.dims[0]
     specialize(func, n // 3 - 1, 4)
-    assert func.attrs["supposed"] == {"n": 15}
-    assert [d.bounds[0] for d in func.attrs["dims"]] == [15, 0]
+    assert kernel_info(func).specialized_for == {"n": 15}
+    assert [d.bounds[0] for d in func.dims] == [15, 0]
     assert extent_of(find_loop(func, "i")).bounds[0] == 15
     assert func.args[0].type.shape[0].bounds[0] == 15  # type: ignore[attr-defined]
 
 
 def test_a_product_of_dims_is_long_when_all_of_them_are() -> None:
     func = kernel()
-    n, m = func.attrs["dims"]
+    n, m = func.dims
     specialize(func, n * m, 16)
-    assert func.attrs["supposed"] == {"n": 4, "m": 4}
-    assert not specialize_less(kernel(), func.attrs["supposed"])
+    assert kernel_info(func).specialized_for == {"n": 4, "m": 4}
+    assert not specialize_less(kernel(), kernel_info(func).specialized_for)
 
 
 @pytest.mark.parametrize("extent", [var("other", 0), 7 - var("n", 0), var("n", 0) % 4])
@@ -104,7 +105,7 @@ def test_versions_exclude_each_other_and_read_back() -> None:
 def test_results_take_the_place_of_arguments_where_every_version_allows_it() -> None:
     alone = kernel()
     assert overwritable(alone) == ((0, 2),)
-    dims = kernel().attrs["dims"]
+    dims = kernel().dims
     whole, rest = specialize(kernel(), dims[0], 4), kernel()
     assert overwritable(for_other_dims(whole, rest, dims)) == ((0, 2),)
     twice, rest = in_tiles(specialize(kernel(), dims[0], 4), 4), kernel()
@@ -113,7 +114,7 @@ def test_results_take_the_place_of_arguments_where_every_version_allows_it() -> 
 
 
 def test_versions_must_agree_on_constants_and_threads() -> None:
-    dims = kernel().attrs["dims"]
+    dims = kernel().dims
     packed = specialize(kernel(), dims[0], 4)
     pack_argument(packed, packed.args[1], Packing(((4,),), (1, 0)))
     with pytest.raises(ScheduleError, match="in different orders"):
@@ -139,7 +140,7 @@ kernel @k(x: &f32[3, n, 4], y: &f32[3, n, 4]) dims(n) with {outputs=1} {
 def test_versions_that_merged_other_axes_see_the_same_ones(
     n: int, large: tuple[int, ...], small: tuple[int, ...]
 ) -> None:
-    dims = kernel(MATRIX).attrs["dims"]
+    dims = kernel(MATRIX).dims
     versions = specialize(kernel(MATRIX), dims[0], 4), kernel(MATRIX)
     for version, axes in zip(versions, (large, small), strict=True):
         for axis in axes:
@@ -154,7 +155,7 @@ def test_versions_that_merged_other_axes_see_the_same_ones(
 
 
 def test_rounds_that_overlap_need_a_dim_that_is_long_enough() -> None:
-    func = specialize(kernel(), kernel().attrs["dims"][0], 3)
+    func = specialize(kernel(), kernel().dims[0], 3)
     with pytest.raises(ScheduleError, match="never below 4"):
         split(func, find_loop(func, "i"), 4, "overlap")
 
@@ -164,7 +165,7 @@ def test_peeling_needs_as_many_rounds_as_it_takes_out(n: int) -> None:
     func = kernel()
     with pytest.raises(ScheduleError, match="above 3"):
         peel(func, find_loop(func, "i"), 2, 1)
-    specialize(func, func.attrs["dims"][0], 3)
+    specialize(func, func.dims[0], 3)
     peel(func, find_loop(func, "i"), 2, 1)
     x, w, y = np.arange(n, dtype=np.float32), np.arange(8, dtype=np.float32), np.zeros(n, np.float32)
     interpret(func, [x, w, y], {"n": n, "m": 1})

@@ -11,9 +11,10 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.sym import le, sym, var
-from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.nontemporal import nontemporal
 from tilewright.target.named import NAMED
@@ -35,7 +36,7 @@ kernel @k(x: &f32[n, 20], y: &f32[n, 20]) dims(n) with {outputs=1} {
 
 
 def read(text: str = LINES) -> Func:
-    return next(iter(parse_module(text).funcs.values()))
+    return parse_kernel(text)
 
 
 def stores(func: Func) -> list[Op]:

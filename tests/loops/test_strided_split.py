@@ -8,10 +8,11 @@ import pytest
 from tests.codegen.native import run_kernel
 from tilewright.ir.core import Func
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.text import parse_module, print_func
+from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
 from tilewright.loops.interp import run_kernel as interpret
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
 from tilewright.loops.order.strided_split import strided_split
 from tilewright.loops.spec import LOOPS_SPEC
@@ -30,7 +31,7 @@ kernel @k(x: &f32[6, n], y: &f32[6]) dims(n) with {outputs=1} {
 
 
 def read(text: str = SUMS) -> Func:
-    return next(iter(parse_module(text).funcs.values()))
+    return parse_kernel(text)
 
 
 def test_inner_rounds_lie_a_share_of_the_extent_apart() -> None:

@@ -10,7 +10,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import tensor
-from tilewright.memory.storage import Storage, assign_storage
+from tilewright.memory.storage import Pairs, Storage, assign_storage
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
@@ -29,17 +29,17 @@ class Program:
 
     def __init__(self, inputs: int = 1) -> None:
         self.block = Block([tensor(dt.f32, SHAPE)] * inputs, [f"x{k}" for k in range(inputs)])
-        self.kernels = {"apart": Func("apart", Block(), "loops"), "over": Func("over", Block(), "loops")}
+        self.inplace: dict[str, Pairs] = {}
 
     def call(self, kernel: str, *operands: Value) -> Value:
         op = Op("call", list(operands), [tensor(dt.f32, SHAPE)], {"kernel": kernel, "dims": ()})
         if kernel == "over":
-            self.kernels["over"].attrs["inplace"] = ((0, len(operands)),)
+            self.inplace["over"] = [(0, len(operands))]
         return self.block.append(op).result
 
     def storage(self, *results: Value) -> Storage:
         self.block.append(Op("return", list(results)))
-        return assign_storage(Func("main", self.block), self.kernels)
+        return assign_storage(Func("main", self.block), self.inplace)
 
 
 def test_a_chain_in_place_needs_one_tensor() -> None:
@@ -72,7 +72,7 @@ def test_what_is_read_under_another_name_is_not_overwritten() -> None:
     p = Program()
     a = p.call("apart", p.block.args[0])
     turned = p.block.append(Op("reshape", [a], [tensor(dt.f32, (256,))], {"shape": (sym(256),)})).result
-    p.kernels["over"].attrs["inplace"] = ((0, 2),)
+    p.inplace["over"] = [(0, 2)]
     b = p.block.append(
         Op("call", [a, turned], [tensor(dt.f32, SHAPE)], {"kernel": "over", "dims": ()})
     ).result

@@ -55,7 +55,7 @@ def run(module: Module, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             dims = [d.evaluate(env) for d in op.attrs["dims"]]
             outs = [np.zeros(s, v.type.dtype.storage) for s, v in zip(shapes, op.results, strict=True)]  # type: ignore[union-attr]
             ins = [np.ascontiguousarray(values[v]) for v in op.operands]
-            names = [v.name for v in kernel.attrs["dims"]]
+            names = [v.name for v in kernel.dims]
             run_kernel(kernel, [*ins, *outs], dict(zip(names, dims, strict=True)))
             values.update(zip(op.results, outs, strict=True))
     return [values[v] for v in module.main.returns]

@@ -9,6 +9,7 @@ from tests.schedule import scheduling as oracle
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.types import tensor
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -31,7 +32,7 @@ def product(depth: int, then: bool = False) -> tuple[Module, np.ndarray, np.ndar
 
 def steps(module: Module) -> list[str]:
     (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
-    return [step.partition("(")[0] for step in kernel.attrs["schedule"]]
+    return [step.partition("(")[0] for step in kernel_info(kernel).schedule]
 
 
 def running_sum_error(x: np.ndarray, w: np.ndarray, exact: np.ndarray) -> float:

@@ -29,6 +29,7 @@ from tilewright.loops.edit import (
     kind_of,
     loops_in,
 )
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -210,7 +211,7 @@ def test_a_deep_layer_is_blocked_packed_prefetched_and_parallel() -> None:
     kernel = kernel_of("rows that are left", with_small_cache(parse_target("x86-64-v4")))
     assert is_blocked(kernel)
     assert kind_of(loops_in(kernel.body)[0]) == "parallel"
-    assert list(kernel.attrs["packed"]) == [1]
+    assert list(kernel_info(kernel).packed) == [1]
     assert any(op.name == "prefetch" for op in kernel.body.walk())
 
 

@@ -14,6 +14,7 @@ from tilewright.ir.core import Block, Func, Module, Op, Value
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
+from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.ops import recurrent
 from tilewright.ops.define import constant
 from tilewright.options import Options
@@ -31,7 +32,7 @@ class Program:
         self.module, self.block = Module(), Block([tensor(dt.f32, (4,))], ["x"])
         self.module.add(Func("main", self.block))
         for name, work in (("long", LEAST_WORK), ("short", LEAST_WORK - 1)):
-            self.module.add(Func(name, Block(), "loops", {"dims": (), "work": sym(work)}))
+            self.module.add(new_kernel(name, Block(), (), KernelInfo(outputs=1, work=sym(work))))
 
     def call(self, kernel: str, *operands: Value) -> Value:
         op = Op("call", list(operands), [tensor(dt.f32, (4,))], {"kernel": kernel, "dims": ()})

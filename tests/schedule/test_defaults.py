@@ -20,6 +20,7 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import kind_of, loops_in
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.memory.storage import assign_storage
 from tilewright.ops import contract, reduce, view
 from tilewright.ops import elementwise as ew
@@ -157,7 +158,7 @@ def test_a_dense_layer_is_tiled_packed_and_shared_by_threads() -> None:
     kernel = only_kernel(CASES[0])
     kinds = [kind_of(loop) for loop in loops_in(kernel.body)]
     assert kinds[0] == "parallel" and kinds.count("vector") == 3 and "unroll" in kinds
-    assert list(kernel.attrs["packed"]) == [1], "the weights are packed ahead of time"
+    assert list(kernel_info(kernel).packed) == [1], "the weights are packed ahead of time"
     spaces = [op.result.type.space for op in kernel.body.walk() if op.name == "alloc"]  # type: ignore[union-attr]
     assert spaces == ["reg"], "the sums never leave the registers"
 

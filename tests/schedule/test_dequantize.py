@@ -15,6 +15,7 @@ from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import product, tensor
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract, quant, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -113,7 +114,7 @@ def test_one_tile_of_rows_widens_in_registers() -> None:
 
 def test_bytes_are_packed_in_panels_of_columns() -> None:
     kernel = scheduled(40, 96)
-    packed = kernel.attrs["packed"]
+    packed = kernel_info(kernel).packed
     shapes = {buffer_type(kernel.args[k]).dtype.name: buffer_type(kernel.args[k]).shape for k in packed}
     assert [int(d.value) for d in shapes["i8"]][:2] == [96 // 16, DEPTH]
 

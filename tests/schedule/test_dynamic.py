@@ -83,7 +83,7 @@ def test_the_last_rows_have_smaller_tiles(target: str) -> None:
     )
     oracle.scheduled(module, target)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
-    (dim,) = kernel.attrs["dims"]
+    (dim,) = kernel.dims
     stores = [
         op for op in kernel.body.ops[0].walk() if op.name == "store" and op.operands[1] is kernel.args[-1]
     ]

@@ -11,6 +11,7 @@ import tilewright
 from tests.models import mlp, mlp_expected
 from tilewright.codegen.cpu.kernel.emit import KernelText, kernel_ir
 from tilewright.ir.core import Func
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.runtime import Model
 from tilewright.schedule import defaults
 from tilewright.schedule.sharing import kernels
@@ -64,7 +65,7 @@ def test_kernel_that_cannot_be_emitted(as_for_users: pytest.MonkeyPatch) -> None
     """Code of the good schedule cannot be made: the plain one's is."""
 
     def refusing(kernel: Func, target: Target) -> KernelText:
-        if any(step.startswith(("compute_at", "rfactor")) for step in kernel.attrs["schedule"]):
+        if any(step.startswith(("compute_at", "rfactor")) for step in kernel_info(kernel).schedule):
             raise AssertionError("no such code")
         return kernel_ir(kernel, target)
 

@@ -15,6 +15,7 @@ from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import extent_of, is_loop, loop_var
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 from tilewright.ops import view
 from tilewright.options import Options
@@ -104,7 +105,7 @@ def test_vectors_between_borders_are_consecutive(mode: str, size: tuple[Sym, Sym
         (load,) = [op for op in piece.walk() if op.name == "load"]
         assert stride_in(load, loop_var(piece)) == 1
         assert not load.attrs.get("guard")
-    steps = " ".join(kernel_of(module).attrs["schedule"])
+    steps = " ".join(kernel_info(kernel_of(module)).schedule)
     assert "split_range(" in steps
 
 
@@ -113,4 +114,4 @@ def test_indices_that_repeat_often_are_left_alone() -> None:
         [tensor(dt.f32, (3, 4))], lambda x: view.pad(x, before=(0, 40), after=(0, 40), mode="wrap")
     )
     oracle.scheduled(module)
-    assert "split_range(" not in " ".join(kernel_of(module).attrs["schedule"])
+    assert "split_range(" not in " ".join(kernel_info(kernel_of(module)).schedule)

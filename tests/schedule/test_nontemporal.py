@@ -14,6 +14,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import tensor
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce, view
 from tilewright.target.named import parse_target
@@ -50,7 +51,7 @@ def test_only_outputs_that_the_last_cache_cannot_hold_go_past_it() -> None:
 def test_an_unknown_size_is_looked_at_when_the_kernel_runs() -> None:
     (condition,) = conditions(kernel((var("n"), 128), ew.neg))
     assert "n" in condition and "129" in condition
-    assert "nontemporal" in str(kernel((var("n"), 128), ew.neg).attrs["schedule"])
+    assert "nontemporal" in str(kernel_info(kernel((var("n"), 128), ew.neg)).schedule)
 
 
 @pytest.mark.parametrize(

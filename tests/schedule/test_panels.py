@@ -14,6 +14,7 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, loop_var
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract as ct
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.define import constant
@@ -102,7 +103,7 @@ def test_tiles_need_not_divide_the_blocks_of_channels() -> None:
             lambda x: conv_blocked(x, constant(w), channels_in=16, channels_out=13 * 16),
         )
     )
-    (packed,) = kernel.attrs["packed"].values()
+    (packed,) = kernel_info(kernel).packed.values()
     (blocks, lanes), *_ = packed.factors
     assert lanes == 16 and 1 < blocks < 13
 

@@ -15,6 +15,7 @@ from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import enclosing_loops, extent_of
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import parallel_extent
 from tilewright.ops import contract, recurrent, reduce, view
 from tilewright.ops import elementwise as ew
@@ -41,7 +42,7 @@ def test_a_transform_of_tiles_counts_all_that_it_computes() -> None:
         lambda x: winograd_input(x, m=(4, 4), taps=(3, 3), pads_begin=(1, 1), pads_end=(1, 1)),
         "zen3",
     )
-    assert kernel.attrs["work"] == 8 * 36 * 49 * 16 > PARALLEL_WORK
+    assert kernel_info(kernel).work == 8 * 36 * 49 * 16 > PARALLEL_WORK
 
 
 def test_loops_of_an_operator_count_what_they_execute() -> None:
@@ -50,7 +51,7 @@ def test_loops_of_an_operator_count_what_they_execute() -> None:
 
     types = [f32(10, 8, 64), f32(1, 64, 64), f32(8, 64), tensor(dt.i64, (8,))]
     (kernel,) = kernels(types, body, "zen3")
-    assert kernel.attrs["work"].value >= 10 * 8 * 64 * 64
+    assert kernel_info(kernel).work.value >= 10 * 8 * 64 * 64
 
 
 def product(m: int, k: int, n: int) -> tuple[list[TensorType], Callable[..., Value]]:
@@ -91,7 +92,7 @@ def test_threads_have_equal_shares_of_big_kernels(machine: str, cores: int, name
     module = oracle.build(*product(*SHAPES[name]))
     remarks = oracle.scheduled(module, f"{machine},cores={cores}").remarks
     (kernel,) = [func for other, func in module.funcs.items() if other != "main"]
-    assert kernel.attrs["work"].value >= BIG
+    assert kernel_info(kernel).work.value >= BIG
     extent = parallel_extent(kernel)
     assert extent is not None and extent.is_const
     rounds = extent.value
@@ -140,7 +141,7 @@ def doubled(x: Value) -> Value:
 
 def test_lines_that_are_enlarged_are_read_without_divisions_by_their_length() -> None:
     (kernel,) = kernels([tensor(dt.f32, (N, 64, H, W))], doubled, "zen3")
-    height, width = kernel.attrs["dims"][-2:]
+    height, width = kernel.dims[-2:]
     for op in kernel.body.walk():
         if op.name in ("load", "store"):
             divisors = {d for i in op.attrs["idx"] for d in divisors_in(i)}

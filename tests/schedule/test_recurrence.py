@@ -13,6 +13,7 @@ from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.types import tensor
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.ops import recurrent
 from tilewright.ops.define import constant
@@ -98,7 +99,7 @@ def test_weights_that_are_computed_are_not_packed() -> None:
     arrays = [RNG.standard_normal(s).astype(np.float32) for s in shapes]
     module, ctx = oracle.agree(types, lambda g, r, h: recurrent.rnn(g, r, h)[0], arrays)
     (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
-    assert "packed" not in kernel.attrs
+    assert not kernel_info(kernel).packed
     assert any("no product with constant weights" in str(r) for r in ctx.remarks)
 
 

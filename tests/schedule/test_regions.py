@@ -60,7 +60,7 @@ def test_start_of_a_shared_kernel_is_a_dim_with_the_bounds_of_its_uses() -> None
     starts = [
         int(value.value)
         for op in calls
-        for dim, value in zip(module.funcs[op.attrs["kernel"]].attrs["dims"], op.attrs["dims"], strict=True)
+        for dim, value in zip(module.funcs[op.attrs["kernel"]].dims, op.attrs["dims"], strict=True)
         if dim.name.startswith("start")
     ]
     assert sorted(starts) == [0, 1, 2, 3, 4]

@@ -11,6 +11,7 @@ from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, kind_of, loops_in
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce
 
@@ -124,7 +125,7 @@ def test_reductions_of_a_whole_tensor_run_in_vectors_beside_what_follows_them(
 
 def side_by_side(kernel: Func) -> list[int]:
     """The factors by which rows were jammed."""
-    steps = kernel.attrs["schedule"]
+    steps = kernel_info(kernel).schedule
     jams = [k for k, step in enumerate(steps) if step.startswith("unroll_and_jam")]
     splits = [[step for step in steps[:k] if step.startswith("split")][-1] for k in jams]
     return [int(step.partition("factor=")[2].partition(",")[0]) for step in splits]
@@ -158,7 +159,7 @@ def test_long_rows_that_come_from_far_run_in_twos_only_where_these_lie_apart(
     module = oracle.build([tensor(dt.f32, (rows, 400))], softmax)
     oracle.scheduled(module, "x86-64-v3,l2=65536")
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
-    steps = kernel.attrs["schedule"]
+    steps = kernel_info(kernel).schedule
     assert [step.startswith("unroll_and_jam") for step in steps].count(True) == together - 1
     assert any("strided_split" in step for step in steps) == (together == 2)
 
@@ -238,7 +239,7 @@ def test_rows_side_by_side_that_come_from_far_lie_far_apart(rows: int, apart: in
     module = oracle.build([tensor(dt.f32, (rows, 96))], softmax)
     oracle.scheduled(module, "x86-64-v3,l2=32768")
     (func,) = (f for name, f in module.funcs.items() if name != "main")
-    steps = func.attrs["schedule"]
+    steps = kernel_info(func).schedule
     assert any(step.startswith("unroll_and_jam") for step in steps)
     found = [step for step in steps if step.startswith("strided_split")]
     assert len(found) == (apart > 0) and all(step.endswith(f"parts={apart})") for step in found)

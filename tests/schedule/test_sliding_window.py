@@ -16,6 +16,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import enclosing_loops, extent_of, loops_in
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import activation, blocked, pool, reduce
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -81,7 +82,7 @@ def kernel_of(module: Module) -> Func:
 
 def scheduled_by(kernel: Func) -> str:
     """The steps that only `schedule_windows` takes tell that it was taken."""
-    return " ".join(kernel.attrs["schedule"])
+    return " ".join(kernel_info(kernel).schedule)
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])

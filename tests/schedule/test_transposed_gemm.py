@@ -18,6 +18,7 @@ from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import extent_of, kind_of, loops_in
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -100,7 +101,7 @@ def kernel_of(module: Module, target: Target) -> Func:
 
 
 def is_turned(kernel: Func) -> bool:
-    return any(str(step).startswith("swap_axes") for step in kernel.attrs["schedule"])
+    return any(str(step).startswith("swap_axes") for step in kernel_info(kernel).schedule)
 
 
 @pytest.mark.parametrize("narrow", [False, True], ids=["all registers", "half of them"])
@@ -125,7 +126,7 @@ def test_constants_are_packed_ahead_and_no_lane_is_idle(name: str) -> None:
     body, _, arrays = CASES[name]
     kernel = kernel_of(module_of(body, *(a.shape for a in arrays)), small(parse_target("x86-64-v4")))
     assert is_turned(kernel)
-    assert list(kernel.attrs["packed"]) == [kernel.attrs["constants"][0]]
+    assert list(kernel_info(kernel).packed) == [kernel_info(kernel).constants[0]]
     vectors = [o for o in loops_in(kernel.body) if kind_of(o) == "vector"]
     assert vectors and all(extent_of(o) == 16 for o in vectors)
     assert not any("guard" in op.attrs or op.name == "if" for op in kernel.body.walk())

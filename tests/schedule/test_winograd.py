@@ -17,6 +17,7 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import BufferType, tensor
 from tilewright.loops.edit import kind_of, loops_in
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -177,7 +178,7 @@ def test_sums_stay_in_registers_and_bands_in_the_second_level_cache(layer: Layer
     if layer.bands:
         for version in versions_of(kernel.body):
             assert [kind_of(loop) for loop in loops_in(version)].count("parallel") == 1
-    assert len(kernel.attrs["packed"]) == 1, "the filters lie as they are read"
+    assert len(kernel_info(kernel).packed) == 1, "the filters lie as they are read"
     for version in versions_of(kernel.body):
         assert len(allocs(version, "reg")) == 1, "the accumulators"
         scratch = allocs(version, "scratch")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -170,12 +170,18 @@ class Block:
 
 @dataclass(eq=False)
 class Func:
-    """A function of one block whose last op is `return`. `level` names the Spec it obeys."""
+    """A function of one block whose last op is `return`. `level` names the Spec it obeys.
+
+    `dims` are the variables whose values the caller gives. What else is known of a function is in `info`, the frozen
+    dataclass of its level, or by name in `attrs` where the level has none.
+    """
 
     name: str
     body: Block
     level: str = "graph"
     attrs: Attrs = field(default_factory=dict)
+    dims: tuple[Sym, ...] = ()
+    info: object = None
 
     def __post_init__(self) -> None:
         self.body.parent = self
@@ -190,7 +196,7 @@ class Func:
         return self.body.ops[-1].operands if self.body.ops else ()
 
     def clone(self) -> Func:
-        return Func(self.name, self.body.clone({}), self.level, dict(self.attrs))
+        return replace(self, body=self.body.clone({}), attrs=dict(self.attrs))
 
 
 @dataclass(eq=False)

@@ -26,7 +26,7 @@ class Spec:
     """A level: its legal ops, each with a rule.
 
     `func_rule` checks a function as a whole (its arguments, its attributes). With `declared_dims` a variable
-    that no loop and no bind declares must be one of `func.attrs["dims"]`.
+    that no loop and no bind declares must be one of `func.dims`.
     """
 
     name: str
@@ -98,9 +98,9 @@ class _Verifier:
                 self.fail(problem)
 
     def declare_dims(self) -> None:
-        dims = self.func.attrs.get("dims", ())
+        dims = self.func.dims
         if not isinstance(dims, tuple) or not all(isinstance(d, Sym) and d.kind == "var" for d in dims):
-            self.fail("the attribute 'dims' is not a tuple of variables")
+            self.fail("'dims' is not a tuple of variables")
         for variable in dims:
             if variable.name in self.variables:
                 self.fail(f"dim {variable} is declared twice")

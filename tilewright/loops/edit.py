@@ -150,7 +150,7 @@ def ranges_at(op: Op) -> Ranges:
 
 def names_in(func: Func) -> set[str]:
     """Names that are taken by loops, bound indices and dims of `func`."""
-    names = {v.name for v in func.attrs.get("dims", ())}
+    names = {v.name for v in func.dims}
     for value in func.args:
         for d in buffer_type(value).shape:
             names.update(v.name for v in d.vars)

@@ -16,6 +16,7 @@ from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
 from tilewright.ir.scalar import COSTLY, identity
 from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
+from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.ops.define import OPERATORS, Axis, Compute
 from tilewright.ops.trace import Array, Trace
 
@@ -77,15 +78,15 @@ class _Node:
 
 def lower_region(region: Op, name: str, constants: Sequence[int] = ()) -> Lowered:
     """The kernel of a `fused` op: arguments are its operands, then its results, as dense buffers. Operands number
-    `constants` have known elements; `func.attrs["constants"]` keeps that.
+    `constants` have known elements.
 
     Raises InternalError-free assertions only: regions are checked by the graph verifier before.
     """
     (body,) = region.blocks
     is_irregular = len(body.ops) == 2 and OPERATORS[body.ops[0].name].kind == "irregular"
-    lowered = _lower_irregular(region, name) if is_irregular else _Lowering(region, name, constants).run()
-    lowered.func.attrs["constants"] = tuple(constants)
-    return lowered
+    if is_irregular:
+        return _lower_irregular(region, name, constants)
+    return _Lowering(region, name, constants).run()
 
 
 class _Lowering:
@@ -101,7 +102,8 @@ class _Lowering:
         names = [a.name or f"x{k}" for k, a in enumerate(self.body.args)]
         names += ["y" if len(outs) == 1 else f"y{k}" for k in range(len(outs))]
         block = Block(ins + outs, names)
-        self.func = Func(name, block, "loops", {"outputs": len(outs), "origin": _origins(region)})
+        info = KernelInfo(outputs=len(outs), origin=_origins(region), constants=tuple(constants))
+        self.func = new_kernel(name, block, (), info)
         self.builder = Builder(block)
         self.buffers: dict[Value, Value] = dict(zip(self.body.args, block.args, strict=False))
         self.nodes: dict[Value, _Node] = {}
@@ -125,7 +127,7 @@ class _Lowering:
         for copy, value in self._repeated_outputs():
             self._copy_stage(value, copy)
         self.builder.emit("return")
-        self.func.attrs["dims"] = free_dims(self.func)
+        self.func.dims = free_dims(self.func)
         return Lowered(self.func, self.stages)
 
     # What is written into its readers
@@ -523,7 +525,7 @@ def _at_positions(reduction: Compute, reader: Compute, position: tuple[Sym, ...]
 # Irregular operators
 
 
-def _lower_irregular(region: Op, name: str) -> Lowered:
+def _lower_irregular(region: Op, name: str, constants: Sequence[int]) -> Lowered:
     (body,) = region.blocks
     op = body.ops[0]
     operator = OPERATORS[op.name]
@@ -531,14 +533,15 @@ def _lower_irregular(region: Op, name: str) -> Lowered:
     ins = [_argument(v) for v in body.args]
     outs = [_argument(v) for v in op.results]
     block = Block(ins + outs, [f"x{k}" for k in range(len(ins))] + [f"y{k}" for k in range(len(outs))])
-    func = Func(name, block, "loops", {"outputs": len(outs), "origin": _origins(region)})
+    info = KernelInfo(outputs=len(outs), origin=_origins(region), constants=tuple(constants))
+    func = new_kernel(name, block, (), info)
     builder = Builder(block, loc=op.loc)
     trace = Trace(builder)
     by_value = dict(zip(body.args, block.args, strict=False))
     arrays = [trace.array(by_value[v]) for v in op.operands]
     operator.lower(trace, arrays, [trace.array(a) for a in block.args[len(ins) :]], **op.attrs)
     builder.emit("return")
-    func.attrs["dims"] = free_dims(func)
+    func.dims = free_dims(func)
     return Lowered(func, [])
 
 

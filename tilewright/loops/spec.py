@@ -21,6 +21,7 @@ from tilewright.loops.edit import (
     loop_var,
     vars_read,
 )
+from tilewright.loops.kernel_info import KernelInfo
 
 LOOP_KINDS = ("serial", "parallel", "vector", "unroll", "dot")
 MAX_LANES = 64
@@ -258,10 +259,25 @@ def _kernel_rule(func: Func) -> str | None:
     for value in func.args:
         if not isinstance(value.type, BufferType) or value.type.space != "global":
             return f"argument '{value.name}' is a global buffer, not {value.type}"
-    outputs = func.attrs.get("outputs")
-    if not isinstance(outputs, int) or not 0 <= outputs <= len(func.args):
-        return f"the attribute 'outputs' is the number of output arguments, not {outputs!r}"
-    return None
+    if not isinstance(func.info, KernelInfo) or func.attrs:
+        return "what is known of a kernel is in its KernelInfo"
+    return _info_rule(func, func.info)
+
+
+def _info_rule(func: Func, info: KernelInfo) -> str | None:
+    """Positions are those of arguments of their kind, and names those of dims."""
+    count = len(func.args)
+    if not isinstance(info.outputs, int) or not 0 <= info.outputs <= count:
+        return f"'outputs' is how many of the {count} arguments are results, not {info.outputs!r}"
+    operands, results = range(count - info.outputs), range(count - info.outputs, count)
+    if not set(info.constants) <= set(operands):
+        return f"'constants' are positions of operands, of which there are {len(operands)}, not {info.constants}"
+    if not info.packed.keys() <= set(operands):
+        return f"'packed' are positions of operands, of which there are {len(operands)}, not {list(info.packed)}"
+    if any(i not in operands or o not in results for i, o in info.inplace):
+        return f"'inplace' are pairs of operand and result, not {info.inplace}"
+    unknown = sorted(info.specialized_for.keys() - {d.name for d in func.dims})
+    return f"'specialized_for' names {unknown[0]}, which is no dim" if unknown else None
 
 
 _RULES: dict[str, OpRule] = {

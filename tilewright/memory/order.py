@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
@@ -34,7 +34,7 @@ def _with(func: Func, ops: list[Op]) -> Func:
     """A function that looks like `func` with its ops in another order, to plan with; it shares them."""
     body = Block()
     body.args, body.ops = func.args, ops
-    return Func(func.name, body, func.level, func.attrs)
+    return replace(func, body=body)
 
 
 class _Greedy:

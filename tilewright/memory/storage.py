@@ -17,7 +17,10 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
 from tilewright.memory.views import Location, bytes_of, locate
 
-NO_KERNELS: Mapping[str, Func] = MappingProxyType({})
+Pairs = Sequence[tuple[int, int]]
+"""Positions of an operand and of a result, counted through both, that may lie in the same memory."""
+
+NONE_INPLACE: Mapping[str, Pairs] = MappingProxyType({})
 NO_PLAN: Mapping[Value, Location] = MappingProxyType({})
 
 
@@ -40,28 +43,28 @@ class Storage:
     arena: ArenaPlan
 
 
-def assign_storage(func: Func, kernels: Mapping[str, Func] = NO_KERNELS) -> Storage:
+def assign_storage(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE) -> Storage:
     """Places for all values of `func`.
 
-    Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place. The
-    attribute `inplace` of `kernels` tells which results may lie where an argument does: pairs of positions.
+    Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place.
+    `inplace` tells by names of kernels which results may lie where an operand does.
     """
-    return _Assignment(func, kernels).run()
+    return _Assignment(func, inplace).run()
 
 
 def planned_bytes(func: Func, planned: Mapping[Value, Location] = NO_PLAN) -> int:
     """Bytes of the arena for typical dims, before results take the place of arguments; for `planned` see `locate`."""
-    return typical_total(_Assignment(func, NO_KERNELS, planned).lifetimes({}).values())
+    return typical_total(_Assignment(func, NONE_INPLACE, planned).lifetimes({}).values())
 
 
 class _Assignment:
     """Roots of values, and the steps between which they are needed; a root is a value with memory of its own."""
 
     def __init__(
-        self, func: Func, kernels: Mapping[str, Func], planned: Mapping[Value, Location] = NO_PLAN
+        self, func: Func, inplace: Mapping[str, Pairs], planned: Mapping[Value, Location] = NO_PLAN
     ) -> None:
         self.func = func
-        self.kernels = kernels
+        self.inplace = inplace
         self.locations = locate(func, planned)
         self.fixed = self._fixed_places()
         self.first: dict[Value, int] = {}
@@ -127,9 +130,7 @@ class _Assignment:
         """Results that take the place of an argument, and the root that they replace."""
         homes: dict[Value, Value] = {}
         for n, op in self._numbered():
-            kernel = self.kernels.get(op.attrs["kernel"]) if op.name == "call" else None
-            pairs: Sequence[tuple[int, int]] = kernel.attrs.get("inplace", ()) if kernel is not None else ()
-            for i, o in pairs:
+            for i, o in self.inplace.get(op.attrs["kernel"], ()) if op.name == "call" else ():
                 source, result = op.operands[i], op.results[o - len(op.operands)]
                 root = self.locations[source].root
                 if (

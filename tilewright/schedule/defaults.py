@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from tilewright.ir.diag import Remark, ScheduleError
@@ -9,6 +10,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.loops.conditions.specialize import for_other_dims, specialize_less
 from tilewright.loops.counts import iterations
 from tilewright.loops.edit import extent_of
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered
 from tilewright.schedule.conv.fused_window import schedule_banded
 from tilewright.schedule.conv.sliding_window import schedule_windows
@@ -48,14 +50,12 @@ def schedule_kernel(lowered: Lowered, kind: str, target: Target, remarks: list[R
     """Schedule a freshly lowered kernel; the first schedule for its kind that applies is taken.
 
     A schedule may suppose that dims are large; its kernel is then joined with one for smaller dims. Returns the kernel
-    to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in `func.attrs["schedule"]`.
+    to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in `KernelInfo.schedule`.
     """
     work = total_work(lowered)
-    if work.is_const and work.value == 0:  # tensors without elements: there is nothing to decide
-        found = _unscheduled(lowered)
-    else:
-        found = _for_all_dims(lowered, kind, target, remarks)
-    found.func.attrs["work"] = work
+    is_empty = work.is_const and work.value == 0  # tensors without elements: there is nothing to decide
+    found = lowered.clone() if is_empty else _for_all_dims(lowered, kind, target, remarks)
+    found.func.info = replace(kernel_info(found.func), work=work)
     return found
 
 
@@ -77,29 +77,29 @@ def schedule_plainly(
             )
         )
         candidate, s = lowered.clone(), Schedule(lowered.func)
-    candidate.func.attrs["schedule"] = tuple(map(str, s.steps))
-    candidate.func.attrs["work"] = total_work(lowered)
+    steps = tuple(map(str, s.steps))
+    candidate.func.info = replace(kernel_info(candidate.func), schedule=steps, work=total_work(lowered))
     return candidate
 
 
 def _for_all_dims(lowered: Lowered, kind: str, target: Target, remarks: list[Remark]) -> Lowered:
     """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together."""
     large = _scheduled(lowered, kind, target, remarks, supposing=True)
-    supposed: dict[str, int] = large.func.attrs.get("supposed", {})
-    if not supposed:
+    info = kernel_info(large.func)
+    if not info.specialized_for:
         return large
     others = lowered.clone()
-    if (specialize_less(others.func, supposed) and kind in _IN_STEPS) or kind in _FOR_OTHER_DIMS:
+    if (specialize_less(others.func, info.specialized_for) and kind in _IN_STEPS) or kind in _FOR_OTHER_DIMS:
         small = _for_all_dims(others, _FOR_OTHER_DIMS.get(kind, kind), target, [])
     else:
         small = _scheduled(others, kind, target, [], supposing=False)
-    steps = (*large.func.attrs["schedule"], "otherwise()", *small.func.attrs["schedule"])
+    steps = (*info.schedule, "otherwise()", *kernel_info(small.func).schedule)
     try:
-        for_other_dims(large.func, small.func, lowered.func.attrs["dims"])
+        for_other_dims(large.func, small.func, lowered.func.dims)
     except ScheduleError as e:
         remarks.append(Remark("schedule", f"{lowered.func.name}: a kernel for large dims", str(e)))
         return _scheduled(lowered, kind, target, [], supposing=False)
-    large.func.attrs["schedule"] = steps
+    large.func.info = replace(kernel_info(large.func), schedule=steps)
     return large
 
 
@@ -117,16 +117,9 @@ def _scheduled(
             continue
         stream_results(s, target)
         remarks += [Remark("tiling", lowered.func.name, reason) for reason in s.missed]
-        candidate.func.attrs["schedule"] = tuple(map(str, s.steps))
+        candidate.func.info = replace(kernel_info(candidate.func), schedule=tuple(map(str, s.steps)))
         return candidate
-    return _unscheduled(lowered)
-
-
-def _unscheduled(lowered: Lowered) -> Lowered:
-    """The kernel as it was lowered."""
-    unscheduled = lowered.clone()
-    unscheduled.func.attrs["schedule"] = ()
-    return unscheduled
+    return lowered.clone()
 
 
 def _is_empty(lowered: Lowered) -> bool:

@@ -18,19 +18,27 @@ from tilewright.ir.types import ScalarType, TensorType, Type
 _LEVELS = {"func": "graph", "kernel": "loops"}
 
 
-def parse_module(text: str, *, file: str = "text", records: Mapping[str, type[Any]] | None = None) -> Module:
+Classes = Mapping[str, type[Any]]
+
+
+def parse_module(
+    text: str, *, file: str = "text", records: Classes | None = None, infos: Classes | None = None
+) -> Module:
     """The module that `text` spells; `file` names it in errors.
 
-    `records` are the dataclasses that attributes may hold, by name; others are read as `Record`.
+    `records` are the dataclasses that attributes may hold, by name; others are read as `Record`. `infos` are the
+    dataclasses that say what is known of a function, by level; functions of other levels keep it in `attrs`.
     Constants without elements are zeros (which take no memory). TextError shows file, line and place of
     what is wrong.
     """
-    return _Parser(text, file, records or {}).module()
+    return _Parser(text, file, records or {}, infos or {}).module()
 
 
-def parse_func(text: str, *, file: str = "text", records: Mapping[str, type[Any]] | None = None) -> Func:
+def parse_func(
+    text: str, *, file: str = "text", records: Classes | None = None, infos: Classes | None = None
+) -> Func:
     """The only function that `text` spells."""
-    parser = _Parser(text, file, records or {})
+    parser = _Parser(text, file, records or {}, infos or {})
     module = parser.module()
     if len(module.funcs) != 1:
         parser.fail(f"expected one function, and there are {len(module.funcs)}")
@@ -135,20 +143,22 @@ class _Parser(Expressions):
             if self.token == word:
                 self.advance()
                 self.variable_list()
-        attrs = {} if dims is None else {"dims": dims}
-        if self.accept("with"):
-            attrs |= self.attrs()
+        at = self.at
+        attrs = self.attrs() if self.accept("with") else {}
+        cls = self.infos.get(level)
+        info = None if cls is None else self.made(cls, attrs, at)
         at = self.at
         self.statements(body)
         self.leave(mark)
-        func = Func(name, body, level, attrs)
+        func = Func(name, body, level, attrs if cls is None else {}, dims, info)
         if returned is not None and returned != [v.type for v in func.returns]:
             self.fail(f"@{name} returns ({', '.join(str(v.type) for v in func.returns)})", at)
         return func
 
-    def declarations(self) -> tuple[Any, ...] | None:
+    def declarations(self) -> tuple[Any, ...]:
         """Read ahead what `dims(...)` and `where(...)` of the head declare, for the types before them."""
-        start, depth, dims = self.at, 0, None
+        start, depth = self.at, 0
+        dims: tuple[Any, ...] = ()
         while self.token not in ("{", "}", ""):
             if self.token in ("(", "["):
                 depth += 1

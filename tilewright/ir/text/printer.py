@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
 
 import numpy as np
 
@@ -151,14 +153,10 @@ class _Printer:
     def func(self, func: Func) -> None:
         args = ", ".join(f"{self.name(a)}: {self.type(a.type)}" for a in func.args)
         word = {"graph": "func", "loops": "kernel"}.get(func.level) or f"func {print_string(func.level)}"
-        attrs = dict(func.attrs)
-        dims = attrs.pop("dims", None)
-        declared = ""
-        if isinstance(dims, tuple) and all(map(is_variable, dims)):
-            declared = f" dims({', '.join(map(print_variable, dims))})"
-        elif dims is not None:
-            attrs["dims"], dims = dims, ()
-        others = [v for v in _free_variables(func) if v not in (dims or ()) and v != var(v.name)]
+        attrs = {**func.attrs, **_fields(func.info)}
+        is_declared = func.level == "loops" or bool(func.dims)
+        declared = f" dims({', '.join(map(print_variable, func.dims))})" if is_declared else ""
+        others = [v for v in _free_variables(func, attrs) if v not in func.dims and v != var(v.name)]
         where = f" where({', '.join(map(print_variable, others))})" if others else ""
         shown = f" with {{{print_attrs(attrs)}}}" if attrs else ""
         head = f"{word} @{print_name(func.name)}({args}){self.result_types(func)}{declared}{where}{shown}"
@@ -389,12 +387,22 @@ def _adds_to_target(tree: Op, store: Op) -> bool:
     )
 
 
-def _free_variables(func: Func) -> list[Sym]:
+def _fields(info: object) -> dict[str, Any]:
+    """The fields of a dataclass that differ from their defaults."""
+    found: dict[str, Any] = {}
+    for f in fields(info) if is_dataclass(info) else ():
+        default = f.default_factory() if f.default_factory is not MISSING else f.default
+        if getattr(info, f.name) != default:
+            found[f.name] = getattr(info, f.name)
+    return found
+
+
+def _free_variables(func: Func, attrs: Mapping[str, Any]) -> list[Sym]:
     """Variables that no loop or bind of the function declares, in the order of their names."""
     found: dict[Sym, None] = {}
     bound: set[Sym] = set()
     seen: set[int] = set()
-    _collect(tuple(func.attrs.values()), found)
+    _collect((*func.dims, *attrs.values()), found)
     _collect_types(func.args, found, seen)
     for op in func.body.walk():
         if op.attrs:

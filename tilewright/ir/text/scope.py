@@ -18,9 +18,11 @@ from tilewright.ir.types import Type
 class Scope(Cursor):
     """Names of values, the current block, and attributes."""
 
-    def __init__(self, text: str, file: str, records: Mapping[str, type[Any]]) -> None:
+    def __init__(
+        self, text: str, file: str, records: Mapping[str, type[Any]], infos: Mapping[str, type[Any]]
+    ) -> None:
         super().__init__(text, file)
-        self.records = records
+        self.records, self.infos = records, infos
         self.values: dict[str, Value] = {}
         self.new_values: list[str] = []
         self.hidden: list[tuple[str, Sym | None]] = []
@@ -159,10 +161,14 @@ class Scope(Cursor):
         cls = self.records.get(name)
         if cls is None:
             return Record(name, tuple(found.items()))
+        return self.made(cls, found, at)
+
+    def made(self, cls: type[Any], fields: dict[str, Any], at: int) -> Any:
+        """An object of a dataclass with these fields."""
         try:
-            return cls(**found)
+            return cls(**fields)
         except (TypeError, ValueError, TilewrightError) as e:
-            self.fail(f"this is no {name}: {e}", at)
+            self.fail(f"this is no {cls.__name__}: {e}", at)
 
     def _tuple(self) -> tuple[Any, ...]:
         items: list[Any] = []

@@ -1,8 +1,9 @@
-"""Kernels for some dims only: what a schedule supposes of them, and the kernel for all others beside it."""
+"""Kernels specialised for some dims only, and the kernel for all others beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tilewright.ir.core import Func, Op, substitute
 from tilewright.ir.sym import Sym, ge0, logical_and, logical_not, var
@@ -18,6 +19,7 @@ from tilewright.loops.edit import (
     substitute_in,
     take_ops,
 )
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 from tilewright.loops.storage.merge_axes import merge_alike
 
@@ -28,31 +30,31 @@ LARGEST = 1 << 20
 def specialize(func: Func, extent: Sym, least: int) -> Func:
     """Narrow the dims that `extent` depends on, so that it is `least` or more for certain.
 
-    The kernel is then right only for dims of at least what `func.attrs["supposed"]` (name of a dim -> its least value)
-    says; `for_other_dims` completes it. ScheduleError when the extent depends on anything but dims, or when no bound
-    of these is enough.
+    The kernel is then right only for dims of at least what `KernelInfo.specialized_for` says; `for_other_dims`
+    completes it. ScheduleError when the extent depends on anything but dims, or when no bound of these is enough.
     """
-    if not extent.vars or not extent.vars <= set(func.attrs.get("dims", ())):
+    if not extent.vars or not extent.vars <= set(func.dims):
         refuse("specialize", f"{extent} >= {least}", "the extent does not depend on dims alone")
     narrowed = {d: v for d, v in _least(extent, least).items() if d is not v}
     _narrow(func, narrowed)
-    supposed = {v.name: v.bounds[0] for v in narrowed.values()}
-    func.attrs["supposed"] = {**func.attrs.get("supposed", {}), **supposed}
+    info = kernel_info(func)
+    least_values = {v.name: v.bounds[0] or 0 for v in narrowed.values()}
+    func.info = replace(info, specialized_for={**info.specialized_for, **least_values})
     return func
 
 
-def specialize_less(func: Func, supposed: Mapping[str, int]) -> bool:
-    """Narrow the one dim of `supposed` to the values below. False where there are several: nothing is known of any."""
-    if len(supposed) != 1:
+def specialize_less(func: Func, least_values: Mapping[str, int]) -> bool:
+    """Narrow the one dim of `least_values` to less than that. False for several dims: nothing is known of any."""
+    if len(least_values) != 1:
         return False
-    ((name, least),) = supposed.items()
-    (dim,) = (d for d in func.attrs["dims"] if d.name == name)
+    ((name, least),) = least_values.items()
+    (dim,) = (d for d in func.dims if d.name == name)
     _narrow(func, {dim: var(name, dim.bounds[0], least - 1)})
     return True
 
 
 def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
-    """One kernel of `func`, which supposes something of its dims, and of `other`, which serves all other dims.
+    """One kernel of `func`, which is specialised for some of its dims, and of `other`, which serves all other dims.
 
         if n >= 28 { S }
         if n < 28 { S' }
@@ -60,14 +62,14 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
     Both compute the same of the same arguments; `dims` are the dims as they were. ScheduleError when they expect
     another layout of a constant, or when just one of them runs on several threads.
     """
-    supposed: dict[str, int] = func.attrs["supposed"]
-    if func.attrs.get("packed", {}) != other.attrs.get("packed", {}):
+    least = kernel_info(func).specialized_for
+    if kernel_info(func).packed != kernel_info(other).packed:
         refuse("for_other_dims", func.name, "the two kernels read a constant in different orders")
     if _is_parallel(func) != _is_parallel(other):
         refuse("for_other_dims", func.name, "just one of the two kernels is parallel")
     for kernel in (func, other):
-        _narrow(kernel, {now: d for now, d in zip(kernel.attrs["dims"], dims, strict=True) if now is not d})
-    condition = logical_and(*(ge0(d - supposed[d.name]) for d in dims if d.name in supposed))
+        _narrow(kernel, {now: d for now, d in zip(kernel.dims, dims, strict=True) if now is not d})
+    condition = logical_and(*(ge0(d - least[d.name]) for d in dims if d.name in least))
     for theirs, ours in zip(other.args, func.args, strict=True):
         merge_alike(other, theirs, func, ours)
         theirs.replace_by(ours)
@@ -75,7 +77,7 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
     rename_vars(second, names_in(func) | {op.attrs["var"].name for op in _binders(first)})
     returned = Op("return")
     put_ops(func.body, [new_if([condition], first), new_if([logical_not(condition)], second), returned])
-    del func.attrs["supposed"]
+    func.info = replace(kernel_info(func), specialized_for={})
     return func
 
 
@@ -105,7 +107,8 @@ def _narrow(func: Func, mapping: Mapping[Sym, Sym]) -> None:
         if isinstance(value.type, BufferType):
             value.type = _with_dims(value.type, mapping)
     substitute_in(func.body, mapping)
-    func.attrs |= {key: substitute(attr, mapping) for key, attr in func.attrs.items()}
+    func.dims = substitute(func.dims, mapping)
+    func.info = replace(kernel_info(func), work=substitute(kernel_info(func).work, mapping))
 
 
 def _with_dims(type: BufferType, mapping: Mapping[Sym, Sym]) -> BufferType:

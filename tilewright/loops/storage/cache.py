@@ -33,6 +33,7 @@ from tilewright.loops.edit import (
     ranges_at,
     refuse,
 )
+from tilewright.loops.kernel_info import results_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
     nor local, or is not certainly written as a whole before it is read.
     """
     home = func.body if buffer.op is None else block_of(buffer.op)
-    if buffer.op is None and buffer not in func.args[len(func.args) - func.attrs.get("outputs", 1) :]:
+    if buffer.op is None and buffer not in results_of(func):
         refuse("cache_write", buffer, "it is not an output of the kernel")
     producers = [op for op in home.ops if buffer in written_buffers(accesses(op))]
     if not producers:

@@ -20,6 +20,7 @@ from tilewright.loops.edit import (
     ranges_at,
     refuse,
 )
+from tilewright.loops.kernel_info import results_of
 
 STEP = "compute_in"
 
@@ -44,7 +45,7 @@ def compute_in(func: Func, buffer: Value, output: Value) -> Value:
     alloc = buffer.op
     if alloc is None or alloc.name != "alloc":
         refuse(STEP, buffer, "it is an argument of the kernel")
-    if output not in func.args[len(func.args) - func.attrs.get("outputs", 1) :]:
+    if output not in results_of(func):
         refuse(STEP, output, "it is not an output of the kernel")
     if buffer_type(buffer).dtype != buffer_type(output).dtype:
         refuse(STEP, buffer, f"{describe(output)} has another dtype")

@@ -12,6 +12,7 @@ from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.loops.analysis.deps import Access, accesses, disjoint, separated
 from tilewright.loops.analysis.injective import is_injective
 from tilewright.loops.edit import address_of
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 
 Pair = tuple[int, int]
@@ -21,14 +22,15 @@ Pair = tuple[int, int]
 def overwritable(func: Func) -> tuple[Pair, ...]:
     """Pairs (input, output) of arguments of one type that are proven to be right in the same memory.
 
-    Inputs that the attribute `constants` lists are left out.
+    Constants are left out.
     """
     found = [set(_pairs(func, body)) for body in versions_of(func.body)]
     return tuple(sorted(set.intersection(*found)))
 
 
 def _pairs(func: Func, body: Block) -> Iterator[Pair]:
-    first = len(func.args) - int(func.attrs["outputs"])
+    info = kernel_info(func)
+    first = len(func.args) - info.outputs
     touched: dict[Value, list[_Numbered]] = {}
     for n, access in enumerate(accesses(body)):
         touched.setdefault(access.buffer, []).append((n, access))
@@ -36,9 +38,7 @@ def _pairs(func: Func, body: Block) -> Iterator[Pair]:
         stores = [(n, a) for n, a in touched.get(target, ()) if a.write]
         for i, source in enumerate(func.args[:first]):
             loads = touched.get(source, ())
-            is_candidate = (
-                source.type == target.type and bool(loads) and i not in func.attrs.get("constants", ())
-            )
+            is_candidate = source.type == target.type and bool(loads) and i not in info.constants
             if is_candidate and all(_reads_first(load, store) for store in stores for load in loads):
                 yield i, o
 

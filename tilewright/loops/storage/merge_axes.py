@@ -8,6 +8,7 @@ from tilewright.ir.sym import simplify as simplify_sym
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.bounds import relevant
 from tilewright.loops.edit import buffer_type, places_of, ranges_at, refuse
+from tilewright.loops.kernel_info import kernel_info
 
 
 def merge_axes(func: Func, buffer: Value, axis: int) -> Value:
@@ -23,8 +24,7 @@ def merge_axes(func: Func, buffer: Value, axis: int) -> Value:
         refuse("merge_axes", buffer, "it is not dense")
     if not 0 <= axis < type.rank - 1:
         refuse("merge_axes", buffer, f"it has no axes {axis} and {axis + 1}")
-    packed = func.attrs.get("packed", {})
-    if any(func.args[k] is buffer for k in packed):
+    if any(func.args[k] is buffer for k in kernel_info(func).packed):
         refuse("merge_axes", buffer, "it is packed")
     n = type.shape[axis + 1]
     for op in places_of(buffer):

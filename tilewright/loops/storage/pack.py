@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import ZERO, Sym, ge0
@@ -25,6 +25,7 @@ from tilewright.loops.edit import (
     ranges_of,
     refuse,
 )
+from tilewright.loops.kernel_info import kernel_info, operands_of
 from tilewright.loops.storage.packing import Packing, identity_packing
 
 
@@ -105,15 +106,15 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
 
         S(B[k, 32*jo + ji])    ->    S(Bp[jo, k, ji])        with Packing(((), (32,)), (1, 0, 2))
 
-    The argument's type changes and `func.attrs["packed"]` (argument index -> Packing) tells the caller to
-    pass `apply_packing(array, packing)`. Conditions that only keep a load inside of the buffer are dropped
+    The argument's type changes and `KernelInfo.packed` (argument index -> Packing) tells the caller to pass
+    `apply_packing(array, packing)`. Conditions that only keep a load inside of the buffer are dropped
     where the added zeros take their part. ScheduleError for outputs, buffers that are not dense or packed
     already.
     """
     type = buffer_type(buffer)
     index = _argument_index(func, buffer)
-    packed: dict[int, Packing] = dict(func.attrs.get("packed", {}))
-    if index in packed:
+    info = kernel_info(func)
+    if index in info.packed:
         refuse("pack_argument", buffer, "it is packed already")
     if packing.rank != type.rank:
         refuse("pack_argument", buffer, f"the packing is for rank {packing.rank}")
@@ -124,15 +125,15 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
         _drop_bounds(op, type.shape, padded, ranges_at(op))
         op.attrs["idx"] = packing.index(op.attrs["idx"])
     buffer.type = dense(type.dtype, packing.shape(type.shape))
-    func.attrs["packed"] = packed | {index: packing}
+    func.info = replace(info, packed={**info.packed, index: packing})
     return buffer
 
 
 def _argument_index(func: Func, buffer: Value) -> int:
-    inputs = func.args[: len(func.args) - func.attrs.get("outputs", 1)]
-    if buffer not in inputs:
+    operands = operands_of(func)
+    if buffer not in operands:
         refuse("pack_argument", buffer, "it is not an input argument")
-    return inputs.index(buffer)
+    return operands.index(buffer)
 
 
 def _drop_bounds(

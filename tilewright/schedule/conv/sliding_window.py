@@ -21,6 +21,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, holds
 from tilewright.loops.edit import body_of, buffer_type, extent_of, loop_var, ranges_at
+from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.order.split import Split
@@ -131,7 +132,7 @@ def _lane_axis(s: Schedule, stage: Stage, loops: list[Op], axis_of: dict[Op, int
         raise ScheduleError("the lanes' axis has no known extent, and sums of many terms read long lines")
     loads = [op for op in loads_in(stage.axes[0]) if op.operands[0] is not stage.buffer]
     v = loop_var(stage.axes[axis_of[lane]])
-    packed = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    packed = constants_of(s.func)
     axes = {loop_var(o) for o in (*stage.axes, *stage.reduce)}
     loads = [
         load for load in loads if not axes.isdisjoint(variables(load.attrs["idx"]))
@@ -267,8 +268,7 @@ def _on_tile(s: Schedule, loops: list[Op], update: _Nest) -> _Nest:
 def _pack_constants(s: Schedule, update: _Nest) -> None:
     """Lay constant operands out in the order in which the summing nest reads them."""
     loops = [*update.around, *update.columns, update.lanes]
-    for index in s.func.attrs.get("constants", ()):
-        operand = s.func.args[index]
+    for operand in constants_of(s.func):
         loads = [op for op in loads_in(update.root) if op.operands[0] is operand]
         if len(loads) == 1 and all(u is loads[0] for u in operand.users):
             packing = packing_for(loads[0], loops)

@@ -21,6 +21,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
 from tilewright.loops.edit import buffer_type, extent_of
+from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.gemm.cache_blocking import blocking_of, tile_in_blocks
 from tilewright.schedule.gemm.dequantize import mark, weights_apart, widen
@@ -80,7 +81,7 @@ def tile_contraction(
     reads them; stages of `weights` compute operands from constants. ScheduleError when it has not this form."""
     axis_of = axes_read(loops, accumulator)
     axes = assign_axes(stage, loops, accumulator, axis_of)
-    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())] + [w.buffer for w in weights]
+    constants = constants_of(s.func) + [w.buffer for w in weights]
     group = group_of_products(s, stage, axes, axis_of, constants, target)
     shape = gemm_shape(stage, axes, axis_of, constants)
     if group is not None:

@@ -9,6 +9,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_of, loop_var
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.storage.packing import Packing, identity_packing
 from tilewright.schedule.gemm.gemm_axes import bytes_of, element_bytes
 from tilewright.schedule.steps.access import elements_read, loads_in, stride_in, variables
@@ -28,7 +29,7 @@ AHEAD_BYTES = 4096
 def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
     """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
     may lie in one before it."""
-    for index in s.func.attrs.get("constants", ()):
+    for index in kernel_info(s.func).constants:
         operand = s.func.args[index]
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != len(operand.users):
@@ -142,7 +143,7 @@ def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Ta
     one row alone there is hardly any work that memory could be late for."""
     if reduction.parent is None:  # of no rows nothing is left
         return
-    packed = [s.func.args[index] for index in s.func.attrs.get("packed", {})]
+    packed = [s.func.args[index] for index in kernel_info(s.func).packed]
     loads = [load for load in loads_in(reduction) if load.operands[0] in packed]
     asked: set[Value] = set()
     for load in loads:

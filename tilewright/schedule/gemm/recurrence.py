@@ -31,6 +31,7 @@ from tilewright.loops.edit import (
     is_loop,
     kind_of,
 )
+from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.lower import Lowered
 from tilewright.loops.storage.packing import Packing
@@ -138,7 +139,7 @@ def _alternate(s: Schedule, tiles: list[Op], weights: int, target: Target) -> No
 
 def _products(s: Schedule) -> Iterator[_Product]:
     """The products with constants: three nests of one block clear, add to and read the sums."""
-    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    constants = constants_of(s.func)
     for op in [o for o in s.func.body.walk() if o.name == "alloc" and buffer_type(o.result).rank == 3]:
         users = set(op.result.users)
         nests = [o for o in block_of(op).ops if is_loop(o) and not users.isdisjoint(o.walk())]

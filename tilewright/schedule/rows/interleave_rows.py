@@ -8,6 +8,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
+from tilewright.loops.kernel_info import operands_of
 from tilewright.schedule.rows.prefetch_rows import ask_for_next_rows
 from tilewright.schedule.steps.access import perfect_nest
 from tilewright.schedule.steps.parallelize import ROUNDS_PER_THREAD
@@ -83,7 +84,7 @@ def _comes_from_far(s: Schedule, target: Target) -> bool:
     hardware fetches ahead follows each of them as it follows a single row, while neighbours that are read in turns
     confuse it (on Zen 4 sums of rows of 256 from memory take three times as long, norms of 512 from the third-level
     cache half as long again). In a core's cache rows that far apart would take each other's sets."""
-    operands = s.func.args[: len(s.func.args) - s.func.attrs["outputs"]]
+    operands = operands_of(s.func)
     sizes = [product(buffer_type(v).shape) * buffer_type(v).dtype.bytes for v in operands]
     return any(size.is_const and size.value > FAR * target.caches.l2 for size in sizes)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import body_of, buffer_type, is_loop, kind_of, loop_var
+from tilewright.loops.kernel_info import operands_of
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -25,7 +26,7 @@ def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
     passes = [op for op in body_of(row).ops if is_loop(op) and kind_of(op) == "serial"]
     if len(passes) < 2:
         return  # the hardware follows what is read once
-    operands = s.func.args[: len(s.func.args) - s.func.attrs["outputs"]]
+    operands = operands_of(s.func)
     for load in _longest_reads(passes, operands).values():
         distance = stride_in(load, loop_var(loop))
         if distance is None or not distance.is_const or not distance.value:

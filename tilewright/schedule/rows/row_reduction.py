@@ -13,6 +13,7 @@ from tilewright.ir.core import Block, Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
+from tilewright.loops.kernel_info import constants_of, results_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.rows.interleave_rows import row_loop, rows_side_by_side, run_side_by_side
@@ -83,7 +84,7 @@ def schedule_dot_products(s: Schedule, lowered: Lowered, target: Target) -> None
         raise ScheduleError("it is not the product of a matrix and a vector")
     if any(rows & variables(op.attrs["idx"]) for op in vectors) and any(map(_is_window, matrices)):
         raise ScheduleError("rows of the matrix overlap")
-    constants = [s.func.args[k] for k in s.func.attrs.get("constants", ())]
+    constants = constants_of(s.func)
     if any(op.operands[0] in constants for op in matrices):
         raise ScheduleError("the matrix is packed when compiling")
     if len(loads) == 1 or any(stride_in(op, loop_var(summed[0])) != 1 for op in loads):
@@ -198,9 +199,8 @@ def _innermost_rows(row: Op) -> list[Op]:
 def _compute_in_outputs(s: Schedule) -> None:
     """Rows that the last stage only rescales are kept in the output, so that the output's memory is fetched while
     there is still something to compute."""
-    outputs = s.func.args[len(s.func.args) - s.func.attrs["outputs"] :]
     for scratch in [op.result for op in s.func.body.walk() if op.name == "alloc"]:
-        for output in outputs:
+        for output in results_of(s.func):
             try:
                 s.compute_in(scratch, output)
                 break

@@ -17,6 +17,7 @@ from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.loops.edit import is_loop, kind_of
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import parallel_extent
 from tilewright.schedule.steps.parallelize import ASSUMED_EXTENT
 from tilewright.target.target import Target
@@ -61,8 +62,9 @@ def group_branches(module: Module, target: Target, remarks: list[Remark]) -> Non
 def _has_few_rounds(kernel: Func, call: Op, threads: int) -> bool:
     """Whether the call takes long, keeps not all threads busy, and reports no errors. Where dims are not known, a batch
     has one entry, and all else its usual size."""
-    actual = dict(zip(kernel.attrs["dims"], call.attrs["dims"], strict=True))
-    work = _usual(substitute(kernel.attrs.get("work", sym(0)), actual))
+    actual = dict(zip(kernel.dims, call.attrs["dims"], strict=True))
+    counted = kernel_info(kernel).work
+    work = 0 if counted is None else _usual(substitute(counted, actual))
     if work < max(LEAST_WORK, LEAST_REUSE * sum(map(_usual_bytes, (*call.operands, *call.results)))):
         return False
     extent = parallel_extent(kernel)

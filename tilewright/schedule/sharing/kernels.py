@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered, lower_region
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
@@ -95,7 +97,7 @@ class _Kernels:
             self.by_key[key] = kernel
         operands, before = self._pack_operands(region.operands, kernel)
         actual = canonical.actual()
-        attrs = {"kernel": kernel.name, "dims": tuple(actual[d] for d in kernel.attrs["dims"])}
+        attrs = {"kernel": kernel.name, "dims": tuple(actual[d] for d in kernel.dims)}
         call = Op("call", operands, [v.type for v in region.results], attrs, loc=region.loc)
         for old, new in zip(region.results, call.results, strict=True):
             old.replace_by(new)
@@ -119,7 +121,7 @@ class _Kernels:
     def _finished(self, scheduled: Lowered) -> Func:
         """The kernel as a function of the module, handed on."""
         kernel = self.module.add(scheduled.func)
-        kernel.attrs["inplace"] = overwritable(kernel)
+        kernel.info = replace(kernel_info(kernel), inplace=overwritable(kernel))
         if self.ready is not None:
             self.ready(kernel)
         return kernel
@@ -127,14 +129,15 @@ class _Kernels:
     def _pack_operands(self, operands: Sequence[Value], kernel: Func) -> tuple[list[Value], list[Op]]:
         result = list(operands)
         before: list[Op] = []
-        for k, packing in kernel.attrs.get("packed", {}).items():
+        for k, packing in kernel_info(kernel).packed.items():
             source = operands[k].op
             assert source is not None and source.name == "constant", "only constants are packed ahead of time"
             name = self._packed_constant(source.attrs["name"], packing)
             self._release(source.attrs["name"])
             array = self.module.constants[name]
-            assert isinstance(operands[k].type, TensorType)
-            type = TensorType(operands[k].type.dtype, tuple(map(sym, array.shape)))
+            logical = operands[k].type
+            assert isinstance(logical, TensorType)
+            type = TensorType(logical.dtype, tuple(map(sym, array.shape)))
             op = Op("constant", [], [type], {"name": name}, loc=source.loc)
             before.append(op)
             result[k] = op.result

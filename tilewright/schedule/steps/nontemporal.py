@@ -7,6 +7,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, gt
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type
+from tilewright.loops.kernel_info import results_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -14,7 +15,7 @@ from tilewright.target.target import Target
 def stream_results(s: Schedule, target: Target) -> None:
     """Let outputs larger than the last cache be stored past it, as far as they are stored in whole lines; where dims
     decide their size, it is looked at when the kernel runs."""
-    for output in s.func.args[len(s.func.args) - s.func.attrs["outputs"] :]:
+    for output in results_of(s.func):
         condition = _is_large(output, target)
         if not condition.is_const or condition.value:
             _stream(s, output, condition)

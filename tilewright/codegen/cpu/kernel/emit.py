@@ -26,6 +26,7 @@ from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, ScalarType, product
 from tilewright.loops.edit import enclosing_loops, holds_parallel, loop_var
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
 from tilewright.loops.spec import parallel_extent, versions_of
 from tilewright.target.target import Target
@@ -100,8 +101,7 @@ class _Kernel:
 
     @property
     def _dims(self) -> tuple[Sym, ...]:
-        dims: tuple[Sym, ...] = self.func.attrs.get("dims", ())
-        return dims
+        return self.func.dims
 
     def _function(self, symbol: str, parameters: Sequence[str]) -> str:
         """What was emitted, as a function."""
@@ -116,7 +116,7 @@ class _Kernel:
 
     def _parameters(self) -> list[str]:
         """State, buffers and dims, which get their values."""
-        shared = {k for pair in self.func.attrs.get("inplace", ()) for k in pair}
+        shared = {k for pair in kernel_info(self.func).inplace for k in pair}
         parameters = ["ptr %state"]
         for k, arg in enumerate(self.func.args):
             assert isinstance(arg.type, BufferType)

@@ -28,6 +28,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, substitute
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO, Sym, maximum, sym
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.target.target import Target
 
 CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims")
@@ -165,8 +166,9 @@ def kernel_step(
 ) -> Step:
     """The call of `func` with `dims` for its dims, in order; `where` names its place in the model in
     errors."""
-    actual = dict(zip(func.attrs.get("dims", ()), dims, strict=True))
-    work = func.attrs.get("work", sym(PARALLEL_WORK))
+    actual = dict(zip(func.dims, dims, strict=True))
+    counted = kernel_info(func).work
+    work = sym(PARALLEL_WORK) if counted is None else counted
     parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
     checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
     return Step(
