@@ -118,7 +118,8 @@ def test_what_cannot_be_told_is_not_kept_and_the_report_says_so(tmp_path: Path) 
         (tmp_path / "factor.txt").write_text(str(factor))
         number, kept, remarks = place.call(value='float(open("factor.txt").read())')
         assert (number, kept) == (factor, 0)
-        assert "[cache] the model: not done: an operator from outside depends on the function open" in remarks
+        assert "'stage': 'cache'" in remarks and "'kind': 'missed'" in remarks
+        assert "an operator from outside depends on the function open" in remarks
 
 
 @pytest.fixture

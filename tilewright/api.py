@@ -63,5 +63,6 @@ def compile_artifact(
         if key:
             session.keep(key, artifact)
         elif options.cache and (refusal := session.refusal()):
-            artifact.report.setdefault("remarks", []).append(refusal)
+            remark = {"stage": "cache", "subject": "the model", "message": refusal, "kind": "missed"}
+            artifact.report.setdefault("remarks", []).append(remark)
     return artifact

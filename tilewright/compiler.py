@@ -17,6 +17,7 @@ from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
+from tilewright.ir.diag import Remark
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
@@ -70,7 +71,7 @@ def compile_module(
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     for subject, message in module.main.attrs.get("contradictions", ()):
-        ctx.remark("import", subject, message)
+        ctx.remarks.append(Remark("import", subject, message, "analysis"))
     lower_graph(module, ctx, options, progress)
     clock.lap("graph")
     with ObjectMaker(target, options.compile_threads or target.cores) as maker:

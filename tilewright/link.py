@@ -242,7 +242,7 @@ def make_report(
         "intermediates without sharing": str(arena.unshared),
         "compile ms": {stage: round(1000 * seconds, 1) for stage, seconds in laps.items()},
         "calls": [_describe_call(op, module) for op in calls],
-        "remarks": [str(r) for r in remarks],
+        "remarks": [r.record() for r in remarks],
     }
 
 

@@ -68,7 +68,7 @@ class Candidate(NamedTuple):
     def refusal(self, reason: str) -> Remark:
         """That the compiler goes on without the plugin, and why."""
         origin = f" of {self.distribution}" if self.distribution else ""
-        return Remark("plugins", f"plugin '{self.name}'{origin}", f"the plugin is left out: {reason}")
+        return Remark("plugins", f"plugin '{self.name}'{origin}", f"the plugin is left out: {reason}", "failed")
 
 
 class Plugins(NamedTuple):

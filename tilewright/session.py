@@ -18,7 +18,6 @@ import numpy as np
 import tilewright
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.front_end import FrontEnd, find_front_end, unknown_source
-from tilewright.ir.diag import Remark
 from tilewright.ir.outside import Unreadable, outside_digest
 from tilewright.options import Options, Request
 from tilewright.plugins import (
@@ -163,9 +162,9 @@ class Session:
         try:
             outside_digest()
         except Unreadable as error:
-            return str(Remark("cache", "the model", f"an operator from outside depends on {error}"))
+            return f"an operator from outside depends on {error}"
         if identity(self._candidates) is None:
-            return str(Remark("cache", "the model", "a plugin's code comes from no file"))
+            return "a plugin's code comes from no file"
         return None
 
     def find(self, key: str) -> Artifact | None:

@@ -13,8 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests import models
+from tilewright.api import compile_artifact
 from tilewright.cli.app import COMMANDS, commands
+from tilewright.cli.commands.explain import trees
 from tilewright.cli.tensors import dtype_of, make_inputs, read_array
+from tilewright.options import Options
 from tilewright.runtime import TensorInfo
 
 
@@ -156,6 +159,25 @@ def test_explain_groups_reasons(mlp: Path) -> None:
     assert "numerics are default: denormal numbers count as zero" in said
     said = succeed("explain", mlp, "--numerics", "strict")
     assert "numerics are strict: denormal numbers as the calling thread's modes say" in said
+
+
+def test_explain_shows_what_failed_first_and_what_was_done_on_demand() -> None:
+    kinds = {"missed": "a reason", "applied": "one kernel", "failed": "a defect", "analysis": "a fact"}
+    remarks = [{"stage": "fuse", "subject": "add", "message": text, "kind": kind} for kind, text in kinds.items()]
+
+    def shown(everything: bool) -> list[str]:
+        (tree,) = trees([remarks[0], *remarks], everything)
+        return [str(branch.label) for branch in tree.children]
+
+    assert shown(False) == ["failed: a defect", "not done: a reason"]
+    assert shown(True) == ["failed: a defect", "not done: a reason", "one kernel", "a fact"]
+
+
+def test_explain_reads_files_of_earlier_versions(mlp: Path, tmp_path: Path) -> None:
+    artifact = compile_artifact(mlp, options=Options(cache=False))
+    artifact.report["remarks"] = ["[fuse] add into mul: not done: it is read twice"]
+    artifact.save(tmp_path / "old.tw")
+    assert "[fuse] add into mul: not done: it is read twice" in succeed("explain", tmp_path / "old.tw")
 
 
 def test_opt_runs_passes_on_what_show_prints(mlp: Path, tmp_path: Path) -> None:

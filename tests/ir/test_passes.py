@@ -42,7 +42,7 @@ def test_passes_run_in_order_and_share_remarks():
     assert run_passes(module, [Fuse(), Fold(8)], ctx, after=lambda p, m: seen.append((p.name, m))) is module
     assert ctx.remarks == [
         Remark("fuse", "@main", "nothing to fuse"),
-        Remark("fold", "@main", "limit 8", True),
+        Remark("fold", "@main", "limit 8", "applied"),
     ]
     assert seen == [("fuse", module), ("fold", module)]
 

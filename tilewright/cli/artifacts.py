@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.api import compile_artifact
-from tilewright.cli.models import is_artefact, need_no_options, warn_of_plugins
+from tilewright.cli.models import is_artefact, need_no_options, warn_of_failures
 from tilewright.cli.progress import compiling
 from tilewright.options import Options
 from tilewright.runtime import Artifact
@@ -20,5 +20,5 @@ def open_artifact(path: Path, **fields: Any) -> Artifact:
     given = {name: fields.pop(name) for name in ("shapes", "constants")}
     with compiling(path.name) as progress:
         artifact = compile_artifact(path, options=Options.of(None, **fields), progress=progress, **given)
-    warn_of_plugins(artifact.report.get("remarks", ()))
+    warn_of_failures(artifact.summary().remarks)
     return artifact

@@ -66,15 +66,15 @@ def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
         return tilewright.load(path, threads)
     with compiling(path.name) as progress:
         model = tilewright.compile(path, threads=threads, progress=progress, **fields)
-    warn_of_plugins(model.report().data.get("remarks", ()))
+    warn_of_failures(model.report().remarks)
     return model
 
 
-def warn_of_plugins(remarks: Iterable[object]) -> None:
-    """Tell on the standard error stream which plugins were left out, and why."""
-    for remark in map(str, remarks):
-        if remark.startswith("[plugins]"):
-            click.echo(f"warning: {remark.removeprefix('[plugins] ').replace('not done: ', '', 1)}", err=True)
+def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
+    """Tell on the standard error stream which plugins and optimisations were left out, and why."""
+    for remark in remarks:
+        if remark["kind"] == "failed":
+            click.echo(f"warning: {remark['subject']}: {remark['message']}", err=True)
 
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from tilewright.runtime.errors import ExecutionError as ExecutionError
 from tilewright.runtime.errors import InputError as InputError
@@ -28,18 +29,36 @@ class Loc:
 
 UNKNOWN = Loc()
 
+RemarkKind = Literal["applied", "missed", "failed", "analysis"]
+_PREFIXES = {"missed": "not done: ", "failed": "failed: "}
+
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a pass or schedule did or did not do to something, and why."""
+    """What a pass or schedule did or did not do to something, and why.
+
+    `stage` is the pass or the strategy, `subject` the kernel or the node. `kind` is "applied" for what was done,
+    "missed" for what was not, with the reason, "failed" for what a defect of the compiler or of a plugin prevented, and
+    "analysis" for what was found out.
+    """
 
     stage: str
     subject: str
     message: str
-    applied: bool = False
+    kind: RemarkKind = "missed"
+
+    def record(self) -> dict[str, str]:
+        """Its fields by name, for the report; `Remark(**record)` is the remark."""
+        return asdict(self)
 
     def __str__(self) -> str:
-        return f"[{self.stage}] {self.subject}: {'' if self.applied else 'not done: '}{self.message}"
+        return f"[{self.stage}] {self.subject}: {_PREFIXES.get(self.kind, '')}{self.message}"
+
+
+def failure(stage: str, subject: str, error: Exception, consequence: str) -> Remark:
+    """The remark about something optional that failed as nothing should; it asks for a report."""
+    told = error.what if isinstance(error, TilewrightError) else f"{type(error).__name__}: {error}"
+    return Remark(stage, subject, f"{told}; {consequence}: please report this with the model", "failed")
 
 
 class ModelError(TilewrightError):

@@ -29,7 +29,7 @@ class PassContext:
 
     def remark(self, stage: str, subject: str, message: str, applied: bool = False) -> None:
         """Note what was (`applied`) or was not done to `subject`, and why."""
-        self.remarks.append(Remark(stage, subject, message, applied))
+        self.remarks.append(Remark(stage, subject, message, "applied" if applied else "missed"))
 
 
 class Pass(Protocol):

@@ -9,20 +9,30 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Report:
-    """JSON data about a model; `str()` shows single values as lines, lists of records as tables, and of lists of
-    texts (there may be thousands) how many there are."""
+    """JSON data about a model; `str()` shows single values as lines, lists of records as tables, and of remarks (there
+    may be thousands) how many there are, and those that say that something failed."""
 
     data: Mapping[str, Any]
+
+    @property
+    def remarks(self) -> tuple[Mapping[str, str], ...]:
+        """What was and was not done to the model. Each has a `stage` (a pass or a strategy), a `subject` (a kernel or a
+        node), a `message`, and a `kind`: "applied", "missed", "failed" (a defect prevented it) or "analysis"."""
+        return tuple(r if isinstance(r, Mapping) else _of_text(r) for r in self.data.get("remarks", ()))
 
     def __str__(self) -> str:
         lines: list[str] = []
         for name, value in self.data.items():
-            if _is_table(value):
+            if name == "remarks":
+                lines.append(f"{name}: {len(value)}")
+                failed = [r for r in self.remarks if r["kind"] == "failed"]
+                lines += [f"  failed: {r['stage']}: {r['subject']}: {r['message']}" for r in failed]
+            elif _is_table(value):
                 lines += ["", f"{name}:", *_table(value)]
             elif isinstance(value, Mapping):
                 lines += ["", f"{name}:", *(f"  {key}: {item}" for key, item in value.items())]
             else:
-                lines.append(f"{name}: {len(value) if _is_listing(value) else value}")
+                lines.append(f"{name}: {value}")
         return "\n".join(lines)
 
 
@@ -30,8 +40,9 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, Mapping) for v in value)
 
 
-def _is_listing(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
+def _of_text(remark: str) -> dict[str, str]:
+    """A remark of a file of an earlier version, which is one text."""
+    return {"stage": "an earlier version", "subject": "the model", "message": remark, "kind": "missed"}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

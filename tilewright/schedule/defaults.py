@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tilewright.ir.diag import Remark, ScheduleError
+from tilewright.ir.diag import Remark, ScheduleError, failure
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.conditions.specialize import for_other_dims, specialize_less
 from tilewright.loops.counts import iterations
@@ -64,18 +64,13 @@ def schedule_plainly(
 ) -> Lowered:
     """A kernel that takes the place of one whose schedule failed with `error`, as none should: a defect costs time, not
     the model. It has the simplest schedule of its kind, or none where that fails, too; a remark asks for a report."""
-    message = f"{type(error).__name__}: {error}; it will be slow: please report this with the model"
-    remarks.append(Remark("schedule", f"{lowered.func.name}: its schedule failed", message))
+    remarks.append(failure("schedule", lowered.func.name, error, "it has its simplest schedule, and is slow"))
     candidate = lowered.clone()
     s = Schedule(candidate.func)
     try:
         _BY_KIND.get(kind, (schedule_maps,))[-1](s, candidate, target)
     except Exception as e:
-        remarks.append(
-            Remark(
-                "schedule", f"{lowered.func.name}: its simplest schedule failed", f"{type(e).__name__}: {e}"
-            )
-        )
+        remarks.append(failure("schedule", lowered.func.name, e, "it has no schedule, and is slow"))
         candidate, s = lowered.clone(), Schedule(lowered.func)
     steps = tuple(map(str, s.steps))
     candidate.func.info = replace(kernel_info(candidate.func), schedule=steps, work=total_work(lowered))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ Examples:
   tilewright explain model.tw --all
 """
 
-REFUSED = "not done: "
-_REMARK = re.compile(r"\[(?P<stage>[^]]*)\] (?P<subject>.*?): (?P<rest>(?:not done: )?.*)", re.DOTALL)
+SHOWN = ("failed", "missed")
+_PREFIXES = {"missed": "not done: ", "failed": "failed: "}
 
 
 @click.command("explain", help=HELP, short_help="Say what was not done, and why.")
@@ -33,32 +32,31 @@ _REMARK = re.compile(r"\[(?P<stage>[^]]*)\] (?P<subject>.*?): (?P<rest>(?:not do
 @click.option("--all", "everything", is_flag=True, help="Also what was done.")
 @compile_options
 def command(model: Path, everything: bool, **options: Any) -> None:
-    report = open_artifact(model, **compile_fields(**options)).summary().data
+    summary = open_artifact(model, **compile_fields(**options)).summary()
+    report = summary.data
     console = Console(highlight=False)
     console.print(f"{report.get('nodes', '?')} operators in {report.get('kernels', '?')} kernels")
     if "numerics" in report:  # files of earlier versions do not say
         console.print(f"numerics are {report['numerics']}")
-    for tree in trees(report.get("remarks", ()), everything):
+    for tree in trees(summary.remarks, everything):
         console.print(tree)
 
 
-def trees(remarks: Iterable[str], everything: bool) -> list[Tree]:
-    """A tree for each stage: reasons, the most frequent first, and what they were said of."""
-    stages: dict[str, dict[str, Counter[str]]] = {}
+def trees(remarks: Iterable[Mapping[str, str]], everything: bool) -> list[Tree]:
+    """A tree for each stage: what failed, then reasons, the most frequent first, and what they were said of."""
+    stages: dict[str, dict[tuple[str, str], Counter[str]]] = {}
     for remark in remarks:
-        found = _REMARK.fullmatch(remark)
-        if found is None:
-            continue
-        stage, subject, rest = found.group("stage", "subject", "rest")
-        if everything or rest.startswith(REFUSED):
-            stages.setdefault(stage, {}).setdefault(rest, Counter())[subject] += 1
+        if everything or remark["kind"] in SHOWN:
+            reasons = stages.setdefault(remark["stage"], {})
+            reasons.setdefault((remark["kind"], remark["message"]), Counter())[remark["subject"]] += 1
     return [_tree(stage, reasons) for stage, reasons in stages.items()]
 
 
-def _tree(stage: str, reasons: dict[str, Counter[str]]) -> Tree:
+def _tree(stage: str, reasons: Mapping[tuple[str, str], Counter[str]]) -> Tree:
     tree = Tree(f"[bold]{escape(stage)}")
-    for reason, subjects in sorted(reasons.items(), key=lambda item: -item[1].total()):
-        branch = tree.add(escape(reason))
+    ordered = sorted(reasons.items(), key=lambda item: (item[0][0] != "failed", -item[1].total()))
+    for (kind, message), subjects in ordered:
+        branch = tree.add(escape(_PREFIXES.get(kind, "") + message))
         for subject, count in subjects.most_common():
             branch.add(f"[dim]{escape(subject)}{f' ({count} times)' if count > 1 else ''}")
     return tree

@@ -12,7 +12,7 @@ from tilewright.cli.models import (
     compile_options,
     model_argument,
     need_source,
-    warn_of_plugins,
+    warn_of_failures,
 )
 from tilewright.cli.progress import compiling
 from tilewright.options import Options
@@ -55,5 +55,5 @@ def command(model: Path, level: str, kernel: str | None, **options: Any) -> None
             model, level, kernel=kernel, options=Options.of(None, **fields), constants=constants, shapes=shapes,
             session=session, progress=progress,
         )  # fmt: skip
-    warn_of_plugins(session.loaded_plugins.refused)
+    warn_of_failures(remark.record() for remark in session.loaded_plugins.refused)
     click.echo("\n".join(text.rstrip() + "\n" for text in texts.values()), nl=False)

@@ -56,7 +56,7 @@ def group_branches(module: Module, target: Target, remarks: list[Remark]) -> Non
             call.attrs["branches"] = number
         first, *rest = (call.attrs["kernel"] for call in together)
         message = f"runs at the same time as {', '.join(rest)}: neither needs the other"
-        remarks.append(Remark("branches", first, message, applied=True))
+        remarks.append(Remark("branches", first, message, "applied"))
 
 
 def _has_few_rounds(kernel: Func, call: Op, threads: int) -> bool:
