@@ -26,7 +26,7 @@ from bench.calibration.shapes import DRAWS, Conv, Layer, Matmul, Turned, layers_
 from tilewright.codegen.cpu.assemble import compile_ir
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.cost.cache_blocking import Blocks
-from tilewright.cost.gemm import SHARES, Counts, Decision, candidates, choose, count, cycles
+from tilewright.cost.gemm import Counts, Decision, candidates, choose, count, cycles
 from tilewright.cost.register_tile import Contraction, Tile
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
@@ -43,6 +43,7 @@ from tilewright.schedule.gemm.contraction import schedule_contraction
 from tilewright.schedule.gemm.gemm_axes import assign_axes, axes_read, one_nest, transposed_axes
 from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape
 from tilewright.schedule.trace import Schedule
+from tilewright.target.calibration import Exposed
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
@@ -401,7 +402,7 @@ def main() -> None:
     if options.command == "fit":
         fitted = np.mean([fit(machine) for machine in options.machines], axis=0)
         for field, share in zip(fields(Counts), fitted, strict=True):
-            print(f"{field.name:10s} {share:.3f}   in use {getattr(SHARES, field.name):.3f}")
+            print(f"{field.name:10s} {share:.3f}   in use {getattr(Exposed(), field.name, 1):.3f}")
     elif options.command == "report":
         for machine in options.machines:
             report(machine, options.layers)

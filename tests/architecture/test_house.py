@@ -24,7 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "target": {"ir"},
     "cost": {"ir", "target"},
     "graph": {"ir", "ops", "target", "cost"},
-    "loops": {"ir", "ops", "target"},
+    "loops": {"ir", "ops", "target", "cost"},
     "schedule": {"ir", "ops", "loops", "target", "cost"},
     "memory": {"ir"},
     "codegen": {"ir", "loops", "target"},

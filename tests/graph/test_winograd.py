@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 import pytest
 
 from tests.graph.programs import conv, inputs, kernels, ops, program, relu
-from tilewright.graph.algorithms.winograd import ConvShape, Machine, Winograd, choose
+from tilewright.graph.algorithms.winograd import Winograd
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.ir.core import Module
@@ -157,36 +155,6 @@ def test_other_convolutions_are_left_alone(body, shape) -> None:
     assert reasons(ctx) == []
 
 
-ZEN3 = Machine(lanes=8, l2=512 << 10, l3=32 << 20)
-RESNET = 100 << 20  # bytes of weights
-
-
-@pytest.mark.parametrize(
-    ("shape", "m"),
-    [
-        (ConvShape(1, (56, 56), (3, 3), 64, 64, 16), (4, 4)),
-        (ConvShape(1, (28, 28), (3, 3), 128, 128, 16), (4, 4)),
-        (ConvShape(1, (416, 416), (3, 3), 16, 32, 16), (4, 4)),
-        (ConvShape(1, (1, 1), (3, 3), 512, 512, 16), ()),
-        (ConvShape(1, (2, 2), (3, 3), 256, 256, 16), ()),
-        (ConvShape(1, (4, 1), (3, 3), 64, 64, 16), ()),
-    ],
-)
-def test_the_estimate_weighs_products_against_filters_and_partial_tiles(
-    shape: ConvShape, m: tuple[int, ...]
-) -> None:
-    choice = choose(shape, ZEN3, RESNET)
-    assert choice.m == m, choice.reason
-
-
-def test_filters_from_memory_ask_for_smaller_tiles() -> None:
-    """Large tiles have four times the filters of the direct sum: a small image does not pay for reading them."""
-    shape = ConvShape(1, (14, 14), (3, 3), 256, 256, 16)
-    slow_memory = choose(shape, Machine(lanes=16, l2=1 << 20, l3=32 << 20), RESNET)
-    all_in_cache = choose(shape, Machine(lanes=16, l2=64 << 20, l3=512 << 20), 9 << 20)
-    assert prod(slow_memory.m) < prod(all_in_cache.m) == 16
-
-
 def fused(size: int, filters: int) -> tuple[list[list[str]], list[str]]:
     module = program(lambda x: relu(conv(x, filters, 3)), (1, 32, size, size))
     ctx = PassContext(parse_target("zen3"), Options())
@@ -203,7 +171,7 @@ def test_a_small_image_is_transformed_before() -> None:
     found, said = fused(16, 32)
     assert ["winograd_input"] in found
     assert [*STEPS[1:], "max"] in found
-    assert said == ["they fit the second-level cache, and threads share them there"]
+    assert said == ["they fit L2, and threads share them there"]
 
 
 def test_many_filters_are_read_once() -> None:

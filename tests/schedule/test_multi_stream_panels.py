@@ -7,7 +7,8 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright.cost.gemm import Decision, choose, cycles
-from tilewright.cost.register_tile import STREAM_BYTES, Contraction, Tile, streams_of
+from tilewright.cost.panels import streams_of
+from tilewright.cost.register_tile import Contraction, Tile
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, sym, var
@@ -48,7 +49,7 @@ def test_each_stream_is_a_run_of_its_own(rows: int, columns: int, target: str) -
     kernel = product(sym(rows), columns, target)
     tiles, streams, depth, vectors, lanes = weights_of(kernel)
     assert depth == DEPTH and streams > 1
-    assert 4 * vectors * lanes >= STREAM_BYTES
+    assert 4 * vectors * lanes >= 128
     assert (tiles - 1) * streams * vectors * lanes < columns <= tiles * streams * vectors * lanes
     assert not any(op.name == "prefetch" for op in kernel.body.walk())
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
-from tilewright.codegen.cpu.program.program import PARALLEL_WORK
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, var
@@ -42,7 +41,7 @@ def test_a_transform_of_tiles_counts_all_that_it_computes() -> None:
         lambda x: winograd_input(x, m=(4, 4), taps=(3, 3), pads_begin=(1, 1), pads_end=(1, 1)),
         "zen3",
     )
-    assert kernel_info(kernel).work == 8 * 36 * 49 * 16 > PARALLEL_WORK
+    assert kernel_info(kernel).work == 8 * 36 * 49 * 16
 
 
 def test_loops_of_an_operator_count_what_they_execute() -> None:
@@ -98,7 +97,7 @@ def test_threads_have_equal_shares_of_big_kernels(machine: str, cores: int, name
     rounds = extent.value
     limit = 1.15 if (cores, name) in COARSE else 1.05
     assert -(-rounds // cores) * cores <= limit * rounds
-    said = any(f"equal shares of {rounds} rounds" in str(remark) for remark in remarks)
+    said = any(f"equal shares of {rounds} iterations" in str(remark) for remark in remarks)
     assert said == (-(-rounds // cores) * cores > 1.05 * rounds)
 
 
@@ -107,7 +106,7 @@ def test_what_threads_cannot_share_is_said() -> None:
         return ew.mul(x, reduce.reduce_sum(x, axes=(1,), keepdims=True))
 
     remarks = oracle.scheduled(oracle.build([f32(20, 64)], rows), "zen3,cores=16").remarks
-    assert any("16 threads do not get equal shares of 20 rounds" in str(remark) for remark in remarks)
+    assert any("16 threads do not get equal shares of 20 iterations" in str(remark) for remark in remarks)
 
 
 N, H, W = var("n", 1), var("h", 1), var("w", 1)

@@ -20,8 +20,7 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import activation, blocked, pool, reduce
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.schedule.conv.sliding_window import choose_columns
-from tilewright.target.named import NAMED, parse_target
+from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(11)
 
@@ -122,17 +121,6 @@ def test_sums_of_a_window_are_not_spilled(size: int, target: str) -> None:
     register = "zmm" if target == "cascadelake" else "ymm"
     products = [line for line in body.splitlines() if "vfmadd" in line and register in line]
     assert products, "products and sums use whole registers"
-
-
-def test_columns_fill_the_units_and_fit_the_registers() -> None:
-    assert choose_columns(56, 1, 32) == 14
-    assert choose_columns(7, 1, 32) == 7
-    assert choose_columns(1, 1, 32) == 1
-    for target in NAMED.values():
-        per_vector = 512 // target.vector_bits
-        for count in (None, 3, 13, 56, 1000):
-            columns = choose_columns(count, per_vector, target.vector_registers)
-            assert (columns + 1) * per_vector < target.vector_registers
 
 
 @pytest.mark.parametrize("target", ["zen3", "zen4", "neoverse-n1"])

@@ -22,7 +22,6 @@ from tilewright.loops.interp import run_kernel as interpret
 from tilewright.ops import blocked, view
 from tilewright.ops import elementwise as ew
 from tilewright.schedule.steps.access import stores_in
-from tilewright.schedule.steps.transpose_tiles import BLOCK
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(4)
@@ -138,7 +137,7 @@ def test_squares_follow_each_other_along_the_rows_of_the_result(shape: tuple[int
     ]
     side = columns[1]
     assert columns[:-1] == list(range(0, (len(columns) - 1) * side, side))
-    most = min(shape[0], BLOCK)
+    most = min(shape[0], 1024)
     assert most // 2 <= columns[-1] + side <= most
 
 

@@ -17,7 +17,6 @@ from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loops_in
 from tilewright.ops import activation, blocked
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.schedule.conv.unpack_output import L2_SHARE
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 
@@ -94,7 +93,7 @@ def test_agrees_with_the_graph_interpreter(
         if o.name == "alloc" and isinstance(o.result.type, BufferType) and o.result.type.space == "scratch"
     ]
     line = 64 * 4 * max(s[3] for s in shapes[:1])
-    assert sizes and max(sizes) <= max(L2_SHARE * SMALL_L2, line)
+    assert sizes and max(sizes) <= max(0.25 * SMALL_L2, line)
 
 
 @pytest.mark.parametrize("target", TARGETS[:2])
@@ -132,7 +131,7 @@ def silu(x: Value) -> Value:
     ("body", "inputs", "size", "reason"),
     [
         (convolved(32, silu), 2, (42, 39), "would be written out for each row"),
-        (convolved(32), 2, (12, 14), "its result fits the second-level cache"),
+        (convolved(32), 2, (12, 14), "its result fits L2"),
         (convolved(64), 2, (5, 300), "are fewer or shorter than 8 elements"),
         (convolved(64, inputs=60), 60, (30, 30), "of weights again"),
         (lambda x: ew.exp(convolved(32)(x)), 2, (42, 39), "what reads it may change its layout"),

@@ -7,12 +7,10 @@ from functools import lru_cache
 from itertools import islice
 from math import isqrt
 
+from tilewright.cost.core import l2_room
+from tilewright.cost.parallel import share_of_greatest
 from tilewright.cost.register_tile import Contraction, Tile
 from tilewright.target.target import Target
-
-L2_SHARE = 0.635
-"""Of the second-level cache that a block may fill: pages lie anywhere in memory, so that some of its sets are taken
-before others."""
 
 LONGEST_SUMS = (512, 256, 128)
 """Terms of a piece of the depth: a longer running sum loses digits, a shorter one costs more passes over the sums."""
@@ -52,7 +50,7 @@ def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) 
     whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths if r >= least]
     whole = [b for b in whole if count(shape, tile, b) > 1]
     whole.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
-    room = L2_SHARE * target.caches.l2
+    room = l2_room(target, "block")
     found: list[Blocks] = []
     for depth in _pieces(shape):
         fitting = (b for b in whole if footprint(shape, tile, b.rows, b.columns, depth) <= room)
@@ -85,11 +83,6 @@ def count(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
 def unevenness(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The greatest share of the blocks that a core gets, in that of the mean."""
     return share_of_greatest(count(shape, tile, blocks), target.cores)
-
-
-def share_of_greatest(rounds: int, cores: int) -> float:
-    """What the core with most of so many equal rounds gets, in the mean of all cores."""
-    return -(-rounds // cores) * cores / max(1, rounds)
 
 
 def _parts(extent: int, target: Target) -> list[int]:

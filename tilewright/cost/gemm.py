@@ -14,19 +14,20 @@ from functools import lru_cache
 from itertools import takewhile
 from math import gcd
 
-from tilewright.cost.cache_blocking import Blocks, candidate_blocks, may_be_cut, share_of_greatest, unevenness
+from tilewright.cost.cache_blocking import Blocks, candidate_blocks, may_be_cut, unevenness
+from tilewright.cost.core import l2_room, millions
+from tilewright.cost.panels import MOST_ROWS_OF_STREAMS, streams_of
+from tilewright.cost.parallel import share_of_greatest
 from tilewright.cost.register_tile import (
-    MOST_ROWS_OF_STREAMS,
     Contraction,
     Tile,
     candidate_tiles,
     cycles_per_step,
     registers_per_vector,
-    streams_of,
 )
+from tilewright.target.calibration import Exposed
 from tilewright.target.target import LINE_BYTES, Target
 
-L1_SETS = 64
 CROWDED = 4
 """Rows of a tile that one set of the first-level cache may hold, beside the columns."""
 
@@ -47,20 +48,8 @@ MOST_CANDIDATES = 36
 TURNING = 2
 """Passes over the sums that transposing them costs: its shuffles take about as long."""
 
-SHORT = 10_000
-"""Cycles up to which one core does it alone."""
-
 LEAST_GAIN = 1.03
 """Of the time: blocks that gain less are not worth their code."""
-
-# Where loops do not fit a cache entirely: shares of the caches that hold what was read last.
-L1_SHARE, L2_SHARE = 1.0, 0.65
-
-ONE_STREAM = 1.07
-"""Of the time of memory, what columns take in one run of addresses that few rows read, beside several streams."""
-
-LONG_PANEL = 1 / 8
-"""Of the second-level cache: while a longer panel is used, the next one is not brought there in time, or not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,37 +85,30 @@ class Counts:
     copied: float
     apart: float
 
-    def weighted(self, shares: Counts) -> float:
-        """The sum, each count times its share."""
+    def cycles(self, exposed: Exposed) -> float:
+        """The multiplications, and of all else the part that they do not hide."""
         return (
-            self.multiply * shares.multiply
-            + self.load * shares.load
-            + self.l2 * shares.l2
-            + self.l3 * shares.l3
-            + self.memory * shares.memory
-            + self.late * shares.late
-            + self.passes * shares.passes
-            + self.copied * shares.copied
-            + self.apart * shares.apart
+            self.multiply
+            + self.load * exposed.load
+            + self.l2 * exposed.l2
+            + self.l3 * exposed.l3
+            + self.memory * exposed.memory
+            + self.late * exposed.late
+            + self.passes * exposed.passes
+            + self.copied * exposed.copied
+            + self.apart * exposed.apart
         )
-
-
-SHARES = Counts(
-    multiply=1.0, load=0.49, l2=0.23, l3=0.26, memory=0.92, late=0.21, passes=3.7, copied=0.49, apart=0.06
-)
-"""Of each count, what adds to the time: calibrated, the mean of two machines. Multiplications are the unit. A pass is a
-load, an addition and a store of one vector, and what they wait for."""
 
 
 def cycles(shape: Contraction, decision: Decision, target: Target) -> float:
     """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share. Where
     tiles are fewer than cores, or columns that are read once not the same for all, the mean of one core's cycles and of
     those of all that wait."""
-    total = count(shape, decision, target).weighted(SHARES)
+    total = count(shape, decision, target).cycles(target.calibration.exposed)
     if decision.blocks is not None:
         return total * LEAST_GAIN * unevenness(shape, decision.tile, decision.blocks, target)
     tiles = _tiles(shape, decision.tile)
-    if total > SHORT and (tiles < target.cores or _reads_once(shape, decision.tile)):
+    if total > target.calibration.fork_cycles and (tiles < target.cores or _reads_once(shape, decision.tile)):
         total *= (1 + share_of_greatest(tiles, target.cores)) / 2
     return total
 
@@ -163,13 +145,13 @@ def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
     panel = tile.columns * tile.lanes * loops.depth * element
     first = (tile.rows * per_row, panel, loops.sums * tile.rows * tile.columns * tile.lanes * element)
     caches, speed = target.caches, target.bandwidth
-    l1 = L1_SHARE * caches.l1d
+    l1 = target.calibration.shares.near * caches.l1d
     near = _read(loops.nest, (_near_rows(shape, tile, loops.depth, first, l1), *first[1:]), l1)
-    far = _read(loops.nest, first, L2_SHARE * caches.l2)
+    far = _read(loops.nest, first, l2_room(target, "nest"))
     all_rows = shape.around * shape.lines * rows * depth * element / shape.windows
     all_columns = shape.repeats * columns * tile.lanes * depth * element
     results = shape.around * shape.lines * rows * columns * tile.lanes * element
-    stays = all_rows + results <= L2_SHARE * caches.l2  # then the kernel before has left the rows there
+    stays = all_rows + results <= l2_room(target, "nest")  # then the kernel before has left the rows there
     from_l3 = max(0.0, far[1] - all_columns) + (0.0 if stays else far[0] + 2 * results)
     if loops.sums:
         column_tiles = -(-columns // tile.columns)
@@ -177,17 +159,17 @@ def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
         from_l3 += max(0.0, far[2] - kept)
     memory = all_columns / speed.memory if shape.packed else 0.0
     if _reads_once(shape, tile) and _lacks_streams(tile, element, target):
-        memory *= ONE_STREAM
+        memory *= target.calibration.exposed.one_stream
     return Counts(
         multiply=loops.multiply,
         load=loops.loads / target.pipes.loads,
         l2=(near[0] + near[1]) / speed.l2,
         l3=from_l3 / speed.l3,
         memory=memory,
-        late=memory if panel > LONG_PANEL * caches.l2 and loops.uses_panels_again else 0,
+        late=memory if panel > l2_room(target, "panel") and loops.uses_panels_again else 0,
         passes=loops.passes,
         copied=loops.copied,
-        apart=loops.row_reads * _distance(shape, tile, decision.blocks),
+        apart=loops.row_reads * _distance(shape, tile, decision.blocks, caches.l1_sets),
     )
 
 
@@ -300,13 +282,13 @@ def _read(
     return read_rows, read_columns, read_sums
 
 
-def _distance(shape: Contraction, tile: Tile, blocks: Blocks | None) -> int:
+def _distance(shape: Contraction, tile: Tile, blocks: Blocks | None, sets: int) -> int:
     """What reading one element of a row costs beside a hit in the first-level cache, in that of a line of its own far
     from those of other rows: 1 where rows lie on such lines, CROWDING more where they push one another out."""
     if blocks is not None and shape.run:
         return 0  # they are copied
     lines, rest = divmod(shape.stride, LINE_BYTES)
-    crowded = lines > 0 and not rest and tile.rows * gcd(lines, L1_SETS) > CROWDED * L1_SETS
+    crowded = lines > 0 and not rest and tile.rows * gcd(lines, sets) > CROWDED * sets
     return (shape.run > 0) + CROWDING * crowded
 
 
@@ -326,7 +308,7 @@ class Choice:
     def declined(self) -> list[str]:
         """What was not chosen, and by how much."""
         return [
-            f"{other}: {_millions(time)} million cycles predicted, {_millions(self.cycles)} with {self.decision}"
+            f"{other}: {millions(time)} predicted, {millions(self.cycles)} with {self.decision}"
             for other, time in self.others
         ]
 
@@ -375,9 +357,7 @@ def why_not_turned(shape: Contraction, turned: Contraction, target: Target) -> s
     if not candidates(turned, target):
         return "no block fits the second-level cache"
     across, along = choose(turned, target).cycles, choose(shape, target).cycles
-    return (
-        "" if across < along else f"{_millions(across)} million cycles predicted, {_millions(along)} without"
-    )
+    return "" if across < along else f"{millions(across)} predicted, {millions(along)} without"
 
 
 def choose_tile(shape: Contraction, target: Target) -> Tile:
@@ -395,10 +375,4 @@ def why_not_cut(shape: Contraction, choice: Choice) -> str:
     if not cut:
         return "no block fits the second-level cache"
     (best, time), *_ = cut
-    return (
-        f"{_millions(time)} million cycles predicted with {best}, {_millions(choice.cycles)} without blocks"
-    )
-
-
-def _millions(count: float) -> str:
-    return f"{count / 1e6:.3g}"
+    return f"{millions(time)} predicted with {best}, {millions(choice.cycles)} without blocks"

@@ -16,6 +16,9 @@ MOST_TILES = 9
 MOST_ROWS = 28
 MOST_COLUMNS = 16
 
+LEAST_REMAINDER = 2
+"""Rows from which on a smaller tile for the last rows is worth its code."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -63,22 +66,6 @@ class Contraction:
 def registers_per_vector(lanes: int, element: int, target: Target) -> int:
     """Registers that a vector of so many elements takes."""
     return max(1, 8 * lanes * element // target.vector_bits)
-
-
-STREAM_BYTES = 128
-"""That a step reads of a stream at least: streams of single cache lines are slower than one, as lines come in pairs."""
-
-MOST_ROWS_OF_STREAMS = 2
-"""More rows multiply for so long that one stream whose lines are asked for ahead does better."""
-
-
-def streams_of(tile: Tile, element: int, target: Target) -> int:
-    """Streams of equal width that the columns of a tile are cut into when they are read once."""
-    if tile.rows > MOST_ROWS_OF_STREAMS:
-        return 1
-    most = min(tile.columns, target.bandwidth.streams)
-    whole = (d for d in range(2, most + 1) if tile.columns % d == 0)
-    return max((d for d in whole if tile.columns // d * tile.lanes * element >= STREAM_BYTES), default=1)
 
 
 def registers_used(tile: Tile, element: int, target: Target) -> int:
@@ -142,3 +129,10 @@ def _rows_of_tiles(shape: Contraction, columns: int, target: Target) -> set[int]
         return set()
     tiles = -(-shape.rows // most)
     return {most, -(-shape.rows // tiles), -(-shape.rows // (tiles + 1))}
+
+
+def rows_of_remainder(tile: Tile) -> int:
+    """Rows of the smaller tiles of those that whole tiles leave, where the number of rows is not known; 0 where these
+    are not worth their code."""
+    rows = tile.rows // 2
+    return rows if rows >= LEAST_REMAINDER else 0

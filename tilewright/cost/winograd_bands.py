@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tilewright.cost.core import divisors, is_kept, l2_room
+from tilewright.cost.parallel import share_of_greatest, threads
 from tilewright.cost.register_tile import Contraction, candidate_tiles, cost_of_step, registers_per_vector
 from tilewright.target.target import Target
 
 L2_BYTES_PER_CYCLE = 24
 L3_BYTES_PER_CYCLE = 7
 """What the shares below were measured with."""
-
-L2_SHARE = 0.75
-"""Of the second-level cache, for sums, tiles and a panel of filters."""
 
 FILTER_SHARE = 0.3
 """Of the time in which filters come from far memory that prefetching does not hide; measured, as is the next."""
@@ -31,8 +30,13 @@ TILE_SHARE = 0.3
 SPILL_PASSES = 3
 """Times that what does not fit the cache passes its border: allocated, written, read."""
 
-FEWEST_CORES = 2
-"""Cores to share the work even where a target names one: a model compiled for a kind of machine runs on any of it."""
+
+TILES_OF_ANY_IMAGE = 28
+"""Of a band of an image of unknown size: whole register tiles, and filters are read for more than a row of tiles of a
+small image, which they would outlast."""
+
+PANEL_OF_ANY_IMAGE = 2
+"""Blocks of columns that share the reading of the rows of an image whose size is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def choose_band(tiles: Tiles, target: Target) -> Band:
     """The cheapest band that keeps all cores busy. Its extents divide those of the tiles: no band needs conditions."""
     candidates = list(_candidates(tiles))
     most = max(_tasks(tiles, b) for b in candidates)
-    enough = min(most, max(target.cores, FEWEST_CORES))
+    enough = min(most, threads(target))
     return min((b for b in candidates if _tasks(tiles, b) >= enough), key=lambda b: cost(tiles, b, target))
 
 
@@ -87,18 +91,17 @@ def cost(tiles: Tiles, band: Band, target: Target) -> float:
     filters = tiles.points * tiles.depth * width * tiles.element
     data = bands * length * tiles.points * tiles.depth * tiles.element
     sums = bands * length * tiles.points * width * tiles.element
-    fits = _held(tiles, band) <= L2_SHARE * target.caches.l2
-    reading_filters = (
-        0.0 if filters <= target.caches.l2 // 2 else bands * filters * FILTER_SHARE / L3_BYTES_PER_CYCLE
-    )
+    fits = _held(tiles, band) <= l2_room(target, "tiles")
+    reading_filters = 0.0 if is_kept(filters, target) else bands * filters * FILTER_SHARE / L3_BYTES_PER_CYCLE
     near = panels * data * TILE_SHARE if tiles.made_here and fits else 0.0
     if not tiles.made_here:
         far = panels * data * TILE_SHARE + (0 if fits else SPILL_PASSES * sums)
     else:
         far = 0 if fits else panels * data + SPILL_PASSES * (sums + data)
     tasks = _tasks(tiles, band)
-    busy = -(-tasks // target.cores) * target.cores / tasks
-    return busy * (multiplying + reading_filters + near / L2_BYTES_PER_CYCLE + far / L3_BYTES_PER_CYCLE)
+    return share_of_greatest(tasks, target.cores) * (
+        multiplying + reading_filters + near / L2_BYTES_PER_CYCLE + far / L3_BYTES_PER_CYCLE
+    )
 
 
 def _held(tiles: Tiles, band: Band) -> int:
@@ -123,6 +126,6 @@ def _candidates(tiles: Tiles) -> Iterator[Band]:
             yield Band(1, across, panel)
 
 
-def divisors(extent: int) -> list[int]:
-    """In ascending order."""
-    return [n for n in range(1, extent + 1) if extent % n == 0]
+def panel_of_any_image(columns: int | None) -> int:
+    """Blocks of columns of a panel of an image of unknown size, of so many (None: not known)."""
+    return max(n for n in divisors(columns or 1) if n <= PANEL_OF_ANY_IMAGE)

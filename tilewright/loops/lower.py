@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product as product_of
 from typing import Any
 
+from tilewright.cost.recompute import may_be_repeated
 from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
 from tilewright.ir.scalar import COSTLY, identity
 from tilewright.ir.sym import Sym, logical_and, sym, var
@@ -145,7 +146,8 @@ class _Lowering:
             return self._reads_once(value)
         if any(self.nodes[u.result].compute.combine for u in value.users) and self._ends_a_sum(node):
             return False
-        return not any(o.name in COSTLY for o in node.compute.body.ops) and len(node.compute.body.ops) <= 8
+        ops = node.compute.body.ops
+        return may_be_repeated(len(ops), any(o.name in COSTLY for o in ops))
 
     def _is_weight(self, node: _Node) -> bool:
         """Whether it computes an operand of a sum of products from constants: a stage, so that a schedule may say where

@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.dtype import DType
+from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
 from tilewright.target.scale import Scale, scale_of
 
 LINE_BYTES = 64
 """Of a cache line on most cores; where lines are longer, some requests are repeated."""
+
+VECTOR_BYTES = 64
+"""Bytes of one vector of a register tile, on every target: one AVX-512 register, two of AVX2, four of NEON; LLVM splits
+it as needed. Layouts with blocks of channels depend on it."""
 
 
 def arch_of(triple: str) -> str:
@@ -25,17 +30,13 @@ class TargetError(TilewrightError):
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Sizes in bytes: `l1d` and `l2` of one core, `l3` as shared by all cores (0 where there is none)."""
+    """Sizes in bytes: `l1d` and `l2` of one core, `l3` as shared by all cores (0 where there is none). L1 has `l1_sets`
+    sets of lines."""
 
     l1d: int = 32 << 10
     l2: int = 512 << 10
     l3: int = 8 << 20
-
-    @property
-    def band(self) -> int:
-        """Bytes of a core's second-level cache for what lies between two steps of a kernel; the rest is for what
-        these read."""
-        return self.l2 // 2
+    l1_sets: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,8 @@ class Pipes:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes that one core reads in a cycle from the second-level cache, the third, and memory, when it does nothing
-    else. In cycles, so that the clock need not be known. `streams` are the runs of addresses that it reads side by side
-    at its best."""
+    """Bytes that one core reads in a cycle from L2, L3 and memory, when it does nothing else. In cycles, so that the
+    clock need not be known. `streams` are the runs of addresses that it reads in turns at its best."""
 
     l2: float = 24
     l3: float = 7
@@ -89,6 +89,7 @@ class Target:
     absent: tuple[str, ...] = ()
     pipes: Pipes = field(default_factory=Pipes)
     bandwidth: Bandwidth = field(default_factory=Bandwidth)
+    calibration: Calibration = field(default_factory=Calibration)
 
     @property
     def arch(self) -> str:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.cost.core import is_kept
 from tilewright.graph.fusion.classify import OpClass, classify
 from tilewright.graph.match import shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
 from tilewright.ops.reduce import reduce_sum
+from tilewright.target.target import Target
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class LineSums:
         for op in list(module.main.body.ops):
             if op.name != "reduce_sum" or not _is_of_whole_lines(op):
                 continue
-            reason = _refusal(op, None if ctx.target is None else ctx.target.caches.band)
+            reason = _refusal(op, ctx.target)
             ctx.remark(
                 self.name,
                 f"sum {op.loc}",
@@ -51,17 +53,16 @@ def _is_of_whole_lines(op: Op) -> bool:
     return len(axes) > 1 and rank - 2 in axes and rank - 1 not in axes
 
 
-def _refusal(op: Op, room: int | None) -> str:
-    """Why the sum should stay one reading of the tensor; "" when it should be split. `room` is the part of the
-    second-level cache in which a kernel finds what another one has written, in bytes."""
+def _refusal(op: Op, target: Target | None) -> str:
+    """Why the sum should stay one reading of the tensor; "" when it should be split."""
     x = op.operands[0]
-    if room is None:
+    if target is None:
         return "the caches are not known"
     if not writes_lines(x):
         return "what it sums is not written line by line by a kernel of windows"
     stored = type_of(x).size * type_of(x).dtype.bytes
-    if (stored.bounds[0] or 0) <= room:
-        return "what it sums may well be in the second-level cache still"
+    if is_kept(stored.bounds[0] or 0, target):
+        return "what it sums may well be in L2 still"
     return ""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.cost.recompute import is_cheap, one_thread_suffices
 from tilewright.graph.algorithms.two_stage_reduction import writes_lines
 from tilewright.graph.fusion.attention import attention_parts
 from tilewright.graph.fusion.classify import OpClass, OpInfo, classify
@@ -32,13 +33,6 @@ SOURCES = frozenset({"full", "iota", "sym_tensor"})
 
 UNBLOCK = "unblock_channels"
 """The op that takes an image out of its blocks of channels."""
-
-CHEAP = 6
-"""Scalar operations that may be repeated for each reader rather than stored."""
-
-
-SMALL = 1 << 14
-"""Elements that one thread may go over alone."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +156,7 @@ class _Fusion:
         """Only pure index maps are read through, and maps of constants: anything else would be computed once for each
         tile. What computes whole tiles is stored, for a band of the image at a time."""
         if self.info[op].kind is OpClass.CONTRACTION and all(self.info[o].is_tiled for o in producer.ops):
-            return tiles_by_bands(op, self.ctx.target.caches.l2)
+            return tiles_by_bands(op, self.ctx.target)
         moves = all(self.info[o].is_index_map for o in producer.ops)
         if producer.kind is not OpClass.MAP or not (moves or self._is_weight(producer, value, op)):
             return "its elements would be computed again for every tile of the contraction"
@@ -178,7 +172,7 @@ class _Fusion:
         """Whether a map gives the right operand of a contraction from constants alone: each element then serves all
         rows, and may be computed for a panel of columns at a time."""
         known = all(is_known(v) for o in producer.ops for v in o.results)
-        return known and value is op.operands[1] and _cost_of(producer, self.info) <= CHEAP
+        return known and value is op.operands[1] and is_cheap(_cost_of(producer, self.info))
 
     def _into_tiles(self, producer: Region, value: Value, op: Op) -> str:
         """Tiles are computed from a part of the sums of a contraction, as soon as these are complete."""
@@ -196,7 +190,7 @@ class _Fusion:
             return "it sums windows itself, and is as much bound by memory"
         if self.ctx.target is None:
             return "the caches are not known"
-        return windows_by_bands(sums, op, self.ctx.target.caches.band)
+        return windows_by_bands(sums, op, self.ctx.target)
 
     def _out_of_blocks(self, producer: Region, op: Op) -> str:
         """The result of a contraction leaves its blocks of channels a band of lines at a time."""
@@ -204,14 +198,14 @@ class _Fusion:
             return "the tensor is needed in its own layout too"
         if any(u.name != "return" for u in op.result.users):
             return "what reads it may change its layout in a kernel of its own"
-        if _cost_of(producer, self.info) > CHEAP:
+        if not is_cheap(_cost_of(producer, self.info)):
             return "its elementwise work would be written out for each row of a square of elements"
         (sums,) = [o for o in producer.ops if self.info[o].kind is OpClass.CONTRACTION]
         if self.info[sums].slides:
             return "it sums windows itself, and is as much bound by memory"
         if self.ctx.target is None:
             return "the caches are not known"
-        return unblocks_by_bands(sums, self.ctx.target.caches.l2)
+        return unblocks_by_bands(sums, self.ctx.target)
 
     def _lines_of_windows(self, producer: Region, consumer: Region, value: Value) -> str:
         """Lines are summed as soon as a kernel of windows has written them."""
@@ -234,11 +228,11 @@ class _Fusion:
             return ""
         only_reader = all(u is op or u in producer.ops for u in value.users)
         if self.info[op].branches:
-            cheap = only_reader and _cost_of(producer, self.info) <= CHEAP
+            cheap = only_reader and is_cheap(_cost_of(producer, self.info))
             return "" if cheap else f"every branch of {op.name} would compute it"
         if only_reader and self.info[op].reads_once:
             return ""
-        if only_reader and _cost_of(producer, self.info) <= CHEAP:
+        if only_reader and is_cheap(_cost_of(producer, self.info)):
             return ""
         return "its elements would be computed several times"
 
@@ -473,7 +467,7 @@ def _rank(kind: OpClass) -> int:
 
 
 def _is_small(size: Sym) -> bool:
-    return size.is_const and size.value <= SMALL
+    return size.is_const and one_thread_suffices(size.value)
 
 
 def _rows_agree(rows: tuple[Sym, ...], other: tuple[Sym, ...]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.cost.layouts import fills_blocks, keep_gaps
 from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.layout.conv_window import Window
 from tilewright.graph.layout.layout_map import Forms
@@ -24,12 +25,6 @@ from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.pool import max_pool_blocked, sum_pool_blocked
 from tilewright.ops.view import concat, expand, pad, reshape, slice_, transpose
-
-LEAST_FILTERS = 8
-"""Fewer filters than these would leave most lanes of a block empty."""
-
-MOST_GAPS = 4 / 3
-"""Of the blocks that all channels together fill, how many they may lie in so that none has to move."""
 
 STAGE = "block-channels"
 
@@ -59,7 +54,7 @@ def is_blockable_conv(op: Op, block: int) -> bool:
     o, i = (d.value for d in shape_of(op.operands[1])[:2])
     groups = op.attrs["groups"]
     if groups == 1:
-        return o >= LEAST_FILTERS
+        return fills_blocks(o)
     return _is_depthwise(op) or (i % block == 0 and o // groups % block == 0)
 
 
@@ -73,7 +68,7 @@ def _is_narrow(op: Op) -> bool:
 
 def _is_depthwise(op: Op) -> bool:
     o, i = (d.value for d in shape_of(op.operands[1])[:2])
-    return i == 1 and op.attrs["groups"] == o and o >= LEAST_FILTERS
+    return i == 1 and op.attrs["groups"] == o and fills_blocks(o)
 
 
 def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
@@ -213,7 +208,7 @@ def _conv_transpose(op: Op, forms: Forms, ctx: PassContext) -> bool:
     if weights is None or not weights.size or phases is None or dtype_of(op.result) != dt.f32:
         return False
     c, o = weights.shape[:2]
-    keeps_blocks = o >= LEAST_FILTERS
+    keeps_blocks = fills_blocks(o)
     filters = phases.filters(weights)
     grow = [(0, 0), (0, forms.filled(o) - o if keeps_blocks else 0), (0, forms.filled(c) - c)]
     filters = np.pad(filters, [*grow, *[(0, 0)] * len(phases.taps)]).reshape(
@@ -237,7 +232,7 @@ def _conv_transpose(op: Op, forms: Forms, ctx: PassContext) -> bool:
 
 def _elementwise(op: Op, forms: Forms, ctx: PassContext) -> bool:
     shape = shape_of(op.result)
-    if len(shape) < 3 or not shape[1].is_const or shape[1].value < LEAST_FILTERS:
+    if len(shape) < 3 or not shape[1].is_const or not fills_blocks(shape[1].value):
         return False
     whole = [v for v in op.operands if forms.has_blocked(v) and forms.channels(v) == shape[1]]
     if not any(len(shape_of(v)) == len(shape) for v in whole):
@@ -329,7 +324,7 @@ def _positions(op: Op, forms: Forms) -> tuple[int, ...] | None:
     if not all(n.is_const for n in counts) or not all(_reads_gaps(u, op.result, forms) for u in readers):
         return None
     filled = [forms.filled(n.value) for n in counts]
-    if sum(filled) > MOST_GAPS * forms.filled(sum(n.value for n in counts)):
+    if not keep_gaps(filled, forms.filled(sum(n.value for n in counts))):
         return None
     starts = [sum(filled[:k]) for k in range(len(filled))]
     return tuple(start + k for start, n in zip(starts, counts, strict=True) for k in range(n.value))

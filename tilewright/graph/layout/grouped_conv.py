@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from tilewright.cost.layouts import positions_over_lines, tiles_lie_within_groups
 from tilewright.graph.layout.conv_window import Window
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
@@ -24,15 +25,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import conv_flat, conv_grouped, matmul
 from tilewright.ops.view import pad, reshape, slice_
-
-VECTOR_BYTES = 64
-
-NEAR_PASSES, FAR_PASSES = 20, 64
-"""Products of a lane in the time in which an element is written with padding, and cut out of the sums again: within the
-second-level cache, and beyond."""
-
-ROWS = 8
-"""Filters of a group that tiles of all filters do not cross."""
+from tilewright.target.target import Target
 
 
 @dataclass(frozen=True)
@@ -42,26 +35,25 @@ class GroupAxis:
     name: ClassVar[str] = "group-axis"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        near = 0 if ctx.target is None else ctx.target.caches.l2
-        rule = Rule("groups_as_an_axis", ("conv",), partial(groups_as_an_axis, near))
+        rule = Rule("groups_as_an_axis", ("conv",), partial(groups_as_an_axis, ctx.target))
         if rewrite(module.main, [rule], module, ctx.remarks, stage=self.name):
             drop_dead(module)
 
 
-def groups_as_an_axis(near: int, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """The convolution over groups; the second-level cache has `near` bytes."""
+def groups_as_an_axis(target: Target | None, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """The convolution over groups."""
     x, w = op.operands
     groups = op.attrs["groups"]
     filters, channels, *kernel = shape_of(w)
     if groups == 1 or (channels == 1 and filters == groups):
         return None
-    if filters // groups % ROWS == 0 and _becomes_blocks(op.result):
+    if tiles_lie_within_groups(filters // groups) and _becomes_blocks(op.result):
         return NoMatch("its kernel writes blocks of channels, and tiles of filters lie within groups anyway")
     window = Window(op)
     each = (groups, filters // groups)
     if window.is_pointwise:
         y = matmul(reshape(w, shape=(*each, channels)), _by_groups(x, groups, product(shape_of(x)[2:])))
-    elif _is_flat(op, window, near):
+    elif _is_flat(op, window, target):
         return _flat(op, window, reshape(w, shape=(*each, channels, *kernel)))
     else:
         y = conv_grouped(
@@ -92,7 +84,7 @@ def _by_groups(x: Value, groups: int, *space: Sym) -> Value:
     return reshape(x, shape=(n, groups, c // groups, *space))
 
 
-def _is_flat(op: Op, window: Window, near: int) -> bool:
+def _is_flat(op: Op, window: Window, target: Target | None) -> bool:
     """Whether positions over all lines fill so many more lanes than those of single lines that it pays for writing the
     padded data, and cutting the result."""
     shape = shape_of(op.result)
@@ -101,11 +93,8 @@ def _is_flat(op: Op, window: Window, near: int) -> bool:
         return False
     line, pitch = shape[-1].value, _padded_space(op, window)[-1].value
     element = dtype_of(op.result).bytes
-    lanes = max(1, VECTOR_BYTES // element)
-    summed = product(shape_of(op.operands[1])[1:]).value
-    saved = summed * (-(-line // lanes) * lanes - pitch) / line
-    is_near = element * product(shape).value * 2 <= near
-    return saved > (NEAR_PASSES if is_near else FAR_PASSES)
+    terms, size = product(shape_of(op.operands[1])[1:]).value, element * product(shape).value
+    return positions_over_lines(line, pitch, terms, size, element, target)
 
 
 def _padded_space(op: Op, window: Window) -> tuple[Sym, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.cost.layouts import positions_as_channels
 from tilewright.graph.layout.conv_window import Window
 from tilewright.graph.layout.layout_map import Forms
 from tilewright.graph.match import dtype_of, shape_of
@@ -21,14 +22,6 @@ from tilewright.ir.core import Op
 from tilewright.ir.sym import ceildiv, sym
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.view import pad, reshape, slice_
-
-FEWEST_ROWS = 8
-"""Groups of positions in a line, below which a tile has too few sums to keep the units busy."""
-
-MOST_WORK = 1.3
-MOST_WORK_STRIDED = 4.0
-"""Taps with the added ones to taps without. Vectors along positions are read anew for each product, at half the rate
-of multiplications as they cross cache lines; with a stride between positions, at a quarter."""
 
 
 def is_thin(op: Op, block: int) -> bool:
@@ -41,10 +34,7 @@ def is_thin(op: Op, block: int) -> bool:
     positions = shape_of(op.result)[-1]
     if filters != 1 or window.dilations[-1] != 1 or dtype_of(op.result) != dt.f32:
         return False
-    if positions.is_const and positions.value < FEWEST_ROWS * block:
-        return False
-    most = MOST_WORK if stride == 1 else MOST_WORK_STRIDED
-    return taps + (block - 1) * stride <= most * taps
+    return positions_as_channels(positions.value if positions.is_const else None, taps, stride, block)
 
 
 def compute_by_positions(op: Op, forms: Forms) -> None:

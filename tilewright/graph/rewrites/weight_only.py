@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.cost.data_movement import weights_stay_narrow
 from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
@@ -59,11 +60,10 @@ def narrow_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
             ctx.remark("narrow-weights", f"cast {op.loc}", reason)
         else:
             found.append(op)
-    if ctx.target is None or sum(_bytes(type_of(op.result)) for op in found) <= ctx.target.caches.l2:
+    wide = sum(_bytes(type_of(op.result)) for op in found)
+    if ctx.target is None or not weights_stay_narrow(wide, ctx.target):
         for op in found:
-            ctx.remark(
-                "narrow-weights", f"cast {op.loc}", "the weights fit the second-level cache as they are"
-            )
+            ctx.remark("narrow-weights", f"cast {op.loc}", "the weights fit L2 as they are")
         return frozenset()
     return frozenset(found)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.winograd_bands import divisors
+from tilewright.cost.bands import lines_of_windows, panel_of_windows
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import sym
@@ -29,12 +29,6 @@ from tilewright.schedule.gemm.gemm_axes import one_nest
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-MOST_BLOCKS = 4
-"""Blocks of channels of a panel: enough for the columns of a register tile."""
-
-ROUNDS_PER_CORE = 2
-"""Panels of bands that every core should find at least."""
 
 
 @dataclass(eq=False)
@@ -60,7 +54,7 @@ def schedule_banded(s: Schedule, lowered: Lowered, target: Target) -> None:
     batch, blocks, rows, columns, lane = loops
     if not extent_of(blocks).is_const:
         raise ScheduleError("the number of channels is not known")
-    blocks_of_panel = _panel(extent_of(blocks).value)
+    blocks_of_panel = panel_of_windows(extent_of(blocks).value)
     lines_of_band = _band(form, windows, blocks_of_panel, target)
 
     def cut(around: list[Op]) -> list[Op]:
@@ -102,25 +96,15 @@ def _form(s: Schedule, lowered: Lowered) -> _Form:
     return _Form(lowered.stages[0], middle[0] if middle else None, windows)
 
 
-def _panel(blocks: int) -> int:
-    """Blocks of channels that are computed together: as many as share the contraction's other operand well."""
-    most = max(n for n in divisors(blocks) if n <= MOST_BLOCKS)
-    return blocks if most == 1 and blocks <= 2 * MOST_BLOCKS else most
-
-
 def _band(form: _Form, windows: Stage, panel: int, target: Target) -> int:
-    """Lines of the result of a band: as many as leave the lines that they read in the second-level cache, and enough
-    bands for all cores."""
+    """Lines of the result of a band of panels of so many blocks."""
     rows = extent_of(windows.axes[-3])
     if not rows.is_const:
         raise ScheduleError("the number of lines is not known")
-    room = target.caches.band
     one, two = (_bytes_read(form.lines, windows, panel, lines) for lines in (1, 2))
-    most = 1 + max(0, room - one) // max(1, two - one)
     others = product(extent_of(o) for o in windows.axes[:2])
     parts = others.value // panel if others.is_const else 1
-    bands = max(-(-rows.value // most), -(-ROUNDS_PER_CORE * target.cores // parts))
-    return -(-rows.value // min(bands, rows.value))
+    return lines_of_windows(rows.value, one, two, parts, target)
 
 
 def _bytes_read(lines: Stage, windows: Stage, panel: int, count: int) -> int:

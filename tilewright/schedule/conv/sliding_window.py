@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.cost.window_tile import tile_of_any_line, vectors_of_tile
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
@@ -31,30 +32,15 @@ from tilewright.schedule.steps.access import loads_in, stores_in, stride_in, var
 from tilewright.schedule.steps.blocked_summation import is_deep, sum_in_parts
 from tilewright.schedule.steps.packing import packing_for
 from tilewright.schedule.steps.parallelize import parallelize_outer
-from tilewright.schedule.steps.vectorize import VECTOR_BYTES
 from tilewright.schedule.trace import Schedule
-from tilewright.target.target import Target
+from tilewright.target.target import VECTOR_BYTES, Target
 
-CHAINS = 8
-"""Independent sums that keep two units busy, each with a latency of four cycles."""
-MOST_COLUMNS = 16
-MOST_OF_A_ROW = 24
-"""Columns along a row of the operand, which is read in as few and as long runs as there are registers for."""
-OPERANDS = 4
-"""Vectors of a step beside the sums: weights, and elements on their way."""
-TILE_COST = 1.5
-"""Steps that the start and the end of a tile cost."""
 WRITTEN_OUT = 128
 """Updates of one tile that are written out, at most, so that their conditions are decided when compiling."""
 STRIDES = (1, 2, 3, 4)
 """Elements between lanes that loads of whole vectors and shuffles serve."""
 MOST_PEELED = 2
-VECTORS_OF_A_ROW = 2
-"""Side by side along an axis of unknown extent: of more, fewer rows are long enough."""
-SHORTER_ROWS = 4
-"""How many times shorter the tiles are of the kernel for rows that are too short for another one's."""
-FEWEST_LANES = 4
-"""Of vectors along an axis of unknown extent; kernels for shorter ones are not worth their code."""
+"""Tiles at one end of a line that are taken out of its loop, at most."""
 
 
 @dataclass(eq=False)
@@ -163,15 +149,8 @@ def _tiled(
     column = lane if wide else next((o for o in reversed(others) if o in axis_of and extent_of(o) != 1), None)
     if column is None:
         raise ScheduleError("every axis of the result is in one vector")
-    per_vector = (
-        max(1, VECTOR_BYTES * 8 // target.vector_bits)
-        if wide
-        else -(-extent * element * 8 // target.vector_bits)
-    )
     count = -(-extent // lanes) if wide else extent_of(column).value if extent_of(column).is_const else None
-    columns = choose_columns(
-        count, per_vector, target.vector_registers, MOST_OF_A_ROW if wide else MOST_COLUMNS
-    )
+    columns = vectors_of_tile(lanes if wide else extent, element, count, wide, target)
     if wide and columns * lanes > extent and not target.masked_memory:
         columns = -(-columns // 2)  # two tiles that overlap
     if count is None and (most := extent_of(column).bounds[1]) is not None:
@@ -199,11 +178,8 @@ def _tiled(
 
 def _in_vectors(s: Schedule, others: list[Op], lane: Op, lanes: int) -> tuple[_Nest, Op]:
     """The nest with tiles of a few vectors, of a row of unknown length: fewer lanes where it is known to be short."""
-    most = extent_of(lane).bounds[1]
-    size = VECTORS_OF_A_ROW * lanes
-    while most is not None and 2 * size > most:
-        size //= SHORTER_ROWS
-    if size < FEWEST_LANES or not s.at_least(extent_of(lane), size + 1, of_few=True):
+    size = tile_of_any_line(lanes, extent_of(lane).bounds[1])
+    if not size or not s.at_least(extent_of(lane), size + 1, of_few=True):
         raise ScheduleError("the lanes' axis may be too short for a vector")
     parts = s.split(lane, size, tail="overlap")
     if size <= lanes:
@@ -220,19 +196,6 @@ def _in_whole_tiles(s: Schedule, column: Op, size: int) -> Split:
         except ScheduleError as e:
             s.missed.append(str(e))
     return s.split(column, size)
-
-
-def choose_columns(count: int | None, per_vector: int, registers: int, limit: int = MOST_COLUMNS) -> int:
-    """How many vectors to sum side by side, of `count` there are (None: many), each of `per_vector` registers."""
-    most = max(1, min(limit, (registers - OPERANDS * per_vector) // per_vector))
-    if count is None:  # of few columns in a tile, few are too many in a row
-        return min(most, max(1, CHAINS // per_vector))
-
-    def cost(columns: int) -> tuple[float, int, int]:
-        tiles = -(-count // columns)
-        return tiles * (max(columns * per_vector, CHAINS) + TILE_COST), tiles * columns, -columns
-
-    return min(range(1, min(most, count) + 1), key=cost)
 
 
 def _parts(

@@ -10,7 +10,7 @@ The lines of a panel stay near; in a kernel of its own, the change of layout wou
 
 from __future__ import annotations
 
-from tilewright.cost.winograd_bands import divisors
+from tilewright.cost.bands import lines_of_plain, panel_of_blocks
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
@@ -23,15 +23,6 @@ from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
-MOST_BLOCKS = 4
-"""Blocks of channels of a panel: enough for the columns of a register tile."""
-
-L2_SHARE = 0.25
-"""Of the second-level cache, for the lines of a band."""
-
-ROUNDS_PER_CORE = 4
-"""Panels of bands that every core should find at least."""
-
 
 def schedule_unblocked(s: Schedule, lowered: Lowered, target: Target) -> None:
     """ScheduleError when the kernel is not one contraction, elementwise work, and the change of layout."""
@@ -43,7 +34,7 @@ def schedule_unblocked(s: Schedule, lowered: Lowered, target: Target) -> None:
     if not all(extent_of(o).is_const for o in (channels, rows, columns, stage.axes[-1])):
         raise ScheduleError("the size of the image is not known")
     blocks = s.split(channels, lanes.value)
-    panel = s.split(blocks.outer, _panel(extent_of(blocks.outer).value))
+    panel = s.split(blocks.outer, panel_of_blocks(extent_of(blocks.outer).value))
     band = s.split(rows, _lines(stage, loops, extent_of(panel.inner).value, target))
     around = [batch, band.outer, panel.outer]
     nest = [panel.inner, band.inner, blocks.inner, columns]
@@ -63,18 +54,10 @@ def schedule_unblocked(s: Schedule, lowered: Lowered, target: Target) -> None:
     parallelize_outer(s, target)
 
 
-def _panel(blocks: int) -> int:
-    """Blocks of channels that are computed together: as many as share the contraction's other operand well."""
-    return max(n for n in divisors(blocks) if n <= MOST_BLOCKS)
-
-
 def _lines(stage: Stage, loops: list[Op], panel: int, target: Target) -> int:
-    """Lines of a band: as many as leave the panel's part of them near, and enough bands for all cores; they divide the
-    image."""
+    """Lines of a band of panels of so many blocks."""
     rows, columns = (extent_of(o).value for o in loops[2:])
     line = panel * columns * extent_of(stage.axes[-1]).value * element_bytes(stage.buffer)
-    most = max(1, int(L2_SHARE * target.caches.l2) // line)
     others = product(extent_of(o) for o in stage.axes[:2])
     parts = others.value // panel if others.is_const else 1
-    bands = max(-(-rows // most), -(-ROUNDS_PER_CORE * target.cores // parts))
-    return max(n for n in divisors(rows) if n <= max(1, rows // bands))
+    return lines_of_plain(rows, line, parts, target)

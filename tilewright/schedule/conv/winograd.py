@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.cost.winograd_bands import Tiles, choose_band, divisors
+from tilewright.cost.winograd_bands import TILES_OF_ANY_IMAGE, Tiles, choose_band, panel_of_any_image
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
@@ -29,17 +29,10 @@ from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.gemm.contraction import tile_contraction
-from tilewright.schedule.gemm.gemm_axes import joined
+from tilewright.schedule.gemm.gemm_axes import joined, known
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-TILES = 28
-"""Of a band of an image of unknown size: whole register tiles, and filters are read for more than a row of tiles of a
-small image, which they would outlast."""
-
-PANEL = 2
-"""Blocks of columns that share the reading of the rows of an image whose size is not known."""
 
 
 @dataclass(eq=False)
@@ -119,20 +112,20 @@ def _stages(s: Schedule, lowered: Lowered) -> _Stages:
 
 
 def _cut_flat(s: Schedule, stages: _Stages) -> _Nest | None:
-    """Bands of `TILES` tiles of an image of unknown size, all of whose tiles are one axis; the last band overlaps the
-    one before it. None for images of known size or one axis, and where there may be fewer tiles."""
+    """Bands of `TILES_OF_ANY_IMAGE` tiles of an image of unknown size, all of whose tiles are one axis; the last band
+    overlaps the one before it. None for images of known size or one axis, and where there may be fewer tiles."""
     batch, columns, *space, vector = stages.loops
     lengths = stages.tiles.tiles[2:-1]
     count = product(-(-extent_of(o) // n) for o, n in zip(space, lengths, strict=True))
-    if len(space) < 2 or count.is_const or not s.at_least(count, TILES):
+    if len(space) < 2 or count.is_const or not s.at_least(count, TILES_OF_ANY_IMAGE):
         return None
     tiles, within = _in_tiles(s, space, lengths)
     s.reorder(batch, columns, *tiles, *within, vector)
     flat = tiles[0]
     for axis in tiles[1:]:
         flat = s.collapse(flat, axis)
-    bands = s.split(flat, TILES, tail="overlap")
-    panels = s.split(columns, _blocks_of_panel(extent_of(columns)))
+    bands = s.split(flat, TILES_OF_ANY_IMAGE, tail="overlap")
+    panels = s.split(columns, panel_of_any_image(known(extent_of(columns))))
     return _Nest([batch], [bands.outer], panels.outer, [panels.inner, bands.inner], [*within, vector])
 
 
@@ -141,11 +134,6 @@ def _in_tiles(s: Schedule, space: Sequence[Op], lengths: Sequence[int]) -> tuple
     parts = [s.split(o, n) if n > 1 else None for o, n in zip(space, lengths, strict=True)]
     tiles = [o if part is None else part.outer for o, part in zip(space, parts, strict=True)]
     return tiles, [part.inner for part in parts if part is not None]
-
-
-def _blocks_of_panel(columns: Sym) -> int:
-    """Blocks of columns of a panel of an image of unknown size."""
-    return max(n for n in divisors(columns.value if columns.is_const else 1) if n <= PANEL)
 
 
 def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
@@ -183,7 +171,7 @@ def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) 
     if not all(n.is_const for n in (*counts, columns, points, lanes, depth)):
         if len(counts) == 1:
             raise ScheduleError("a line of unknown length is not cut into bands")
-        return _Band(1, None, _blocks_of_panel(columns))
+        return _Band(1, None, panel_of_any_image(known(columns)))
     tiles = Tiles(
         images=images.value if images.is_const else 1,
         rows=product(counts[:-1]).value,

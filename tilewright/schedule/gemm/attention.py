@@ -18,41 +18,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.cost.gemm import choose_tile
-from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.cost.attention import is_one_block, most_rows, rows_of_block, rows_of_chunk, tile_of_products
+from tilewright.cost.panels import is_far
+from tilewright.cost.register_tile import Tile
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import Sym, ceildiv
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
-from tilewright.schedule.gemm.gemm_axes import joined, separate_sums
+from tilewright.schedule.gemm.gemm_axes import element_bytes, joined, known, separate_sums
 from tilewright.schedule.rows.row_reduction import share_rounds
 from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import vectorize_inner
 from tilewright.schedule.trace import Schedule
-from tilewright.target.target import Target
-
-VECTOR_BYTES = 64
-MOST_ROWS = 72
-"""Rows of a block at most; more would only push keys and values out of the cache."""
-BLOCK_SHARE = 0.5
-"""Of the second-level cache, what the scores and weights of a block may fill."""
-LONG = 1024
-"""Stands for a number of keys that is not known."""
-ASSUMED_ROWS = 32
-"""Rows of a block where their number is not known: sentences may be short, and rows too many cost time."""
-ASSUMED_VECTORS = 3
-"""Vectors of keys of a tile where the number of keys is not known."""
-FEW_ROWS = 8
-"""Rows below which keys and values are not worth a copy."""
-ROUNDS_PER_THREAD = 2
-"""Rounds for each thread from which on whole heads are shared out."""
-BLOCKS_PER_CHUNK = 4
-"""Blocks of rows for which keys and values are packed, where the number of rows is not known."""
+from tilewright.target.target import VECTOR_BYTES, Target
 
 
 @dataclass(eq=False)
@@ -85,7 +68,7 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     """
     form = _form_of(s, lowered)
     row = form.row
-    if row is None or (extent_of(row).is_const and extent_of(row).value < FEW_ROWS):
+    if row is None or is_one_block(known(extent_of(row))):
         copies, nests = _one_block(s, form, target)
     else:
         copies, nests = _blocks(s, form, row, target)
@@ -104,15 +87,15 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
 def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op, Op], list[_Nest]]:
     """Blocks of rows, with keys and values packed for all blocks of a head (or of a chunk, where heads are few)."""
     keys = extent_of(form.values.reduce[0])
-    most = _most_rows(keys, target)
+    most = most_rows(known(keys), target)
     s.reorder(*form.batch, row, form.column)
     home = form.batch[-1] if form.batch else None
-    chunk = _chunk_rows(form.batch, extent_of(row), most, target)
+    chunk = rows_of_chunk(_known_product(form.batch), known(extent_of(row)), most, target)
     if chunk is not None:
         chunks = s.split(row, chunk, tail="overlap" if extent_of(row).is_const else "guard")
         home, row = chunks.outer, chunks.inner
-    size = _block_rows(extent_of(row), most)
-    tile = _tile_for(size, extent_of(form.column), keys, target)
+    size = rows_of_block(known(extent_of(row)), most)
+    tile = tile_of_products(size, known(extent_of(form.column)), known(keys), target)
     block = s.split(row, size, tail="overlap" if extent_of(row).is_const else "guard")
     around, last = _tile_loops(s, [block.inner, form.column], tile)
     values = s.compute_at(form.values.buffer, around[-1], space="reg", guard="loads")
@@ -135,7 +118,9 @@ def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], 
         whole = s.split(loops[0], _constant(extent_of(loops[0])))
         home, loops[0] = whole.outer, whole.inner
     rows = 1 if form.row is None else _constant(extent_of(form.row))
-    tile = _tile_for(rows, extent_of(form.column), extent_of(form.values.reduce[0]), target)
+    tile = tile_of_products(
+        rows, known(extent_of(form.column)), known(extent_of(form.values.reduce[0])), target
+    )
     around, last = _tile_loops(s, loops, tile)
     values = s.compute_at(form.values.buffer, around[-1], space="reg", guard="loads")
     copies = _fuse_rows(s, form, home)
@@ -253,44 +238,14 @@ def _epilogue_of(scores: Stage, rows: list[Stage]) -> Stage | None:
 # Sizes
 
 
-def _most_rows(keys: Sym, target: Target) -> int:
-    """Rows whose scores and weights the cache holds."""
-    row_bytes = 2 * 4 * (keys.value if keys.is_const else LONG)
-    return max(FEW_ROWS, min(MOST_ROWS, int(target.caches.l2 * BLOCK_SHARE) // row_bytes))
-
-
-def _block_rows(rows: Sym, most: int) -> int:
-    """Rows of a block, spread evenly over the blocks."""
-    return -(-rows.value // -(-rows.value // most)) if rows.is_const else min(most, ASSUMED_ROWS)
-
-
-def _chunk_rows(batch: Sequence[Op], rows: Sym, most: int, target: Target) -> int | None:
-    """Rows of a head that a thread takes at once where there are fewer heads than keep the threads busy; else None."""
-    heads = product(extent_of(o) for o in batch)
-    wanted = ROUNDS_PER_THREAD * target.cores
-    if not heads.is_const or heads.value >= wanted:
-        return None
-    if not rows.is_const:
-        return BLOCKS_PER_CHUNK * most
-    chunk = -(-rows.value // -(-wanted // heads.value))
-    return chunk if chunk >= FEW_ROWS else None
+def _known_product(loops: Sequence[Op]) -> int | None:
+    return known(product(extent_of(o) for o in loops))
 
 
 def _constant(extent: Sym) -> int:
     if not extent.is_const:
         raise ScheduleError(f"a block of rows has a constant size, not {extent}")
     return int(extent.value)
-
-
-def _tile_for(rows: int, columns: Sym, depth: Sym, target: Target) -> Tile:
-    lanes = VECTOR_BYTES // 4
-    shape = Contraction(
-        rows=rows,
-        columns=ceildiv(columns, lanes).value if columns.is_const else ASSUMED_VECTORS,
-        depth=depth.value if depth.is_const else None,
-        lanes=lanes,
-    )
-    return choose_tile(shape, target)
 
 
 # Tiles
@@ -329,7 +284,7 @@ def _scores(
     else:
         loops = [copies[o] for o in form.epilogue.axes]
     depth = extent_of(form.scores.reduce[0])
-    tile = _tile_for(rows, extent_of(loops[-1]), depth, target)
+    tile = tile_of_products(rows, known(extent_of(loops[-1])), known(depth), target)
     around, last = _tile_loops(s, loops[-2:], tile)
     fused = s.compute_at(sums, around[-1], space="reg", guard="loads")
     inside = {old: fused.copies[new] for old, new in copies.items() if new in fused.copies} | fused.copies
@@ -369,9 +324,6 @@ def _mark_tile(s: Schedule, nest: _Nest) -> None:
 
 
 # Operands
-
-
-FAR_BYTES = 1024
 
 
 def _pack_columns(s: Schedule, nest: _Nest, home: Op, target: Target) -> None:
@@ -417,7 +369,7 @@ def _turn(s: Schedule, fill: list[Op], target: Target) -> None:
 def _is_far(load: Op, reduction: Op) -> bool:
     """Whether a step of the reduction moves the load by many cache lines."""
     step = stride_in(load, loop_var(reduction))
-    return step is None or not step.is_const or abs(step.value) * 4 >= FAR_BYTES
+    return step is None or not step.is_const or is_far(step.value * element_bytes(load.operands[0]))
 
 
 # Rows

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.cost.gemm import Decision, choose, why_not_cut, why_not_turned
-from tilewright.cost.register_tile import Tile
+from tilewright.cost.parallel import columns_suffice
+from tilewright.cost.register_tile import Tile, rows_of_remainder
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
@@ -45,12 +46,6 @@ from tilewright.schedule.steps.blocked_summation import is_deep, sum_in_parts
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-LEAST_REST = 2
-"""Rows from which on a smaller tile is worth its code."""
-
-TILES_PER_CORE = 4
-"""Tiles of columns that let threads share these alone."""
 
 
 def schedule_contraction(
@@ -220,12 +215,12 @@ def _outer_order(
 def _rows_of_rest(s: Schedule, axes: GemmAxes, tile: Tile, target: Target) -> int:
     """Rows of the smaller tiles of those that whole tiles leave, where the number of rows is not known; 0 where the
     last tile repeats rows of the one before instead. Threads then share columns alone: there must be enough."""
-    row, rest = axes.row, tile.rows // 2
-    if row is None or rest < LEAST_REST or extent_of(row).bounds[1] is not None:
+    row, rest = axes.row, rows_of_remainder(tile)
+    if row is None or not rest or extent_of(row).bounds[1] is not None:
         return 0
     columns = extent_of(axes.vector if axes.block is None else axes.block)
     width = tile.columns * (tile.lanes if axes.block is None else 1)
-    if not columns.is_const or columns.value < width * TILES_PER_CORE * target.cores:
+    if not columns.is_const or not columns_suffice(columns.value // width, target):
         s.missed.append("no smaller tiles for the last rows: threads need tiles of rows to share")
         return 0
     return rest if s.at_least(extent_of(row), rest, of_few=True) else 0

@@ -16,10 +16,7 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.order.fission import Fission
 from tilewright.schedule.steps.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.trace import Schedule
-
-VECTOR_BYTES = 64
-"""Bytes of one vector of a tile: one AVX-512 register, two of AVX2, four of NEON; LLVM splits it as needed."""
-
+from tilewright.target.target import VECTOR_BYTES
 
 FEW_TILES = 2
 """Tiles that the most rows make where their number is not known but small: each row too many costs time."""

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
+from tilewright.cost.core import line_elements
 from tilewright.cost.register_tile import Contraction
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, ceildiv
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.lower import Stage
-from tilewright.schedule.gemm.gemm_axes import VECTOR_BYTES, GemmAxes, element_bytes, known, operands_moving
+from tilewright.schedule.gemm.gemm_axes import GemmAxes, element_bytes, known, operands_moving
 from tilewright.schedule.steps.access import stride_in
-from tilewright.target.target import LINE_BYTES
+from tilewright.target.target import VECTOR_BYTES
 
 
 def gemm_shape(
@@ -87,7 +88,7 @@ def _stride(load: Op, row: Sym) -> int:
 def _run_of(load: Op, row: Sym, depth: Op) -> int:
     """Elements that lie together in a row, up to a cache line, where rows lie further apart than that; 0 where they do
     not, or where too few lie together."""
-    line = LINE_BYTES // element_bytes(load.operands[0])
+    line = line_elements(element_bytes(load.operands[0]))
     step, within = stride_in(load, row), stride_in(load, loop_var(depth))
     if step is None or not step.is_const or abs(step.value) <= line or within != 1:
         return 0

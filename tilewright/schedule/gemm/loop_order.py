@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.cost.panels import WINDOWS, rows_lie_apart, why_lines_are_not_written
 from tilewright.ir.core import Op
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import extent_of, loop_var
 from tilewright.loops.lower import Stage
@@ -18,18 +20,6 @@ from tilewright.schedule.gemm.gemm_axes import GemmAxes, element_bytes, operands
 from tilewright.schedule.steps.access import elements_read, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-APART = 64
-"""Elements from which on rows of the result lie apart."""
-
-L1_SHARE = 0.5
-"""Of the first-level cache, for what all columns read, which the next row tile finds there."""
-
-L2_SHARE = 0.25
-"""Of the second-level cache, for the same where windows read an element several times for a row."""
-
-WINDOWS = 2
-"""Reads of an element for a row that make up for the way from the second-level cache."""
 
 
 def writes_lines(
@@ -40,8 +30,8 @@ def writes_lines(
     if axes.row is None or axes.block is not None:
         return False
     row = loop_var(axes.row)
-    steps = [stride_in(store, row) for store in stores_in(loops[0])]
-    if not all(step is not None and step.is_const and abs(step.value) >= APART for step in steps):
+    steps = [_step(store, row) for store in stores_in(loops[0])]
+    if None in steps or not rows_lie_apart(step for step in steps if step is not None):
         return False
     within = [stage.axes[axis_of[axes.vector]], *stage.reduce]
     found = [elements_read(load, within) for load in operands_moving(stage, axis_of[axes.vector])]
@@ -51,8 +41,14 @@ def writes_lines(
         return False
     size = sum(elements) * element_bytes(stage.buffer)
     reads = product(extent_of(o) for o in within)
-    windows = reads.is_const and reads.value >= WINDOWS * sum(elements)
-    if size <= max(L1_SHARE * target.caches.l1d, L2_SHARE * target.caches.l2 if windows else 0):
-        return True
-    s.missed.append(f"whole lines: the {size} bytes that their columns read do not stay near")
-    return False
+    rereads = reads.is_const and reads.value >= WINDOWS * sum(elements)
+    reason = why_lines_are_not_written(size, rereads, target)
+    if reason:
+        s.missed.append(f"whole lines: {reason}")
+    return not reason
+
+
+def _step(store: Op, row: Sym) -> int | None:
+    """Bytes between the rows that a store writes; None where that is not known."""
+    step = stride_in(store, row)
+    return step.value * element_bytes(store.operands[-1]) if step is not None and step.is_const else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.cost.panels import is_far, is_prefetched, pays_for_a_copy, run_between_requests, steps_ahead
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
@@ -15,15 +16,10 @@ from tilewright.schedule.gemm.gemm_axes import bytes_of, element_bytes
 from tilewright.schedule.steps.access import elements_read, loads_in, stride_in, variables
 from tilewright.schedule.steps.packing import packing_for
 from tilewright.schedule.trace import Schedule
-from tilewright.target.target import LINE_BYTES, Target
+from tilewright.target.target import Target
 
-FAR_BYTES = 1024
-REUSES = 4
 LONGEST_STRIDE = 16
-LONGEST_RUN = 16  # steps of the depth between requests for memory
-
-AHEAD_BYTES = 4096
-"""Of a panel that is read once: at 10 bytes in a nanosecond, some times the latency of memory."""
+"""Columns of a run that one load of a vector picks from."""
 
 
 def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
@@ -108,7 +104,9 @@ def _is_masked(load: Op, nest: Sequence[Op]) -> bool:
     others = variables(i for i in load.attrs["idx"] if i is not along)
     again = [o for o in nest[:-1] if loop_var(o) not in others and extent_of(o).is_const]
     columns = extent_of(nest[-1])
-    return product(extent_of(o) for o in again if stride_in(load, loop_var(o)) != columns).value >= REUSES
+    return pays_for_a_copy(
+        product(extent_of(o) for o in again if stride_in(load, loop_var(o)) != columns).value
+    )
 
 
 def _is_far(load: Op, reduction: Sequence[Op]) -> bool:
@@ -117,13 +115,12 @@ def _is_far(load: Op, reduction: Sequence[Op]) -> bool:
     if not reduction:
         return False
     step = stride_in(load, loop_var(reduction[-1]))
-    far = step is None or not step.is_const or abs(step.value) * element_bytes(load.operands[0]) >= FAR_BYTES
-    return far
+    return step is None or not step.is_const or is_far(step.value * element_bytes(load.operands[0]))
 
 
 def _is_reused(rows: Sequence[Op]) -> bool:
     """Whether a panel serves enough row tiles to pay for copying it."""
-    return any(not extent_of(o).is_const or extent_of(o).value >= REUSES for o in rows)
+    return any(not extent_of(o).is_const or pays_for_a_copy(extent_of(o).value) for o in rows)
 
 
 def _is_read_often(load: Op) -> bool:
@@ -131,7 +128,7 @@ def _is_read_often(load: Op) -> bool:
     read once only adds to the traffic. What is not known is taken to be read often."""
     rounds = product(extent_of(o) for o in enclosing_loops(load))
     elements = product(buffer_type(load.operands[0]).shape)
-    return not (rounds.is_const and elements.is_const) or rounds.value >= REUSES * elements.value
+    return not (rounds.is_const and elements.is_const) or pays_for_a_copy(rounds.value, elements.value)
 
 
 def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Target) -> None:
@@ -149,7 +146,7 @@ def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Ta
     for load in loads:
         operand = load.operands[0]
         moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
-        if not moving or operand in asked or bytes_of(operand) <= target.caches.l2 // 2:
+        if not moving or operand in asked or not is_prefetched(bytes_of(operand), target):
             continue
         depth = [o for o in enclosing_loops(load) if kind_of(o) == "serial"][-1]
         try:
@@ -164,25 +161,24 @@ def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Ta
 
 
 def _ask_for_later_steps(s: Schedule, load: Op, depth: Op) -> None:
-    """In the steps of `depth`, ask for what is read AHEAD_BYTES further on. ScheduleError where they read less than a
-    line each, which would be asked for several times, or no elements a constant distance apart; and in streams, for
-    which the hardware's guesses do."""
+    """In the steps of `depth`, prefetch what later ones read. ScheduleError where they read less than a line each, or
+    no elements a constant distance apart; and in streams, which the hardware's prefetchers follow."""
     step = stride_in(load, loop_var(depth))
     size = step.value * element_bytes(load.operands[0]) if step is not None and step.is_const else 0
-    if size < LINE_BYTES:
+    ahead = steps_ahead(size)
+    if not ahead:
         raise ScheduleError("a step of the sum reads less than a cache line")
     around = enclosing_loops(load)
     read = elements_read(load, around[around.index(depth) + 1 :]) or 0
     if read * element_bytes(load.operands[0]) > size:
         raise ScheduleError("a step of the sum reads several streams")
-    s.prefetch(load, depth, ahead=-(-AHEAD_BYTES // size))
+    s.prefetch(load, depth, ahead=ahead)
 
 
 def _in_long_steps(s: Schedule, depth: Op) -> None:
     """Split a loop in steps of several rounds, if it has such a divisor."""
-    rounds = extent_of(depth).value if extent_of(depth).is_const else 1
-    run = max(d for d in range(1, LONGEST_RUN + 1) if rounds % d == 0)
-    if rounds > LONGEST_RUN and run > 1:
+    run = run_between_requests(extent_of(depth).value if extent_of(depth).is_const else 1)
+    if run > 1:
         s.split(depth, run)
 
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.cost.cache_blocking import share_of_greatest
+from tilewright.cost.parallel import threads, uneven, why_entries_are_shared
+from tilewright.cost.recurrence import StepTile, reads_in_turns, step_tile
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
@@ -32,18 +33,12 @@ from tilewright.loops.edit import (
     kind_of,
 )
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.lower import Lowered
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.gemm_axes import bytes_of
-from tilewright.schedule.steps.parallelize import UNEVEN
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-FORK = 1 << 14
-"""Multiplications of a product, for each thread and four times more, from which on threads share the steps: several
-times what it takes to fork, join, and fetch the states that others have computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +56,6 @@ class _Product:
         return product(tuple(extent_of(o) for o in self.update))
 
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """Entries and units whose sums are in registers at once."""
-
-    entries: int
-    units: int
-
-
 def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
     """Tile all products of states with constant weights. ScheduleError when the kernel has none."""
     products = list(_products(s))
@@ -80,12 +67,13 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
     tiles: list[Op] = []
     widths: dict[Value, int] = {}  # units of a tile: one number for all products that read the same weights
     for p in products:
-        tile = _tile_for(p, target)
-        units = widths.setdefault(p.weights, tile.units)
-        tiles.append(_tile(s, p, _Tile(tile.entries, units)))
+        entries, gates, units = (extent_of(o).value for o in p.update[:3])
+        tile = step_tile(entries, gates, units, target)
+        width = widths.setdefault(p.weights, tile.units)
+        tiles.append(_tile(s, p, StepTile(tile.entries, width)))
     for weights, units in widths.items():
         s.pack_argument(weights, Packing(((), (units,), ()), (1, 3, 0, 2)))
-    if reason is None:
+    if not reason:
         _share_steps(s, tiles, target)
     else:
         s.missed.append(f"steps not shared by more threads: {reason}")
@@ -96,35 +84,29 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
 
 
-def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str | None:
-    """Why threads share groups of entries rather than the tiles of each step; None when they share steps."""
-    threads = max(2, target.cores)
+def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str:
+    """Why threads share groups of entries rather than the tiles of each step; empty when they share steps."""
     mean = sum(p.multiplications.value for p in products) // len(products)
-    if mean < (threads + 4) * FORK:
-        return f"{mean} multiplications at a time are too few for {threads} threads to wait for each other"
-    for loop in [o for o in s.func.body.ops if is_loop(o) and kind_of(o) == "parallel"]:
-        groups = extent_of(loop)
-        if groups.is_const and groups.value > 1 and share_of_greatest(groups.value, threads) <= UNEVEN:
-            return f"they get equal shares of {groups} groups of entries"
-    return None
+    shared = [o for o in s.func.body.ops if is_loop(o) and kind_of(o) == "parallel"]
+    groups = [extent_of(o).value for o in shared if extent_of(o).is_const]
+    return why_entries_are_shared(mean, groups, target)
 
 
 def _share_steps(s: Schedule, tiles: list[Op], target: Target) -> None:
     """Let threads share tiles of units, one step after the other."""
     for loop in [o for o in s.func.body.ops if is_loop(o)]:
         s.serial(loop)
-    threads = max(2, target.cores)
     for loop in tiles:
         s.parallel(loop)
-        rounds = extent_of(loop).value
-        if share_of_greatest(rounds, threads) > UNEVEN:
-            s.missed.append(f"{threads} threads do not get equal shares of {rounds} tiles of units")
+        reason = uneven(extent_of(loop).value, threads(target), "tiles of units")
+        if reason:
+            s.missed.append(reason)
 
 
 def _alternate(s: Schedule, tiles: list[Op], weights: int, target: Target) -> None:
-    """Read the weights of a step in the order opposite to that of the step before: as much of them as the second-level
-    cache holds is still there. In one order all of them would push one another out. What fits needs no order."""
-    if weights <= target.caches.l2 // 2:
+    """Read the weights of a step in the order opposite to that of the step before, where that leaves some of them in
+    L2."""
+    if not reads_in_turns(weights, target):
         return
     for loop in tiles:
         steps = (
@@ -168,23 +150,7 @@ def _weights(loop: Op, constants: list[Value]) -> Value | None:
     return read[0] if len(read) == 1 and buffer_type(read[0]).rank == 3 else None
 
 
-def _tile_for(p: _Product, target: Target) -> _Tile:
-    """As few tiles of entries as there are registers for (with one for the weights and one for each entry's state), of
-    equal sizes as far as they can be; several vectors of units where an addition would wait for the one before."""
-    entries, gates = (extent_of(o).value for o in p.update[:2])
-    units = extent_of(p.update[2])
-    most = max(1, (target.vector_registers - 1) // (gates + 1))
-    rows = -(-entries // -(-entries // most))
-    lanes = target.f32_lanes
-    chains = target.pipes.latency * target.pipes.multiply_adds
-    while (
-        (lanes // target.f32_lanes) * rows * gates < chains and 2 * lanes <= MAX_LANES and lanes < units.value
-    ):
-        lanes *= 2
-    return _Tile(rows, lanes)
-
-
-def _tile(s: Schedule, p: _Product, tile: _Tile) -> Op:
+def _tile(s: Schedule, p: _Product, tile: StepTile) -> Op:
     """Compute the sums of a tile of units, of all entries, where they are read: whole tiles of entries and one of those
     that they leave. Gives the loop over tiles of units."""
     entry, unit = p.readers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.cost.elementwise import chunk_of_line
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
@@ -17,9 +18,6 @@ from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of,
 from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-CHUNK = 4096
-"""Elements that a thread takes at a time of a loop that has no loop around it."""
 
 
 def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
@@ -113,8 +111,9 @@ def _chunk_single_loop(s: Schedule) -> None:
     if len(loops) != 1 or not is_loop(loops[0]) or any(is_loop(op) for op in body_of(loops[0]).walk()):
         return
     extent = extent_of(loops[0])
-    if not extent.is_const or extent.value > 2 * CHUNK:
-        s.split(loops[0], CHUNK, tail="branch")
+    chunk = chunk_of_line(extent.value if extent.is_const else None)
+    if chunk:
+        s.split(loops[0], chunk, tail="branch")
 
 
 def _vectorize(s: Schedule, loop: Op, target: Target) -> None:

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from math import gcd
 
+from tilewright.cost.rows import come_from_far, interleaved_rows
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
 from tilewright.loops.kernel_info import operands_of
+from tilewright.schedule.gemm.gemm_axes import known
 from tilewright.schedule.rows.prefetch_rows import ask_for_next_rows
 from tilewright.schedule.steps.access import perfect_nest
-from tilewright.schedule.steps.parallelize import ROUNDS_PER_THREAD
 from tilewright.schedule.steps.vectorize import innermost_loops
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-MOST = 4
-"""Rows side by side. What a row waits for, some hundred cycles, is hidden when three others compute meanwhile."""
-
-ELEMENTS = 512
-"""Of all rows side by side, where they are more than two."""
-
-LONGEST = 960
-"""Elements of rows that run in twos. What longer ones wait for is little beside what they compute, and rows of about
-4 KiB are the same places of two pages, which cores take for one another (norms of 1024 elements take 1.2 times as long
-on Zen 4, a softmax of 1000 as AVX2 code 1.4 times)."""
-
-FAR = 2
-"""Times the second-level cache: of operands that are larger, little is still there."""
 
 
 def row_loop(s: Schedule) -> Op | None:
@@ -49,16 +36,11 @@ def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
         s.missed.append("rows run one by one: their length is not known")
         return 1
     longest = max(lengths)
-    count = max(min(MOST, ELEMENTS // longest), 2 if longest <= LONGEST else 1)
-    if longest > ELEMENTS // 2 and _comes_from_far(s, target) and not _halves(row):
-        count = 1  # two that lie side by side would be slower than one
-    rounds = product(extent_of(o) for o in [*enclosing_loops(row), row])
-    if rounds.is_const:
-        count = min(count, rounds.value // (ROUNDS_PER_THREAD * max(2, target.cores)))
+    rows = product(extent_of(o) for o in [*enclosing_loops(row), row])
+    count = interleaved_rows(longest, known(rows), _comes_from_far(s, target), _halves(row), target)
     if count < 2:
-        s.missed.append(f"rows run one by one: there are {rounds}, of up to {longest} elements")
-        return 1
-    return 1 << count.bit_length() - 1
+        s.missed.append(f"rows run one by one: there are {rows}, of up to {longest} elements")
+    return count
 
 
 def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
@@ -80,13 +62,10 @@ def _halves(row: Op) -> bool:
 
 
 def _comes_from_far(s: Schedule, target: Target) -> bool:
-    """Whether an operand is known not to be in a core's cache. Then rows side by side are best far apart: what the
-    hardware fetches ahead follows each of them as it follows a single row, while neighbours that are read in turns
-    confuse it (on Zen 4 sums of rows of 256 from memory take three times as long, norms of 512 from the third-level
-    cache half as long again). In a core's cache rows that far apart would take each other's sets."""
+    """Whether an operand is known to come from beyond a core's caches."""
     operands = operands_of(s.func)
     sizes = [product(buffer_type(v).shape) * buffer_type(v).dtype.bytes for v in operands]
-    return any(size.is_const and size.value > FAR * target.caches.l2 for size in sizes)
+    return come_from_far([size.value for size in sizes if size.is_const], target)
 
 
 def _length(loop: Op, row: Op) -> int:

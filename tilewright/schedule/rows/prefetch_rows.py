@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.cost.rows import is_prefetched
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import body_of, buffer_type, is_loop, kind_of, loop_var
@@ -32,7 +33,7 @@ def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
         if distance is None or not distance.is_const or not distance.value:
             continue
         size = distance.value * buffer_type(load.operands[0]).dtype.bytes
-        if size > target.caches.l1d // 4:
+        if not is_prefetched(size, target):
             s.missed.append(f"the next {size} bytes of rows are not asked for: they are too many")
             continue
         try:

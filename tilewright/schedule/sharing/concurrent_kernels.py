@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from tilewright.cost.parallel import ASSUMED_EXTENT, may_run_beside_others, threads
 from tilewright.ir.core import Func, Module, Op, Value, replace_in_block, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
@@ -19,15 +20,7 @@ from tilewright.ir.types import TensorType, product
 from tilewright.loops.edit import is_loop, kind_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import parallel_extent
-from tilewright.schedule.steps.parallelize import ASSUMED_EXTENT
 from tilewright.target.target import Target
-
-LEAST_WORK = 1 << 16
-"""Scalar operations of each call: several times what it takes to fork and join."""
-
-LEAST_REUSE = 2
-"""Scalar operations for each byte of operands (constants apart) and results: a call with fewer is bound by memory, and
-is best made while its operands are in the caches."""
 
 MOST_TRIED = 4
 """Sets of calls, the last ones, that a call may join. Those before are far away, and tensors would wait for long."""
@@ -37,7 +30,7 @@ def group_branches(module: Module, target: Target, remarks: list[Remark]) -> Non
     """Bring calls together that may run at the same time, and number each set of them in the attribute `branches`."""
     body = module.main.body
     calls = [op for op in body.ops if op.name == "call"]
-    few = [op for op in calls if _has_few_rounds(module.funcs[op.attrs["kernel"]], op, max(2, target.cores))]
+    few = [op for op in calls if _has_few_rounds(module.funcs[op.attrs["kernel"]], op, target)]
     sets: list[list[Op]] = []
     for call in few:
         for known in sets[-MOST_TRIED:]:
@@ -59,17 +52,17 @@ def group_branches(module: Module, target: Target, remarks: list[Remark]) -> Non
         remarks.append(Remark("branches", first, message, "applied"))
 
 
-def _has_few_rounds(kernel: Func, call: Op, threads: int) -> bool:
+def _has_few_rounds(kernel: Func, call: Op, target: Target) -> bool:
     """Whether the call takes long, keeps not all threads busy, and reports no errors. Where dims are not known, a batch
     has one entry, and all else its usual size."""
     actual = dict(zip(kernel.dims, call.attrs["dims"], strict=True))
     counted = kernel_info(kernel).work
     work = 0 if counted is None else _usual(substitute(counted, actual))
-    if work < max(LEAST_WORK, LEAST_REUSE * sum(map(_usual_bytes, (*call.operands, *call.results)))):
+    if not may_run_beside_others(work, sum(map(_usual_bytes, (*call.operands, *call.results))), target):
         return False
     extent = parallel_extent(kernel)
     rounds = sym(1) if extent is None else substitute(extent, actual)
-    if rounds.kind != "var" and _usual(rounds) >= threads:
+    if rounds.kind != "var" and _usual(rounds) >= threads(target):
         return False
     forks = extent is None and any(is_loop(op) and kind_of(op) == "parallel" for op in kernel.body.walk())
     return not forks and not any(op.name == "check" for op in kernel.body.walk())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.cost.data_movement import passes_caches
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import Sym, gt
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type
 from tilewright.loops.kernel_info import results_of
@@ -16,14 +17,10 @@ def stream_results(s: Schedule, target: Target) -> None:
     """Let outputs larger than the last cache be stored past it, as far as they are stored in whole lines; where dims
     decide their size, it is looked at when the kernel runs."""
     for output in results_of(s.func):
-        condition = _is_large(output, target)
+        type = buffer_type(output)
+        condition = passes_caches(product(type.shape) * type.dtype.bytes, target)
         if not condition.is_const or condition.value:
             _stream(s, output, condition)
-
-
-def _is_large(output: Value, target: Target) -> Sym:
-    type, caches = buffer_type(output), target.caches
-    return gt(product(type.shape) * type.dtype.bytes, caches.l3 or caches.l2)
 
 
 def _stream(s: Schedule, output: Value, condition: Sym) -> None:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.cost.cache_blocking import share_of_greatest
+from tilewright.cost.parallel import ASSUMED_EXTENT, enough_iterations, uneven
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-ROUNDS_PER_THREAD = 16
-"""Rounds that keep the threads' shares equal to a few percent."""
-
-ASSUMED_EXTENT = 128
-"""Of a dim that is not known, such as the height of an image or the length of a sentence."""
-
-UNEVEN = 1.05
-"""Of the mean share of the threads, the greatest that one may have before it is worth a remark."""
 
 
 def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = False) -> None:
@@ -32,7 +23,7 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
     if len(loops) != 1 or not is_loop(loops[0]) or kind_of(loops[0]) != "serial":
         return
     outer = loops[0]
-    wanted = ROUNDS_PER_THREAD * max(2, target.cores)
+    wanted = enough_iterations(target)
     assumed = _assumed_dims(outer)
     try:
         s.parallel(outer)
@@ -45,13 +36,11 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
             )
     except ScheduleError as e:
         s.missed.append(f"not shared by more threads: {e}")
-    rounds = extent_of(outer)
-    if (
-        rounds.is_const
-        and kind_of(outer) == "parallel"
-        and share_of_greatest(rounds.value, target.cores) > UNEVEN
-    ):
-        s.missed.append(f"{target.cores} threads do not get equal shares of {rounds.value} rounds")
+    iterations = extent_of(outer)
+    if iterations.is_const and kind_of(outer) == "parallel":
+        reason = uneven(iterations.value, target.cores)
+        if reason:
+            s.missed.append(reason)
 
 
 def _assumed_dims(outermost: Op) -> Callable[[Sym], Sym]:

@@ -13,6 +13,7 @@ operand beyond the square waits in the caches for the next squares along `a`, at
 
 from __future__ import annotations
 
+from tilewright.cost.data_movement import block_of_squares, lines_come_late, side_of_square
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import ScalarType, product
@@ -20,14 +21,6 @@ from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-SMALLEST = 4
-LARGEST = 16
-"""Rows of a square: more would not fit the registers of any target."""
-
-BLOCK = 1024
-"""Elements of the result's rows that squares go along before they turn to the next rows: each is in a line of the
-operand of its own, and these lines are to stay in the second-level cache."""
 
 
 def transposing(loops: list[Op]) -> tuple[Op, Op] | None:
@@ -54,11 +47,7 @@ def side_of(a: Op, b: Op, target: Target) -> int:
     """Rows and columns of a square: lanes of one register, fewer for short axes; 0 where there is no such square."""
     types = [v.type for op in b.walk() for v in op.results] + [v.type for op in a.walk() for v in op.results]
     widest = max((t.dtype.bytes for t in types if isinstance(t, ScalarType)), default=4)
-    side = min(LARGEST, target.vector_bits // 8 // widest)
-    known = [extent_of(o).value for o in (a, b) if extent_of(o).is_const]
-    while side >= SMALLEST and any(n < side for n in known):
-        side //= 2
-    return side if side >= SMALLEST else 0
+    return side_of_square(widest, [extent_of(o).value for o in (a, b) if extent_of(o).is_const], target)
 
 
 def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int, target: Target) -> None:
@@ -70,7 +59,7 @@ def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int, targ
     is_far = _is_far(stores_in(b)[0], target)
     outer = [o for o in loops if o not in (a, b)]
     s.reorder(*outer, a, b)
-    blocks, b = _split(s, b, _block(b, side))
+    blocks, b = _split(s, b, block_of_squares(extent_of(b).value if extent_of(b).is_const else None, side))
     s.reorder(*blocks, a, b)
     _, column = _split(s, a, side)
     squares, lane = _split(s, b, side)
@@ -85,20 +74,11 @@ def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int, targ
     s.unroll(column)
 
 
-def _block(b: Op, side: int) -> int:
-    """Elements of a block of `b`: blocks of equal numbers of squares, all of `b` where it is short or not known."""
-    if not extent_of(b).is_const or extent_of(b).value <= BLOCK:
-        return 0
-    n = extent_of(b).value
-    blocks = -(-n // BLOCK)
-    return side * -(-n // (blocks * side))
-
-
 def _is_far(store: Op, target: Target) -> bool:
-    """Whether the result may be larger than what the second-level cache holds of it: lines of it come late."""
+    """Whether lines of the result come from beyond L2."""
     type = buffer_type(store.operands[-1])
     elements = product(type.shape)
-    return not elements.is_const or elements.value * type.dtype.bytes > target.caches.l2 // 2
+    return lines_come_late(elements.value * type.dtype.bytes if elements.is_const else None, target)
 
 
 def _split(s: Schedule, loop: Op, side: int) -> tuple[list[Op], Op]:

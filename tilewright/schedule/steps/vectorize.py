@@ -8,24 +8,16 @@ latency of one addition is hidden behind the others.
 
 from __future__ import annotations
 
+from tilewright.cost.elementwise import lanes_of_polynomials, lanes_of_sum, lanes_of_vector
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import ONE
+from tilewright.ir.sym import ONE, Sym
 from tilewright.ir.types import ScalarType
 from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, kind_of, loop_var
-from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.schedule.steps.access import stores_in, stride_in
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-VECTOR_BYTES = 64
-SUMS = 4
-"""Vectors that a sum runs in: as many as hide the latency of an addition on every core of the last ten years."""
-
-POLYNOMIALS = 4
-"""Registers in which polynomials are evaluated side by side: they share the loads of the coefficients, and have what
-to do while one another's multiplications are under way."""
 
 _POLYNOMIAL = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus", "pow"})
 
@@ -37,23 +29,19 @@ def innermost_loops(s: Schedule) -> list[Op]:
 
 
 def lanes_for(loop: Op, target: Target) -> int:
-    """Lanes of a vector loop: 64 bytes of the widest element, fewer for short loops."""
-    lanes = VECTOR_BYTES // _widest(loop)
-    extent = extent_of(loop)
-    while extent.is_const and lanes > 1 and lanes > extent.value:
-        lanes //= 2
-    return lanes
+    """Lanes of a vector loop, by its widest element."""
+    return lanes_of_vector(_widest(loop), _known(extent_of(loop)))
 
 
 def _polynomial_lanes(loop: Op, lanes: int, target: Target) -> int:
     """Lanes of a loop that takes longer to compute than to load: several registers of single precision."""
-    wide = min(MAX_LANES, POLYNOMIALS * target.f32_lanes)
-    if wide <= lanes or not _has_polynomial(loop) or _widest(loop) != 4:
+    if not _has_polynomial(loop):
         return lanes
-    extent = extent_of(loop)
-    while extent.is_const and wide > lanes and wide > extent.value:
-        wide //= 2
-    return wide
+    return lanes_of_polynomials(lanes, _widest(loop), _known(extent_of(loop)), target)
+
+
+def _known(extent: Sym) -> int | None:
+    return extent.value if extent.is_const else None
 
 
 def _has_polynomial(loop: Op) -> bool:
@@ -136,7 +124,7 @@ def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target, beside: in
     wide = lanes
     extent = extent_of(loop)
     computes = _has_polynomial(loop)
-    sums = min(MAX_LANES, max(1, SUMS // beside) * lanes)
+    sums = lanes_of_sum(lanes, beside)
     most = _polynomial_lanes(loop, lanes, target) if computes else sums
     rounds = 1 if computes else 2  # to add up the lanes takes as long as several vectors
     while 2 * wide <= most and not (extent.is_const and extent.value < 2 * rounds * wide):

@@ -34,9 +34,8 @@ from tilewright.target.target import Target
 CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims")
 """What a run is given, in memory: to pass one pointer from Python takes a fourth of the time of seven."""
 
-PARALLEL_WORK = 32_768
-"""Scalar operations below which a kernel stays on the caller's thread: they take about as long as a fork and
-join."""
+UNCOUNTED_WORK = 1 << 62
+"""Scalar operations of a kernel that nobody has counted: threads share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ def kernel_step(
     errors."""
     actual = dict(zip(func.dims, dims, strict=True))
     counted = kernel_info(func).work
-    work = sym(PARALLEL_WORK) if counted is None else counted
+    work = sym(UNCOUNTED_WORK) if counted is None else counted
     parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
     checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
     return Step(
@@ -190,7 +189,10 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
     if flush:
         parts.append(float_modes(target.triple))
     parts.append(_Plan(program, errors).text())
-    parts += [_Run(program, errors, flush, timed).text() for timed in ([False, True] if profile else [False])]
+    parts += [
+        _Run(program, errors, flush, timed, target.calibration.fork_work).text()
+        for timed in ([False, True] if profile else [False])
+    ]
     parts += [
         _together(f"tw_branches{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, Branches)
     ]
@@ -306,8 +308,11 @@ class _Plan(_Function):
 
 
 class _Run(_Function):
-    def __init__(self, program: Program, errors: ErrorTable, flush: int, profile: bool) -> None:
+    def __init__(
+        self, program: Program, errors: ErrorTable, flush: int, profile: bool, fork_work: int
+    ) -> None:
         super().__init__(program, errors)
+        self.fork_work = fork_work  # scalar operations below which a kernel stays on the caller's thread
         self.flush = flush  # bits to set among the floating-point modes
         self.profile = profile
         self.bases: dict[tuple[str, int], str] = {}
@@ -384,7 +389,7 @@ class _Run(_Function):
             return
         extent = self.indices.uniform(step.parallel)
         if step.work.is_const:
-            if step.work.value < PARALLEL_WORK:
+            if step.work.value < self.fork_work:
                 self._direct(step, pointers, dims, extent)
             else:
                 self._fork(step.kernel, pointers, dims, extent)
@@ -394,7 +399,7 @@ class _Run(_Function):
     def _by_size(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
         """Choose when the size is known: without a pool the task runs on the caller's thread."""
         work = self.indices.uniform(step.work)
-        is_small = self.code.emit(f"icmp slt i64 {work}, {PARALLEL_WORK}")
+        is_small = self.code.emit(f"icmp slt i64 {work}, {self.fork_work}")
         pool = self.code.emit(f"select i1 {is_small}, ptr null, ptr %pool")
         self._fork(step.kernel, pointers, dims, extent, pool)
 

@@ -1,0 +1,17 @@
+"""Register tiles of windows."""
+
+from __future__ import annotations
+
+from tilewright.cost.window_tile import choose_columns
+from tilewright.target.named import NAMED
+
+
+def test_columns_fill_the_units_and_fit_the_registers() -> None:
+    assert choose_columns(56, 1, 32) == 14
+    assert choose_columns(7, 1, 32) == 7
+    assert choose_columns(1, 1, 32) == 1
+    for target in NAMED.values():
+        per_vector = 512 // target.vector_bits
+        for count in (None, 3, 13, 56, 1000):
+            columns = choose_columns(count, per_vector, target.vector_registers)
+            assert (columns + 1) * per_vector < target.vector_registers

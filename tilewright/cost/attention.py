@@ -1,0 +1,66 @@
+"""Attention: rows of a block whose scores stay in L2, and rows of a head that a thread takes at once."""
+
+from __future__ import annotations
+
+from tilewright.cost.core import l2_room
+from tilewright.cost.gemm import choose_tile
+from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.target.target import VECTOR_BYTES, Target
+
+MOST_ROWS = 72
+"""Rows of a block at most; more would only push keys and values out of the cache."""
+
+LONG = 1024
+"""Stands for a number of keys that is not known."""
+
+ASSUMED_ROWS = 32
+"""Rows of a block where their number is not known: sentences may be short, and rows too many cost time."""
+
+ASSUMED_VECTORS = 3
+"""Vectors of keys of a tile where the number of keys is not known."""
+
+FEW_ROWS = 8
+"""Rows below which keys and values are not worth a copy."""
+
+ITERATIONS_PER_THREAD = 2
+"""Heads for each thread from which on whole heads are shared out."""
+
+BLOCKS_PER_CHUNK = 4
+"""Blocks of rows for which keys and values are packed, where the number of rows is not known."""
+
+ELEMENT = 4
+"""Bytes of a score, and of a weight."""
+
+
+def is_one_block(rows: int | None) -> bool:
+    """Whether so many rows (None: not known) are one block, for which nothing is packed."""
+    return rows is not None and rows < FEW_ROWS
+
+
+def most_rows(keys: int | None, target: Target) -> int:
+    """Rows of a block whose scores and weights L2 holds."""
+    row = 2 * ELEMENT * (LONG if keys is None else keys)
+    return max(FEW_ROWS, min(MOST_ROWS, int(l2_room(target, "kept")) // row))
+
+
+def rows_of_block(rows: int | None, most: int) -> int:
+    """Rows of a block, spread evenly over the blocks."""
+    return min(most, ASSUMED_ROWS) if rows is None else -(-rows // -(-rows // most))
+
+
+def rows_of_chunk(heads: int | None, rows: int | None, most: int, target: Target) -> int | None:
+    """Rows of a head that a thread takes at once where there are fewer heads than keep the threads busy; else None."""
+    wanted = ITERATIONS_PER_THREAD * target.cores
+    if heads is None or heads >= wanted:
+        return None
+    if rows is None:
+        return BLOCKS_PER_CHUNK * most
+    chunk = -(-rows // -(-wanted // heads))
+    return chunk if chunk >= FEW_ROWS else None
+
+
+def tile_of_products(rows: int, columns: int | None, depth: int | None, target: Target) -> Tile:
+    """The register tile of one of the two products of a block; None for extents that are not known."""
+    lanes = VECTOR_BYTES // ELEMENT
+    vectors = ASSUMED_VECTORS if columns is None else -(-columns // lanes)
+    return choose_tile(Contraction(rows=rows, columns=vectors, depth=depth, lanes=lanes), target)

@@ -1,0 +1,151 @@
+"""Bands of an image: what lies between two steps of a kernel stays in L2, or is stored by a kernel of its own.
+
+The tiles that a contraction reads are made band by band in its kernel, or all of them before it. By bands every band
+reads the other operand again. Made before, they are written to memory and read for each panel of columns; then all
+threads share the work of one band.
+
+Windows (of a depthwise convolution, of pooling) are summed over bands of a convolution's result, or over all of it in
+a kernel of their own. By bands the lines that two bands share are computed twice.
+
+A result in blocks of channels that leaves the model without them is rearranged band by band, or in a kernel of its own.
+By bands every band reads the weights again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.cost.core import divisors, is_kept, l2_room
+from tilewright.cost.parallel import bands_for_all_cores
+from tilewright.target.target import Target
+
+PANEL_BLOCKS = 2
+"""Blocks of columns that a kernel computes from one reading of the tiles."""
+
+MOST_PANEL_BLOCKS = 4
+"""Blocks of channels of a panel: enough for the columns of a register tile."""
+
+SMALLEST_SIDE = 8
+"""Of an image that leaves its blocks by squares."""
+
+WINDOW_BANDS_PER_CORE, PLAIN_BANDS_PER_CORE = 2, 4
+"""Panels of bands that every core should find at least: of windows, and of results that leave their blocks."""
+
+FLOPS_PER_BYTE = 6
+"""Operations of a contraction that take as long as a byte to or from the memory behind L2."""
+
+TILE_TRAFFIC = 2
+"""Time of a byte of tiles, which are written and read once in a while, in that of a byte that is only streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TiledImage:
+    """The tiles that a contraction reads: `images` with `rows` of tiles each, every row of `row_bytes` for its data and
+    for the sums of a panel; bytes of all tiles and filters; blocks of columns."""
+
+    images: int
+    rows: int
+    row_bytes: int
+    tiles: int
+    filters: int
+    columns: int
+
+
+def why_tiles_are_stored(image: TiledImage, target: Target) -> str:
+    """Why the tiles that a contraction reads should be made before it; empty where they should be made by bands."""
+    room = max(1, int(l2_room(target, "band")) // image.row_bytes)
+    length = max(n for n in range(1, min(room, image.rows) + 1) if image.rows % n == 0)
+    bands = image.images * image.rows // length
+    panels = image.columns / PANEL_BLOCKS
+    again, stored = (bands - 1) * image.filters, TILE_TRAFFIC * (2 + panels) * image.tiles
+    if again > stored:
+        return f"bands would read {again / 1e6:.1f} MB of filters again; the tiles have {image.tiles / 1e6:.1f} MB"
+    if image.tiles <= l2_room(target, "tiles"):
+        return "they fit L2, and threads share them there"
+    return ""
+
+
+def why_tiles_of_any_image_are_stored(filters: int | None, target: Target) -> str:
+    """The same for an image of unknown size; `filters` are the bytes of the other operand."""
+    fits = filters is not None and is_kept(filters, target)
+    return "" if fits else "the image's size is not known, and many bands would read all filters again"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedImage:
+    """An image in blocks of channels that a contraction gives and windows read: `images` of `blocks` x `height` x
+    `width` x `block` elements of `element` bytes, each from sums over `depth` terms; the windows read `kernel` lines
+    for one, `step` lines apart, and give `results` lines."""
+
+    images: int
+    blocks: int
+    height: int
+    width: int
+    block: int
+    element: int
+    depth: int
+    kernel: int
+    step: int
+    results: int
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the image."""
+        return self.images * self.blocks * self.height * self.width * self.block * self.element
+
+
+def why_windows_are_apart(image: WindowedImage, target: Target) -> str:
+    """Why windows should read the image from memory, not from bands of it; empty where they should be computed by
+    bands."""
+    if is_kept(image.stored, target):
+        return "its result fits L2"
+    line = PANEL_BLOCKS * image.width * image.block * image.element
+    lines = min(int(l2_room(target, "kept")) // line, image.height)
+    if lines < 2 * image.kernel:
+        return f"{image.kernel} of its lines leave no room in L2"
+    bands = -(-image.results // ((lines - image.kernel) // image.step + 1))
+    again = (bands - 1) * max(0, image.kernel - image.step)
+    flops = 2 * image.images * again * image.width * image.blocks * image.block * image.depth
+    if flops > FLOPS_PER_BYTE * 2 * image.stored:
+        megabytes = image.stored / 1e6
+        return f"bands would compute {again} of {image.height} lines again; its result has {megabytes:.1f} MB"
+    return ""
+
+
+def why_blocks_are_left_apart(height: int, width: int, stored: int, weights: int, target: Target) -> str:
+    """Why an image of `stored` bytes should leave its blocks of channels in a kernel of its own, not band by band in
+    that of the contraction with `weights` bytes; empty where it should leave them there."""
+    if min(height, width) < SMALLEST_SIDE:
+        return f"its lines are fewer or shorter than {SMALLEST_SIDE} elements"
+    if stored <= target.caches.l2:
+        return "its result fits L2"
+    return (
+        "" if is_kept(weights, target) else f"every band would read {weights / 1e6:.1f} MB of weights again"
+    )
+
+
+def panel_of_windows(blocks: int) -> int:
+    """Blocks of channels that are computed together: as many as share the contraction's other operand well."""
+    most = panel_of_blocks(blocks)
+    return blocks if most == 1 and blocks <= 2 * MOST_PANEL_BLOCKS else most
+
+
+def panel_of_blocks(blocks: int) -> int:
+    """The same of a result that leaves its blocks."""
+    return max(n for n in divisors(blocks) if n <= MOST_PANEL_BLOCKS)
+
+
+def lines_of_windows(rows: int, one: int, two: int, parts: int, target: Target) -> int:
+    """Lines of a band of `rows` lines of windows, of which one reads so many bytes and two so many: as many as leave
+    what they read in L2, and enough bands for all cores. There are `parts` panels."""
+    most = 1 + int(max(0, l2_room(target, "kept") - one)) // max(1, two - one)
+    bands = max(-(-rows // most), bands_for_all_cores(parts, WINDOW_BANDS_PER_CORE, target))
+    return -(-rows // min(bands, rows))
+
+
+def lines_of_plain(rows: int, line: int, parts: int, target: Target) -> int:
+    """Lines of a band of a result that leaves its blocks, of `line` bytes for a panel: as many as stay near, and enough
+    bands for all cores; they divide the image."""
+    most = max(1, int(l2_room(target, "lines")) // line)
+    bands = max(-(-rows // most), bands_for_all_cores(parts, PLAIN_BANDS_PER_CORE, target))
+    return max(n for n in divisors(rows) if n <= max(1, rows // bands))

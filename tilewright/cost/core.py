@@ -1,0 +1,57 @@
+"""The model of one core that all decisions share: what it computes in a cycle, what its caches keep, and how long data
+take from where they are. Rates, sizes and shares are the target's; no other file of this room reads them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tilewright.target.target import LINE_BYTES, Target
+
+Source = Literal["l2", "l3", "memory"]
+"""Where data are when they are read."""
+
+Use = Literal["kept", "nest", "block", "tiles", "band", "lines", "panel"]
+"""For what a part of L2 is wanted; `CacheShares` says what each means."""
+
+
+def l2_room(target: Target, use: Use) -> float:
+    """Bytes of L2 that data of this use may fill."""
+    share: float = getattr(target.calibration.shares, use)
+    return share * target.caches.l2
+
+
+def source_of(size: float, target: Target) -> Source:
+    """Where so many bytes come from when all of them are used in turns, again and again."""
+    if size > target.calibration.shares.kept * target.caches.l3:
+        return "memory"
+    return "l3" if size > l2_room(target, "kept") else "l2"
+
+
+def is_kept(size: float, target: Target) -> bool:
+    """Whether a core still finds so many bytes in L2 that it has just written or read."""
+    return size <= l2_room(target, "kept")
+
+
+def largest_cache(target: Target) -> int:
+    """Bytes of the last cache before memory."""
+    return target.caches.l3 or target.caches.l2
+
+
+def line_elements(element: int) -> int:
+    """Elements of so many bytes in a cache line."""
+    return max(1, LINE_BYTES // element)
+
+
+def chains(target: Target) -> int:
+    """Independent sums that keep all units for multiply-adds busy."""
+    return target.pipes.latency * target.pipes.multiply_adds
+
+
+def divisors(extent: int) -> list[int]:
+    """In ascending order: extents of parts that cut an axis without a remainder."""
+    return [n for n in range(1, extent + 1) if extent % n == 0]
+
+
+def millions(count: float) -> str:
+    """Cycles as a remark says them."""
+    return f"{count / 1e6:.3g} million cycles"

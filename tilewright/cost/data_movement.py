@@ -1,0 +1,53 @@
+"""Data movement: transposes by squares of registers, results that are stored past the caches, weights that stay
+narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.cost.core import is_kept, largest_cache
+from tilewright.ir.sym import Sym, gt
+from tilewright.target.target import Target
+
+SMALLEST_SQUARE, LARGEST_SQUARE = 4, 16
+"""Rows of a square: fewer are read faster one by one, more would not fit the registers of any target."""
+
+BLOCK = 1024
+"""Elements of the result's rows that squares go along before they turn to the next rows: each is in a line of the
+operand of its own, and these lines are to stay in L2."""
+
+
+def side_of_square(element: int, extents: Iterable[int], target: Target) -> int:
+    """Rows and columns of a square of elements of so many bytes: lanes of one register, fewer for short axes; 0 where
+    there is no such square. `extents` are those of the two axes that are known."""
+    side = min(LARGEST_SQUARE, target.vector_bits // 8 // element)
+    known = list(extents)
+    while side >= SMALLEST_SQUARE and any(n < side for n in known):
+        side //= 2
+    return side if side >= SMALLEST_SQUARE else 0
+
+
+def block_of_squares(extent: int | None, side: int) -> int:
+    """Elements of the result's rows that squares go along: blocks of equal numbers of squares; 0 for all of them, where
+    they are few or their number is not known."""
+    if extent is None or extent <= BLOCK:
+        return 0
+    blocks = -(-extent // BLOCK)
+    return side * -(-extent // (blocks * side))
+
+
+def lines_come_late(size: int | None, target: Target) -> bool:
+    """Whether lines of a result of so many bytes (None: not known) come from beyond L2, so that they are requested
+    ahead."""
+    return size is None or not is_kept(size, target)
+
+
+def passes_caches(size: Sym, target: Target) -> Sym:
+    """When a result of so many bytes is stored past the caches: no cache could hold it until it is read, so that to
+    read its lines before they are written is wasted."""
+    return gt(size, largest_cache(target))
+
+
+def weights_stay_narrow(wide: int, target: Target) -> bool:
+    """Whether weights of so many bytes, all together, are better widened each time they are read."""
+    return wide > target.caches.l2

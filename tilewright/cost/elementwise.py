@@ -1,0 +1,46 @@
+"""Elementwise work and sums along a line: how many elements at a time."""
+
+from __future__ import annotations
+
+from tilewright.target.target import VECTOR_BYTES, Target
+
+CHUNK = 4096
+"""Elements that a thread takes at a time of a loop that has no loop around it."""
+
+SUMS = 4
+"""Vectors that a sum runs in: as many as hide the latency of an addition on every core of the last ten years."""
+
+POLYNOMIALS = 4
+"""Registers in which polynomials are evaluated in turns: they share the loads of the coefficients, and have what to do
+while one another's multiplications are under way."""
+
+MOST_LANES = 64
+"""Of one vector loop."""
+
+
+def chunk_of_line(extent: int | None) -> int:
+    """Elements that a thread takes at a time of one line of so many (None: not known); 0 where it takes all."""
+    return CHUNK if extent is None or extent > 2 * CHUNK else 0
+
+
+def lanes_of_vector(element: int, extent: int | None) -> int:
+    """Lanes of a vector loop of elements of so many bytes; fewer for short loops."""
+    return _fewer(VECTOR_BYTES // element, 1, extent)
+
+
+def lanes_of_polynomials(lanes: int, element: int, extent: int | None, target: Target) -> int:
+    """Lanes of a loop that takes longer to compute than to load: several registers of single precision."""
+    wide = min(MOST_LANES, POLYNOMIALS * target.f32_lanes)
+    return lanes if wide <= lanes or element != 4 else _fewer(wide, lanes, extent)
+
+
+def lanes_of_sum(lanes: int, jammed: int) -> int:
+    """Lanes that a sum runs in, where so many of them run in turns and hide one another's latencies."""
+    return min(MOST_LANES, max(1, SUMS // jammed) * lanes)
+
+
+def _fewer(lanes: int, least: int, extent: int | None) -> int:
+    """As many lanes as a loop has iterations at most, halved until they are so few."""
+    while extent is not None and lanes > least and lanes > extent:
+        lanes //= 2
+    return lanes

@@ -1,0 +1,27 @@
+"""Recompute or store: what may be computed once for each of its readers, and what one thread may go over alone."""
+
+from __future__ import annotations
+
+CHEAP = 6
+"""Scalar operations that may be repeated for each reader rather than stored."""
+
+LONGEST_INLINED = 8
+"""Ops of a computation that may be written into several readers: about what one element of a store and a load take."""
+
+ALONE = 1 << 14
+"""Elements that one thread may go over alone."""
+
+
+def is_cheap(operations: int) -> bool:
+    """Whether so many scalar operations for an element may be repeated for each reader."""
+    return operations <= CHEAP
+
+
+def may_be_repeated(ops: int, costly: bool) -> bool:
+    """Whether a computation of so many ops for an element is written into several readers."""
+    return not costly and ops <= LONGEST_INLINED
+
+
+def one_thread_suffices(elements: int) -> bool:
+    """Whether one thread may go over so many elements alone."""
+    return elements <= ALONE

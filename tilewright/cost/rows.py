@@ -1,0 +1,48 @@
+"""Rows of a reduction: how many are interleaved, and whether the next one is prefetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.cost.parallel import enough_iterations
+from tilewright.target.target import Target
+
+MOST = 4
+"""Rows that are interleaved. What a row waits for, some hundred cycles, is hidden when three others compute
+meanwhile."""
+
+ELEMENTS = 512
+"""Of all interleaved rows, where they are more than two."""
+
+LONGEST = 960
+"""Elements of rows that run in twos. What longer ones wait for is little beside what they compute, and rows of about
+4 KiB are the same places of two pages, which cores take for one another (norms of 1024 elements take 1.2 times as long
+on Zen 4, a softmax of 1000 as AVX2 code 1.4 times)."""
+
+FAR = 2
+"""Times L2: of operands that are larger, little is still there."""
+
+
+def interleaved_rows(longest: int, rows: int | None, far: bool, halves: bool, target: Target) -> int:
+    """How many of `rows` rows (None: not known) of up to `longest` elements run in turns: a power of two. `far` says
+    that operands come from beyond L2, `halves` that rows can be taken half of the tensor apart."""
+    count = max(min(MOST, ELEMENTS // longest), 2 if longest <= LONGEST else 1)
+    if longest > ELEMENTS // 2 and far and not halves:
+        count = 1  # two neighbours would be slower than one
+    if rows is not None:
+        count = min(count, rows // enough_iterations(target))
+    return 1 if count < 2 else 1 << count.bit_length() - 1
+
+
+def come_from_far(operands: Sequence[int], target: Target) -> bool:
+    """Whether one of the operands, of so many bytes, is known not to be in a core's cache. Then interleaved rows are
+    best far apart: the prefetchers follow each of them as they follow a single row, while neighbours that are read in
+    turns confuse them (on Zen 4 sums of rows of 256 from memory take three times as long, norms of 512 from L3 half as
+    long again). In a core's cache rows that far apart would take each other's sets."""
+    return any(size > FAR * target.caches.l2 for size in operands)
+
+
+def is_prefetched(size: int, target: Target) -> bool:
+    """Whether the next row, of so many bytes, is prefetched while the current one is computed: of rows that are a large
+    part of L1 the next one would take the place of the current one."""
+    return size <= int(target.calibration.shares.near_row * target.caches.l1d)

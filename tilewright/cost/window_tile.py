@@ -1,0 +1,61 @@
+"""Register tiles of windows (depthwise convolution, pooling, sums over outer axes): vectors that are summed at once."""
+
+from __future__ import annotations
+
+from tilewright.target.target import VECTOR_BYTES, Target
+
+CHAINS = 8
+"""Independent sums that keep two units busy, each with a latency of four cycles."""
+
+MOST_COLUMNS = 16
+MOST_OF_A_LINE = 24
+"""Columns along a line of the operand, which is read in as few and as long runs as there are registers for."""
+
+OPERANDS = 4
+"""Vectors of a step beside the sums: weights, and elements on their way."""
+
+TILE_COST = 1.5
+"""Steps that the start and the end of a tile cost."""
+
+VECTORS_OF_A_LINE = 2
+"""Along an axis of unknown extent: with more, fewer lines are long enough."""
+
+SHORTER_LINES = 4
+"""How many times shorter the tiles are of the kernel for lines that are too short for another one's."""
+
+FEWEST_LANES = 4
+"""Of vectors along an axis of unknown extent; kernels for shorter ones are not worth their code."""
+
+
+def vectors_of_tile(lanes: int, element: int, count: int | None, along_line: bool, target: Target) -> int:
+    """How many vectors of `lanes` elements are summed at once, of `count` there are (None: many), along the lanes' own
+    line or along the axis next to it."""
+    per_vector = (
+        max(1, VECTOR_BYTES * 8 // target.vector_bits)
+        if along_line
+        else -(-lanes * element * 8 // target.vector_bits)
+    )
+    limit = MOST_OF_A_LINE if along_line else MOST_COLUMNS
+    return choose_columns(count, per_vector, target.vector_registers, limit)
+
+
+def choose_columns(count: int | None, per_vector: int, registers: int, limit: int = MOST_COLUMNS) -> int:
+    """How many vectors to sum at once, of `count` there are (None: many), each of `per_vector` registers."""
+    most = max(1, min(limit, (registers - OPERANDS * per_vector) // per_vector))
+    if count is None:  # of few columns in a tile, few are too many in a line
+        return min(most, max(1, CHAINS // per_vector))
+
+    def cost(columns: int) -> tuple[float, int, int]:
+        tiles = -(-count // columns)
+        return tiles * (max(columns * per_vector, CHAINS) + TILE_COST), tiles * columns, -columns
+
+    return min(range(1, min(most, count) + 1), key=cost)
+
+
+def tile_of_any_line(lanes: int, most: int | None) -> int:
+    """Elements of a tile of a line of unknown length, at most `most` (None: not known) of them; 0 where lines may be
+    too short for a vector."""
+    size = VECTORS_OF_A_LINE * lanes
+    while most is not None and 2 * size > most:
+        size //= SHORTER_LINES
+    return size if size >= FEWEST_LANES else 0

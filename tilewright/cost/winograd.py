@@ -1,0 +1,111 @@
+"""Winograd's algorithm or the direct sum, for one convolution.
+
+The estimate counts cycles of one core: multiply-adds at a share of the peak, filters from where they are in the course
+of the whole model, and the traffic of transformed data through the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.cost.core import Source, source_of
+from tilewright.target.target import VECTOR_BYTES, Target
+
+GAIN = 0.9
+"""Of the direct convolution's time: a smaller gain is not worth other roundings and a longer compilation."""
+
+TYPICAL_SIZE = 64
+"""Stands for an extent of an image that is not known."""
+
+PEAK_SHARE = 0.85
+FMA_PORTS = 2
+CACHE_BYTES_PER_CYCLE = 5
+FILTER_BYTES_PER_CYCLE = {"memory": 4, "l3": 8, "l2": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class ConvShape:
+    """What decides the time of a convolution: images (batch), extents of the results and taps of the filters along each
+    spatial axis, channels (filled up to whole blocks of `block`)."""
+
+    images: int
+    space: tuple[int, ...]
+    taps: tuple[int, ...]
+    inputs: int
+    outputs: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """The algorithm for one convolution: the results of a tile along each axis (none for the direct sum), and why."""
+
+    m: tuple[int, ...]
+    reason: str
+
+
+def direct_cycles(shape: ConvShape, filters_from: Source, target: Target) -> float:
+    """Cycles of the direct convolution and of its copy of the data with padding."""
+    positions = shape.images * prod(shape.space)
+    pairs = shape.inputs * shape.outputs
+    return _cycles(
+        prod(shape.taps) * positions * pairs,
+        prod(shape.taps) * pairs,
+        positions * (shape.inputs // shape.block),
+        filters_from,
+        target,
+    )
+
+
+def winograd_cycles(shape: ConvShape, m: Sequence[int], filters_from: Source, target: Target) -> float:
+    """Cycles of the convolution by tiles of `m` results along each axis."""
+    points = points_of(m, shape.taps)
+    tiles = shape.images * prod(-(-extent // n) for extent, n in zip(shape.space, m, strict=True))
+    pairs = shape.inputs * shape.outputs
+    return _cycles(
+        points * tiles * pairs,
+        points * pairs,
+        points * tiles * ((shape.inputs + shape.outputs) // shape.block),
+        filters_from,
+        target,
+    )
+
+
+def _cycles(products: float, filters: float, blocks: float, filters_from: Source, target: Target) -> float:
+    """Of so many products, elements of filters, and blocks of channels at one position."""
+    return (
+        products / (FMA_PORTS * target.f32_lanes * PEAK_SHARE)
+        + filters * 4 / FILTER_BYTES_PER_CYCLE[filters_from]
+        + blocks * VECTOR_BYTES / CACHE_BYTES_PER_CYCLE
+    )
+
+
+def points_of(m: Sequence[int], taps: Sequence[int]) -> int:
+    """Products of a tile of `m` results, for one pair of channels."""
+    return prod(a + b - 1 for a, b in zip(m, taps, strict=True))
+
+
+def choose_algorithm(
+    shape: ConvShape, tiles: Sequence[tuple[int, ...]], target: Target, all_weights: int
+) -> Algorithm:
+    """The algorithm with the least estimated time, in a model with weights of `all_weights` bytes, among the direct sum
+    and Winograd's with one of the `tiles`, which keep rounding errors small."""
+    if not tiles:
+        return Algorithm((), f"no tiles of filters of {extents_text(shape.taps)} keep rounding errors small")
+    pairs = shape.inputs * shape.outputs * 4
+    direct = direct_cycles(shape, source_of(max(prod(shape.taps) * pairs, all_weights), target), target)
+    estimates = []
+    for m in tiles:
+        filters_from = source_of(max(points_of(m, shape.taps) * pairs, all_weights), target)
+        estimates.append((winograd_cycles(shape, m, filters_from, target), m))
+    cycles, m = min(estimates)
+    name = f"F({extents_text(m)}, {extents_text(shape.taps)})"
+    reason = f"{name} is estimated at {cycles / direct:.2f} of the direct convolution's time"
+    return Algorithm(m if cycles <= GAIN * direct else (), reason)
+
+
+def extents_text(lengths: Sequence[int]) -> str:
+    """`4x4`."""
+    return "x".join(map(str, lengths))

@@ -1,0 +1,71 @@
+"""What is measured of a family of cores and stands in no manual: how much of its traffic a core hides behind
+multiplications, what of a cache is still there when it is needed again, and what it costs to wake other threads.
+
+The defaults are the means of a Cascade Lake (AVX-512 and AVX2 code) and a Zen 4; `bench/calibrate.py` measures and
+fits them, and prints what decisions made by them lose. docs/decisions/0016-cost-model.md has the method,
+docs/decisions/0032-one-room-for-costs.md the figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """Of each thing that a contraction makes a core do beside multiplying, the part that adds to its time.
+
+    `load` is of the cycles of the inner loops' loads; `l2`, `l3` and `memory` are of the cycles in which bytes come
+    from there (`late`: in addition, where a long panel is prefetched too late); `passes` are cycles of reading and
+    writing one vector of sums once more; `copied` and `apart` are cycles of copying an element of the rows, and of
+    reading one from a cache line that it shares with no other. `one_stream` multiplies the time of memory where few
+    rows read all columns as one run of addresses, on a core that follows several.
+    """
+
+    load: float = 0.49
+    l2: float = 0.23
+    l3: float = 0.26
+    memory: float = 0.92
+    late: float = 0.21
+    passes: float = 3.7
+    copied: float = 0.49
+    apart: float = 0.06
+    one_stream: float = 1.07
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShares:
+    """The part of a cache that data may fill and still be there when they are read again: pages lie anywhere in memory,
+    so that some sets are full before others, and what is only passed through takes its place too.
+
+    Of L2: `kept` is what one kernel, or one step of it, leaves for the next; `nest` what the loops around a register
+    tile touch; `block` a block of a contraction; `tiles` all that Winograd's kernel holds of a band, and `band` the
+    tiles and sums of a band that decide whether it makes them itself; `lines` what several row tiles read in turns;
+    `panel` the longest panel that is prefetched in time. Of L1: `near` is what the loops around a register tile touch,
+    `near_lines` what several row tiles read in turns, `near_row` the row that is prefetched while another is computed.
+    """
+
+    kept: float = 0.5
+    nest: float = 0.65
+    block: float = 0.635
+    tiles: float = 0.75
+    band: float = 0.4
+    lines: float = 0.25
+    panel: float = 1 / 8
+    near: float = 1.0
+    near_lines: float = 0.5
+    near_row: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was measured of a family of cores.
+
+    `fork_work` are the scalar operations that take about as long as waking other threads and waiting for them;
+    `fork_cycles` the cycles below which one core does it alone.
+    """
+
+    exposed: Exposed = field(default_factory=Exposed)
+    shares: CacheShares = field(default_factory=CacheShares)
+    fork_work: int = 32_768
+    fork_cycles: int = 10_000
