@@ -3,9 +3,12 @@
 python -m bench.calibrate compile OBJECTS --target cascadelake     kernels under every decision; can be interrupted
 python -m bench.calibrate measure OBJECTS --target cascadelake     their times; again adds passes and keeps the least
 python -m bench.calibrate fit cascadelake cascadelake-avx2         shares by least squares, the mean of the machines
-python -m bench.calibrate report cascadelake --layers third        regret and rank correlation
+python -m bench.calibrate stored cascadelake --layers third        regret and rank correlation on kept measurements
+python -m bench.calibrate report                                   regret of every kind of decision, on this machine
 
-Layers are those that the shares are `fitted` to, or those of two draws that only judge the model.
+Layers are those that the shares are `fitted` to, or those of two draws that only judge the model. `report` draws
+networks of its own (`bench/calibration/kinds`), compiles each with every answer that the model could have given, times
+the programs in turns, and goes on where it stopped when it is run again; `--prepare` only compiles.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import ctypes
 import json
 import pickle
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, fields
@@ -22,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from llvmlite import binding
 
+from bench.calibration import regret
 from bench.calibration.shapes import DRAWS, Conv, Layer, Matmul, Turned, layers_of
 from tilewright.codegen.cpu.assemble import compile_ir
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
@@ -359,7 +364,7 @@ def least_squares(a: np.ndarray, y: np.ndarray) -> np.ndarray:
     return x / scale
 
 
-def report(machine: str, layers: str) -> None:
+def report_stored(machine: str, layers: str) -> None:
     """Print how good the model's order of decisions and its choices are."""
     regrets, ranks, milliseconds, unknown = [], [], [], 0
     for layer in load(machine, layers):
@@ -393,19 +398,31 @@ def main() -> None:
         command.add_argument("--target", choices=list(TARGETS), required=True)
     command.add_argument("--seconds", type=float, default=25)
     command.add_argument("--passes", type=int, default=4)
-    for name in ("fit", "report"):
+    for name in ("fit", "stored"):
         command = commands.add_parser(name)
         command.add_argument("machines", nargs="+", choices=list(TARGETS))
-    for name in ("compile", "measure", "report"):
+    for name in ("compile", "measure", "stored"):
         commands.choices[name].add_argument("--layers", choices=("fitted", *DRAWS), default="fitted")
+    regrets = commands.add_parser("report")
+    regrets.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "tilewright-regret")
+    regrets.add_argument("--kinds", nargs="+", help="only those whose names begin so")
+    regrets.add_argument("--networks", type=int, default=12, help="of each kind")
+    regrets.add_argument("--seed", type=int, default=20261122)
+    regrets.add_argument("--minutes", type=float, default=10, help="of measuring")
+    regrets.add_argument("--target", default="host")
+    regrets.add_argument("--prepare", action="store_true", help="compile, and measure nothing")
+    regrets.add_argument("--verbose", action="store_true", help="every network")
     options = parser.parse_args()
+    if options.command == "report":
+        regret.report(options)
+        return
     if options.command == "fit":
         fitted = np.mean([fit(machine) for machine in options.machines], axis=0)
         for field, share in zip(fields(Counts), fitted, strict=True):
             print(f"{field.name:10s} {share:.3f}   in use {getattr(Exposed(), field.name, 1):.3f}")
-    elif options.command == "report":
+    elif options.command == "stored":
         for machine in options.machines:
-            report(machine, options.layers)
+            report_stored(machine, options.layers)
     else:
         layers = layers_of(options.layers)
         folder = options.objects / options.target

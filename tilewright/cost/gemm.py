@@ -304,6 +304,9 @@ class Choice:
     compared: int
     others: tuple[tuple[Decision, float], ...]
 
+    def __str__(self) -> str:
+        return str(self.decision)
+
     @property
     def declined(self) -> list[str]:
         """What was not chosen, and by how much."""

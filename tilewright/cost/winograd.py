@@ -45,6 +45,9 @@ class Algorithm:
     m: tuple[int, ...]
     reason: str
 
+    def __str__(self) -> str:
+        return f"tiles of {extents_text(self.m)}" if self.m else "direct"
+
 
 def direct_cycles(shape: ConvShape, filters_from: Source, target: Target) -> float:
     """Cycles of the direct convolution and of its copy of the data with padding."""

@@ -46,7 +46,7 @@ class Winograd:
                     (), "its tiles are of one line, of unknown length, which is not cut into bands"
                 )
             elif not ctx.strict:
-                tiles = list(tile_lengths(conv.taps, MOST_GROWTH))
+                tiles = tile_lengths(conv.taps, MOST_GROWTH)
                 choice = choose_algorithm(conv.shape, tiles, ctx.target, all_weights)
             ctx.remark(self.name, f"conv {op.loc}", choice.reason, applied=bool(choice.m))
             if choice.m:
