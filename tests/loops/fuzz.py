@@ -1,7 +1,7 @@
 """Random programs under random schedules: whatever steps are accepted, the program computes the same.
 
-Small integers in f64 or i32 make every comparison exact. A refused step must leave the program as it was, and each
-program reads back from its text.
+Small integers in f64 or i32 make every comparison exact. A refused step must leave the program as it was, each
+program reads back from its text, and the text of the steps makes the same program of the one before them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
+from tilewright.schedule.replay import take as take_step
+from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Schedule
 
 MOST_STEPS = 16
@@ -47,6 +49,7 @@ class Case:
 
     def __post_init__(self) -> None:
         self.expected = self.results(False)
+        self.naive = self.func.clone()
 
     def given(self) -> Arrays:
         """Arguments as the program expects them now."""
@@ -74,6 +77,17 @@ class Case:
     def check_text(self) -> None:
         text = print_func(self.func)
         assert print_func(parse_kernel(text)) == text, "the text reads back as another program"
+
+    def check_replay(self, schedule: Schedule) -> None:
+        """The trace, printed and read, taken on the program as it was before; from now on that is today's."""
+        lines = schedule.lines()
+        trace = parse_trace("\n".join(lines))
+        assert trace.lines() == lines, "the trace reads back as another one"
+        for step in trace.steps:
+            take_step(self.naive, step)
+        assert print_func(self.naive) == print_func(self.func), "the trace makes another program"
+        schedule.steps.clear()
+        self.naive = self.func.clone()
 
     def check_sharing(self) -> None:
         """Results in the memory of the arguments that they are said to be able to overwrite, one at a time."""
@@ -113,6 +127,7 @@ def fuzz(seed: int, favoured: str | None = None) -> Counter[tuple[str, str]]:
                 return tried
             case.check(backwards=r.random() < 0.5)
         case.check_text()
+        case.check_replay(schedule)
         if depends_on_inputs_only(case):
             case.check_sharing()
     except Exception as e:
@@ -123,6 +138,8 @@ def fuzz(seed: int, favoured: str | None = None) -> Counter[tuple[str, str]]:
 
 def take(name: str, case: Case, schedule: Schedule, r: random.Random) -> tuple[str, str]:
     """Try one step; how it is written, and what came of it."""
+    if name == "two_kernels":  # which is no step of its own
+        case.check_replay(schedule)
     before, shapes, taken = print_func(case.func), case.logical_shapes(), len(schedule.steps)
     try:
         STEPS[name](Chance(schedule, r, case.env))
@@ -131,6 +148,8 @@ def take(name: str, case: Case, schedule: Schedule, r: random.Random) -> tuple[s
         return f"({name})", "refused"
     for index in kernel_info(case.func).packed:
         case.shapes.setdefault(index, shapes[index])
+    if name == "two_kernels":
+        case.naive = case.func.clone()
     written = [str(step) for step in schedule.steps[taken:]]
     return " ".join(written) or name, "accepted"
 

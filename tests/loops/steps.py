@@ -206,7 +206,7 @@ def pack(c: Chance) -> None:
     buffer = c.buffer(*used_in(loop))
     loads = [op for op in body_of(loop).walk() if op.name == "load" and op.operands[0] is buffer]
     only = c.r.sample(loads, 1) if loads and c.r.random() < 0.2 else ()
-    c.s.pack(buffer, loop, c.packing(rank_of(buffer)), only)
+    c.s.pack(buffer, loop, c.packing(rank_of(buffer)), only=only)
 
 
 def pack_argument(c: Chance) -> None:
@@ -364,7 +364,9 @@ STEPS: dict[str, Step] = {
     "two_kernels": two_kernels,
 }
 
-RARE = frozenset({"unroll", "unroll_and_jam", "peel", "split_range", "parallel", "vectorize", "two_kernels", "serial"})
+RARE = frozenset(
+    {"unroll", "unroll_and_jam", "peel", "split_range", "parallel", "vectorize", "two_kernels", "serial"}
+)
 """After some of these most steps are refused, and others make the kernel larger."""
 
 WEIGHTS = [0.35 if name in RARE else 1.0 for name in STEPS]

@@ -292,7 +292,7 @@ def only_load(func: Func) -> Op:
 def test_elements_are_read_ahead_in_the_order_asked_for() -> None:
     func = read(TURNED)
     i, j = find_loop(func, "i"), find_loop(func, "j")
-    made = preload(func, only_load(func), [j, i])
+    made = preload(func, only_load(func), j, i)
     assert [extent_of(o).value for o in made.fill] == [6, 10]
     assert func.body.ops[0] is made.buffer.op and func.body.ops[1] is made.fill[0]
     x = RNG.standard_normal((6, 10))
@@ -306,7 +306,7 @@ def test_conditions_around_a_load_that_needs_them_go_with_it() -> None:
         .replace("* 2", "* 2 }")
     )
     func = read(text)
-    preload(func, only_load(func), [find_loop(func, "j"), find_loop(func, "i")])
+    preload(func, only_load(func), find_loop(func, "j"), find_loop(func, "i"))
     x = RNG.standard_normal((6, 10))
     np.testing.assert_allclose(run(func, x), x.T * 2)
 
@@ -322,7 +322,7 @@ def test_conditions_around_a_load_that_needs_them_go_with_it() -> None:
 def test_elements_that_may_change_are_not_read_ahead(change: tuple[str, str], why: str) -> None:
     func = read(TURNED.replace("dims()", "dims(n)").replace(*change))
     loops = [find_loop(func, "j"), find_loop(func, "i")]
-    assert why in refused(lambda: preload(func, only_load(func), loops))
+    assert why in refused(lambda: preload(func, only_load(func), *loops))
 
 
 def test_two_axes_are_seen_as_one() -> None:

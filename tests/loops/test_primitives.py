@@ -245,7 +245,7 @@ CASES = {
         SUM,
         lambda f: (
             fission(f, body_of(find_loop(f, "i")).ops[1]),
-            reorder(f, [find_loop(f, "k"), find_loop(f, "i")]),
+            reorder(f, find_loop(f, "k"), find_loop(f, "i")),
         ),
         """
         for i_1 <= 2 in 0..3 {

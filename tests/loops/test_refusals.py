@@ -371,7 +371,7 @@ REFUSED = {
     ),
     "reorder across a parallel loop": (
         SHARED_ROWS,
-        lambda f: reorder(f, [find_loop(f, "j"), find_loop(f, "i")]),
+        lambda f: reorder(f, find_loop(f, "j"), find_loop(f, "i")),
         "reorder loop 'j' (0..8, parallel): no loop moves into a parallel loop or out of it",
     ),
     "fuse parallel siblings": (
@@ -409,7 +409,7 @@ REFUSED = {
     ),
     "preload for several threads": (
         SHARED_STEPS,
-        lambda f: preload(f, load_of(f, "k", "x"), [find_loop(f, "k")]),
+        lambda f: preload(f, load_of(f, "k", "x"), find_loop(f, "k")),
         "preload buffer 'x' (global f64[3, 8]): threads share a loop in loop 'k' (0..8, parallel), "
         "and have registers of their own",
     ),
@@ -449,19 +449,19 @@ REFUSED = {
     ),
     "reorder skewed": (
         SKEWED,
-        lambda f: reorder(f, [find_loop(f, "j"), find_loop(f, "i")]),
+        lambda f: reorder(f, find_loop(f, "j"), find_loop(f, "i")),
         "reorder loop 'i' (0..4, serial): buffer 'y' (global f64[4, 4]): load at [i - 1, j + 1] and "
         "store at [i, j] may meet where i, j differ",
     ),
     "reorder around an imperfect nest": (
         SUM,
-        lambda f: reorder(f, [find_loop(f, "k"), find_loop(f, "i")]),
+        lambda f: reorder(f, find_loop(f, "k"), find_loop(f, "i")),
         "reorder loop 'i' (0..3, serial): it holds more than the next loop (op 'const' of text:4); "
         "use fission first",
     ),
     "reorder strangers": (
         TWO_STAGES,
-        lambda f: reorder(f, [find_loop(f, "jo"), find_loop(f, "i")]),
+        lambda f: reorder(f, find_loop(f, "jo"), find_loop(f, "i")),
         "reorder loop 'jo' (0..4, serial): the loops jo, i are not nested in each other",
     ),
     "fuse siblings that cross": (
@@ -532,7 +532,7 @@ REFUSED = {
         TWO_AXES,
         lambda f: (
             boustrophedon(f, find_loop(f, "j"), find_loop(f, "i")),
-            reorder(f, [find_loop(f, "j"), find_loop(f, "i")]),
+            reorder(f, find_loop(f, "j"), find_loop(f, "i")),
         ),
         "reorder loop 'j' (0..8, serial): it alternates with 'i', whose loop would be inside of it",
     ),

@@ -23,7 +23,7 @@ from tilewright.schedule.maps.elementwise import schedule_maps
 from tilewright.schedule.maps.opaque import schedule_own_loops
 from tilewright.schedule.rows.row_reduction import schedule_dot_products, schedule_rows, schedule_sums
 from tilewright.schedule.steps.nontemporal import stream_results
-from tilewright.schedule.trace import Schedule
+from tilewright.schedule.trace import Schedule, with_otherwise
 from tilewright.target.target import Target
 
 _BY_KIND = {
@@ -72,8 +72,9 @@ def schedule_plainly(
     except Exception as e:
         remarks.append(failure("schedule", lowered.func.name, e, "it has no schedule, and is slow"))
         candidate, s = lowered.clone(), Schedule(lowered.func)
-    steps = tuple(map(str, s.steps))
-    candidate.func.info = replace(kernel_info(candidate.func), schedule=steps, work=total_work(lowered))
+    candidate.func.info = replace(
+        kernel_info(candidate.func), schedule=s.lines(), work=total_work(lowered)
+    )
     return candidate
 
 
@@ -88,7 +89,7 @@ def _for_all_dims(lowered: Lowered, kind: str, target: Target, remarks: list[Rem
         small = _for_all_dims(others, _FOR_OTHER_DIMS.get(kind, kind), target, [])
     else:
         small = _scheduled(others, kind, target, [], supposing=False)
-    steps = (*info.schedule, "otherwise()", *kernel_info(small.func).schedule)
+    steps = with_otherwise(info.schedule, kernel_info(small.func).schedule)
     try:
         for_other_dims(large.func, small.func, lowered.func.dims)
     except ScheduleError as e:
@@ -112,7 +113,7 @@ def _scheduled(
             continue
         stream_results(s, target)
         remarks += [Remark("tiling", lowered.func.name, reason) for reason in s.missed]
-        candidate.func.info = replace(kernel_info(candidate.func), schedule=tuple(map(str, s.steps)))
+        candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines())
         return candidate
     return lowered.clone()
 

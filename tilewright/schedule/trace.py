@@ -1,61 +1,194 @@
-"""A schedule as data: the steps that were taken on a kernel, with their decisions, in the order they were taken."""
+"""A schedule as data: the steps that were taken on a kernel, with all of their arguments, in the order they were taken.
+
+The text of a step is a call of a primitive, whose subjects are named as they are called at that moment (see
+`references`):
+
+    split(i0, factor=16, tail="peel")
+    reorder(i0o, i1, i0i)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import update_wrapper
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
+from tilewright.ir.text.attributes import print_attr
 from tilewright.loops.conditions.clamp import clamp
 from tilewright.loops.conditions.guard_reduction import guard_reduction
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.conditions.specialize import specialize
-from tilewright.loops.edit import is_loop, loop_var
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
-from tilewright.loops.lanes.vectorize import Lanes, vectorize, vectorize_reduction
+from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
 from tilewright.loops.order.boustrophedon import boustrophedon
-from tilewright.loops.order.compute_at import Fused, compute_at
-from tilewright.loops.order.fission import Fission, fission
+from tilewright.loops.order.compute_at import compute_at
+from tilewright.loops.order.fission import fission
 from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.reorder import reorder
-from tilewright.loops.order.split import Split, split
+from tilewright.loops.order.split import split
 from tilewright.loops.order.split_range import split_range
 from tilewright.loops.order.strided_split import strided_split
-from tilewright.loops.storage.cache import Cached, cache, cache_write
+from tilewright.loops.storage.cache import cache, cache_write
 from tilewright.loops.storage.compute_in import compute_in
 from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.nontemporal import nontemporal
-from tilewright.loops.storage.pack import Packed, pack, pack_argument
+from tilewright.loops.storage.pack import pack, pack_argument
 from tilewright.loops.storage.packing import Packing
 from tilewright.loops.storage.prefetch import prefetch, prefetch_run
-from tilewright.loops.storage.preload import Preloaded, preload
-from tilewright.loops.storage.rfactor import Rfactored, rfactor
+from tilewright.loops.storage.preload import preload
+from tilewright.loops.storage.rfactor import rfactor
 from tilewright.loops.storage.swap_axes import swap_axes
+from tilewright.schedule.references import reference_to
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Argument = str | int | bool | Packing | tuple[str, ...] | None
+"""What a step is told: references to its subjects and expressions are text."""
+
+EXPRESSIONS = ("Sym", "Sym | int")
+OPS = ("Op", "Op | None")
+SEVERAL_OPS = "Sequence[Op]"
+BUFFERS = ("Value",)
+_BARE = (*EXPRESSIONS, *OPS, SEVERAL_OPS, *BUFFERS)
+"""Types of parameters, as primitives spell them, whose arguments stand in the text as they are."""
+
+_REQUIRED = object()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a primitive; `type` is its annotation, and `many` says that it takes all further arguments."""
+
+    name: str
+    type: str
+    default: object = _REQUIRED
+    many: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is _REQUIRED and not self.many
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A transformation of kernels that steps may name."""
+
+    name: str
+    function: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Primitive:
+        """From the signature `(func, *parameters)`."""
+        code, types = function.__code__, function.__annotations__
+        count = code.co_argcount
+        names = code.co_varnames[: count + code.co_kwonlyargcount]
+        defaults = dict(zip(reversed(names[:count]), reversed(function.__defaults__ or ()), strict=False))
+        defaults |= function.__kwdefaults__ or {}
+        parameters = [Parameter(n, types[n], defaults.get(n, _REQUIRED)) for n in names[1:]]
+        if code.co_flags & 0x04:  # *arguments
+            rest = code.co_varnames[len(names)]
+            parameters.append(Parameter(rest, types[rest], many=True))
+        return cls(function.__name__, function, tuple(parameters))
+
+    def step(self, func: Func, positional: Sequence[object], named: dict[str, object]) -> Step:
+        """What a call with these arguments is; `func` is the kernel before it."""
+        given = dict(named)
+        for k, p in enumerate(self.parameters[: len(positional)]):
+            given[p.name] = tuple(positional[k:]) if p.many else positional[k]
+        arguments = [(p, _as_argument(given[p.name], func)) for p in self.parameters if p.name in given]
+        return Step(self.name, tuple((p.name, a) for p, a in arguments if a != p.default))
+
+
+def _as_argument(value: Any, func: Func) -> Argument:
+    if isinstance(value, Op | Value):
+        return reference_to(value, func)
+    if isinstance(value, Sym):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return tuple(reference_to(item, func) for item in value)
+    found: Argument = value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One application of a primitive; loops and buffers are given by their names at that moment."""
+    """One application of a primitive: names and values of the arguments that are not left at their defaults. `place` is
+    where it stands in the text that it was read from."""
 
     primitive: str
-    subjects: tuple[str, ...]
-    decisions: tuple[tuple[str, Any], ...] = ()
+    arguments: tuple[tuple[str, Argument], ...]
+    place: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        shown = [*self.subjects, *(f"{k}={v}" for k, v in self.decisions)]
+        """The text that `parse_trace` reads: required subjects by their places, all else by name."""
+        given = dict(self.arguments)
+        shown = [_shown(p, given[p.name]) for p in PRIMITIVES[self.primitive].parameters if p.name in given]
         return f"{self.primitive}({', '.join(shown)})"
+
+
+def _shown(p: Parameter, argument: Argument) -> str:
+    bare = p.type in _BARE
+    if p.many:
+        assert isinstance(argument, tuple)
+        return ", ".join(argument)
+    if isinstance(argument, tuple):
+        text = f"[{', '.join(argument)}]"
+    else:
+        text = str(argument) if bare and argument is not None else print_attr(argument)
+    return text if bare and p.is_required else f"{p.name}={text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The steps of a kernel. Where they suppose something of its dims, `otherwise` are those of the kernel for all
+    others; `place` is where its text begins."""
+
+    steps: tuple[Step, ...] = ()
+    otherwise: Trace | None = None
+    place: int = field(default=0, compare=False)
+
+    def lines(self) -> tuple[str, ...]:
+        """One line for each step, as `parse_trace` reads them."""
+        own = tuple(map(str, self.steps))
+        return own if self.otherwise is None else with_otherwise(own, self.otherwise.lines())
+
+
+def with_otherwise(lines: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """The steps of a kernel for some dims, and of the one for all others."""
+    return (*lines, "otherwise {", *(f"  {line}" for line in others), "}")
+
+
+PRIMITIVES: dict[str, Primitive] = {}
+"""All primitives that steps may name: those that `Schedule` has as methods."""
+
+
+def _step(function: Callable[Concatenate[Func, P], R]) -> Callable[Concatenate[Schedule, P], R]:
+    """The method of `Schedule` that applies a primitive and writes the step down."""
+    primitive = PRIMITIVES[function.__name__] = Primitive.of(function)
+
+    def method(s: Schedule, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        step = primitive.step(s.func, args, kwargs)  # before it: names are those of this moment
+        result = function(s.func, *args, **kwargs)
+        s.steps.append(step)
+        return result
+
+    update_wrapper(method, function)
+    return method
 
 
 @dataclass
 class Schedule:
-    """The steps taken on `func` so far; each method is the primitive of its name.
+    """The steps taken on `func` so far; each method but `at_least` is the primitive of its name.
 
     With `supposing` the kernel may be made for large dims only; another one then serves the others."""
 
@@ -73,128 +206,45 @@ class Schedule:
         if not self.supposing or (high is not None and not of_few):
             return False
         try:
-            specialize(self.func, extent, least)
+            self.specialize(extent, least)
         except ScheduleError:
             return False
-        self._note("specialize", (), {"extent": extent, "least": least})
         return True
 
-    def split(self, loop: Op, factor: int, tail: str = "guard", rest: int = 0) -> Split:
-        more = {"rest": rest} if rest else {}
-        return self._do(split, loop, factor=factor, tail=tail, **more)
+    def lines(self) -> tuple[str, ...]:
+        """The steps as text, one a line."""
+        return tuple(map(str, self.steps))
 
-    def strided_split(self, loop: Op, parts: int) -> Split:
-        return self._do(strided_split, loop, parts=parts)
-
-    def reorder(self, *loops: Op) -> None:
-        self._note("reorder", loops, {})
-        reorder(self.func, loops)
-
-    def collapse(self, outer: Op, inner: Op) -> Op:
-        return self._do(collapse, outer, inner)
-
-    def fuse(self, first: Op, second: Op) -> Op:
-        return self._do(fuse, first, second)
-
-    def compute_at(self, buffer: Value, loop: Op, space: str = "scratch", guard: str = "if") -> Fused:
-        return self._do(compute_at, buffer, loop, space=space, guard=guard)
-
-    def fission(self, last: Op, depth: int) -> Fission:
-        return self._do(fission, last, depth=depth)
-
-    def cache(self, buffer: Value, first: Op, last: Op | None = None, space: str = "reg") -> Cached:
-        return self._do(cache, buffer, first, last or first, space=space)
-
-    def cache_write(self, buffer: Value, space: str = "scratch") -> Cached:
-        return self._do(cache_write, buffer, space=space)
-
-    def compute_in(self, buffer: Value, output: Value) -> None:
-        self._do(compute_in, buffer, output)
-
-    def preload(self, load: Op, *loops: Op) -> Preloaded:
-        result = preload(self.func, load, loops)
-        self._note("preload", (result.buffer, *loops), {})
-        return result
-
-    def pack(self, buffer: Value, loop: Op, packing: Packing, only: Sequence[Op] = ()) -> Packed:
-        result = pack(self.func, buffer, loop, packing, only=only)
-        self._note("pack", (buffer, loop), {"packing": packing})
-        return result
-
-    def merge_axes(self, buffer: Value, axis: int) -> Value:
-        return self._do(merge_axes, buffer, axis=axis)
-
-    def swap_axes(self, buffer: Value, first: int, second: int) -> Value:
-        return self._do(swap_axes, buffer, first=first, second=second)
-
-    def pack_argument(self, buffer: Value, packing: Packing) -> Value:
-        return self._do(pack_argument, buffer, packing=packing)
-
-    def rfactor(self, buffer: Value, loop: Op, space: str = "reg") -> Rfactored:
-        return self._do(rfactor, buffer, loop, space=space)
-
-    def vectorize(self, loop: Op, lanes: int | None = None, tail: str = "guard") -> Split:
-        return self._do(vectorize, loop, lanes=lanes, tail=tail)
-
-    def vectorize_reduction(self, loop: Op, lanes: int, within: Op, tail: str = "guard") -> Lanes:
-        return self._do(vectorize_reduction, loop, lanes=lanes, within=within, tail=tail)
-
-    def prefetch(self, load: Op, loop: Op, ahead: int = 1, *, nearest: bool = False) -> list[Op]:
-        return self._do(prefetch, load, loop, ahead=ahead, nearest=nearest)
-
-    def prefetch_run(self, access: Op, loop: Op) -> list[Op]:
-        return self._do(prefetch_run, access, loop)
-
-    def nontemporal(self, store: Op, condition: Sym) -> Op:
-        result = nontemporal(self.func, store, condition)
-        self._note("nontemporal", (store.operands[-1],), {"condition": condition})
-        return result
-
-    def clamp(self, loop: Op) -> Op:
-        return self._do(clamp, loop)
-
-    def boustrophedon(self, loop: Op, around: Op) -> Op:
-        return self._do(boustrophedon, loop, around)
-
-    def unroll(self, loop: Op) -> Op:
-        return self._do(unroll, loop)
-
-    def unroll_and_jam(self, loop: Op) -> None:
-        self._do(unroll_and_jam, loop)
-
-    def peel(self, loop: Op, first: int, last: int) -> Op:
-        return self._do(peel, loop, first=first, last=last)
-
-    def split_range(self, loop: Op, position: Sym) -> tuple[Op, Op]:
-        result: tuple[Op, Op] = self._do(split_range, loop, position=position)
-        return result
-
-    def dot(self, loop: Op) -> Op:
-        return self._do(dot, loop)
-
-    def guard_reduction(self, loop: Op) -> None:
-        self._do(guard_reduction, loop)
-
-    def parallel(self, loop: Op) -> Op:
-        return self._do(parallel, loop)
-
-    def serial(self, loop: Op) -> Op:
-        return self._do(serial, loop)
-
-    def simplify(self, within: Op | None = None) -> None:
-        self._note("simplify", () if within is None else (within,), {})
-        simplify(self.func, within)
-
-    def _do(self, primitive: Callable[..., Any], *subjects: Op | Value, **decisions: Any) -> Any:
-        result = primitive(self.func, *subjects, **decisions)
-        self._note(primitive.__name__, subjects, decisions)
-        return result
-
-    def _note(self, name: str, subjects: tuple[Op | Value, ...], decisions: dict[str, Any]) -> None:
-        self.steps.append(Step(name, tuple(map(_name, subjects)), tuple(decisions.items())))
-
-
-def _name(subject: Op | Value) -> str:
-    if isinstance(subject, Value):
-        return subject.name or "?"
-    return loop_var(subject).name if is_loop(subject) else subject.name
+    specialize = _step(specialize)
+    split = _step(split)
+    strided_split = _step(strided_split)
+    reorder = _step(reorder)
+    collapse = _step(collapse)
+    fuse = _step(fuse)
+    compute_at = _step(compute_at)
+    fission = _step(fission)
+    cache = _step(cache)
+    cache_write = _step(cache_write)
+    compute_in = _step(compute_in)
+    preload = _step(preload)
+    pack = _step(pack)
+    merge_axes = _step(merge_axes)
+    swap_axes = _step(swap_axes)
+    pack_argument = _step(pack_argument)
+    rfactor = _step(rfactor)
+    vectorize = _step(vectorize)
+    vectorize_reduction = _step(vectorize_reduction)
+    prefetch = _step(prefetch)
+    prefetch_run = _step(prefetch_run)
+    nontemporal = _step(nontemporal)
+    clamp = _step(clamp)
+    boustrophedon = _step(boustrophedon)
+    unroll = _step(unroll)
+    unroll_and_jam = _step(unroll_and_jam)
+    peel = _step(peel)
+    split_range = _step(split_range)
+    dot = _step(dot)
+    guard_reduction = _step(guard_reduction)
+    parallel = _step(parallel)
+    serial = _step(serial)
+    simplify = _step(simplify)

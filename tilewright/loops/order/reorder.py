@@ -24,7 +24,7 @@ from tilewright.loops.edit import (
 )
 
 
-def reorder(func: Func, order: Sequence[Op]) -> Sequence[Op]:
+def reorder(func: Func, *order: Op) -> Sequence[Op]:
     """Give the loops of one nest this order, outermost first; other loops of the nest keep their places.
 
         for i { for j { if g { for k { S } } } }    ->    for i { for k { for j { if g { S } } } }

@@ -41,7 +41,7 @@ class Preloaded:
     fill: list[Op]
 
 
-def preload(func: Func, load: Op, loops: Sequence[Op]) -> Preloaded:
+def preload(func: Func, load: Op, *loops: Op) -> Preloaded:
     """Read the elements that one load reads in nested loops ahead of them, in the order `loops` are given here.
 
         for a in 0..8 { for b in 0..8 { S(x[b, a]) } }
