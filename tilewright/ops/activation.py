@@ -58,7 +58,7 @@ def prelu(x: Value, slope: Value) -> Value:
     return select(lt(x, 0), mul(x, slope), x)
 
 
-prelu.onnx("PRelu", since=9)
+prelu.onnx("PRelu", since=7)
 
 
 @op

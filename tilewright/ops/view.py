@@ -269,7 +269,7 @@ def flatten(x: Value, *, axis: int = 1) -> Value:
     return reshape(x, shape=(product(shape[:at]), product(shape[at:])))
 
 
-flatten.onnx("Flatten", since=9, axis="axis")
+flatten.onnx("Flatten", since=1, axis="axis")
 
 
 @op

@@ -25,7 +25,7 @@ from tilewright.ops.source import iota
 from tilewright.ops.view import pad, reshape, shape_of, slice_, transpose, unsqueeze
 
 
-@adapter("Upsample", "Resize")
+@adapter("Upsample", "Resize", since=7)
 def upsample(node: Node) -> Value:
     """Upsample, and Resize of opset 10."""
     how = Resizing("asymmetric", node.attr("mode"), "floor")

@@ -16,7 +16,7 @@ from tilewright.ops.view import slice_, transpose
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-@adapter("RNN", "GRU", "LSTM")
+@adapter("RNN", "GRU", "LSTM", since=7)
 def recurrent_network(node: Node) -> tuple[Value, ...]:
     """The directions one by one, stacked: Y [time, directions, batch, hidden], Y_h and Y_c without time."""
     directions = _DIRECTIONS[node.one_of("direction", *_DIRECTIONS)]

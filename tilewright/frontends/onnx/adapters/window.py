@@ -52,7 +52,9 @@ def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> Wi
         raise ModelError(f"{node.op}: a kernel of {list(map(str, kernel))} is not possible")
     strides = _positive(node, "strides", n)
     dilations = _positive(node, "dilations", n)
-    mode = node.one_of("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    mode = node.attr("auto_pad", "NOTSET")  # MaxUnpool has none
+    if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise ModelError(f"{node.op} has no auto_pad '{mode}'")
     if mode.startswith("SAME") and not transposed:
         axes = zip(space, kernel, strides, dilations, strict=True)
         begin, end = zip(*[_same(*axis, mode == "SAME_UPPER") for axis in axes], strict=True)
