@@ -116,6 +116,16 @@ def test_an_operator_of_ones_own_program_is_compiled(tree: Path) -> None:
     run(tree, *made("my_program"))
 
 
+def test_the_front_end_is_given_by_a_program_and_found_when_it_is_installed(tree: Path) -> None:
+    run(tree, *made("my_layers"))
+    (points,) = re.findall(r"```toml\n\[project.entry-points.\"(.*?)\"\]\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    metadata = tree / "layers_format-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "entry_points.txt").write_text(f"[{points[0]}]\n{points[1].replace(chr(34), '')}")
+    assert "2 operators in" in run(tree, "-m", "tilewright", "compile", "net.layers.npz")
+    assert "front ends: layers" in run(tree, "-m", "tilewright", "info")
+
+
 def test_the_pass_runs_alone_and_in_a_compilation(tree: Path) -> None:
     model = models.written(models.mlp(), tree, "model")
     text = run(tree, "-m", "tilewright", "show", str(model), "--level", "import")
