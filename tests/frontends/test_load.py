@@ -216,7 +216,7 @@ def raw(dims: list[int], data: bytes, elem_type: int = TensorProto.FLOAT) -> Ten
         (raw([2, 3], b"\0" * 24, 999), "999 is not an element type"),
         (
             TensorProto(name="w", data_type=1, dims=[2, 3], float_data=[1.0] * 4),
-            "does not hold the 6 elements",
+            "does not hold the elements of f32[2, 3]",
         ),
     ],
 )

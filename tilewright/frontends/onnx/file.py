@@ -23,17 +23,15 @@ def read_model(source: Source) -> tuple[onnx.ModelProto, Path | None]:
 
     ModelError when the file is missing, not a regular file, too big, truncated or not ONNX.
     """
+    folder, where = None, "the given ModelProto"
     if isinstance(source, onnx.ModelProto):
-        model, folder, where = source, None, "the given ModelProto"
+        model = source
     elif isinstance(source, bytes):
-        model, folder, where = _parse(source, "the given bytes"), None, "the given bytes"
+        where = "the given bytes"
+        model = _parse(source, where)
     else:
-        path = Path(source)
-        model, folder, where = (
-            _parse(read_file(path, MAX_FILE_BYTES, _TOO_LONG), str(path)),
-            path.parent,
-            str(path),
-        )
+        path, where = Path(source), str(source)
+        model, folder = _parse(read_file(path, MAX_FILE_BYTES, _TOO_LONG), where), path.parent
     _check_header(model, where)
     return model, folder
 
@@ -54,16 +52,13 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
 
 
 def _check_header(model: onnx.ModelProto, where: str) -> None:
-    if not model.HasField("graph"):
-        raise ModelError(
-            "the model has no graph", where=where, hint="is this an ONNX model, and is the file complete?"
-        )
-    if not 1 <= model.ir_version < 1000:
-        raise ModelError(
-            f"ir_version {model.ir_version} does not exist", where=where, hint="export the model again"
-        )
-    if not model.opset_import:
-        raise ModelError("the model imports no operator set", where=where, hint="export the model again")
+    for is_wrong, problem in (
+        (not model.HasField("graph"), "the model has no graph"),
+        (not 1 <= model.ir_version < 1000, f"ir_version {model.ir_version} does not exist"),
+        (not model.opset_import, "the model imports no operator set"),
+    ):
+        if is_wrong:
+            raise ModelError(problem, where=where, hint="is this an ONNX model, and is the file complete?")
     for part in (*model.opset_import, model.graph, *model.functions):
         _check_names(part, where)
 

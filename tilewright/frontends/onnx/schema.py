@@ -11,18 +11,12 @@ from onnx import AttributeProto, TensorProto
 from onnx.defs import OpSchema
 
 from tilewright.frontends.errors import shown
-from tilewright.frontends.onnx.attributes import value_of
 from tilewright.frontends.onnx.tensors import ELEM_TYPES
 from tilewright.ir.diag import ModelError
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import TensorType
 
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
-
-_TYPE_TEXT = {
-    "FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "BOOL": "bool",
-    "STRING": "string",
-}  # fmt: skip
 
 
 def schema_of(op: str, version: int, domain: str) -> OpSchema | None:
@@ -83,17 +77,7 @@ def check_types(types: Sequence[TensorType | None], schema: OpSchema) -> None:
 
 def onnx_type(dtype: DType) -> str:
     """How schemas spell a tensor type."""
-    name = TensorProto.DataType.Name(ELEM_TYPES[dtype])
-    return f"tensor({_TYPE_TEXT.get(name, name.lower())})"
-
-
-def default_attributes(schema: OpSchema) -> dict[str, Any]:
-    """Attributes that have a default."""
-    return {
-        name: value_of(a.default_value)
-        for name, a in schema.attributes.items()
-        if a.default_value.type != AttributeProto.UNDEFINED
-    }
+    return f"tensor({TensorProto.DataType.Name(ELEM_TYPES[dtype]).lower()})"
 
 
 def has_body(schema: Any) -> bool:

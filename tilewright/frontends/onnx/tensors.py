@@ -62,42 +62,45 @@ def dtype_of(elem_type: int, where: str) -> DType:
 
 
 def to_array(proto: TensorProto, folder: Path | None) -> np.ndarray:
-    """The elements of a tensor; external data is mapped from inside `folder`, not read."""
+    """The elements of a tensor; external data is read from inside `folder`."""
     where = f"tensor '{shown(proto.name)}'"
     dtype = dtype_of(proto.data_type, where)
     shape = _checked_shape(proto.dims, where)
-    count = math.prod(shape)
     if proto.HasField("segment"):
         raise UnsupportedError("tensors stored in segments are not supported", where=where)
     if proto.data_location == TensorProto.EXTERNAL:
         return _external(proto, dtype, shape, folder, where)
     if proto.HasField("raw_data"):
-        return _from_raw(proto, dtype, shape, where)
-    if not _stored_elements(proto, count):
+        return _of_bytes(proto, np.frombuffer(proto.raw_data, np.uint8), dtype, shape, where)
+    try:
+        array = np.asarray(numpy_helper.to_array(proto))
+    except (ValueError, TypeError, UnicodeDecodeError, OverflowError) as e:
         raise ModelError(
-            f"the file does not hold the {count} elements of {dtype}{list(shape)}",
+            f"the file does not hold the elements of {dtype}{list(shape)}: {e}",
             where=where,
             hint="the file is damaged",
-        )
-    try:
-        return np.asarray(numpy_helper.to_array(proto)).reshape(shape)
-    except (ValueError, TypeError, UnicodeDecodeError, OverflowError) as e:
-        raise ModelError(f"the elements of {dtype}{list(shape)} cannot be decoded: {e}", where=where) from e
+        ) from e
+    return array.reshape(shape)
 
 
-def _from_raw(proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> np.ndarray:
+def _of_bytes(
+    proto: TensorProto, data: np.ndarray, dtype: DType, shape: tuple[int, ...], where: str
+) -> np.ndarray:
     """The elements of a tensor stored as bytes: a view of them, where elements are whole bytes."""
-    raw = proto.raw_data
-    expected = (math.prod(shape) * dtype.bits + 7) // 8
-    if dtype is dt.string or len(raw) != expected:
+    if dtype is dt.string or len(data) != _byte_count(dtype, shape):
         raise ModelError(
-            f"{dtype}{list(shape)} takes {expected} bytes, the file has {len(raw)}",
+            f"{dtype}{list(shape)} takes {_byte_count(dtype, shape)} bytes, the file has {len(data)}",
             where=where,
             hint="the file is damaged",
         )
     if dtype.bits < 8:
-        return np.asarray(numpy_helper.to_array(proto)).reshape(shape)
-    return np.frombuffer(raw, dtype.storage).reshape(shape)
+        packed = TensorProto(data_type=proto.data_type, dims=shape, raw_data=data.tobytes())
+        return np.asarray(numpy_helper.to_array(packed)).reshape(shape)
+    return data.view(dtype.storage).reshape(shape)
+
+
+def _byte_count(dtype: DType, shape: tuple[int, ...]) -> int:
+    return (math.prod(shape) * dtype.bits + 7) // 8
 
 
 def from_sparse(proto: onnx.SparseTensorProto, folder: Path | None) -> np.ndarray:
@@ -111,16 +114,15 @@ def from_sparse(proto: onnx.SparseTensorProto, folder: Path | None) -> np.ndarra
             where=where,
         )
     values, indices = to_array(proto.values, folder).reshape(-1), to_array(proto.indices, folder)
-    if indices.ndim == 1 and indices.shape == values.shape:
-        flat = indices
-    elif indices.ndim == 2 and indices.shape == (values.size, len(shape)):
-        if ((indices < 0) | (indices >= np.array(shape))).any():
-            raise ModelError(f"an index lies outside of {list(shape)}", where=where)
-        flat = np.ravel_multi_index(tuple(indices.T), shape)
+    if indices.ndim == 2 and indices.shape == (values.size, len(shape)):
+        columns, limits = indices, np.array(shape)
+    elif indices.shape == values.shape:
+        columns, limits = indices[:, None], np.array([count])
     else:
         raise ModelError(f"{values.size} values with indices of shape {list(indices.shape)}", where=where)
-    if ((flat < 0) | (flat >= count)).any():
+    if ((columns < 0) | (columns >= limits)).any():
         raise ModelError(f"an index lies outside of {list(shape)}", where=where)
+    flat = np.ravel_multi_index(tuple(columns.T), tuple(limits))
     dense = np.zeros(count, values.dtype)
     dense[flat] = values
     return dense.reshape(shape)
@@ -135,24 +137,6 @@ def _checked_shape(dims: object, where: str) -> tuple[int, ...]:
     return shape
 
 
-def _stored_elements(proto: TensorProto, count: int) -> bool:
-    """Do the typed fields hold `count` elements of the tensor's type?"""
-    kind = proto.data_type
-    if kind in (TensorProto.INT4, TensorProto.UINT4):
-        return len(proto.int32_data) == (count + 1) // 2
-    if kind == TensorProto.FLOAT:
-        return len(proto.float_data) == count
-    if kind == TensorProto.DOUBLE:
-        return len(proto.double_data) == count
-    if kind == TensorProto.INT64:
-        return len(proto.int64_data) == count
-    if kind in (TensorProto.UINT32, TensorProto.UINT64):
-        return len(proto.uint64_data) == count
-    if kind == TensorProto.STRING:
-        return len(proto.string_data) == count
-    return len(proto.int32_data) == count
-
-
 def _external(
     proto: TensorProto, dtype: DType, shape: tuple[int, ...], folder: Path | None, where: str
 ) -> np.ndarray:
@@ -163,9 +147,9 @@ def _external(
             raise ModelError(f"external data gives '{shown(entry.key)}' twice", where=where)
         keys[entry.key] = entry.value
     path = _external_path(keys.get("location", ""), folder, where)
-    needed = (math.prod(shape) * dtype.bits + 7) // 8
-    offset = _byte_count(keys.get("offset", "0"), "offset", where)
-    length = _byte_count(keys.get("length", str(needed)), "length", where)
+    needed = _byte_count(dtype, shape)
+    offset = _number(keys.get("offset", "0"), "offset", where)
+    length = _number(keys.get("length", str(needed)), "length", where)
     have = path.stat().st_size
     if length != needed or offset + needed > have:
         raise ModelError(
@@ -174,14 +158,7 @@ def _external(
             where=f"{where} in {path.name}",
             hint="the data file is truncated or belongs to another model",
         )
-    if not needed:
-        return np.zeros(shape, dtype.storage)
-    data = _read(path, offset, needed, where)
-    if dtype.bits < 8:
-        inline = TensorProto(data_type=proto.data_type, dims=shape)
-        inline.raw_data = data.tobytes()
-        return np.asarray(numpy_helper.to_array(inline))
-    return data.view(dtype.storage).reshape(shape)
+    return _of_bytes(proto, _read(path, offset, needed, where), dtype, shape, where)
 
 
 def _read(path: Path, offset: int, size: int, where: str) -> np.ndarray:
@@ -234,7 +211,7 @@ def _external_path(location: str, folder: Path | None, where: str) -> Path:
     )
 
 
-def _byte_count(text: str, what: str, where: str) -> int:
+def _number(text: str, what: str, where: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise ModelError(f"external data {what} '{shown(text)}' is not a number of bytes", where=where)
     return int(text)

@@ -10,6 +10,7 @@ from tilewright.frontends.onnx.adapters import pool as pool
 from tilewright.frontends.onnx.adapters import quant as quant
 from tilewright.frontends.onnx.adapters import recurrent as recurrent
 from tilewright.frontends.onnx.adapters import reduce as reduce
+from tilewright.frontends.onnx.adapters import resize as resize
 from tilewright.frontends.onnx.adapters import shape as shape
 from tilewright.frontends.onnx.adapters import sort as sort
 from tilewright.frontends.onnx.adapters import source as source

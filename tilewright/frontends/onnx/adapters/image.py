@@ -1,15 +1,13 @@
-"""Resize and other operators on images."""
+"""Operators on images; Resize has a file of its own."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.onnx.adapters.resize import Resizing, resized
 from tilewright.frontends.onnx.adapters.source import checked_shape
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -19,42 +17,9 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import image
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
-from tilewright.ops.exact import element_of
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import iota
 from tilewright.ops.view import pad, reshape, shape_of, slice_, transpose, unsqueeze
-
-
-@adapter("Upsample", "Resize", since=7)
-def upsample(node: Node) -> Value:
-    """Upsample, and Resize of opset 10."""
-    how = Resizing("asymmetric", node.attr("mode"), "floor")
-    if node.has("scales"):
-        scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")]
-        return resized(node, how, None, scales)
-    return resized(node, how, None, node.elements(1), 1)
-
-
-@adapter("Resize", since=11)
-def resize(node: Node) -> Value:
-    coordinates = node.attr("coordinate_transformation_mode")
-    if coordinates == "tf_half_pixel_for_nn":
-        raise UnsupportedError("Resize with tf_half_pixel_for_nn is not supported")
-    resizing = Resizing(
-        coordinates,
-        node.attr("mode"),
-        node.attr("nearest_mode"),
-        cubic_a=node.attr("cubic_coeff_a"),
-        exclude_outside=node.flag("exclude_outside"),
-        antialias=bool(node.attr("antialias", 0)),
-        extrapolation=node.attr("extrapolation_value"),
-        policy=node.attr("keep_aspect_ratio_policy", "stretch"),
-    )
-    if node.optional(3) is not None and node.shape(3) != (sym(0),):
-        return resized(node, resizing, node.symbols(3), None)
-    if node.optional(2) is None:
-        raise ModelError("Resize needs scales or sizes")
-    return resized(node, resizing, None, node.elements(2), 2)
 
 
 @adapter("GridSample")

@@ -1,14 +1,15 @@
-"""Resize, axis by axis: which elements of the input make an element of the output, with which weights."""
+"""Resize and Upsample, axis by axis: which elements of the input make an element of the output, with which weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.frontends.onnx.adapters.source import checked_shape
 from tilewright.frontends.onnx.node import Node
+from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -16,27 +17,25 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import image
 from tilewright.ops.define import constant
-from tilewright.ops.exact import Arithmetic
+from tilewright.ops.exact import Arithmetic, element_of
 from tilewright.ops.floats import Element, Ratio, UnknownValueError, variables
 from tilewright.ops.view import reshape, shape_of, slice_
 
-COORDINATES = (
+_COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
-    "tf_crop_and_resize",
+    "tf_crop_and_resize", "tf_half_pixel_for_nn",
 )  # fmt: skip
 _NEED_SIZES = ("tf_crop_and_resize", "half_pixel_symmetric")
-NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-MODES = ("nearest", "linear", "cubic")
 MAX_SCALE = 1e6
 
 
 @dataclass(frozen=True)
-class Resizing:
+class _How:
     """The attributes of Resize."""
 
-    coordinates: str
     mode: str
-    nearest: str
+    coordinates: str = "asymmetric"
+    nearest: str = "floor"
     cubic_a: float = -0.75
     exclude_outside: bool = False
     antialias: bool = False
@@ -57,38 +56,69 @@ class _Axis:
     end: float = 1.0
 
 
-def resized(
-    node: Node, how: Resizing, sizes: Sequence[Sym] | None, scales: Sequence[Element] | None, k: int = 0
-) -> Value:
-    """Operand 0 resized to `sizes` or by `scales` (one of them) along the axes that `axes` names, or all.
+_Target = tuple[Sym, float | Value | None]
+"""The new size and the scale of an axis."""
 
-    Scales that dims determine are read from operand `k` when the model runs.
-    """
-    how = _checked(how)
-    rank = node.rank(0)
-    axes = node.checked_axes(node.attr("axes", tuple(range(rank))))
-    given = len(sizes if sizes is not None else scales or ())
-    if given != len(axes):
-        raise ModelError(f"{node.op} of {node.type(0)}: {given} sizes or scales for {len(axes)} axes")
-    needs_all = (
-        how.policy != "stretch" or how.mode == "cubic" or how.coordinates in _NEED_SIZES or how.antialias
+
+def _mode(node: Node) -> str:
+    return node.one_of("mode", "nearest", "linear", "bilinear", "cubic").removeprefix("bi")
+
+
+@adapter("Upsample", "Resize", since=7)
+def upsample(node: Node) -> Value:
+    """Upsample, and Resize of opset 10."""
+    given = node.has("scales")
+    scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")] if given else node.elements(1)
+    return _resized(node, _How(_mode(node)), tuple(range(node.rank(0))), scales, 1)
+
+
+@adapter("Resize", since=11)
+def resize(node: Node) -> Value:
+    how = _How(
+        _mode(node),
+        node.one_of("coordinate_transformation_mode", *_COORDINATES),
+        node.one_of("nearest_mode", *_NEAREST),
+        node.attr("cubic_coeff_a"),
+        node.flag("exclude_outside"),
+        bool(node.attr("antialias", 0)),
+        node.attr("extrapolation_value"),
+        node.one_of("keep_aspect_ratio_policy", "stretch", "not_larger", "not_smaller")
+        if node.version >= 18
+        else "stretch",
     )
-    if sizes is not None and needs_all and not all(d.is_const for d in sizes):
-        raise node.needs_constant(3)
-    if sizes is not None:
-        targets = [_sized(node.shape(0)[a], size) for a, size in zip(axes, sizes, strict=True)]
+    if how.coordinates == "tf_half_pixel_for_nn":
+        raise UnsupportedError("Resize with tf_half_pixel_for_nn is not supported")
+    axes = node.checked_axes(node.attr("axes", tuple(range(node.rank(0)))))
+    if node.optional(3) is not None and node.shape(3) != (sym(0),):
+        return _resized(node, how, axes, node.symbols(3), 3)
+    if node.optional(2) is None:
+        raise ModelError("Resize needs scales or sizes")
+    return _resized(node, how, axes, node.elements(2), 2)
+
+
+def _resized(node: Node, how: _How, axes: Sequence[int], given: Sequence[Element], k: int) -> Value:
+    """Operand 0 resized along `axes`, to sizes where k is 3, else by scales. Scales that dims determine are read from
+    operand k when the model runs."""
+    old = [node.shape(0)[a] for a in axes]
+    if len(given) != len(axes):
+        raise ModelError(f"{node.op} of {node.type(0)}: {len(given)} sizes or scales for {len(axes)} axes")
+    if k == 3:
+        sizes = [size for size in given if isinstance(size, Sym)]
+        stretches = how.policy == "stretch"
+        needs_all = not stretches or how.mode == "cubic" or how.coordinates in _NEED_SIZES or how.antialias
+        if needs_all and not all(d.is_const for d in sizes):
+            raise node.needs_constant(3)
+        pairs = zip(old, sizes, strict=True)
+        targets = [_sized(*p) for p in pairs] if stretches else _keep_ratio(node, how.policy, old, sizes)
     else:
-        targets = [
-            _scaled(node, node.shape(0)[a], scale, k, n)
-            for n, (a, scale) in enumerate(zip(axes, scales or (), strict=True))
-        ]
-    if how.policy != "stretch" and sizes is not None:
-        targets = _keep_ratio(node, how.policy, [node.shape(0)[a] for a in axes], sizes)
-    starts, ends = _region(node, how, axes)
-    plans = [
-        _Axis(a, node.shape(0)[a], *target, starts[n], ends[n])
-        for n, (a, target) in enumerate(zip(axes, targets, strict=True))
-    ]
+        targets = [_scaled(node, d, scale, k, n) for n, (d, scale) in enumerate(zip(old, given, strict=True))]
+    region = np.repeat((0.0, 1.0), len(axes))
+    if how.coordinates == "tf_crop_and_resize":
+        region = node.constant(1).reshape(-1)
+        if len(region) != 2 * len(axes):
+            raise ModelError(f"Resize: the region has {len(region)} numbers for {len(axes)} axes")
+    ends = zip(*region.astype(np.float64).reshape(2, -1).tolist(), strict=True)
+    plans = [_Axis(a, d, *t, *e) for a, d, t, e in zip(axes, old, targets, ends, strict=True)]
     shape = list(node.shape(0))
     for plan in plans:
         shape[plan.axis] = plan.new
@@ -98,21 +128,6 @@ def resized(
         if plan.old != plan.new or (plan.scale not in (None, 1.0)) or how.coordinates == "tf_crop_and_resize":
             x = _resized_along(node, x, plan, how)
     return x
-
-
-def _checked(how: Resizing) -> Resizing:
-    if how.coordinates not in COORDINATES or how.nearest not in NEAREST:
-        raise ModelError(f"Resize has no coordinates '{how.coordinates}' or rounding '{how.nearest}'")
-    if how.mode not in (*MODES, "bilinear"):
-        raise ModelError(f"Resize has no mode '{how.mode}'")
-    if how.policy not in ("stretch", "not_larger", "not_smaller"):
-        raise ModelError(f"Resize has no policy '{how.policy}'")
-    mode = "linear" if how.mode == "bilinear" else how.mode
-    return replace(how, mode=mode)
-
-
-_Target = tuple[Sym, float | Value | None]
-"""The new size and the scale of an axis."""
 
 
 def _sized(old: Sym, size: Sym) -> _Target:
@@ -138,13 +153,10 @@ def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
         ) from e
     node.rely_on(arithmetic)
     assert isinstance(size, Sym)
-    return size, scale.value if isinstance(scale, Ratio) and scale.is_const else element_at(node.input(k), n)
-
-
-def element_at(x: Value, n: int) -> Value:
-    """Element `n` of a vector, as a scalar tensor in f64."""
-    one = slice_(x, starts=(n,), sizes=(1,), steps=(1,))
-    return ew.cast(reshape(one, shape=()), dtype=dt.f64)
+    if isinstance(scale, Ratio) and scale.is_const:
+        return size, scale.value
+    one = slice_(node.input(k), starts=(n,), sizes=(1,), steps=(1,))
+    return size, ew.cast(reshape(one, shape=()), dtype=dt.f64)
 
 
 def _keep_ratio(node: Node, policy: str, old: Sequence[Sym], sizes: Sequence[Sym]) -> list[_Target]:
@@ -158,16 +170,7 @@ def _keep_ratio(node: Node, policy: str, old: Sequence[Sym], sizes: Sequence[Sym
     return [(sym(int(np.floor(scale * d.value + 0.5))), scale) for d in old]
 
 
-def _region(node: Node, how: Resizing, axes: Sequence[int]) -> tuple[Sequence[float], Sequence[float]]:
-    if how.coordinates != "tf_crop_and_resize":
-        return (0.0,) * len(axes), (1.0,) * len(axes)
-    roi = node.constant(1).reshape(-1)
-    if len(roi) != 2 * len(axes):
-        raise ModelError(f"Resize: the region has {len(roi)} numbers for {len(axes)} axes")
-    return [float(f) for f in roi[: len(axes)]], [float(f) for f in roi[len(axes) :]]
-
-
-def _resized_along(node: Node, x: Value, plan: _Axis, how: Resizing) -> Value:
+def _resized_along(node: Node, x: Value, plan: _Axis, how: _How) -> Value:
     if _is_repetition(plan, how):
         assert isinstance(plan.scale, float)
         return image.repeat_elements(x, axis=plan.axis, count=round(plan.scale))
@@ -176,7 +179,7 @@ def _resized_along(node: Node, x: Value, plan: _Axis, how: Resizing) -> Value:
     return _with_symbolic_sizes(node, x, plan, how)
 
 
-def _is_repetition(plan: _Axis, how: Resizing) -> bool:
+def _is_repetition(plan: _Axis, how: _How) -> bool:
     """Does every element simply appear `scale` times?"""
     if how.mode != "nearest" or not isinstance(plan.scale, float) or plan.scale != round(plan.scale):
         return False
@@ -190,13 +193,13 @@ def _is_repetition(plan: _Axis, how: Resizing) -> bool:
 # Sizes that are known
 
 
-def _with_known_sizes(x: Value, plan: _Axis, how: Resizing) -> Value:
+def _with_known_sizes(x: Value, plan: _Axis, how: _How) -> Value:
     old, new = plan.old.value, plan.new.value
     if not new or not old:
         raise UnsupportedError(f"Resize of {old} to {new} elements is not supported")
     at = _coordinates(plan, how, np.arange(new, dtype=np.float64), old, new)
     if how.mode == "nearest":
-        places = np.clip(_NEAREST[how.nearest](at), 0, old - 1).astype(np.int64)
+        places = np.clip(_NEAREST[how.nearest][0](at), 0, old - 1).astype(np.int64)
         result = image.nearest_along(x, constant(places, "places"), axis=plan.axis)
     else:
         result = image.resample(x, plan.axis, *_taps(at, old, plan, how))
@@ -208,15 +211,16 @@ def _with_known_sizes(x: Value, plan: _Axis, how: Resizing) -> Value:
     return ew.select(constant(outside, "outside"), how.extrapolation, result) if outside.any() else result
 
 
-_NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
-    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+_NEAREST: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Value], Value]]] = {
+    "floor": (np.floor, ew.floor),
+    "ceil": (np.ceil, ew.ceil),
+    "round_prefer_floor": (lambda at: np.ceil(at - 0.5), lambda at: ew.ceil(ew.sub(at, 0.5))),
+    "round_prefer_ceil": (lambda at: np.floor(at + 0.5), lambda at: ew.floor(ew.add(at, 0.5))),
 }
+"""How positions are rounded: of known sizes, and of others."""
 
 
-def _coordinates(plan: _Axis, how: Resizing, at: np.ndarray, old: int, new: int) -> np.ndarray:
+def _coordinates(plan: _Axis, how: _How, at: np.ndarray, old: int, new: int) -> np.ndarray:
     """Where in the input the centres of the output's elements lie."""
     scale = plan.scale if isinstance(plan.scale, float) else new / old
     if how.coordinates == "align_corners":
@@ -235,7 +239,7 @@ def _coordinates(plan: _Axis, how: Resizing, at: np.ndarray, old: int, new: int)
     return (at + 0.5) / scale - 0.5
 
 
-def _taps(at: np.ndarray, old: int, plan: _Axis, how: Resizing) -> tuple[np.ndarray, np.ndarray]:
+def _taps(at: np.ndarray, old: int, plan: _Axis, how: _How) -> tuple[np.ndarray, np.ndarray]:
     """Positions and weights [new, taps] of linear and cubic interpolation."""
     scale = min(plan.scale or 1.0, 1.0) if how.antialias and isinstance(plan.scale, float) else 1.0
     reach = 1 if how.mode == "linear" else 2
@@ -262,7 +266,7 @@ def _cubic(d: np.ndarray, a: float) -> np.ndarray:
 # Sizes that follow from the inputs
 
 
-def _with_symbolic_sizes(node: Node, x: Value, plan: _Axis, how: Resizing) -> Value:
+def _with_symbolic_sizes(node: Node, x: Value, plan: _Axis, how: _How) -> Value:
     """The same, computed when the model runs."""
     if how.mode == "cubic" or how.antialias or how.coordinates in _NEED_SIZES:
         raise UnsupportedError(
@@ -281,12 +285,4 @@ def _with_symbolic_sizes(node: Node, x: Value, plan: _Axis, how: Resizing) -> Va
             at = ew.select(ew.gt(new, 1.0), at, 0.0)
     if how.mode == "linear":
         return image.linear_along(x, at, axis=plan.axis)
-    return image.nearest_along(x, _rounded(at, how.nearest), axis=plan.axis)
-
-
-def _rounded(at: Value, mode: str) -> Value:
-    if mode == "round_prefer_floor":
-        return ew.ceil(ew.sub(at, 0.5))
-    if mode == "round_prefer_ceil":
-        return ew.floor(ew.add(at, 0.5))
-    return ew.floor(at) if mode == "floor" else ew.ceil(at)
+    return image.nearest_along(x, _NEAREST[how.nearest][1](at), axis=plan.axis)
