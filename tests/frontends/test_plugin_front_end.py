@@ -163,8 +163,9 @@ def test_a_plugin_that_is_left_out_is_named_where_no_front_end_accepts(tmp_path:
     with pytest.raises(ModelError, match="plugin 'toy': the plugin is left out: a front end 'toy' exists"):
         tilewright.compile(b"unknown", session=session)
     compiled = tilewright.compile(written(tmp_path), session=session)
-    (remark,) = [r for r in compiled.report().data["remarks"] if r.startswith("[plugins]")]
-    assert "a front end 'toy' exists already" in remark
+    (remark,) = [r for r in compiled.report().remarks if r["stage"] == "plugins"]
+    assert (remark["kind"], remark["subject"]) == ("failed", "plugin 'toy'")
+    assert "a front end 'toy' exists already" in remark["message"]
 
 
 def test_the_name_of_a_front_end_of_ours_is_taken(tmp_path: Path) -> None:
