@@ -114,8 +114,6 @@ def _conv(x: Value, layer: Conv, space: int) -> Value:
     y = blocked.conv_blocked(
         x,
         _zeros("w", layer.outputs, layer.inputs, *(layer.kernel,) * space),
-        channels_in=layer.inputs,
-        channels_out=layer.outputs,
         strides=(layer.stride,) * space,
     )
     return ew.max_(ew.add(y, _zeros("b", -(-layer.outputs // 16), *(1,) * space, 16)), 0.0)

@@ -167,14 +167,14 @@ def blocked() -> Iterator[Sample]:
         yield sample(
             "depthwise_blocked", [block(x, 4), w],
             lambda x=x, w=w, c=channels, a=window: block(convolution(x, w, groups=c, **a), 4),
-            channels=channels, loose=4, **window,
+            loose=4, **window,
         )  # fmt: skip
         filters = normal((7, channels, 3, 2), seed=2)
         for is_blocked in (True, False):
             yield sample(
                 "conv_blocked", [block(x, 4) if is_blocked else x, filters],
                 lambda x=x, w=filters, a=window: block(convolution(x, w, **a), 4),
-                channels_in=channels, channels_out=7, x_blocked=is_blocked, block=4, loose=4, **window,
+                block=4, loose=4, **window,
             )  # fmt: skip
         pool = {"kernel": (3, 2), "strides": (2, 1), "pads_begin": (1, 0), "pads_end": (1, 1)}
         ref = {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}
@@ -183,7 +183,7 @@ def blocked() -> Iterator[Sample]:
     x, w = normal((1, 8, 4)), normal((8, 4, 3), seed=1)
     yield sample(
         "conv_blocked", [block(x, 4), w], lambda: block(convolution(x, w, groups=2), 4),
-        channels_in=8, channels_out=8, groups=2, block=4, loose=4,
+        groups=2, block=4, loose=4,
     )  # fmt: skip
 
 

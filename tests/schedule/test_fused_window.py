@@ -49,7 +49,7 @@ def gelu(x: Value) -> Value:
 def flat_pooled(x: Value) -> Value:
     """1x1 convolution over the flat image, and the greatest of 3x3 of its results."""
     flat = view.reshape(x, shape=(1, 1, 24 * 31, 16))
-    y = blocked.conv_blocked(flat, constant(FLAT_FILTERS), channels_in=16, channels_out=48)
+    y = blocked.conv_blocked(flat, constant(FLAT_FILTERS))
     return pool.max_pool_blocked(view.reshape(y, shape=(1, 3, 24, 31, 16)), **THREE)
 
 
@@ -69,10 +69,10 @@ def expanded(
 
     def body(x: Value) -> Value:
         flat = view.reshape(x, shape=(1, 1, size[0] * size[1], 16))
-        y = blocked.conv_blocked(flat, constant(w), channels_in=16, channels_out=filters)
+        y = blocked.conv_blocked(flat, constant(w))
         y = view.reshape(act(ew.add(y, constant(bias))), shape=(1, filters // 16, *size, 16))
         pads = (kernel // 2, kernel // 2)
-        attrs = {"channels": filters, "strides": (stride, stride), "pads_begin": pads, "pads_end": pads}
+        attrs = {"strides": (stride, stride), "pads_begin": pads, "pads_end": pads}
         return act(blocked.depthwise_blocked(y, constant(dw), **attrs))
 
     return body
@@ -80,7 +80,7 @@ def expanded(
 
 def pooled_twice(x: Value) -> tuple[Value, Value]:
     """Sums of windows, and a function of them, both needed."""
-    y = blocked.conv_blocked(x, constant(FILTERS), channels_in=2, channels_out=32, x_blocked=False)
+    y = blocked.conv_blocked(x, constant(FILTERS))
     sums = ew.mul(pool.sum_pool_blocked(y, kernel=(2, 2), strides=(2, 2)), 0.25)
     return sums, ew.max_(ew.add(sums, 1.0), 0.0)
 
@@ -92,8 +92,7 @@ def pooled(
     w, bias = data(filters, 2, 3, 3) / 3, data(1, -(-filters // 16), 1, 1, 16)
 
     def body(x: Value) -> Value:
-        attributes = {"channels_in": 2, "channels_out": filters, "x_blocked": False}
-        y = blocked.conv_blocked(x, constant(w), **attributes)
+        y = blocked.conv_blocked(x, constant(w))
         return make(y if act is None else act(ew.add(y, constant(bias))), **attrs)
 
     return body

@@ -34,7 +34,7 @@ def depthwise(size: int, stride: int, silu: bool) -> Callable[[Value], Value]:
     pads = (size // 2, size // 2)
 
     def body(x: Value) -> Value:
-        attrs = {"channels": 32, "strides": (stride, stride), "pads_begin": pads, "pads_end": pads}
+        attrs = {"strides": (stride, stride), "pads_begin": pads, "pads_end": pads}
         y = ew.add(blocked.depthwise_blocked(x, constant(weights), **attrs), constant(bias))
         return ew.mul(y, activation.sigmoid(y)) if silu else ew.max_(y, 0.0)
 

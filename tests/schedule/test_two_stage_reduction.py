@@ -32,7 +32,7 @@ def depthwise(channels: int, kernel: int, stride: int, act: Body) -> Body:
     """A depthwise convolution with bias and activation."""
     w, bias = data(channels, 1, kernel, kernel) / 3, data(1, channels // 16, 1, 1, 16)
     pads = (kernel // 2, kernel // 2)
-    attrs = {"channels": channels, "strides": (stride, stride), "pads_begin": pads, "pads_end": pads}
+    attrs = {"strides": (stride, stride), "pads_begin": pads, "pads_end": pads}
     return lambda x: act(ew.add(blocked.depthwise_blocked(x, constant(w), **attrs), constant(bias)))
 
 

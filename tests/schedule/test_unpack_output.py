@@ -43,14 +43,7 @@ def convolved(
     w, bias = data(filters, inputs, 3, 3) / 3, data(1, filters // 16, 1, 1, 16)
 
     def body(x: Value, *more: Value) -> Value:
-        y = blocked.conv_blocked(
-            x,
-            constant(w),
-            channels_in=inputs,
-            channels_out=filters,
-            x_blocked=False,
-            strides=(stride, stride),
-        )
+        y = blocked.conv_blocked(x, constant(w), strides=(stride, stride))
         y = ew.add(y, constant(bias))
         for other in more:
             y = ew.add(y, other)

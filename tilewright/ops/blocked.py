@@ -56,60 +56,50 @@ def conv_blocked(
     x: Array,
     w: Array,
     *,
-    channels_in: int,
-    channels_out: int,
     strides: Sequence[int] = (),
     pads_begin: Sequence[Dim] = (),
     pads_end: Sequence[Dim] = (),
     dilations: Sequence[int] = (),
     groups: int = 1,
-    x_blocked: bool = True,
     block: int = 16,
 ) -> Compute:
-    """`conv` with a blocked result; so is x unless `x_blocked` is False; w is plain [o, i, *kernel].
+    """`conv` with a blocked result; w is plain [o, i, *kernel], and x is blocked where it has one axis more than w.
 
     In a grouped convolution the channels of a group must be whole blocks.
     """
     require_same_dtype(x, w)
-    require_rank(x, w.rank + x_blocked, "the data")
-    if x_blocked:
+    filters, summed = w.shape[:2]
+    channels, is_blocked = summed * groups, x.rank > w.rank
+    require_rank(x, w.rank + is_blocked, "the data")
+    if is_blocked:
         require_equal_dim(x.shape[-1], sym(block), "the block of the data and of the result")
-        require_equal_dim(
-            x.shape[1], ceildiv(sym(channels_in), block), "the blocks of the data and of channels_in"
-        )
-    else:
-        require_equal_dim(x.shape[1], sym(channels_in), "the channels of the data and channels_in")
-    require_equal_dim(w.shape[0], sym(channels_out), "the number of filters and channels_out")
-    per_group = checked_groups(sym(channels_in), w.shape[1], sym(channels_out), groups)
-    if groups > 1 and (w.shape[1] % block != 0 or per_group % block != 0):
-        raise ValueError(
-            f"{w.shape[1]} channels and {per_group} filters a group are not whole blocks of {block}"
-        )
-    space = x.shape[2:-1] if x_blocked else x.shape[2:]
-    window = Window(space, w.shape[2:], strides, pads_begin, pads_end, dilations)
-    run = gcd(
-        w.shape[1].value, block
-    )  # channels of a block that follow each other, so that the last may be shorter
+    blocks = ceildiv(channels, block) if is_blocked else channels
+    require_equal_dim(x.shape[1], blocks, "the channels of the data and of the filters (times groups)")
+    per_group = checked_groups(channels, summed, filters, groups)
+    if groups > 1 and (summed % block != 0 or per_group % block != 0):
+        raise ValueError(f"{summed} channels and {per_group} filters a group are not whole blocks of {block}")
+    window = Window(x.shape[2 : w.rank], w.shape[2:], strides, pads_begin, pads_end, dilations)
+    run = gcd(summed.value, block)  # channels of a block that follow each other: the last may be shorter
 
     def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, ob, *out, lane = i
         o = ob * block + lane
-        group = group_of(o, per_group, groups)
-        guard = _exists(o, sym(channels_out), block)
-        if x_blocked:
-            first, *k, ci = r
+        first = group_of(o, per_group, groups) * summed  # channel of the data
+        if is_blocked:
+            c, *k, ci = r
             at = window.positions(out, k)
-            c = first * run + ci
-            blocks = group * (w.shape[1] // block) + first * run // block
-            data = x.load((n, blocks, *at, first * run % block + ci), window.guard(at))
+            c = c * run
+            place = (n, first // block + c // block, *at, c % block + ci)
+            c = c + ci
         else:
             c, *k = r
             at = window.positions(out, k)
-            data = x.load((n, group * w.shape[1] + c, *at), window.guard(at))
-        return widened_product(data, w.load((o, c, *k), guard))
+            place = (n, first + c, *at)
+        data = x.load(place, window.guard(at))
+        return widened_product(data, w.load((o, c, *k), _exists(o, filters, block)))
 
-    shape = [x.shape[0], ceildiv(sym(channels_out), block), *window.counts, sym(block)]
-    inner = [w.shape[1] // run, *window.kernel, sym(run)] if x_blocked else [w.shape[1], *window.kernel]
+    shape = [x.shape[0], ceildiv(filters, block), *window.counts, sym(block)]
+    inner = [summed // run, *window.kernel, sym(run)] if is_blocked else [summed, *window.kernel]
     return compute([x, w], shape, body, reduce=inner, combine="add", dtype=x.dtype)
 
 
@@ -118,7 +108,6 @@ def depthwise_blocked(
     x: Array,
     w: Array,
     *,
-    channels: int,
     strides: Sequence[int] = (),
     pads_begin: Sequence[Dim] = (),
     pads_end: Sequence[Dim] = (),
@@ -127,9 +116,8 @@ def depthwise_blocked(
     """A convolution of each channel of blocked x with its own filter: w is plain [channels, 1, *kernel]."""
     require_same_dtype(x, w)
     require_rank(x, w.rank + 1, "the data")
-    block = x.shape[-1]
-    require_equal_dim(x.shape[1], ceildiv(sym(channels), block), "the blocks of the data and of the channels")
-    require_equal_dim(w.shape[0], sym(channels), "the number of filters and the channels")
+    channels, block = w.shape[0], x.shape[-1]
+    require_equal_dim(x.shape[1], ceildiv(channels, block), "the blocks of the data and of the filters")
     require_equal_dim(w.shape[1], sym(1), "the channels of a filter and 1")
     window = Window(x.shape[2:-1], w.shape[2:], strides, pads_begin, pads_end, dilations)
 
@@ -138,7 +126,7 @@ def depthwise_blocked(
         at = window.positions(out, k)
         c = cb * block + lane
         data = x.load((n, cb, *at, lane), window.guard(at))
-        return widened_product(data, w.load((c, 0, *k), _exists(c, sym(channels), block)))
+        return widened_product(data, w.load((c, 0, *k), _exists(c, channels, block)))
 
     shape = [x.shape[0], x.shape[1], *window.counts, block]
     return compute([x, w], shape, body, reduce=window.kernel, combine="add", dtype=x.dtype)

@@ -9,7 +9,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product, row_major
-from tilewright.ops.define import Compute, compute, op, primitive
+from tilewright.ops.define import Compute, Operator, compute, op, primitive
 from tilewright.ops.elementwise import abs_, cast, div, mul, pow_
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
 from tilewright.ops.shape import Dim
@@ -17,18 +17,6 @@ from tilewright.ops.source import full, sym_tensor
 from tilewright.ops.trace import Array, Scalar, Trace
 from tilewright.ops.view import pad, shape_of
 from tilewright.ops.window import Window
-
-
-def _pooled(x: Array, window: Window, combine: str, other: float, trailing: int) -> Compute:
-    """Reduce windows of the axes after the first two, but for `trailing` last ones; padding is `other`."""
-    end = x.rank - trailing
-
-    def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
-        at = window.positions(i[2:end], k)
-        return x.load((*i[:2], *at, *i[end:]), window.guard(at), other)
-
-    shape = [*x.shape[:2], *window.counts, *x.shape[end:]]
-    return compute([x], shape, body, reduce=window.kernel, combine=combine)
 
 
 def _space(x: Array, trailing: int = 0) -> tuple[Sym, ...]:
@@ -40,62 +28,36 @@ def _space(x: Array, trailing: int = 0) -> tuple[Sym, ...]:
     return space
 
 
-@primitive
-def max_pool(
-    x: Array,
-    *,
-    kernel: Sequence[Dim],
-    strides: Sequence[int] = (),
-    pads_begin: Sequence[Dim] = (),
-    pads_end: Sequence[Dim] = (),
-    dilations: Sequence[int] = (),
-) -> Compute:
-    """The greatest element of each window; padding never wins."""
-    window = Window(_space(x), kernel, strides, pads_begin, pads_end, dilations)
-    return _pooled(x, window, "max", identity("max", x.dtype), 0)
+def _pool(name: str, doc: str, combine: str, trailing: int = 0) -> Operator:
+    """The operator `name` that reduces windows of the axes after the first two, but for `trailing` last ones."""
+
+    def pool(
+        x: Array,
+        *,
+        kernel: Sequence[Dim],
+        strides: Sequence[int] = (),
+        pads_begin: Sequence[Dim] = (),
+        pads_end: Sequence[Dim] = (),
+        dilations: Sequence[int] = (),
+    ) -> Compute:
+        window = Window(_space(x, trailing), kernel, strides, pads_begin, pads_end, dilations)
+        end = x.rank - trailing
+
+        def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
+            at = window.positions(i[2:end], k)
+            return x.load((*i[:2], *at, *i[end:]), window.guard(at), identity(combine, x.dtype))
+
+        shape = [*x.shape[:2], *window.counts, *x.shape[end:]]
+        return compute([x], shape, body, reduce=window.kernel, combine=combine)
+
+    pool.__name__, pool.__doc__ = name, doc
+    return primitive(pool)
 
 
-@primitive
-def sum_pool(
-    x: Array,
-    *,
-    kernel: Sequence[Dim],
-    strides: Sequence[int] = (),
-    pads_begin: Sequence[Dim] = (),
-    pads_end: Sequence[Dim] = (),
-    dilations: Sequence[int] = (),
-) -> Compute:
-    """The sum of each window; padding counts as 0."""
-    return _pooled(x, Window(_space(x), kernel, strides, pads_begin, pads_end, dilations), "add", 0, 0)
-
-
-@primitive
-def max_pool_blocked(
-    x: Array,
-    *,
-    kernel: Sequence[Dim],
-    strides: Sequence[int] = (),
-    pads_begin: Sequence[Dim] = (),
-    pads_end: Sequence[Dim] = (),
-    dilations: Sequence[int] = (),
-) -> Compute:
-    """`max_pool` of blocked data [n, c / b, *space, b]."""
-    window = Window(_space(x, 1), kernel, strides, pads_begin, pads_end, dilations)
-    return _pooled(x, window, "max", identity("max", x.dtype), 1)
-
-
-@primitive
-def sum_pool_blocked(
-    x: Array,
-    *,
-    kernel: Sequence[Dim],
-    strides: Sequence[int] = (),
-    pads_begin: Sequence[Dim] = (),
-    pads_end: Sequence[Dim] = (),
-    dilations: Sequence[int] = (),
-) -> Compute:
-    """`sum_pool` of blocked data [n, c / b, *space, b]."""
-    return _pooled(x, Window(_space(x, 1), kernel, strides, pads_begin, pads_end, dilations), "add", 0, 1)
+max_pool = _pool("max_pool", "The greatest element of each window; padding never wins.", "max")
+sum_pool = _pool("sum_pool", "The sum of each window; padding counts as 0.", "add")
+max_pool_blocked = _pool("max_pool_blocked", "`max_pool` of blocked data [n, c / b, *space, b].", "max", 1)
+sum_pool_blocked = _pool("sum_pool_blocked", "`sum_pool` of blocked data [n, c / b, *space, b].", "add", 1)
 
 
 @primitive

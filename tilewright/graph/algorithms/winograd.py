@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.cost.winograd import TYPICAL_SIZE, Algorithm, ConvShape, choose_algorithm
-from tilewright.graph.match import dtype_of, shape_of
+from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
@@ -88,9 +88,11 @@ class _Conv:
 
 def _candidate(op: Op, module: Module) -> _Conv | None:
     """A float32 convolution of whole blocks of channels, with several taps, stride and dilation 1, in one group."""
-    if op.name != "conv_blocked" or not op.attrs["x_blocked"] or op.attrs["groups"] != 1:
+    if op.name != "conv_blocked" or op.attrs["groups"] != 1:
         return None
-    w = op.operands[1]
+    x, w = op.operands
+    if type_of(x).rank == type_of(w).rank:  # of few channels, which are read plain
+        return None
     if w.op is None or w.op.name != "constant" or dtype_of(w) != dt.f32:
         return None
     filters = module.constants[w.op.attrs["name"]]
@@ -101,7 +103,7 @@ def _candidate(op: Op, module: Module) -> _Conv | None:
         return None
     before = tuple(map(sym, op.attrs["pads_begin"])) or (sym(0),) * rank
     after = tuple(map(sym, op.attrs["pads_end"])) or (sym(0),) * rank
-    x, more_before, more_after = _without_padding(op.operands[0])
+    x, more_before, more_after = _without_padding(x)
     return _Conv(
         op, x, filters,
         tuple(a + b for a, b in zip(before, more_before, strict=True)),

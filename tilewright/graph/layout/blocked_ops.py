@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -90,10 +89,8 @@ def _conv(op: Op, forms: Forms, ctx: PassContext) -> bool:
         if not window.is_single:
             return False
         _product(op, window, forms)
-    elif _reads_blocks(op, forms):
-        _dense(op, window, forms)
     else:
-        _first(op, window, forms)
+        _dense(op, window, forms)
     return True
 
 
@@ -149,56 +146,41 @@ def _summed_channels(op: Op, count: int, block: int) -> int:
 
 
 def _dense(op: Op, window: Window, forms: Forms) -> None:
-    x = op.operands[0]
-    groups = op.attrs["groups"]
-    flat = window.is_pointwise and len(window.kernel) > 1
-    w = _filled_weights(op, forms, groups == 1, 1 if flat else len(window.kernel))
-    o, i = (d.value for d in shape_of(w)[:2])
-    attrs: dict[str, Any] = {
-        "channels_in": i * groups,
-        "channels_out": o,
-        "groups": groups,
-        "block": forms.block,
-    }
-    if flat:
-        forms.set_flat(op.result, conv_blocked(forms.flat(x), w, **attrs))
-        return
-    data = window.padded(forms.blocked(x), 1)
-    forms.set_blocked(op.result, conv_blocked(data, w, **attrs, **window.attrs))
-
-
-def _first(op: Op, window: Window, forms: Forms) -> None:
     """A convolution of few channels reads them plain: images have three."""
-    x = window.padded(forms.plain(op.operands[0]), 0)
+    x, groups = op.operands[0], op.attrs["groups"]
+    is_blocked = _reads_blocks(op, forms)
     flat = window.is_pointwise and len(window.kernel) > 1
-    w = _filled_weights(op, forms, False, 1 if flat else len(window.kernel))
-    o, i = (d.value for d in shape_of(w)[:2])
-    attrs: dict[str, Any] = {"channels_in": i, "channels_out": o, "x_blocked": False, "block": forms.block}
+    w = _filled_weights(op, forms, is_blocked and groups == 1, 1 if flat else len(window.kernel))
     if flat:
-        n, c, *space = shape_of(x)
-        forms.set_flat(op.result, conv_blocked(reshape(x, shape=(n, c, product(space))), w, **attrs))
-    else:
-        forms.set_blocked(op.result, conv_blocked(x, w, **attrs, **window.attrs))
+        data = forms.flat(x) if is_blocked else _merged(forms.plain(x))
+        forms.set_flat(op.result, conv_blocked(data, w, groups=groups, block=forms.block))
+        return
+    data = window.padded(forms.blocked(x) if is_blocked else forms.plain(x), int(is_blocked))
+    made = conv_blocked(data, w, groups=groups, block=forms.block, **window.attrs)
+    forms.set_blocked(op.result, made)
 
 
 def _product(op: Op, window: Window, forms: Forms) -> None:
     """A convolution of single positions between plain tensors is a product of matrices: no layout changes."""
     x, w = forms.plain(op.operands[0]), forms.plain(op.operands[1])
-    n, c, *space = shape_of(x)
     if not window.is_pointwise:
-        space = list(shape_of(op.result)[2:])
-        x = slice_(x, starts=(0,) * (2 + len(space)), sizes=(n, c, *space), steps=(1, 1, *window.strides))
-    filters = reshape(w, shape=shape_of(w)[:2])
-    y = matmul(filters, reshape(x, shape=(n, c, product(space))))
+        sizes = (*shape_of(x)[:2], *shape_of(op.result)[2:])
+        x = slice_(x, starts=(0,) * len(sizes), sizes=sizes, steps=(1, 1, *window.strides))
+    y = matmul(reshape(w, shape=shape_of(w)[:2]), _merged(x))
     forms.set_plain(op.result, reshape(y, shape=shape_of(op.result)))
+
+
+def _merged(x: Value) -> Value:
+    """Plain x with its spatial axes as one."""
+    n, c, *space = shape_of(x)
+    return reshape(x, shape=(n, c, product(space)))
 
 
 def _depthwise(op: Op, window: Window, forms: Forms) -> None:
     """Conditions cost little here: each load serves one product, and padding apart would be another pass."""
     w = _filled_weights(op, forms, False, len(window.kernel))
     pads = {"pads_begin": window.before, "pads_end": window.after}
-    x, channels = forms.blocked(op.operands[0]), shape_of(w)[0].value
-    forms.set_blocked(op.result, depthwise_blocked(x, w, channels=channels, **pads, **window.attrs))
+    forms.set_blocked(op.result, depthwise_blocked(forms.blocked(op.operands[0]), w, **pads, **window.attrs))
 
 
 def _conv_transpose(op: Op, forms: Forms, ctx: PassContext) -> bool:
@@ -217,8 +199,7 @@ def _conv_transpose(op: Op, forms: Forms, ctx: PassContext) -> bool:
     number = len(filters)
     filters = np.pad(filters, [(0, forms.filled(number) - number), *[(0, 0)] * (filters.ndim - 1)])
     w = forms.weights(np.ascontiguousarray(filters), op.operands[1])
-    attrs = {"channels_in": forms.filled(c), "channels_out": len(filters), "block": forms.block}
-    y = conv_blocked(phases.padded(forms.blocked(op.operands[0]), 1), w, **attrs)
+    y = conv_blocked(phases.padded(forms.blocked(op.operands[0]), 1), w, block=forms.block)
     if keeps_blocks:
         forms.set_blocked(op.result, phases.interleaved(y, 1))
     else:

@@ -53,9 +53,6 @@ def compute_by_positions(op: Op, forms: Forms) -> None:
     made = conv_blocked(
         data,
         forms.weights(filters, op.operands[1]),
-        channels_in=filters.shape[1],
-        channels_out=block,
-        x_blocked=False,
         block=block,
         strides=(*window.strides[:-1], block * stride),
         dilations=window.dilations,
