@@ -28,8 +28,8 @@ class Window:
         self.sizes = tuple(sizes)
         self.kernel = tuple(sym(k) for k in kernel)
         self.strides = tuple(strides) or (1,) * rank
-        self.before = tuple(before) or (0,) * rank
-        self.after = tuple(after) or (0,) * rank
+        self.before = tuple(map(sym, before)) or (sym(0),) * rank
+        self.after = tuple(map(sym, after)) or (sym(0),) * rank
         self.dilations = tuple(dilations) or (1,) * rank
         for values, what in (
             (self.kernel, "kernel"), (self.strides, "strides"), (self.before, "pads_begin"),

@@ -47,11 +47,10 @@ def winograd_input(
     rules = _rules(m, taps)
     window = Window(x.shape[2:-1], taps, (), pads_begin, pads_end, ())
     counts = tile_counts(window.counts, m)
-    before = tuple(map(sym, window.before))
 
     def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
         n, cb, _, tile, lane = i
-        corner = [at * rule.m - p for at, rule, p in zip(_position(tile, counts), rules, before, strict=True)]
+        corner = [at * rule.m - p for at, rule, p in zip(_position(tile, counts), rules, window.before, strict=True)]
         places = [_places(*axis) for axis in zip(corner, window.sizes, rules, strict=True)]
 
         def element(at: tuple[int, ...]) -> Scalar:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.graph.layout.blocked_ops import blocked_form, is_blockable_conv
-from tilewright.graph.layout.layout_map import Forms
-from tilewright.graph.layout.spatial_blocking import is_thin
+from tilewright.graph.layout.blocked_convs import starts_blocks
+from tilewright.graph.layout.blocked_ops import layout_op
+from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.ir.core import Module, Op, replace_in_block
 from tilewright.ir.passes import PassContext
 from tilewright.ops.define import OPERATORS
@@ -28,21 +28,17 @@ class BlockChannels:
 
     def run(self, module: Module, ctx: PassContext) -> None:
         body = module.main.body
-        if not any(_starts_blocks(op, self.block) for op in body.ops):
+        if not any(starts_blocks(op, self.block) for op in body.ops):
             return
-        forms = Forms(module, self.block)
+        layouts = LayoutMap(module, self.block)
         replaced: list[Op] = []
         for op in body.ops:
-            with forms.emitting(op):
-                made = op.name in OPERATORS and blocked_form(op, forms, ctx)
+            with layouts.emitting(op):
+                made = op.name in OPERATORS and layout_op(op, layouts, ctx)
             if made:
                 replaced.append(op)
             else:
-                forms.keep(op)
-        replace_in_block(body, forms.ops)
+                layouts.keep(op)
+        replace_in_block(body, layouts.ops)
         for op in reversed(replaced):
             op.drop()
-
-
-def _starts_blocks(op: Op, block: int) -> bool:
-    return op.name == "conv_transpose" or is_thin(op, block) or is_blockable_conv(op, block)

@@ -1,25 +1,24 @@
-"""The window of a convolution with every default written out."""
+"""Facts about a convolution of the graph that several layouts ask for."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tilewright.graph.match import shape_of, type_of
+from tilewright.graph.match import dtype_of, shape_of
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
-from tilewright.ir.sym import sym
+from tilewright.ir.rewrite import defining
 from tilewright.ops.view import pad
+from tilewright.ops.window import Window
 
 
-class Window:
-    """The attributes of a convolution with every default written out."""
+class ConvWindow(Window):
+    """The window of a convolution, with every default written out."""
 
     def __init__(self, op: Op) -> None:
-        space = type_of(op.operands[0]).rank - 2
-        self.strides = tuple(op.attrs["strides"]) or (1,) * space
-        self.dilations = tuple(op.attrs["dilations"]) or (1,) * space
-        self.before = tuple(map(sym, op.attrs["pads_begin"])) or (sym(0),) * space
-        self.after = tuple(map(sym, op.attrs["pads_end"])) or (sym(0),) * space
-        self.kernel = shape_of(op.operands[1])[2:]
+        data, filters = (shape_of(v) for v in op.operands)
+        attrs = (op.attrs[name] for name in ("strides", "pads_begin", "pads_end", "dilations"))
+        super().__init__(data[2:], filters[2:], *attrs)
 
     @property
     def is_padded(self) -> bool:
@@ -40,8 +39,14 @@ class Window:
         return {"strides": self.strides, "dilations": self.dilations}
 
     def padded(self, x: Value, trailing: int) -> Value:
-        """x with its padding around it, so that the kernel's inner loops need no conditions."""
+        """x with its padding around it, so that the kernel's inner loops need no conditions; `trailing` axes follow the
+        spatial ones."""
         if not self.is_padded:
             return x
-        nothing, behind = (sym(0),) * 2, (sym(0),) * trailing
-        return pad(x, before=(*nothing, *self.before, *behind), after=(*nothing, *self.after, *behind))
+        behind = (0,) * trailing
+        return pad(x, before=(0, 0, *self.before, *behind), after=(0, 0, *self.after, *behind))
+
+
+def has_known_filters(conv: Op) -> bool:
+    """Whether a convolution is in f32 and its filters are known when compiling."""
+    return dtype_of(conv.result) == dt.f32 and defining(conv.operands[1], "constant") is not None

@@ -15,7 +15,7 @@ from functools import partial
 from typing import ClassVar
 
 from tilewright.cost.layouts import positions_over_lines, tiles_lie_within_groups
-from tilewright.graph.layout.conv_window import Window
+from tilewright.graph.layout.conv_window import ConvWindow
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value
@@ -49,7 +49,7 @@ def groups_as_an_axis(target: Target | None, op: Op, b: Builder, ctx: RewriteCon
         return None
     if tiles_lie_within_groups(filters // groups) and _becomes_blocks(op.result):
         return NoMatch("its kernel writes blocks of channels, and tiles of filters lie within groups anyway")
-    window = Window(op)
+    window = ConvWindow(op)
     each = (groups, filters // groups)
     if window.is_pointwise:
         y = matmul(reshape(w, shape=(*each, channels)), _by_groups(x, groups, product(shape_of(x)[2:])))
@@ -84,7 +84,7 @@ def _by_groups(x: Value, groups: int, *space: Sym) -> Value:
     return reshape(x, shape=(n, groups, c // groups, *space))
 
 
-def _is_flat(op: Op, window: Window, target: Target | None) -> bool:
+def _is_flat(op: Op, window: ConvWindow, target: Target | None) -> bool:
     """Whether positions over all lines fill so many more lanes than those of single lines that it pays for writing the
     padded data, and cutting the result."""
     shape = shape_of(op.result)
@@ -97,13 +97,13 @@ def _is_flat(op: Op, window: Window, target: Target | None) -> bool:
     return positions_over_lines(line, pitch, terms, size, element, target)
 
 
-def _padded_space(op: Op, window: Window) -> tuple[Sym, ...]:
+def _padded_space(op: Op, window: ConvWindow) -> tuple[Sym, ...]:
     """The spatial extents of the padded data."""
     space = shape_of(op.operands[0])[2:]
     return tuple(b + d + a for b, d, a in zip(window.before, space, window.after, strict=True))
 
 
-def _flat(op: Op, window: Window, w: Value) -> Value:
+def _flat(op: Op, window: ConvWindow, w: Value) -> Value:
     """Positions follow one another through all of the padded image; one more line lets the last ones read on."""
     x = op.operands[0]
     n, filters, *out = shape_of(op.result)

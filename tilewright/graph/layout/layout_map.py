@@ -1,14 +1,15 @@
-"""The plain, blocked and flat forms of values while the layout of a program is changed."""
+"""Where each value of a program is found in which layout, while the layouts of the program change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from tilewright.graph.match import shape_of, type_of
+from tilewright.graph.match import shape_of
 from tilewright.ir.core import Block, Builder, Module, Op, Value
+from tilewright.ir.rewrite import constant_array
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.blocked import block_channels, unblock_channels
@@ -16,21 +17,22 @@ from tilewright.ops.define import constant
 from tilewright.ops.view import reshape
 
 
-class Forms:
+class LayoutMap:
     """Emits the new program; values of the old one are the keys.
 
-    The flat form of a blocked value has its spatial axes merged, [n, c / b, s, b]: 1x1 convolutions and
-    elementwise operators compute on it, so that their rows are long.
+    A value may be plain, [n, c, *space], blocked, [n, c / b, *space, b], or both. The flat form of a blocked value has
+    its spatial axes merged, [n, c / b, s, b]: 1x1 convolutions and elementwise operators compute on it, so that their
+    rows are long. A change of layout is emitted when a reader asks for it first.
     """
 
     def __init__(self, module: Module, block: int) -> None:
         self.module = module
         self.block = block
         self._builder = Builder(Block(), module)
-        self._blocked: dict[Value, Value] = {}
         self._plain: dict[Value, Value] = {}
+        self._blocked: dict[Value, Value] = {}
         self._flat: dict[Value, Value] = {}  # by the blocked form
-        self._positions: dict[Value, tuple[int, ...]] = {}
+        self._slots: dict[Value, tuple[int, ...]] = {}
 
     @property
     def ops(self) -> list[Op]:
@@ -50,25 +52,30 @@ class Forms:
                 inner.set_operands([self.plain(v) for v in inner.operands])
         self._builder.block.append(op)
 
-    # Forms
+    # Layouts of a value
 
     def has_blocked(self, value: Value) -> bool:
         """Whether the blocked form exists already."""
         return value in self._blocked
 
+    def is_flat(self, value: Value) -> bool:
+        """Whether the value was computed flat."""
+        return self._blocked.get(value) in self._flat
+
     def plain(self, value: Value) -> Value:
-        """The plain form; emits the change of layout at the first request."""
         if value not in self._blocked:
             return self._plain.get(value, value)
-        assert value not in self._positions, "readers of channels with gaps ask for blocks"
+        assert value not in self._slots, "readers of channels with gaps ask for blocks"
         if value not in self._plain:
             self._plain[value] = self.unblocked(self._blocked[value], shape_of(value))
         return self._plain[value]
 
     def blocked(self, value: Value) -> Value:
-        """The blocked form; emits the change of layout at the first request."""
         if value not in self._blocked:
-            made = self._block(self.plain(value), shape_of(value))
+            plain, (n, c, *space) = self.plain(value), shape_of(value)
+            whole = (n, c // self.block, *space, self.block)
+            is_view = self._is_view(shape_of(value))
+            made = reshape(plain, shape=whole) if is_view else block_channels(plain, block=self.block)
             self._plain.setdefault(value, value)
             self._blocked[value] = made
         return self._blocked[value]
@@ -81,21 +88,32 @@ class Forms:
             self._flat[wide] = reshape(wide, shape=(n, cb, product(space), b))
         return self._flat[wide]
 
-    def is_flat(self, value: Value) -> bool:
-        """Whether the value was computed flat."""
-        return self._blocked.get(value) in self._flat
+    def unblocked(self, x: Value, shape: Sequence[Sym]) -> Value:
+        """Blocked x as a plain tensor of `shape`."""
+        return reshape(x, shape=shape) if self._is_view(shape) else unblock_channels(x, channels=shape[1])
 
-    def positions(self, value: Value) -> tuple[int, ...] | None:
+    def _is_view(self, shape: Sequence[Sym]) -> bool:
+        """Whether the blocked form has its elements in the order of the plain one."""
+        return all(d == 1 for d in shape[2:]) and shape[1] % self.block == 0
+
+    def slots(self, value: Value) -> tuple[int, ...] | None:
         """Where the channels lie in a blocked form with gaps between them; None where there are no gaps."""
-        return self._positions.get(value)
+        return self._slots.get(value)
 
-    def set_blocked(self, value: Value, made: Value, positions: tuple[int, ...] | None = None) -> None:
-        """`made` is the blocked form of `value`. With `positions` of its channels it has gaps between them, which
-        hold finite numbers; it is then for readers that ask for these, and never becomes plain."""
+    # New values
+
+    def set_plain(self, value: Value, made: Value) -> None:
+        """`made` replaces `value`, which has no blocked form."""
+        made.name = made.name or value.name
+        self._plain[value] = made
+
+    def set_blocked(self, value: Value, made: Value, slots: tuple[int, ...] | None = None) -> None:
+        """`made` is the blocked form of `value`. With `slots` for its channels it has gaps between them, which hold
+        finite numbers; it is then for readers that ask for these, and never becomes plain."""
         made.name = made.name or value.name
         self._blocked[value] = made
-        if positions is not None:
-            self._positions[value] = positions
+        if slots is not None:
+            self._slots[value] = slots
 
     def set_flat(self, value: Value, made: Value) -> None:
         """`made` is the flat form of `value`."""
@@ -105,38 +123,17 @@ class Forms:
         self._blocked[value] = wide
         self._flat[wide] = made
 
-    def set_plain(self, value: Value, made: Value) -> None:
-        """`made` replaces `value`, which has no blocked form."""
-        made.name = made.name or value.name
-        self._plain[value] = made
-
-    def _block(self, x: Value, shape: tuple[Sym, ...]) -> Value:
-        n, c, *space = shape
-        if all(d == 1 for d in space) and c % self.block == 0:
-            return reshape(x, shape=(n, c // self.block, *space, self.block))
-        return block_channels(x, block=self.block)
-
-    def unblocked(self, x: Value, shape: tuple[Sym, ...]) -> Value:
-        _, c, *space = shape
-        if all(d == 1 for d in space) and c % self.block == 0:
-            return reshape(x, shape=shape)
-        return unblock_channels(x, channels=c)
-
     # Constants
 
-    def array(self, value: Value) -> np.ndarray | None:
-        """The elements of a `constant`."""
-        op = value.op
-        if op is None or op.name != "constant":
-            return None
-        return self.module.constants[op.attrs["name"]]
+    def array(self, value: Value) -> np.ndarray:
+        """The elements of a constant."""
+        found = constant_array(value, self.module)
+        assert found is not None, "only constants are asked for"
+        return found
 
-    def weights(self, array: np.ndarray, value: Value) -> Value:
+    def filters(self, array: np.ndarray, value: Value) -> Value:
         """A constant of other elements in place of constant `value`."""
-        return constant(array, f"{value.name or 'w'}.filled")
-
-    def channels(self, value: Value) -> Sym:
-        return type_of(value).shape[1]
+        return constant(np.ascontiguousarray(array), f"{value.name or 'w'}.filled")
 
     def filled(self, count: int) -> int:
         """`count` rounded up to whole blocks."""

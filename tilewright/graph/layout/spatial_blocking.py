@@ -14,51 +14,47 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.cost.layouts import positions_as_channels
-from tilewright.graph.layout.conv_window import Window
-from tilewright.graph.layout.layout_map import Forms
-from tilewright.graph.match import dtype_of, shape_of
-from tilewright.ir import dtype as dt
+from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters
+from tilewright.graph.layout.layout_map import LayoutMap
+from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op
 from tilewright.ir.sym import ceildiv, sym
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.view import pad, reshape, slice_
 
 
-def is_thin(op: Op, block: int) -> bool:
-    """Whether `op` is a convolution with one filter long enough for positions in the place of channels."""
-    if op.name != "conv" or op.operands[1].op is None or op.operands[1].op.name != "constant":
+def suits_positions(conv: Op, block: int) -> bool:
+    """Whether a convolution has one filter, which is long enough for positions in the place of channels."""
+    if not has_known_filters(conv):
         return False
-    filters, _, *kernel = shape_of(op.operands[1])
-    window = Window(op)
-    taps, stride = kernel[-1].value, window.strides[-1]
-    positions = shape_of(op.result)[-1]
-    if filters != 1 or window.dilations[-1] != 1 or dtype_of(op.result) != dt.f32:
+    filters, _, *kernel = shape_of(conv.operands[1])
+    window = ConvWindow(conv)
+    if filters != 1 or window.dilations[-1] != 1:
         return False
-    return positions_as_channels(positions.value if positions.is_const else None, taps, stride, block)
+    positions = shape_of(conv.result)[-1]
+    count = positions.value if positions.is_const else None
+    return positions_as_channels(count, kernel[-1].value, window.strides[-1], block)
 
 
-def compute_by_positions(op: Op, forms: Forms) -> None:
-    """Emit a convolution that `is_thin`; its result is plain."""
-    window = Window(op)
-    x, w = forms.plain(op.operands[0]), forms.array(op.operands[1])
-    assert w is not None
-    block, stride = forms.block, window.strides[-1]
-    filters = _moved(w, block, stride)
-    shape = shape_of(op.result)
+def conv_by_positions(conv: Op, layouts: LayoutMap) -> None:
+    """Emit a convolution that `suits_positions`; its result is plain."""
+    window = ConvWindow(conv)
+    x, block, stride = layouts.plain(conv.operands[0]), layouts.block, window.strides[-1]
+    filters = _moved(layouts.array(conv.operands[1]), block, stride)
+    shape = shape_of(conv.result)
     groups = ceildiv(shape[-1], block)
     reach = (groups - 1) * (block * stride) + filters.shape[-1]
     behind = reach - window.before[-1] - shape_of(x)[-1]
     nothing = (sym(0),) * 2
-    data = pad(x, before=(*nothing, *window.before), after=(*nothing, *window.after[:-1], behind))
     made = conv_blocked(
-        data,
-        forms.weights(filters, op.operands[1]),
+        pad(x, before=(*nothing, *window.before), after=(*nothing, *window.after[:-1], behind)),
+        layouts.filters(filters, conv.operands[1]),
         block=block,
         strides=(*window.strides[:-1], block * stride),
         dilations=window.dilations,
     )
     whole = reshape(made, shape=(*shape[:-1], groups * block))
-    forms.set_plain(op.result, slice_(whole, starts=(0,) * len(shape), sizes=shape))
+    layouts.set_plain(conv.result, slice_(whole, starts=(0,) * len(shape), sizes=shape))
 
 
 def _moved(w: np.ndarray, block: int, stride: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 filters.
 
 Position q of the unpadded result, q = stride * j + r, sums x[j - m] * w[r + stride * m] over m. So phase r is
-a convolution of x with every stride-th tap of the filter, reversed; the phases then lie side by side.
+a convolution of x with every stride-th tap of the filter, reversed; the results of the phases are then interleaved.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.cost.layouts import fills_blocks
+from tilewright.graph.layout.conv_window import has_known_filters
+from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op, Value
+from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, ceildiv, sym
+from tilewright.ops.blocked import conv_blocked, unblock_channels
 from tilewright.ops.view import pad, reshape, slice_, transpose
 
 
 @dataclass(frozen=True)
-class Phases:
+class Subpixels:
     """The geometry, an entry for each spatial axis.
 
     `taps` are those of one phase, `counts` the positions of one phase; of the interleaved result the elements
@@ -54,8 +59,8 @@ class Phases:
         apart = [d for t, s in zip(self.taps, self.strides, strict=True) for d in (t, s)]
         split = np.pad(w, wide).reshape(*w.shape[:2], *apart)
         order = [*(3 + 2 * k for k in range(rank)), 1, 0, *(2 + 2 * k for k in range(rank))]
-        turned = np.flip(split.transpose(order), tuple(range(-rank, 0)))
-        return np.ascontiguousarray(turned.reshape(self.number, w.shape[1], w.shape[0], *self.taps))
+        reversed_taps = np.flip(split.transpose(order), tuple(range(-rank, 0)))
+        return reversed_taps.reshape(self.number, w.shape[1], w.shape[0], *self.taps)
 
     def interleaved(self, y: Value, trailing: int) -> Value:
         """y [n, phases * c, *counts, ...] as [n, c, *sizes, ...]."""
@@ -71,7 +76,7 @@ class Phases:
         return slice_(merged, starts=starts, sizes=(n, c // self.number, *self.sizes, *behind))
 
 
-def phases_of(op: Op) -> Phases | None:
+def _subpixels(op: Op) -> Subpixels | None:
     """The phases of a `conv_transpose`; None when it has groups or dilations."""
     x, w = op.operands
     space = shape_of(x)[2:]
@@ -86,4 +91,28 @@ def phases_of(op: Op) -> Phases | None:
         return None
     taps = tuple(-(-k.value // s) for k, s in zip(kernel, strides, strict=True))
     counts = tuple(ceildiv(b + size, s) for b, size, s in zip(before, sizes, strides, strict=True))
-    return Phases(strides, taps, space, counts, before, sizes)
+    return Subpixels(strides, taps, space, counts, before, sizes)
+
+
+def layout_conv_transpose(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
+    """Emit all phases as one convolution; few filters give a plain result, so that lanes hold phases too."""
+    subpixels = _subpixels(op)
+    if subpixels is None or not has_known_filters(op):
+        return False
+    weights = layouts.array(op.operands[1])
+    if not weights.size:
+        return False
+    c, o = weights.shape[:2]
+    inputs, keeps_blocks = layouts.filled(c), fills_blocks(o)
+    taps = [(0, 0)] * len(subpixels.taps)
+    grow = [(0, 0), (0, layouts.filled(o) - o if keeps_blocks else 0), (0, inputs - c)]
+    filters = np.pad(subpixels.filters(weights), [*grow, *taps]).reshape(-1, inputs, *subpixels.taps)
+    number = len(filters)
+    filters = np.pad(filters, [(0, layouts.filled(number) - number), (0, 0), *taps])
+    data = subpixels.padded(layouts.blocked(op.operands[0]), 1)
+    y = conv_blocked(data, layouts.filters(filters, op.operands[1]), block=layouts.block)
+    if keeps_blocks:
+        layouts.set_blocked(op.result, subpixels.interleaved(y, 1))
+    else:
+        layouts.set_plain(op.result, subpixels.interleaved(unblock_channels(y, channels=sym(number)), 0))
+    return True
