@@ -47,6 +47,7 @@ from tilewright.ops.define import constant
 from tilewright.schedule.gemm.contraction import schedule_contraction
 from tilewright.schedule.gemm.gemm_axes import assign_axes, axes_read, one_nest, transposed_axes
 from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.trace import Schedule
 from tilewright.target.calibration import Exposed
 from tilewright.target.named import parse_target
@@ -85,7 +86,7 @@ def kernel_of(layer: Layer) -> Lowered:
                 made = _conv(x, layer, space)
         builder.emit("return", (made,))
     module.add(Func("main", block))
-    Fuse().run(module, PassContext(parse_target("x86-64-v3")))
+    Fuse(STRATEGIES).run(module, PassContext(parse_target("x86-64-v3")))
     (region,) = (op for op in module.main.body.ops if op.name == "fused")
     known = (v.op is not None and v.op.name == "constant" for v in region.operands)
     return lower_region(region, "k", [k for k, is_constant in enumerate(known) if is_constant])

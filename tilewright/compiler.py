@@ -31,6 +31,7 @@ from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact
 from tilewright.schedule.sharing.concurrent_kernels import group_branches
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.session import Session
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
@@ -87,7 +88,13 @@ def compile_module(
             clock.lap("llvm")
 
         schedule_regions(
-            module, target, ctx.remarks, emit, steps(progress, "kernels"), tolerant=not options.verify
+            module,
+            target,
+            STRATEGIES,
+            ctx.remarks,
+            emit,
+            steps(progress, "kernels"),
+            tolerant=not options.verify,
         )
         group_branches(module, target, ctx.remarks)
         clock.lap("schedule")
@@ -119,7 +126,7 @@ def lower_graph(
 
     check = verify if options.verify else None
     first = default_passes(ctx.target, options)
-    last: list[Pass] = [Fuse(), PlaceViews(), Order()]
+    last: list[Pass] = [Fuse(STRATEGIES), PlaceViews(), Order()]
     done = count(1)
 
     def passed(*_: object) -> None:

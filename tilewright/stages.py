@@ -18,6 +18,7 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.session import Session
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
@@ -53,7 +54,7 @@ def programs(
     if level in ("import", "graph"):
         return {module.main.name: print_module(module)}
     schedule_regions(
-        module, target, ctx.remarks, step=steps(progress, "kernels"), tolerant=not options.verify
+        module, target, STRATEGIES, ctx.remarks, step=steps(progress, "kernels"), tolerant=not options.verify
     )
     return {f.name: _kernel_text(f, level, target) for f in _kernels(module, kernel)}
 

@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "cost": {"ir", "target"},
     "graph": {"ir", "ops", "target", "cost"},
     "loops": {"ir", "ops", "target", "cost"},
-    "schedule": {"ir", "ops", "loops", "target", "cost"},
+    "schedule": {"ir", "ops", "loops", "target", "cost", "graph"},
     "memory": {"ir"},
     "codegen": {"ir", "loops", "target"},
     "asm": {"ir", "target"},

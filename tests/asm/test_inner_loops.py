@@ -28,6 +28,7 @@ from tilewright.ir.types import BufferType
 from tilewright.loops.edit import extent_of, kind_of, loop_var, loops_in
 from tilewright.options import Options
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
@@ -122,7 +123,7 @@ def kernels(case: Case, machine: str) -> list[Compiled]:
     module = load_onnx(model(case))
     ctx = PassContext(target, options)
     lower_graph(module, ctx, options)
-    schedule_regions(module, target, ctx.remarks)
+    schedule_regions(module, target, STRATEGIES, ctx.remarks)
     funcs = [f for f in module.funcs.values() if f.level == "loops"]
     return [Compiled(f, report_of(f, target)) for f in funcs]
 

@@ -16,6 +16,7 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ops.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.runtime import Model
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
 
 NATIVE_EVERY = 3
@@ -38,7 +39,7 @@ def fuzz(seed: int) -> Tried:
             tried["program", "not tame"] += 1
             return tried
         if seed % NATIVE_EVERY:
-            run(module, *default_passes(None, Options()), Fuse(), tolerance=TOLERANCE)
+            run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=TOLERANCE)
             tried["program", "interpreted"] += 1
             return tried
         artifact = compile_module(module, Options(verify=True, compile_threads=1), host_target())

@@ -67,7 +67,7 @@ def kernels(module: Module) -> list[list[str]]:
 
 
 def kinds(module: Module) -> Counter[str]:
-    return Counter(op.attrs["kind"] for op in module.main.body.ops if op.name == "fused")
+    return Counter(op.attrs["strategy"] for op in module.main.body.ops if op.name == "fused")
 
 
 def find(module: Module, name: str) -> Op:

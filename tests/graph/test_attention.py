@@ -16,13 +16,14 @@ from tilewright.ops import norm
 from tilewright.ops import view as vw
 from tilewright.ops.source import full
 from tilewright.options import Options
+from tilewright.schedule.strategies import STRATEGIES
 
 N = var("n", 1)
 
 
 def fused(body, *shapes):
     module = program(body, *shapes)
-    ctx = run(module, *default_passes(None, Options()), Fuse(), tolerance=2e-5)
+    ctx = run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=2e-5)
     return module, " ".join(map(str, ctx.remarks))
 
 
@@ -127,6 +128,6 @@ def test_half_precision_is_refused():
         return ct.matmul(ew.cast(softmax(ew.cast(ct.matmul(q, k), dtype=dt.f32)), dtype=dt.f16), v)
 
     module = program(body, *shapes)
-    ctx = run(module, *default_passes(None, Options()), Fuse(), tolerance=2e-2)
+    ctx = run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=2e-2)
     assert "attention" not in kinds(module)
     assert "the register tiles are for f32" in " ".join(map(str, ctx.remarks))

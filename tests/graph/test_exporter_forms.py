@@ -24,6 +24,7 @@ from tilewright.ops import view as vw
 from tilewright.ops.interp import evaluate_func
 from tilewright.ops.source import full
 from tilewright.options import Options
+from tilewright.schedule.strategies import STRATEGIES
 
 Body = Callable[..., Value]
 
@@ -35,7 +36,7 @@ class Family:
     whole: Body
     reference: Callable[..., np.ndarray]
     shapes: tuple[tuple[int, ...], ...]
-    kind: str
+    strategy: str
     forms: tuple[Body, ...]
 
 
@@ -192,25 +193,25 @@ def attention_of_chosen_scores(q: Value, k: Value, v: Value, mask: Value) -> Val
 ROWS = (3, 5, 40)
 FAMILIES = {
     "layer_norm": Family(
-        norm.layer_norm, reference_layer_norm, (ROWS, (40,), (40,)), "row",
+        norm.layer_norm, reference_layer_norm, (ROWS, (40,), (40,)), "row_reduction",
         (layer_norm_of_powers, layer_norm_of_reciprocals, layer_norm_of_roots),
     ),
     "rms_norm": Family(
-        norm.rms_norm, reference_rms_norm, (ROWS, (40,)), "row",
+        norm.rms_norm, reference_rms_norm, (ROWS, (40,)), "row_reduction",
         (rms_norm_of_powers, rms_norm_of_quotients, rms_norm_of_sums),
     ),
     "softmax": Family(
-        norm.softmax, reference_softmax, (ROWS,), "row",
+        norm.softmax, reference_softmax, (ROWS,), "row_reduction",
         (softmax_of_quotients, softmax_of_reciprocals, softmax_of_logarithms),
     ),
-    "gelu": Family(activation.gelu, reference_gelu, (ROWS,), "map", (gelu_of_quotients, gelu_of_halves)),
+    "gelu": Family(activation.gelu, reference_gelu, (ROWS,), "elementwise", (gelu_of_quotients, gelu_of_halves)),
     "gelu_tanh": Family(
-        lambda x: activation.gelu(x, approximate="tanh"), reference_gelu_of_tanh, (ROWS,), "map",
+        lambda x: activation.gelu(x, approximate="tanh"), reference_gelu_of_tanh, (ROWS,), "elementwise",
         (gelu_of_powers, gelu_of_products),
     ),
-    "silu": Family(activation.silu, reference_silu, (ROWS,), "map", (silu_of_sigmoid, silu_of_quotient)),
+    "silu": Family(activation.silu, reference_silu, (ROWS,), "elementwise", (silu_of_sigmoid, silu_of_quotient)),
     "hard_swish": Family(
-        activation.hard_swish, reference_hard_swish, (ROWS,), "map",
+        activation.hard_swish, reference_hard_swish, (ROWS,), "elementwise",
         (hard_swish_of_clip, hard_swish_of_hard_sigmoid),
     ),
     "attention": Family(
@@ -229,8 +230,8 @@ def test_every_form_is_one_kernel_of_the_same_kind(family: str, form: Body) -> N
     chosen = FAMILIES[family]
     module = program(form, *(tensor(dt.f32, s) for s in chosen.shapes))
     arrays = inputs(module)
-    run(module, *default_passes(None, Options()), Fuse())
-    assert kinds(module) == {chosen.kind: 1}
+    run(module, *default_passes(None, Options()), Fuse(STRATEGIES))
+    assert kinds(module) == {chosen.strategy: 1}
     (found,) = evaluate_func(module.main, module, arrays)
     wanted = chosen.reference(*(a.astype(np.float64) for a in arrays))
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6)

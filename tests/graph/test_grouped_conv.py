@@ -20,6 +20,7 @@ from tilewright.ops.blocked import block_channels
 from tilewright.ops.define import constant
 from tilewright.options import Options
 from tilewright.runtime.module import Model
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 
@@ -99,7 +100,7 @@ def test_bias_and_activation_follow_in_the_kernel():
         return relu(ew.add(y, constant(filters(24, 1, 1))))
 
     module = program(body, (1, 24, 20, 31))
-    run(module, *default_passes(None, Options()), Fuse())
+    run(module, *default_passes(None, Options()), Fuse(STRATEGIES))
     assert kernels(module) == [["conv_grouped", "add", "max"]]
 
 

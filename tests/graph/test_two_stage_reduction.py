@@ -18,6 +18,7 @@ from tilewright.ops import reduce as rd
 from tilewright.ops.interp import evaluate_func
 from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 
@@ -30,7 +31,7 @@ def squeezed(module: Module, l2: int = 32 << 10, dims: int = 2) -> tuple[list[li
     run_passes(module, [BlockChannels(), LineSums()], ctx, verify=check)
     for a, b in zip(wanted, evaluate_func(module.main, module, arrays), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
-    Fuse().run(module, ctx)
+    Fuse(STRATEGIES).run(module, ctx)
     return kernels(module), [r.message for r in ctx.remarks if r.stage == "line-sums"]
 
 

@@ -29,6 +29,7 @@ from tilewright.ops.index import gather
 from tilewright.ops.interp import evaluate_func
 from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 N = var("n", 1)
@@ -124,7 +125,7 @@ def test_zero_points_and_scales_of_rows_stay_too() -> None:
         return ct.matmul(x, quant.dequantize_linear(q, scales(128, 1), zero, dtype=dt.f32))
 
     module = program(body, (2, 128))
-    after(module, Fold(), Fuse())
+    after(module, Fold(), Fuse(STRATEGIES))
     assert len(kernels(module)) == 1
 
 
@@ -143,7 +144,7 @@ def test_transposed_weights_are_turned_when_compiling(attribute: bool) -> None:
 
 def test_scales_are_read_by_the_kernel_of_the_product() -> None:
     module = program(lambda x: ew.max_(ct.matmul(x, weights(128, 160)), 0.0), (N, 128))
-    after(module, Fold(), Fuse())
+    after(module, Fold(), Fuse(STRATEGIES))
     assert kernels(module) == [["cast", "mul", "matmul", "max"]]
 
 
@@ -156,7 +157,7 @@ def test_a_matrix_that_two_products_and_a_table_share() -> None:
 
     module = program(body, (2, 128), tensor(dt.i64, (3,)))
     ctx = PassContext(parse_target(SMALL_CACHE), Options())
-    run_passes(module, [Fold(), Fuse()], ctx, verify=lambda m: verify_func(m.main, graph_spec(m)))
+    run_passes(module, [Fold(), Fuse(STRATEGIES)], ctx, verify=lambda m: verify_func(m.main, graph_spec(m)))
     largest = max(v.type.size.value for op in module.main.body.ops if op.name == "fused" for v in op.results)  # type: ignore[union-attr]
     assert largest < 128 * 160
     assert [a.dtype.name for a in module.constants.values()].count("int8") == 1

@@ -20,6 +20,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.interp import evaluate_func
 from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 N, H, W = var("n", 1), var("h", 3), var("w", 3)
@@ -158,7 +159,7 @@ def test_other_convolutions_are_left_alone(body, shape) -> None:
 def fused(size: int, filters: int) -> tuple[list[list[str]], list[str]]:
     module = program(lambda x: relu(conv(x, filters, 3)), (1, 32, size, size))
     ctx = PassContext(parse_target("zen3"), Options())
-    run_passes(module, [BlockChannels(), Winograd(), Fuse()], ctx)
+    run_passes(module, [BlockChannels(), Winograd(), Fuse(STRATEGIES)], ctx)
     return kernels(module), [r.message for r in ctx.remarks if "winograd_input into" in r.subject]
 
 
@@ -183,8 +184,8 @@ def test_many_filters_are_read_once() -> None:
 def test_the_transform_of_the_data_does_not_join_the_convolution_before_it() -> None:
     module = program(lambda x: relu(conv(relu(conv(x, 32, 1)), 32, 3)), (1, 32, 16, 16))
     ctx = PassContext(parse_target("zen3"), Options())
-    run_passes(module, [BlockChannels(), Winograd(), Fuse()], ctx)
+    run_passes(module, [BlockChannels(), Winograd(), Fuse(STRATEGIES)], ctx)
     assert ["winograd_input"] in kernels(module)
     two = program(lambda x: relu(conv(relu(conv(x, 32, 3)), 32, 3)), (1, 32, H, W))
-    run_passes(two, [BlockChannels(), Winograd(), Fuse()], ctx)
+    run_passes(two, [BlockChannels(), Winograd(), Fuse(STRATEGIES)], ctx)
     assert kernels(two).count([*STEPS, "max"]) == 2

@@ -14,7 +14,7 @@ constant @w: f32[4, 2]
 func @main(x: f32[n, 4]) -> (f32[n, 2]) where(1 <= n) {
   w = constant @w : f32[4, 2]
   h = matmul(x, w) {transpose_a=false, transpose_b=false} : f32[n, 2]
-  y = fused(h) {name="k0", kind="map"} : f32[n, 2] (a: f32[n, 2]) {
+  y = fused(h) {name="k0", strategy="elementwise"} : f32[n, 2] (a: f32[n, 2]) {
     b = add(a, a) : f32[n, 2]
     yield b
   }
@@ -50,11 +50,11 @@ def test_a_legal_graph_passes():
             r"constant @w is f32\[4, 2\], not f32\[4, 3\]",
         ),
         ("w = constant @w", "w = constant @v", "the module has no constant @v"),
-        ('kind="map"', "kind=3", "fused: has the attributes 'name' and 'kind', both text"),
+        ('strategy="elementwise"', "strategy=3", "fused: has the attributes 'name' and 'strategy', both text"),
         ("(a: f32[n, 2])", "(a: f32[n, 2], c: f32[n])", "fused: the block takes "),
         ("yield b", "yield b, b", "fused: the block yields "),
         ("    yield b\n", "", "fused: the block ends in a yield"),
-        ("b = add(a, a)", 'b = fused(a) {name="x", kind="y"}', "fused: has one block"),
+        ("b = add(a, a)", 'b = fused(a) {name="x", strategy="y"}', "fused: has one block"),
     ],
 )
 def test_rules(old, new, message):

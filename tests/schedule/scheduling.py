@@ -14,6 +14,7 @@ from tilewright.loops.interp import run_kernel
 from tilewright.ops.binding import bound_dims
 from tilewright.ops.interp import evaluate_func
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 
@@ -35,8 +36,8 @@ def expected(module: Module, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 def scheduled(module: Module, target: str = "x86-64-v3") -> PassContext:
     """Fuse and schedule in place; the context with the remarks."""
     ctx = PassContext(parse_target(target))
-    Fuse().run(module, ctx)
-    schedule_regions(module, ctx.target, ctx.remarks)
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
     return ctx
 
 

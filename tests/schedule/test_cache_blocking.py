@@ -37,6 +37,7 @@ from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.schedule.gemm import contraction
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 from tilewright.target.target import Caches, Target
@@ -200,8 +201,8 @@ def test_blocks_compute_the_same(name: str, threads: int, narrow: bool) -> None:
 def kernel_of(name: str, target: Target) -> Func:
     module, _, _ = module_of(name)
     ctx = PassContext(target)
-    Fuse().run(module, ctx)
-    schedule_regions(module, target, ctx.remarks)
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, target, STRATEGIES, ctx.remarks)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     return kernel
 
@@ -224,8 +225,8 @@ def prefetches(rows: int, depth: int = 256) -> list[Op]:
     """What asks for the weights of a layer over so many rows ahead of time; they exceed the cache."""
     module = oracle.build([tensor(dt.f32, (rows, depth))], layer(depth, 96))
     ctx = PassContext(with_small_cache(parse_target("x86-64-v4")))
-    Fuse().run(module, ctx)
-    schedule_regions(module, ctx.target, ctx.remarks)
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
     kernels = [f for f in module.funcs.values() if f.level == "loops"]
     return [op for f in kernels for op in f.body.walk() if op.name == "prefetch"]
 
@@ -255,6 +256,6 @@ def test_a_deep_sum_in_parts_asks_for_its_weights_step_by_step() -> None:
 def test_a_layer_that_is_not_blocked_says_why() -> None:
     module, _, _ = module_of("points of images")
     ctx = PassContext(replace(parse_target("x86-64-v4"), caches=Caches(), cores=2))
-    Fuse().run(module, ctx)
-    schedule_regions(module, ctx.target, ctx.remarks)
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
     assert any("not cut into blocks: " in str(remark) for remark in ctx.remarks)

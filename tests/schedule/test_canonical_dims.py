@@ -22,7 +22,7 @@ def region(*shapes: tuple[Sym, ...]) -> Op:
     block = Block([TensorType(dt.f32, s) for s in shapes], [f"x{k}" for k in range(len(shapes))])
     with Builder(block) as builder:
         builder.emit("yield", (tanh(block.args[-1]),))
-    return Op("fused", [], [TensorType(dt.f32, shapes[-1])], {"kind": "map"}, [block])
+    return Op("fused", [], [TensorType(dt.f32, shapes[-1])], {"strategy": "elementwise"}, [block])
 
 
 def names(shape: tuple[Sym, ...]) -> list[str]:

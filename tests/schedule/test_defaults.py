@@ -27,6 +27,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.runtime import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
 
@@ -135,8 +136,8 @@ def test_native_code_agrees_with_the_graph(case: Case, threads: int) -> None:
 
 def native(module: Module, threads: int, target: Target | None = None) -> Model:
     target = target or host_target()
-    Fuse().run(module, PassContext(target))
-    schedule_regions(module, target, [])
+    Fuse(STRATEGIES).run(module, PassContext(target))
+    schedule_regions(module, target, STRATEGIES, [])
     storage = assign_storage(module.main)
     constants = link.lay_out_constants(module)
     kernels = {name: kernel_ir(f, target) for name, f in module.funcs.items() if f.level == "loops"}

@@ -23,6 +23,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.quant import matmul_integer
 from tilewright.options import Options
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(7)
@@ -51,7 +52,7 @@ def scheduled(a: np.ndarray, b: np.ndarray, machine: str, rows: bool = True) -> 
     module = build([TensorType(from_numpy(a.dtype), shape)], body)
     ctx = PassContext(parse_target(machine), Options())
     lower_graph(module, ctx, Options())
-    schedule_regions(module, ctx.target, ctx.remarks)
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
     return module, ctx
 
 

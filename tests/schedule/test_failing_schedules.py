@@ -15,6 +15,7 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.runtime import Model
 from tilewright.schedule import defaults
 from tilewright.schedule.sharing import kernels
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.target import Target
 
 PLAIN = defaults.schedule_plainly
@@ -34,14 +35,9 @@ def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
 
 
 def break_schedules(patch: pytest.MonkeyPatch, *, last: bool) -> None:
-    """Let every schedule fail, the simplest ones only with `last`."""
-    broken = {
-        kind: (*(fail for _ in ways[:-1]), fail if last else ways[-1]) for kind, ways in BY_KIND.items()
-    }
-    patch.setattr(defaults, "_BY_KIND", broken)
-
-
-BY_KIND = defaults._BY_KIND
+    """Let every schedule fail, the last resort only with `last`."""
+    for strategy in STRATEGIES if last else STRATEGIES[:-1]:
+        patch.setattr(type(strategy), "schedule", fail)
 
 
 def remarks(model: Model) -> str:

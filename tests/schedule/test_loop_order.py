@@ -22,6 +22,7 @@ from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.steps.access import stride_in
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 
@@ -39,8 +40,8 @@ def module_of(shape: tuple[int | Sym, ...], w: np.ndarray) -> Module:
 
 def kernel_of(module: Module) -> tuple[Func, PassContext]:
     ctx = PassContext(parse_target("zen3"))
-    Fuse().run(module, ctx)
-    schedule_regions(module, ctx.target, ctx.remarks)
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     return kernel, ctx
 

@@ -23,6 +23,7 @@ from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.steps.access import stride_in
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(5)
@@ -56,8 +57,8 @@ def expected(x: np.ndarray, stride: int, pad: int, dilation: int) -> np.ndarray:
 def kernel_of(module: Module) -> Func:
     target = parse_target("x86-64-v4")
     ctx = PassContext(target)
-    Fuse().run(module, ctx)
-    schedule_regions(module, target, ctx.remarks)
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, target, STRATEGIES, ctx.remarks)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     return kernel
 

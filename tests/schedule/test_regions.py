@@ -82,4 +82,4 @@ def _slicing_region(start: int, computed: bool) -> Op:
         x = tanh(block.args[0]) if computed else block.args[0]
         part = slice_(x, starts=(sym(0), sym(start)), sizes=(batch, sym(4)), steps=(1, 1))
         builder.emit("yield", (part,))
-    return Op("fused", [], [part.type], {"kind": "map"}, [block])
+    return Op("fused", [], [part.type], {"strategy": "elementwise"}, [block])

@@ -80,7 +80,7 @@ def kernel_of(module: Module) -> Func:
 
 
 def scheduled_by(kernel: Func) -> str:
-    """The steps that only `schedule_windows` takes tell that it was taken."""
+    """The steps that only `SlidingWindow` takes tell that it was taken."""
     return " ".join(kernel_info(kernel).schedule)
 
 

@@ -26,6 +26,7 @@ from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.schedule.gemm import contraction
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 from tilewright.target.target import Caches, Target
@@ -94,8 +95,8 @@ def module_of(body: Body, *shapes: tuple[int, ...]) -> Module:
 
 def kernel_of(module: Module, target: Target) -> Func:
     ctx = PassContext(target)
-    Fuse().run(module, ctx)
-    schedule_regions(module, target, ctx.remarks)
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, target, STRATEGIES, ctx.remarks)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     return kernel
 

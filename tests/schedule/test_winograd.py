@@ -23,6 +23,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.winograd import transformed_filters, winograd_input, winograd_output, winograd_product
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 from tilewright.target.target import Caches
 
@@ -138,8 +139,8 @@ def scheduled(layer: Layer, target: str) -> tuple[Module, list[Func], PassContex
     if layer.bands:
         machine = replace(machine, caches=SMALL_CACHES)
     module, ctx = layer.module(), PassContext(machine)
-    Fuse().run(module, ctx)
-    schedule_regions(module, machine, ctx.remarks)
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, machine, STRATEGIES, ctx.remarks)
     return module, [f for f in module.funcs.values() if f.level == "loops"], ctx
 
 

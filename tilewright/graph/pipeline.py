@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tilewright.graph.algorithms.two_stage_reduction import LineSums
 from tilewright.graph.algorithms.winograd import Winograd
 from tilewright.graph.fusion.fuse import Fuse
+from tilewright.graph.fusion.strategy import FusionStrategy
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupAxis
 from tilewright.graph.rewrites.affine import FoldAffine
@@ -23,11 +26,14 @@ from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, NarrowWeights, LiftFactors,
-    MergeProducts, BlockChannels, GroupAxis, Winograd, LineSums, Fuse,
+    MergeProducts, BlockChannels, GroupAxis, Winograd, LineSums,
 )  # fmt: skip
 
-PASSES: dict[str, type] = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
-"""Every pass by the name that the text form of a pipeline uses."""
+
+def passes_by_name(strategies: tuple[FusionStrategy, ...]) -> dict[str, Callable[..., Pass]]:
+    """Every pass by the name that the text form of a pipeline uses; fusion asks `strategies`."""
+    plain = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
+    return plain | {Fuse.name: partial(Fuse, strategies=strategies)}
 
 
 def default_passes(target: Any, options: Any) -> list[Pass]:

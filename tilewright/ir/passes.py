@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 from tilewright.ir.core import Module
@@ -71,7 +72,8 @@ def run_passes(
 
 
 def print_passes(passes: Sequence[Pass]) -> str:
-    """The text that `parse_passes` reads back; options with their default value are left out."""
+    """The text that `parse_passes` reads back; options with their default value are left out, and fields that are not
+    shown (`repr=False`), which whoever reads the text gives."""
     return ",".join(map(_print_pass, passes))
 
 
@@ -79,7 +81,7 @@ def _print_pass(step: Pass) -> str:
     shown = [
         f"{f.name}={_print_option(getattr(step, f.name))}"
         for f in dataclasses.fields(step)  # type: ignore[arg-type]
-        if getattr(step, f.name) != f.default
+        if f.repr and getattr(step, f.name) != f.default
     ]
     return f"{step.name}{{{', '.join(shown)}}}" if shown else step.name
 
@@ -94,13 +96,20 @@ def _print_option(value: Any) -> str:
     return "none" if value is None else repr(value)
 
 
-def parse_passes(text: str, registry: Mapping[str, type[Any]]) -> list[Pass]:
-    """The passes that `text` names, made of the dataclasses of `registry`.
+def parse_passes(text: str, registry: Mapping[str, Callable[..., Any]]) -> list[Pass]:
+    """The passes that `text` names, made of the dataclasses of `registry`, or of a `partial` that gives some fields.
 
     Options are integers, floats, `true`, `false`, `none`, "strings" and (tuples, of, these). TextError for an
     unknown pass or option (it lists the known ones), a value of another type than the field's, or bad syntax.
     """
     return _PassParser(text, registry).pipeline()
+
+
+def options_of(make: Callable[..., Any]) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """The options of a pass in a registry, each with its type."""
+    cls: Any = make.func if isinstance(make, partial) else make
+    hints = get_type_hints(cls)
+    return [(f, hints[f.name]) for f in dataclasses.fields(cls) if f.repr]
 
 
 _TOKEN = re.compile(
@@ -120,7 +129,7 @@ _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 class _PassParser:
     """Recursive descent over one line of text; one token of look-ahead."""
 
-    def __init__(self, text: str, registry: Mapping[str, type[Any]]) -> None:
+    def __init__(self, text: str, registry: Mapping[str, Callable[..., Any]]) -> None:
         self.text = text
         self.registry = registry
         self.end = 0
@@ -168,19 +177,18 @@ class _PassParser:
     def one_pass(self) -> Pass:
         start = self.start
         name = self.take("name", "the name of a pass")
-        cls = self.registry.get(name)
-        if cls is None:
+        make = self.registry.get(name)
+        if make is None:
             known = ", ".join(sorted(self.registry))
             raise self.error(f"there is no pass '{name}'; there are: {known}", start)
-        hints = get_type_hints(cls)
-        fields = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+        fields = {f.name: hint for f, hint in options_of(make)}
         values: dict[str, Any] = {}
         if self.accept("{") and not self.accept("}"):
             self.option(name, fields, values)
             while self.accept(","):
                 self.option(name, fields, values)
             self.expect("}")
-        made: Pass = cls(**values)
+        made: Pass = make(**values)
         return made
 
     def option(self, owner: str, fields: Mapping[str, Any], values: dict[str, Any]) -> None:

@@ -77,9 +77,12 @@ class _Node:
         return [op for op in self.compute.body.ops if op.name == "load" and op.operands[0] in args]
 
 
-def lower_region(region: Op, name: str, constants: Sequence[int] = ()) -> Lowered:
+def lower_region(
+    region: Op, name: str, constants: Sequence[int] = (), *, keeps_layout: bool = False
+) -> Lowered:
     """The kernel of a `fused` op: arguments are its operands, then its results, as dense buffers. Operands number
-    `constants` have known elements.
+    `constants` have known elements. With `keeps_layout` sums have their own layout, and not that of the views that
+    read them.
 
     Raises InternalError-free assertions only: regions are checked by the graph verifier before.
     """
@@ -87,7 +90,7 @@ def lower_region(region: Op, name: str, constants: Sequence[int] = ()) -> Lowere
     is_irregular = len(body.ops) == 2 and OPERATORS[body.ops[0].name].kind == "irregular"
     if is_irregular:
         return _lower_irregular(region, name, constants)
-    return _Lowering(region, name, constants).run()
+    return _Lowering(region, name, constants).run(keeps_layout)
 
 
 class _Lowering:
@@ -115,12 +118,12 @@ class _Lowering:
         self.output_args = block.args[len(ins) :]
         self._vars = 0
 
-    def run(self) -> Lowered:
+    def run(self, keeps_layout: bool) -> Lowered:
         for op in self.body.ops[:-1]:
             self.nodes[op.result] = _Node(op, _compute_of(op), inline=False)
         for node in self.nodes.values():
             node.inline = self._may_inline(node)
-        if self.region.attrs.get("kind") != "unblocked":  # its sums have the layout that suits them
+        if not keeps_layout:
             self._absorb_views()
         for value, node in self.nodes.items():
             if not node.inline:

@@ -170,7 +170,7 @@ def _part_region(region: Op, part: Value) -> Op:
         result = block.append(Op("copy", [result], [part.type], loc=region.loc)).result
     block.append(Op("yield", [result]))
     actual = dict(zip(body.args, region.operands, strict=True))
-    attrs: dict[str, Any] = {"kind": "map", "name": "_".join(op.name for op in needed[-4:]) or "copy"}
+    attrs: dict[str, Any] = region.attrs | {"name": "_".join(op.name for op in needed[-4:]) or "copy"}
     found = Op("fused", [actual[a] for a in reads], [part.type], attrs, [block], region.loc)
     found.result.name = part.name
     return found

@@ -129,12 +129,13 @@ class OnnxBinding:
 @dataclass(eq=False)
 class Operator:
     """One operator. `kind` is "primitive", "composite" or "irregular"; `keep` composites stay whole until a
-    pass expands them."""
+    pass expands them. The result of an alias lies in memory as its operand does."""
 
     name: str
     fn: Callable[..., Any]
     kind: str
     keep: bool = False
+    is_alias: bool = False
     types: Callable[..., tuple[TensorType, ...]] | None = None
     lower: Callable[..., None] | None = None
     needs: Callable[..., tuple[Sym, str]] | None = None
@@ -301,8 +302,19 @@ def _register(operator: Operator) -> Operator:
     return operator
 
 
-def primitive(fn: Callable[..., Compute]) -> Operator:
-    """Define a primitive: `fn(*arrays, **attrs) -> Compute`. Raise ValueError with the reason for misfits."""
+@overload
+def primitive(fn: Callable[..., Compute]) -> Operator: ...
+
+
+@overload
+def primitive(*, is_alias: bool) -> Callable[[Callable[..., Compute]], Operator]: ...
+
+
+def primitive(fn: Callable[..., Compute] | None = None, *, is_alias: bool = False) -> Any:
+    """Define a primitive: `fn(*arrays, **attrs) -> Compute`. Raise ValueError with the reason for misfits. The elements
+    of an alias follow one another in memory as those of its operand do."""
+    if fn is None:
+        return lambda f: _register(Operator(f.__name__.rstrip("_"), f, "primitive", is_alias=is_alias))
     return _register(Operator(fn.__name__.rstrip("_"), fn, "primitive"))
 
 

@@ -66,8 +66,8 @@ def _fused_rule(op: Op) -> str | None:
         return f"the block takes ({_listed(a.type for a in block.args)}), not the types of the operands"
     if any(o.name == "fused" for o in block.ops):
         return "regions do not nest"
-    if not isinstance(op.attrs.get("name"), str) or not isinstance(op.attrs.get("kind"), str):
-        return "has the attributes 'name' and 'kind', both text"
+    if not isinstance(op.attrs.get("name"), str) or not isinstance(op.attrs.get("strategy"), str):
+        return "has the attributes 'name' and 'strategy', both text"
     yielded = _yielded(block)
     if yielded is None:
         return "the block ends in a yield"

@@ -39,7 +39,7 @@ def transpose(x: Array, *, perm: Sequence[int]) -> Compute:
     return compute([x], [x.shape[a] for a in order], lambda t, i, r: x[tuple(i[k] for k in inverse)])
 
 
-@primitive
+@primitive(is_alias=True)
 def reshape(x: Array, *, shape: Sequence[Dim]) -> Compute:
     """The elements of x in row-major order under another shape with as many elements."""
     new = dims(shape)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.graph.pipeline import PASSES
+from tilewright.graph.pipeline import passes_by_name
 from tilewright.ir.core import Module
-from tilewright.ir.passes import PassContext, parse_passes, run_passes
+from tilewright.ir.passes import PassContext, options_of, parse_passes, run_passes
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import verify_func
 from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
 from tilewright.runtime.errors import InputError
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 HELP = """Run passes on FILE (IR text of the graph level; - is standard input) and print the result.
@@ -61,7 +62,7 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
         )
     ctx = PassContext(parse_target(target), Options(target=target))
     _verify(module)
-    run_passes(module, parse_passes(text, PASSES), ctx, verify=_verify)
+    run_passes(module, parse_passes(text, passes_by_name(STRATEGIES)), ctx, verify=_verify)
     click.echo(print_module(module), nl=False)
     for remark in ctx.remarks if remarks else ():
         click.echo(str(remark), err=True)
@@ -86,7 +87,8 @@ def _verify(module: Module) -> None:
 
 def _passes() -> Table:
     table = Table("pass", "options", "what it does", box=None, header_style="bold")
-    for name, kind in PASSES.items():
-        options = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind))
-        table.add_row(name, options, (inspect.getdoc(kind) or "").split("\n\n")[0])
+    for name, make in passes_by_name(STRATEGIES).items():
+        options = ", ".join(f"{f.name}={f.default!r}" for f, _ in options_of(make))
+        described = make.func if isinstance(make, partial) else make
+        table.add_row(name, options, (inspect.getdoc(described) or "").split("\n\n")[0])
     return table

@@ -5,44 +5,44 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op
 from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import TensorType, product
-from tilewright.ops.define import OPERATORS, Compute
+from tilewright.ir.types import product
+from tilewright.ops.define import OPERATORS, Compute, Operator
 
 
 class OpClass(Enum):
-    """MAP: each element on its own. ROW: reduces trailing axes. REDUCE: reduces others, or windows.
-    CONTRACTION: sums products of two operands. IRREGULAR: brings its own loops. Of regions only:
-    TILED: a contraction, and whole tiles computed from it. BANDED: a contraction, and a reduction of windows
-    of its result. UNBLOCKED: a contraction whose result leaves its blocks of channels. ATTENTION: a contraction,
-    reductions of its rows, and a contraction of these with more."""
+    """What loops an op needs, the weightiest last. ELEMENTWISE: each element on its own. ROW_REDUCTION: reduces
+    trailing axes. REDUCTION: reduces others, or windows. CONTRACTION: sums products of two operands. OPAQUE: brings its
+    own loops."""
 
-    MAP = "map"
-    ROW = "row"
-    REDUCE = "reduce"
-    CONTRACTION = "contraction"
-    TILED = "tiled"
-    BANDED = "banded"
-    UNBLOCKED = "unblocked"
-    ATTENTION = "attention"
-    IRREGULAR = "irregular"
+    ELEMENTWISE = 0
+    ROW_REDUCTION = 1
+    REDUCTION = 2
+    CONTRACTION = 3
+    OPAQUE = 4
 
 
 @dataclass(frozen=True)
 class OpInfo:
     """Facts about one op.
 
-    domain: the result's shape; for a ROW its axes without the reduced ones.
+    domain: the result's shape; for a ROW_REDUCTION its axes without the reduced ones.
+    is_source: has no operands, so that every reader may compute it again.
+    is_alias: its result lies in memory as its operand does.
     is_pointwise: element i of the result depends on the elements i of operands of the same shape.
     is_index_map: moves elements without computing (and without branches).
     is_bijective: a one-to-one map of positions (elementwise, transpose, reshape by splitting axes).
+    unpacks: an index map that takes the operand's last axis, blocks of another one, back into that axis.
     reads_once: every operand element is read at most once.
     branches: picks among operands by position (concat, pad).
     is_windowed: a reduction that reads elements several times.
     slides: a reduction whose windows lie along the axes of an operand, one for each element of the result.
     reads_through: a contraction that can read an operand through an index map.
+    is_matrix_product: a contraction of rows of the left operand with columns of the right one, or batches of these.
+    reads_rows: a matrix product whose left operand has the reduced axis last.
     is_tiled: computes whole tiles of its result at once.
     sums_lines: adds up the axis before the last, and no other.
     cost: scalar operations for each element.
@@ -50,37 +50,40 @@ class OpInfo:
 
     kind: OpClass
     domain: tuple[Sym, ...]
+    is_source: bool = False
+    is_alias: bool = False
     is_pointwise: bool = False
     is_index_map: bool = False
     is_bijective: bool = False
+    unpacks: bool = False
     reads_once: bool = False
     branches: bool = False
     is_windowed: bool = False
     slides: bool = False
     reads_through: bool = False
+    is_matrix_product: bool = False
+    reads_rows: bool = False
     is_tiled: bool = False
     sums_lines: bool = False
     cost: int = 0
 
 
+def is_operator(op: Op) -> bool:
+    """Whether it computes something: constants and ends of blocks do not."""
+    return op.name in OPERATORS
+
+
 def classify(op: Op) -> OpInfo:
     """The facts about a graph op."""
     operator = OPERATORS.get(op.name)
-    result = _type(op, 0)
     if operator is None or operator.kind != "primitive":
-        return OpInfo(OpClass.IRREGULAR, result.shape)
+        return OpInfo(OpClass.OPAQUE, shape_of(op.results[0]) if op.results else ())
     types = [v.type for v in op.operands]
     compute = operator.compute(types, op.attrs)  # type: ignore[arg-type]
-    return _reduction(op, compute) if compute.combine else _map(op, compute)
+    return _reduction(compute) if compute.combine else _elementwise(operator, compute)
 
 
-def _type(op: Op, k: int) -> TensorType:
-    type = op.results[k].type
-    assert isinstance(type, TensorType)
-    return type
-
-
-def _map(op: Op, compute: Compute) -> OpInfo:
+def _elementwise(operator: Operator, compute: Compute) -> OpInfo:
     if compute.tiles:
         return _tiles(compute)
     loads = [o for o in compute.body.ops if o.name == "load"]
@@ -90,16 +93,20 @@ def _map(op: Op, compute: Compute) -> OpInfo:
     size = product(compute.shape)
     axes = tuple(v for v, _ in compute.axes)
     branches = any(o.attrs.get("guard") for o in loads)
-    plain = all(_is_affine(o.attrs["idx"], axes) for o in loads)
-    moves = not others and len(loads) == 1 and not branches and plain
+    plain = all(_is_affine(o.attrs["idx"]) for o in loads)
+    copies = not others and len(loads) == 1 and not branches
+    moves = copies and plain
     covers = [product(o.operands[0].type.shape) == size for o in loads]  # type: ignore[attr-defined]
     pointwise = plain and not branches and all(_is_identity(o, axes, compute) for o in loads)
     return OpInfo(
-        OpClass.MAP,
+        OpClass.ELEMENTWISE,
         compute.shape,
+        is_source=not compute.body.args,
+        is_alias=operator.is_alias,
         is_pointwise=pointwise,
         is_index_map=moves,
         is_bijective=pointwise or (moves and all(covers)),
+        unpacks=copies and _unpacks(loads[0].attrs["idx"]),
         reads_once=plain and not branches and all(covers),
         branches=branches,
         cost=len(others) + 8 * sum(o.name in COSTLY for o in others),
@@ -112,7 +119,7 @@ def _tiles(compute: Compute) -> OpInfo:
     once = all(read == product(o.operands[0].type.shape) for o in loads)  # type: ignore[attr-defined]
     guarded = any(o.attrs.get("guard") for o in loads)
     return OpInfo(
-        OpClass.MAP,
+        OpClass.ELEMENTWISE,
         compute.shape,
         is_tiled=True,
         reads_once=once and not guarded,
@@ -121,7 +128,16 @@ def _tiles(compute: Compute) -> OpInfo:
     )
 
 
-def _is_affine(idx: tuple[Sym, ...], axes: tuple[Sym, ...]) -> bool:
+def _unpacks(idx: tuple[Sym, ...]) -> bool:
+    """Whether the last index counts within blocks of an axis whose blocks an index counts that is not next to it."""
+    return bool(idx) and idx[-1].kind == "mod" and any(_counts_blocks(i, idx[-1]) for i in idx[:-2])
+
+
+def _counts_blocks(i: Sym, within: Sym) -> bool:
+    return i.kind == "floordiv" and i.args == within.args
+
+
+def _is_affine(idx: tuple[Sym, ...]) -> bool:
     return all(i.kind in ("const", "var", "add", "mul") and _polynomial(i) for i in idx)
 
 
@@ -138,27 +154,49 @@ def _is_identity(load: Op, axes: tuple[Sym, ...], compute: Compute) -> bool:
     return all(i == a or i == 0 for i, a in zip(idx, own, strict=True))
 
 
-def _reduction(op: Op, compute: Compute) -> OpInfo:
+def _reduction(compute: Compute) -> OpInfo:
     body = compute.body.ops
     loads = [o for o in body if o.name == "load"]
     products = [o for o in body if o.name == "mul"]
     sources = {o.operands[0] for o in loads}
     if compute.combine == "add" and len(products) == 1 and len(sources) == 2 and len(loads) == 2:
         guarded = any(o.attrs.get("guard") for o in loads)
+        found = _matrix_product(loads, compute)
         return OpInfo(
-            OpClass.CONTRACTION, compute.shape, reads_through=not guarded, slides=_slides(loads, compute)
+            OpClass.CONTRACTION,
+            compute.shape,
+            reads_through=not guarded,
+            slides=_slides(loads, compute),
+            is_matrix_product=found is not None,
+            reads_rows=bool(found),
         )
     reduced = product(e for _, e in compute.reduce)
     windowed = any(product(o.operands[0].type.shape) != product(compute.shape) * reduced for o in loads)  # type: ignore[attr-defined]
     if len(loads) == 1 and not windowed and _reduces_suffix(loads[0], compute):
-        return OpInfo(OpClass.ROW, compute.shape)
+        return OpInfo(OpClass.ROW_REDUCTION, compute.shape)
     return OpInfo(
-        OpClass.REDUCE,
+        OpClass.REDUCTION,
         compute.shape,
         is_windowed=windowed,
         slides=_slides(loads, compute),
         sums_lines=compute.combine == "add" and len(body) == 2 and _reduces_lines(loads, compute),
     )
+
+
+def _matrix_product(loads: list[Op], compute: Compute) -> bool | None:
+    """Whether the left operand of a matrix product has the reduced axis last; None when it is no such product."""
+    args = compute.body.args
+    idx = {o.operands[0]: o.attrs["idx"] for o in loads}
+    if len(compute.reduce) != 1 or len(compute.axes) < 2 or len(args) != 2 or set(idx) != set(args):
+        return None
+    *_, row, column = (v for v, _ in compute.axes)
+    k = compute.reduce[0][0]
+    left, right = (idx[a] for a in args)
+    if min(len(left), len(right)) < 2 or not all(i.kind in ("var", "const") for i in (*left, *right)):
+        return None
+    if column in left or row in right or k in left[:-2] or k in right[:-2]:
+        return None
+    return left[-1] is not row and left[-2] is not k
 
 
 def _reduces_lines(loads: list[Op], compute: Compute) -> bool:

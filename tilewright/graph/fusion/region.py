@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tilewright.graph.fusion.classify import OpClass
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym
 
+if TYPE_CHECKING:
+    from tilewright.graph.fusion.strategy import FusionStrategy
+
 
 @dataclass(eq=False)
 class Region:
-    """Ops that become one kernel, in program order. `domain` is the shape that its main loops run over."""
+    """Ops that become one kernel, in program order, as `strategy` makes it. `kind` is the class of the weightiest op,
+    `domain` the shape that the kernel's main loops run over."""
 
     ops: list[Op]
+    strategy: FusionStrategy
     kind: OpClass
     domain: tuple[Sym, ...]
-    number: int
     merged_into: Region | None = field(default=None)
 
     def root(self) -> Region:

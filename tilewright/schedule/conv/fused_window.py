@@ -14,19 +14,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.cost.bands import lines_of_windows, panel_of_windows
+from tilewright.graph.fusion.profitability import windows_by_bands
+from tilewright.graph.fusion.rules import epilogue, into_reduction, the_contraction
+from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, box
 from tilewright.loops.analysis.deps import accesses
 from tilewright.loops.edit import buffer_type, extent_of, loop_var, ranges_of
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.schedule.conv.sliding_window import sum_windows
-from tilewright.schedule.conv.two_stage_reduction import sum_lines, take_line_sums
-from tilewright.schedule.gemm.contraction import tile_contraction
+from tilewright.schedule.conv.sliding_window import SlidingWindow, sum_windows
+from tilewright.schedule.conv.two_stage_reduction import joins_line_sums, sum_lines, take_line_sums
+from tilewright.schedule.gemm.contraction import is_contraction, tile_contraction
 from tilewright.schedule.gemm.gemm_axes import one_nest
+from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -42,6 +48,41 @@ class _Form:
     @property
     def lines(self) -> Stage:
         return self.epilogue or self.sums
+
+
+class FusedWindow(Strategy):
+    """Windows over the result of a contraction, with elementwise work after both."""
+
+    name = "fused_window"
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        if join.info.slides and is_contraction(join.producer):
+            reason = _why_apart(join)
+            return NoMatch(reason) if reason else Match(join.consumer.domain)
+        if join.producer.strategy is self:
+            answer = joins_line_sums(join)
+            if answer is None and is_elementwise(join.consumer) and not join.info.is_tiled:
+                answer = epilogue(join)
+            return answer
+        return (
+            into_reduction(join) if join.consumer.strategy is self and is_elementwise(join.producer) else None
+        )
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_banded(s, lowered, target)
+
+
+def _why_apart(join: Join) -> str:
+    """Why windows are not summed over bands of lines of the contraction's result as soon as these are complete; ""
+    when they are."""
+    if not join.leaves_nothing_else():
+        return "the tensor is needed elsewhere too"
+    if isinstance(join.producer.strategy, SlidingWindow):
+        return "it sums windows itself, and is as much bound by memory"
+    if join.facts.target is None:
+        return "the caches are not known"
+    sums = the_contraction(join.producer, join.facts)
+    return windows_by_bands(sums, join.op, join.facts.target)
 
 
 def schedule_banded(s: Schedule, lowered: Lowered, target: Target) -> None:

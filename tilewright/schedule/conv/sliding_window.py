@@ -15,8 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.cost.window_tile import tile_of_any_line, vectors_of_tile
+from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
@@ -26,12 +29,15 @@ from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.order.split import Split
-from tilewright.schedule.conv.two_stage_reduction import sum_lines, take_line_sums
+from tilewright.schedule.conv.two_stage_reduction import joins_line_sums, sum_lines, take_line_sums
+from tilewright.schedule.gemm.contraction import Contraction, is_contraction
 from tilewright.schedule.gemm.gemm_axes import axes_read, one_nest, separate_sums
+from tilewright.schedule.rows.reduction import Reduction
 from tilewright.schedule.steps.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.steps.blocked_summation import is_deep, sum_in_parts
 from tilewright.schedule.steps.packing import packing_for
 from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.strategy import FusedRegion
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import VECTOR_BYTES, Target
 
@@ -54,6 +60,30 @@ class _Nest:
     @property
     def root(self) -> Op:
         return [*self.around, *self.columns, self.lanes][0]
+
+
+class SlidingWindow(Contraction):
+    """Contractions of windows, one for each element of the result (depthwise convolutions), and sums of the lines that
+    they give. Its schedule also serves other contractions, and reductions, whose operands move with the lanes."""
+
+    name = "sliding_window"
+
+    def claims(self, op: Op, info: OpInfo) -> bool:
+        return info.kind is OpClass.CONTRACTION and info.slides
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        if join.producer.strategy is self and (answer := joins_line_sums(join)) is not None:
+            return answer
+        if join.consumer.strategy is self and join.info.slides and is_contraction(join.producer):
+            return None  # both in one kernel are a strategy of their own
+        return super().join(join)
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        is_sum = is_contraction(region) or isinstance(region.strategy, Reduction)
+        return Match() if is_sum else NoMatch("it is not one sum with elementwise work")
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_windows(s, lowered, target)
 
 
 def schedule_windows(s: Schedule, lowered: Lowered, target: Target) -> None:

@@ -14,13 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.graph.algorithms.two_stage_reduction import writes_lines
+from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import block_of, buffer_type, is_loop
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.steps.access import loads_in
 from tilewright.schedule.steps.blocked_summation import is_deep, sum_in_parts
 from tilewright.schedule.trace import Schedule
+
+
+def joins_line_sums(join: Join) -> Match | NoMatch | None:
+    """Whether lines are summed as soon as the producer, a kernel of windows, has written them; a kernel that does so
+    takes nothing else. None where it is about no such sum."""
+    producer, info = join.producer, join.facts.info
+    if join.has(lambda i: i.sums_lines, producer):
+        return NoMatch("the kernel has summed its lines already")
+    if not join.info.sums_lines:
+        return None
+    if len(join.consumer.ops) > 1 or not info(join.source).is_pointwise or not writes_lines(join.value):
+        return NoMatch("what it sums is not written line by line")
+    if join.source is not producer.ops[-1]:
+        return NoMatch("the kernel has written them before its end")
+    return Match(producer.domain)
 
 
 def take_line_sums(lowered: Lowered) -> tuple[Lowered, Stage | None]:

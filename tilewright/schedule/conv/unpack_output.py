@@ -11,17 +11,57 @@ The lines of a panel stay near; in a kernel of its own, the change of layout wou
 from __future__ import annotations
 
 from tilewright.cost.bands import lines_of_plain, panel_of_blocks
+from tilewright.cost.recompute import is_cheap
+from tilewright.graph.fusion.profitability import unblocks_by_bands
+from tilewright.graph.fusion.rules import the_contraction
+from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.types import product
 from tilewright.loops.edit import extent_of
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.schedule.gemm.contraction import tile_contraction
+from tilewright.schedule.conv.sliding_window import SlidingWindow
+from tilewright.schedule.gemm.contraction import is_contraction, tile_contraction
 from tilewright.schedule.gemm.gemm_axes import element_bytes, one_nest
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of
+from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
+
+
+class UnpackOutput(Strategy):
+    """A contraction whose result leaves its blocks of channels a band of lines at a time."""
+
+    name = "unpack_output"
+    keeps_layout = True
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        if join.producer.strategy is self:
+            return NoMatch("the image has left its blocks")
+        if not join.info.unpacks or not is_contraction(join.producer):
+            return None
+        reason = _why_apart(join)
+        return NoMatch(reason) if reason else Match(join.consumer.domain)
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_unblocked(s, lowered, target)
+
+
+def _why_apart(join: Join) -> str:
+    """Why the result should leave its blocks in a kernel of its own; "" when it should in that of the contraction."""
+    if not join.leaves_nothing_else():
+        return "the tensor is needed in its own layout too"
+    if any(u.name != "return" for u in join.op.result.users):
+        return "what reads it may change its layout in a kernel of its own"
+    if not is_cheap(join.facts.cost(join.producer)):
+        return "its elementwise work would be written out for each row of a square of elements"
+    if isinstance(join.producer.strategy, SlidingWindow):
+        return "it sums windows itself, and is as much bound by memory"
+    if join.facts.target is None:
+        return "the caches are not known"
+    return unblocks_by_bands(the_contraction(join.producer, join.facts), join.facts.target)
 
 
 def schedule_unblocked(s: Schedule, lowered: Lowered, target: Target) -> None:

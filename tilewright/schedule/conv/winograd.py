@@ -21,16 +21,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.winograd_bands import TILES_OF_ANY_IMAGE, Tiles, choose_band, panel_of_any_image
+from tilewright.graph.fusion.classify import OpClass
+from tilewright.graph.fusion.profitability import tiles_by_bands
+from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.schedule.gemm.contraction import tile_contraction
+from tilewright.schedule.gemm.contraction import read_through, tile_contraction
 from tilewright.schedule.gemm.gemm_axes import joined, known
 from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -60,6 +65,66 @@ class _Nest:
     @property
     def order(self) -> list[Op]:
         return [*self.batch, *self.bands, self.panels, *self.tiles, *self.within]
+
+
+class Winograd(Strategy):
+    """A contraction whose result is transformed tile by tile, the transform of its data, where that is made band by
+    band, and elementwise work on the tiles."""
+
+    name = "winograd"
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        reason = _why_apart(join, self)
+        if reason is None:
+            return read_through(join) if join.consumer.strategy is self else None
+        return NoMatch(reason) if reason else Match(join.consumer.domain)
+
+    def for_other_dims(self, later: Sequence[Strategy]) -> Sequence[Strategy]:
+        return later
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_tiled(s, lowered, target)
+
+
+class WinogradRows(Strategy):
+    """Kernels of `Winograd` for images of unknown size, row by row."""
+
+    name = "winograd_rows"
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        is_winograd = isinstance(region.strategy, Winograd)
+        return Match() if is_winograd else NoMatch("it has no tiles")
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_rows_of_tiles(s, lowered, target)
+
+
+def _why_apart(join: Join, winograd: Winograd) -> str | None:
+    """Why the two regions are not one kernel; "" when they are, None when `op` neither reads nor makes tiles."""
+    facts, producer, consumer, op = join.facts, join.producer, join.consumer, join.op
+    sums_tiles = all(facts.info(o).is_tiled for o in producer.ops)
+    if join.info.is_tiled:
+        return _why_not_into_tiles(join)
+    if join.info.kind is OpClass.CONTRACTION and sums_tiles and facts.target is not None:
+        return tiles_by_bands(op, facts.target)
+    if producer.strategy is winograd:  # elementwise work on tiles while they are in the first-level cache
+        others = (
+            o
+            for o in consumer.ops
+            if not facts.info(o).is_pointwise or facts.info(o).domain != producer.domain
+        )
+        stranger = next(others, None)
+        return "" if stranger is None else f"{stranger.name} does not follow the tiles"
+    return None
+
+
+def _why_not_into_tiles(join: Join) -> str:
+    """Tiles are computed from a part of the sums of a contraction, as soon as these are complete."""
+    infos = [join.facts.info(o) for o in join.producer.ops]
+    bare = all(i.is_tiled or i.kind is OpClass.CONTRACTION for i in infos)
+    if join.producer.kind is not OpClass.CONTRACTION or not bare or not join.info.reads_once:
+        return "its elements would be computed again for every tile"
+    return "" if len(join.value.users) == 1 else "the sums are needed elsewhere too"
 
 
 def schedule_tiled(s: Schedule, lowered: Lowered, target: Target) -> None:

@@ -21,19 +21,27 @@ from dataclasses import dataclass
 from tilewright.cost.attention import is_one_block, most_rows, rows_of_block, rows_of_chunk, tile_of_products
 from tilewright.cost.panels import is_far
 from tilewright.cost.register_tile import Tile
+from tilewright.graph.fusion.region import Region
+from tilewright.graph.fusion.rules import the_contraction
+from tilewright.graph.fusion.strategy import Facts, Group
+from tilewright.graph.match import dtype_of, is_constant, shape_of
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
+from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.gemm.gemm_axes import element_bytes, joined, known, separate_sums
-from tilewright.schedule.rows.row_reduction import share_rounds
+from tilewright.schedule.rows.row_reduction import is_row_reduction, share_rounds
 from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import vectorize_inner
+from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import VECTOR_BYTES, Target
 
@@ -59,6 +67,66 @@ class _Nest:
 
     outer: list[Op]
     tile: list[Op]
+
+
+class Attention(Strategy):
+    """A product, reductions of its rows, and a product with these rows.
+
+        weights = softmax(q k^T * scale + mask);  result = weights v
+
+    The scores between the two products are as large as both sequences together; in one kernel they never leave the
+    cache. Nothing here knows softmax: any elementwise work and reductions of whole rows may stand between the products.
+    """
+
+    name = label = "attention"
+
+    def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
+        values, weights = facts.region(op), facts.region(op.operands[0].op) if op.operands else None
+        if not facts.info(op).is_matrix_product or values is None or weights is None:
+            return None
+        if not is_contraction(values) or not is_row_reduction(weights):
+            return None
+        scores = _scores_of(weights, facts)
+        if scores is None:
+            return None
+        reason = _why_apart(op, (scores, weights, values), facts)
+        return NoMatch(reason) if reason else Group((scores, weights, values))
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_attention(s, lowered, target)
+
+
+def _scores_of(weights: Region, facts: Facts) -> Region | None:
+    """The only region of a matrix product that the rows are computed from."""
+    owners = [facts.region(v.op) for o in weights.ops for v in o.operands]
+    found = {r for r in owners if r is not None and is_contraction(r)}
+    products = [r for r in found if any(facts.info(o).is_matrix_product for o in r.ops)]
+    return products[0] if len(products) == 1 == len(found) else None
+
+
+def _why_apart(op: Op, regions: tuple[Region, Region, Region], facts: Facts) -> str:
+    """Why the three are not one kernel, `op` being the second product; "" when they are."""
+    scores, weights, values = regions
+    if not facts.info(op).reads_rows:
+        return "the second product reads the rows as columns"
+    first = the_contraction(scores, facts)
+    if any(is_constant(v) for o in (first, op) for v in o.operands):
+        return "one of the products is with a constant"
+    if not _is_read_by(scores, weights):
+        return "the scores are needed elsewhere too"
+    if not _is_read_by(weights, values):
+        return "the weights are needed elsewhere too"
+    if shape_of(first.result) != shape_of(op.operands[0]):
+        return "the rows are not those of the first product"
+    if any(dtype_of(v) != dt.f32 for o in (first, op) for v in (*o.operands, o.result)):
+        return "the register tiles are for f32"
+    return ""
+
+
+def _is_read_by(region: Region, reader: Region) -> bool:
+    """Whether nothing but the other region reads what the region computes."""
+    allowed = {*region.ops, *reader.ops}
+    return all(u in allowed for o in region.ops for v in o.results for u in v.users)
 
 
 def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:

@@ -17,9 +17,16 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.cost.gemm import Decision, choose, why_not_cut, why_not_turned
 from tilewright.cost.parallel import columns_suffice
+from tilewright.cost.recompute import is_cheap
 from tilewright.cost.register_tile import Tile, rows_of_remainder
+from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.region import Region
+from tilewright.graph.fusion.rules import epilogue
+from tilewright.graph.fusion.strategy import Join, Match
+from tilewright.graph.rewrites.weight_only import is_known
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.scalar import COSTLY
 from tilewright.loops.edit import buffer_type, extent_of
 from tilewright.loops.kernel_info import constants_of
@@ -41,11 +48,66 @@ from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape
 from tilewright.schedule.gemm.loop_order import writes_lines
 from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
 from tilewright.schedule.gemm.panels import pack_columns, pack_constants, prefetch_panels
+from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.steps.access import conditional_nest
 from tilewright.schedule.steps.blocked_summation import is_deep, sum_in_parts
 from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
+
+
+class Contraction(Strategy):
+    """One contraction with the index maps through which it reads its operands, and elementwise work on its result."""
+
+    name = "contraction"
+    in_steps = True
+
+    def claims(self, op: Op, info: OpInfo) -> bool:
+        return info.kind is OpClass.CONTRACTION
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        if join.consumer.strategy is self:
+            return read_through(join)
+        if join.producer.strategy is self and is_elementwise(join.consumer):
+            # what computes whole tiles, or unpacks the image, belongs to other strategies
+            return None if join.info.is_tiled or join.info.unpacks else epilogue(join)
+        return None
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        return Match() if is_contraction(region) else NoMatch("it is not one contraction with elementwise work")
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_contraction(s, lowered, target)
+
+
+def is_contraction(region: Region | FusedRegion) -> bool:
+    """Whether fusion has made a region for this strategy, or for one that adds to it."""
+    return isinstance(region.strategy, Contraction)
+
+
+def read_through(join: Join) -> Match | NoMatch | None:
+    """What a contraction reads: only pure index maps are read through, and maps of constants. Anything else would be
+    computed once for each tile."""
+    facts, producer, op = join.facts, join.producer, join.op
+    reads_tiles = all(facts.info(o).is_tiled for o in producer.ops)
+    if join.info.is_tiled or (reads_tiles and join.info.kind is OpClass.CONTRACTION):
+        return None
+    moves = all(facts.info(o).is_index_map for o in producer.ops)
+    if not is_elementwise(producer) or not (moves or _is_weight(join)):
+        return NoMatch("its elements would be computed again for every tile of the contraction")
+    if not join.info.reads_through:
+        return NoMatch(f"{op.name} reads its operands in their own layout")
+    if not join.leaves_nothing_else():
+        return NoMatch("the reordered tensor is needed elsewhere too")
+    return Match(join.consumer.domain)
+
+
+def _is_weight(join: Join) -> bool:
+    """Whether a map gives the right operand of a contraction from constants alone: each element then serves all rows,
+    and may be computed for a panel of columns at a time."""
+    known = all(is_known(v) for o in join.producer.ops for v in o.results)
+    return known and join.value is join.op.operands[1] and is_cheap(join.facts.cost(join.producer))
 
 
 def schedule_contraction(

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 from tilewright.cost.parallel import threads, uneven, why_entries_are_shared
 from tilewright.cost.recurrence import StepTile, reads_in_turns, step_tile
+from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.analysis.deps import accumulation_of
@@ -36,7 +38,9 @@ from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lower import Lowered
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.gemm_axes import bytes_of
+from tilewright.schedule.maps.opaque import Opaque
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
+from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -54,6 +58,19 @@ class _Product:
     @property
     def multiplications(self) -> Sym:
         return product(tuple(extent_of(o) for o in self.update))
+
+
+class Recurrence(Strategy):
+    """Another way to schedule operators with loops of their own: those of recurrent networks."""
+
+    name = "recurrence"
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        is_opaque = isinstance(region.strategy, Opaque)
+        return Match() if is_opaque else NoMatch("it is no operator with loops of its own")
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_recurrence(s, lowered, target)
 
 
 def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:

@@ -5,19 +5,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.cost.elementwise import chunk_of_line
+from tilewright.cost.recompute import is_cheap
+from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.region import Region
+from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
+from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.lower import Lowered
+from tilewright.schedule.maps.opaque import Opaque
 from tilewright.schedule.steps.access import conditional_nest, perfect_nest, stores_in, stride_in
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.index_set_splitting import cut_at_borders
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
+from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
+
+
+class Elementwise(Strategy):
+    """Elements that are computed each on its own. Its schedule is the last resort for all kernels but opaque ones."""
+
+    name = "elementwise"
+
+    def claims(self, op: Op, info: OpInfo) -> bool:
+        return info.kind is OpClass.ELEMENTWISE
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        if join.info.is_tiled or not is_elementwise(join.producer) or not is_elementwise(join.consumer):
+            return None
+        reason = _why_apart(join)
+        return NoMatch(reason) if reason else Match(join.producer.domain)
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        return NoMatch("the operator has loops of its own") if isinstance(region.strategy, Opaque) else Match()
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_maps(s, lowered, target)
+
+
+def is_elementwise(region: Region) -> bool:
+    """Whether fusion has made a region for this strategy, so far."""
+    return isinstance(region.strategy, Elementwise)
+
+
+def _why_apart(join: Join) -> str:
+    """Why one elementwise kernel should not compute what another one reads; "" when it should."""
+    if product(join.producer.domain) == product(join.consumer.domain) and join.info.is_pointwise:
+        return ""
+    only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
+    if join.info.branches:
+        return "" if only_reader and cheap else f"every branch of {join.op.name} would compute it"
+    if only_reader and (join.info.reads_once or cheap):
+        return ""
+    return "its elements would be computed several times"
 
 
 def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:

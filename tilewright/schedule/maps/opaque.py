@@ -6,15 +6,33 @@ lanes; independent elements go side by side; loops that allow neither stay as th
 
 from __future__ import annotations
 
+from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.strategy import Join
+from tilewright.ir.core import Op
+from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.lower import Lowered
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
+from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 
-def schedule_own_loops(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """Vectorise innermost loops where that is right."""
-    s.simplify()
-    for loop in innermost_loops(s):
-        vectorize_inner(s, loop, target)
-    s.simplify()
+class Opaque(Strategy):
+    """An operator with loops of its own."""
+
+    name = "opaque"
+
+    def claims(self, op: Op, info: OpInfo) -> bool:
+        return info.kind is OpClass.OPAQUE
+
+    def join(self, join: Join) -> NoMatch | None:
+        if OpClass.OPAQUE in (join.producer.kind, join.consumer.kind):
+            return NoMatch("an operator with loops of its own is a kernel alone")
+        return None
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        """Vectorise innermost loops where that is right."""
+        s.simplify()
+        for loop in innermost_loops(s):
+            vectorize_inner(s, loop, target)
+        s.simplify()

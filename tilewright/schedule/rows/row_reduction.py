@@ -9,21 +9,87 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.cost.recompute import one_thread_suffices
+from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.region import Region
+from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Block, Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
-from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
-from tilewright.loops.kernel_info import constants_of, results_of
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop
+from tilewright.loops.kernel_info import results_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.lower import Lowered, Stage
+from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.interleave_rows import row_loop, rows_side_by_side, run_side_by_side
-from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, stride_in, variables
+from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
+from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
+
+
+class RowReduction(Strategy):
+    """Reductions of rows, and elementwise work on these: norms, softmax."""
+
+    name = "row_reduction"
+
+    def claims(self, op: Op, info: OpInfo) -> bool:
+        return info.kind is OpClass.ROW_REDUCTION
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        reason = self._why_apart(join, join.producer, join.consumer)
+        if reason is None:
+            return None
+        domain = join.producer.domain if join.producer.strategy is self else join.consumer.domain
+        return NoMatch(reason) if reason else Match(domain)
+
+    def _why_apart(self, join: Join, producer: Region, consumer: Region) -> str | None:
+        """Why the two regions are not one kernel of rows; "" when they are, None when they are nothing of the kind."""
+        first, second = producer.strategy is self, consumer.strategy is self
+        if join.info.is_tiled or not all(
+            own or is_elementwise(r) for own, r in ((first, producer), (second, consumer))
+        ):
+            return None
+        if first and second:
+            same = _rows_agree(producer.domain, consumer.domain)
+            return "" if same else "the two reduce rows of different shapes"
+        if second:
+            return "" if _rows_agree(consumer.domain, producer.domain) else NOT_ITS_ROWS
+        return _why_not_on_rows(join, producer, consumer) if first else None
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_rows(s, lowered, target)
+
+
+def is_row_reduction(region: Region) -> bool:
+    """Whether fusion has made a region for this strategy, so far."""
+    return isinstance(region.strategy, RowReduction)
+
+
+NOT_ITS_ROWS = "its rows are not those of the reduction"
+
+
+def _why_not_on_rows(join: Join, producer: Region, consumer: Region) -> str:
+    if not _rows_agree(producer.domain, consumer.domain):
+        return NOT_ITS_ROWS
+    elements = product(consumer.domain)
+    if product(producer.domain) == 1 and not (elements.is_const and one_thread_suffices(elements.value)):
+        return "one row leaves nothing to run in parallel"
+    if not (join.info.is_pointwise or join.info.is_bijective):
+        return f"{join.op.name} reads the rows in another order"
+    return ""
+
+
+def _rows_agree(rows: tuple[Sym, ...], other: tuple[Sym, ...]) -> bool:
+    """Whether a tensor of shape `other` consists of whole rows: the row axes are its leading axes."""
+    lead = [d for d in rows if d != 1]
+    return [d for d in other if d != 1][: len(lead)] == lead
 
 
 def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
@@ -47,54 +113,6 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
     if rows is not None:
         run_side_by_side(s, rows, count, target)
-
-
-def schedule_sums(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """Sums over what is contiguous in memory, and other axes besides, as rows: lanes run along the sum. ScheduleError
-    where the elements of the result lie side by side instead, or operands are multiplied."""
-    for stage in lowered.stages:
-        if stage.kind != "reduce":
-            continue
-        if not stage.reduce:
-            raise ScheduleError("it sums over no axis")
-        v = loop_var(stage.reduce[-1])
-        moving = [op for op in loads_in(stage.reduce[-1]) if stride_in(op, v) != 0]
-        if not moving or any(stride_in(op, v) != 1 for op in moving):
-            raise ScheduleError("the sum does not run along contiguous memory")
-        if len({op.operands[0] for op in loads_in(stage.reduce[-1])} - {stage.buffer}) > 1:
-            raise ScheduleError("the sum is of more than one operand")
-    schedule_rows(s, lowered, target)
-
-
-def schedule_dot_products(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """Products of a matrix, or a vector, and a vector as rows, also of many such pairs: lanes run along the sum, which
-    reads the matrix as it lies in memory. ScheduleError for other contractions, and where the matrix is a constant,
-    which is packed for lanes along rows."""
-    stage = lowered.stages[0]
-    summed = [o for o in stage.reduce if extent_of(o) != 1]
-    if [st.kind for st in lowered.stages].count("reduce") != 1 or stage.kind != "reduce" or len(summed) != 1:
-        raise ScheduleError("it is not one sum over one axis")
-    if (extent_of(summed[0]).bounds[0] or 0) < target.lanes(buffer_type(stage.buffer).dtype):
-        raise ScheduleError("a sum may be shorter than a vector")
-    loads = [op for op in loads_in(stage.reduce[-1]) if op.operands[0] is not stage.buffer]
-    rows = {loop_var(o) for o in stage.axes if extent_of(o) != 1}
-    matrices = [op for op in loads if rows <= variables(op.attrs["idx"])] if rows else []
-    vectors = [op for op in loads if op not in matrices]
-    if rows and not matrices:
-        raise ScheduleError("it is not the product of a matrix and a vector")
-    if any(rows & variables(op.attrs["idx"]) for op in vectors) and any(map(_is_window, matrices)):
-        raise ScheduleError("rows of the matrix overlap")
-    constants = constants_of(s.func)
-    if any(op.operands[0] in constants for op in matrices):
-        raise ScheduleError("the matrix is packed when compiling")
-    if len(loads) == 1 or any(stride_in(op, loop_var(summed[0])) != 1 for op in loads):
-        raise ScheduleError("the sum does not run along contiguous memory")
-    schedule_rows(s, lowered, target)
-
-
-def _is_window(load: Op) -> bool:
-    """Whether an index moves with several loops, as that of a convolution, so that elements are read again."""
-    return any(len(i.vars) > 1 for i in load.attrs["idx"])
 
 
 def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:

@@ -22,29 +22,31 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered, lower_region
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
-from tilewright.schedule.defaults import schedule_kernel, schedule_plainly
+from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
 from tilewright.schedule.sharing.regions import Canonical, canonical_regions
+from tilewright.schedule.strategy import Strategy
 from tilewright.target.target import Target
 
 
 def schedule_regions(
     module: Module,
     target: Target,
+    strategies: Sequence[Strategy],
     remarks: list[Remark],
     ready: Callable[[Func], None] | None = None,
     step: Callable[[int, int], None] | None = None,
     *,
     tolerant: bool = False,
 ) -> None:
-    """Replace the fused regions of `module.main` by calls of scheduled kernels, in place.
+    """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place.
 
     `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile. `step`
     is told how many of how many regions have their kernels. With `tolerant`, a kernel whose schedule fails
     unexpectedly, or cannot be made into code by `ready`, gets a plain schedule, and a remark; otherwise what was
     raised goes on to the caller.
     """
-    _Kernels(module, target, remarks, ready, tolerant).run(step)
+    _Kernels(module, target, strategies, remarks, ready, tolerant).run(step)
 
 
 class _Kernels:
@@ -54,12 +56,14 @@ class _Kernels:
         self,
         module: Module,
         target: Target,
+        strategies: Sequence[Strategy],
         remarks: list[Remark],
         ready: Callable[[Func], None] | None,
         tolerant: bool,
     ) -> None:
         self.module = module
         self.target = target
+        self.strategies = strategies
         self.remarks = remarks
         self.ready = ready
         self.tolerant = tolerant
@@ -105,18 +109,20 @@ class _Kernels:
         return call, before
 
     def _kernel(self, region: Op, constant: Sequence[bool]) -> Func:
-        name = f"k{len(self.by_key)}_{region.attrs.get('name', region.attrs.get('kind', 'fused'))}"
-        lowered = lower_region(region, name, [k for k, c in enumerate(constant) if c])
-        kind = region.attrs.get("kind", "map")
+        name = f"k{len(self.by_key)}_{region.attrs['name']}"
+        found = matching(region, self.strategies, self.target, self.remarks)
+        constants = [k for k, c in enumerate(constant) if c]
+        keeps_layout = any(s.keeps_layout for s in found)
+        lowered = lower_region(region, name, constants, keeps_layout=keeps_layout)
         try:
-            return self._finished(schedule_kernel(lowered, kind, self.target, self.remarks))
+            return self._finished(schedule_kernel(lowered, found, self.target, self.remarks))
         except MemoryError:
             raise
         except Exception as error:
             if not self.tolerant:
                 raise
             self.module.funcs.pop(name, None)
-            return self._finished(schedule_plainly(lowered, kind, self.target, self.remarks, error))
+            return self._finished(schedule_plainly(lowered, found, self.target, self.remarks, error))
 
     def _finished(self, scheduled: Lowered) -> Func:
         """The kernel as a function of the module, handed on."""

@@ -34,7 +34,7 @@ class Canonical:
     @property
     def key(self) -> Any:
         numbers: dict[Value, int] = {a: k for k, a in enumerate(self._body.args)}
-        rows: list[Any] = [self.region.attrs.get("kind"), *map(self._type_key, self._body.args)]
+        rows: list[Any] = [self.region.attrs["strategy"], *map(self._type_key, self._body.args)]
         for k, op in enumerate(self._body.ops):
             attrs = tuple(sorted(self._attrs(k, op).items(), key=lambda item: item[0]))
             rows.append((op.name, tuple(numbers[v] for v in op.operands), attrs))

@@ -1,0 +1,147 @@
+"""What fusion asks of a strategy: which kernels of its form it makes, and what it takes into them.
+
+A strategy is the knowledge of one form of kernel (a contraction with its epilogue, a reduction of rows): it says what
+belongs into such a kernel, and how that is scheduled. Fusion knows no form. It asks the strategies that the back end
+gives; the room `schedule` has those for CPUs, and adds what scheduling asks (`schedule/strategy.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from tilewright.graph.fusion.classify import OpInfo, classify
+from tilewright.graph.fusion.region import Region
+from tilewright.ir.core import Op, Value
+from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.sym import Sym
+from tilewright.target.target import Target
+
+
+@dataclass(frozen=True)
+class Match:
+    """That a strategy takes what it was asked about. `domain` is the shape that the main loops of the kernel run over
+    (() leaves it as it is), `cycles` an estimate of the kernel's time; strategies that have one are compared by it."""
+
+    domain: tuple[Sym, ...] = ()
+    cycles: float | None = None
+
+
+@dataclass
+class Facts:
+    """What is known of the function while its regions grow."""
+
+    target: Target | None
+    order: dict[Op, int]
+    regions: dict[Op, Region] = field(default_factory=dict)
+    _infos: dict[Op, OpInfo] = field(default_factory=dict)
+
+    def info(self, op: Op) -> OpInfo:
+        found = self._infos.get(op)
+        if found is None:
+            found = self._infos[op] = classify(op)
+        return found
+
+    def region(self, op: Op | None) -> Region | None:
+        """The region that computes an op now; None for constants, copied sources and arguments (which have no op)."""
+        found = None if op is None else self.regions.get(op)
+        return None if found is None else found.root()
+
+    def cost(self, region: Region) -> int:
+        """Scalar operations for each element."""
+        return sum(self.info(o).cost for o in region.ops)
+
+
+@dataclass(frozen=True, eq=False)
+class Join:
+    """Two regions that would be one kernel: `op` of the consumer reads `value`, which the producer computes."""
+
+    producer: Region
+    consumer: Region
+    value: Value
+    op: Op
+    facts: Facts
+
+    @property
+    def info(self) -> OpInfo:
+        """The facts about `op`."""
+        return self.facts.info(self.op)
+
+    @property
+    def source(self) -> Op:
+        """The op that computes the value."""
+        assert self.value.op is not None
+        return self.value.op
+
+    def has(self, fact: Callable[[OpInfo], bool], region: Region) -> bool:
+        """Whether a fact holds of some op of a region."""
+        return any(fact(self.facts.info(o)) for o in region.ops)
+
+    def is_only_reader(self) -> bool:
+        """Whether only `op` reads the value, apart from ops of the producer."""
+        return all(u is self.op or u in self.producer.ops for u in self.value.users)
+
+    def leaves_nothing_else(self) -> bool:
+        """Whether nothing but `op` reads what the producer computes."""
+        users = (u for o in self.producer.ops for v in o.results for u in v.users)
+        return all(u is self.op or u in self.producer.ops for u in users)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Regions that become one kernel together, each feeding the next one."""
+
+    regions: tuple[Region, ...]
+    cycles: float | None = None
+
+
+class FusionStrategy(Protocol):
+    """What fusion knows of a strategy. An answer of None means that the question is none of its business.
+
+    `name` stands in the program (`fused {strategy="contraction"}`) and in remarks, and no other strategy has it.
+    `label` names its kernels; "" lets them be named by their operators.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    def claims(self, op: Op, info: OpInfo) -> bool:
+        """Whether a kernel of this op alone has the strategy's form. Of the strategies that do, the first is taken."""
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        """Whether the strategy makes one kernel of two regions, which then are its own, or why it does not."""
+
+    def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
+        """More than two regions, the last that of `op`, of which the strategy makes one kernel; asked when no two
+        regions are joined any more."""
+
+
+Answer = TypeVar("Answer", Match, Group)
+
+
+def cheapest(
+    answers: Iterable[tuple[FusionStrategy, Answer | NoMatch | None]],
+) -> tuple[FusionStrategy, Answer] | NoMatch | None:
+    """The match to take: the first, unless a later one is estimated to be faster; else the first reason."""
+    best: tuple[FusionStrategy, Answer] | None = None
+    reason: NoMatch | None = None
+    for strategy, answer in answers:
+        if isinstance(answer, NoMatch):
+            reason = reason or answer
+        elif answer is not None and (best is None or is_faster(answer.cycles, best[1].cycles)):
+            best = strategy, answer
+    return best or reason
+
+
+def is_faster(cycles: float | None, than: float | None) -> bool:
+    """Whether an estimate is below another one; False where there are not two to compare."""
+    return cycles is not None and than is not None and cycles < than
+
+
+def find(strategies: Sequence[FusionStrategy], name: str) -> FusionStrategy | None:
+    """The strategy of a name."""
+    return next((s for s in strategies if s.name == name), None)

@@ -1,0 +1,63 @@
+"""Products of a matrix, or a vector, and a vector as rows, also of many such pairs: lanes run along the sum, which
+reads the matrix as it lies in memory."""
+
+from __future__ import annotations
+
+from tilewright.graph.fusion.strategy import Match
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.kernel_info import constants_of
+from tilewright.loops.lower import Lowered
+from tilewright.schedule.gemm.contraction import is_contraction
+from tilewright.schedule.rows.row_reduction import schedule_rows
+from tilewright.schedule.steps.access import loads_in, stride_in, variables
+from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+
+class DotProduct(Strategy):
+    """Another way to schedule contractions: those of vectors."""
+
+    name = "dot_product"
+    in_steps = True
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        return (
+            Match() if is_contraction(region) else NoMatch("it is not one contraction with elementwise work")
+        )
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        """ScheduleError for other contractions than products with a vector, and where the matrix is a constant, which
+        is packed for lanes along rows."""
+        stage = lowered.stages[0]
+        summed = [o for o in stage.reduce if extent_of(o) != 1]
+        if (
+            [st.kind for st in lowered.stages].count("reduce") != 1
+            or stage.kind != "reduce"
+            or len(summed) != 1
+        ):
+            raise ScheduleError("it is not one sum over one axis")
+        if (extent_of(summed[0]).bounds[0] or 0) < target.lanes(buffer_type(stage.buffer).dtype):
+            raise ScheduleError("a sum may be shorter than a vector")
+        loads = [op for op in loads_in(stage.reduce[-1]) if op.operands[0] is not stage.buffer]
+        rows = {loop_var(o) for o in stage.axes if extent_of(o) != 1}
+        matrices = [op for op in loads if rows <= variables(op.attrs["idx"])] if rows else []
+        vectors = [op for op in loads if op not in matrices]
+        if rows and not matrices:
+            raise ScheduleError("it is not the product of a matrix and a vector")
+        if any(rows & variables(op.attrs["idx"]) for op in vectors) and any(map(_is_window, matrices)):
+            raise ScheduleError("rows of the matrix overlap")
+        constants = constants_of(s.func)
+        if any(op.operands[0] in constants for op in matrices):
+            raise ScheduleError("the matrix is packed when compiling")
+        if len(loads) == 1 or any(stride_in(op, loop_var(summed[0])) != 1 for op in loads):
+            raise ScheduleError("the sum does not run along contiguous memory")
+        schedule_rows(s, lowered, target)
+
+
+def _is_window(load: Op) -> bool:
+    """Whether an index moves with several loops, as that of a convolution, so that elements are read again."""
+    return any(len(i.vars) > 1 for i in load.attrs["idx"])

@@ -1,0 +1,23 @@
+"""The strategies for CPUs, in the order in which they are asked where none is estimated to be faster."""
+
+from __future__ import annotations
+
+from tilewright.schedule.conv.fused_window import FusedWindow
+from tilewright.schedule.conv.sliding_window import SlidingWindow
+from tilewright.schedule.conv.unpack_output import UnpackOutput
+from tilewright.schedule.conv.winograd import Winograd, WinogradRows
+from tilewright.schedule.gemm.attention import Attention
+from tilewright.schedule.gemm.contraction import Contraction
+from tilewright.schedule.gemm.recurrence import Recurrence
+from tilewright.schedule.maps.elementwise import Elementwise
+from tilewright.schedule.maps.opaque import Opaque
+from tilewright.schedule.rows.contiguous_sum import ContiguousSum
+from tilewright.schedule.rows.dot_product import DotProduct
+from tilewright.schedule.rows.reduction import Reduction
+from tilewright.schedule.rows.row_reduction import RowReduction
+from tilewright.schedule.strategy import Strategy
+
+STRATEGIES: tuple[Strategy, ...] = (
+    Recurrence(), Opaque(), Attention(), Winograd(), WinogradRows(), FusedWindow(), UnpackOutput(), SlidingWindow(),
+    DotProduct(), ContiguousSum(), Contraction(), Reduction(), RowReduction(), Elementwise(),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""Strategies: each is one form of kernel, in one file: what belongs into it, what it costs, how it is scheduled."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.graph.fusion.classify import OpInfo
+from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Group, Join, Match
+from tilewright.ir.core import Op
+from tilewright.ir.rewrite import NoMatch
+from tilewright.loops.lower import Lowered
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class FusedRegion:
+    """A `fused` op that becomes a kernel, and the strategy that fusion made it for."""
+
+    op: Op
+    strategy: FusionStrategy
+    target: Target
+
+
+class Strategy(ABC):
+    """One form of kernel. Fusion asks `claims`, `join` and `gather`, scheduling `match` and `schedule`.
+
+    A strategy for ops that others leave alone, or that it takes from them, has `claims`; one that makes larger kernels
+    has `join` or `gather`; one that is another way to schedule the kernels of others only has `match`.
+    """
+
+    name: ClassVar[str]
+    """In the text of programs, in remarks, and in the key of the cache: letters, digits and underscores."""
+    label: ClassVar[str] = ""
+    """The name of its kernels; "" lets them be named by their operators."""
+    keeps_layout: ClassVar[bool] = False
+    """Whether sums have their own layout in its kernels, and not that of the views that read them."""
+    in_steps: ClassVar[bool] = False
+    """Whether the kernel for dims that are smaller than one supposes is again divided by what can be supposed of these.
+    """
+
+    def claims(self, op: Op, info: OpInfo) -> bool:
+        """Whether a kernel of this op alone has this form."""
+        return False
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        """Whether two regions become one kernel of this form, or why not; None for what is not of this form."""
+        return None
+
+    def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
+        """More than two regions, the last that of `op`, which become one kernel of this form."""
+        return None
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        """Whether `schedule` may be tried on a region, which others may have made, too."""
+        if region.strategy is self:
+            return Match()
+        return NoMatch(f"fusion made the kernel for {region.strategy.name}")
+
+    def for_other_dims(self, later: Sequence[Strategy]) -> Sequence[Strategy]:
+        """Strategies of the kernel for dims that are smaller than this one supposed, of those that would have been
+        tried `later`; () where these are the same as for large dims."""
+        return ()
+
+    @abstractmethod
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        """Decide how the kernel runs, by steps of `s`; `lowered` has its stages. A ScheduleError says why the kernel
+        has not this form: the next strategy is then tried, on a fresh copy."""
