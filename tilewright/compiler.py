@@ -15,6 +15,7 @@ from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.cpu.program.program import program_ir
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fusion.fuse import Fuse
+from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
@@ -32,6 +33,7 @@ from tilewright.runtime import Artifact
 from tilewright.schedule.sharing.concurrent_kernels import group_branches
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
+from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
@@ -68,12 +70,12 @@ def compile_module(
     link.check_profile(options, target)
     clock = _Clock()
     ctx = PassContext(target, options)
-    ctx.remarks.extend(plugins.refused)
+    strategies = strategies_with(plugins, ctx.remarks)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     for subject, message in module.main.attrs.get("contradictions", ()):
         ctx.remarks.append(Remark("import", subject, message, "analysis"))
-    lower_graph(module, ctx, options, progress)
+    lower_graph(module, ctx, options, progress, strategies)
     clock.lap("graph")
     with ObjectMaker(target, options.compile_threads or target.cores) as maker:
         kernels: dict[str, KernelText] = {}
@@ -90,7 +92,7 @@ def compile_module(
         schedule_regions(
             module,
             target,
-            STRATEGIES,
+            strategies,
             ctx.remarks,
             emit,
             steps(progress, "kernels"),
@@ -116,8 +118,27 @@ def compile_module(
     return link.make_artifact(module, storage, constants, program, text, objects, target, report)
 
 
+def strategies_with(plugins: Plugins, remarks: list[Remark]) -> Strategies[Strategy]:
+    """Our strategies and those of plugins; `remarks` are told what is left out, and later which of them fail."""
+    plugins = plugins.beside("strategies", [s.name for s in STRATEGIES.ours])
+    remarks.extend(plugins.refused)
+    outside: list[tuple[str, Strategy]] = []
+    for candidate, plugin in plugins.used:
+        strangers = [s.name for s in plugin.strategies if not isinstance(s, Strategy)]
+        if strangers:
+            wanted = f"{Strategy.__module__}.{Strategy.__name__}"
+            remarks.append(candidate.refusal(f"its strategy '{strangers[0]}' is no {wanted}"))
+        else:
+            outside += [(plugin.name, s) for s in plugin.strategies if isinstance(s, Strategy)]
+    return Strategies(STRATEGIES.ours, tuple(outside), remarks)
+
+
 def lower_graph(
-    module: Module, ctx: PassContext, options: Options, progress: OnProgress | None = None
+    module: Module,
+    ctx: PassContext,
+    options: Options,
+    progress: OnProgress | None = None,
+    strategies: Strategies[Strategy] = STRATEGIES,
 ) -> None:
     """All passes of the graph level: afterwards the main function holds regions, aliases and constants."""
 
@@ -126,7 +147,7 @@ def lower_graph(
 
     check = verify if options.verify else None
     first = default_passes(ctx.target, options)
-    last: list[Pass] = [Fuse(STRATEGIES), PlaceViews(), Order()]
+    last: list[Pass] = [Fuse(strategies), PlaceViews(), Order()]
     done = count(1)
 
     def passed(*_: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.asm.listing import annotated
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
-from tilewright.compiler import import_request, lower_graph, steps
+from tilewright.compiler import import_request, lower_graph, steps, strategies_with
 from tilewright.ir.core import Func, Module
 from tilewright.ir.passes import PassContext
 from tilewright.ir.text import print_func, print_module
@@ -18,7 +18,6 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.sharing.kernels import schedule_regions
-from tilewright.schedule.strategies import STRATEGIES
 from tilewright.session import Session
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
@@ -47,14 +46,16 @@ def programs(
         raise OptionError(f"there is no level '{level}'", hint=f"levels are {', '.join(LEVELS)}")
     options = options or Options()
     target = parse_target(options.target)
-    module = import_request(Request.of(model, constants, shapes), session or Session(), progress)
+    session = session or Session()
+    module = import_request(Request.of(model, constants, shapes), session, progress)
     ctx = PassContext(target, options)
     if level != "import":
-        lower_graph(module, ctx, options, progress)
+        strategies = strategies_with(session.loaded_plugins, ctx.remarks)
+        lower_graph(module, ctx, options, progress, strategies)
     if level in ("import", "graph"):
         return {module.main.name: print_module(module)}
     schedule_regions(
-        module, target, STRATEGIES, ctx.remarks, step=steps(progress, "kernels"), tolerant=not options.verify
+        module, target, strategies, ctx.remarks, step=steps(progress, "kernels"), tolerant=not options.verify
     )
     return {f.name: _kernel_text(f, level, target) for f in _kernels(module, kernel)}
 

@@ -36,7 +36,7 @@ def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
 
 def break_schedules(patch: pytest.MonkeyPatch, *, last: bool) -> None:
     """Let every schedule fail, the last resort only with `last`."""
-    for strategy in STRATEGIES if last else STRATEGIES[:-1]:
+    for strategy in STRATEGIES.ours if last else STRATEGIES.ours[:-1]:
         patch.setattr(type(strategy), "schedule", fail)
 
 

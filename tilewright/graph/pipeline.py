@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.graph.algorithms.two_stage_reduction import LineSums
 from tilewright.graph.algorithms.winograd import Winograd
 from tilewright.graph.fusion.fuse import Fuse
-from tilewright.graph.fusion.strategy import FusionStrategy
+from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupAxis
 from tilewright.graph.rewrites.affine import FoldAffine
@@ -30,7 +30,7 @@ _ALL: tuple[type, ...] = (
 )  # fmt: skip
 
 
-def passes_by_name(strategies: tuple[FusionStrategy, ...]) -> dict[str, Callable[..., Pass]]:
+def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]]:
     """Every pass by the name that the text form of a pipeline uses; fusion asks `strategies`."""
     plain = {p.name: p for p in _ALL}  # type: ignore[attr-defined]
     return plain | {Fuse.name: partial(Fuse, strategies=strategies)}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.graph.fusion.classify import classify, is_operator
-from tilewright.graph.fusion.strategy import FusionStrategy, Match, find, is_faster
+from tilewright.graph.fusion.strategy import Match, Strategies, is_faster
 from tilewright.ir.core import Op
 from tilewright.ir.diag import Remark, ScheduleError, failure
 from tilewright.ir.sym import Sym, sym
@@ -16,20 +16,22 @@ from tilewright.loops.counts import iterations
 from tilewright.loops.edit import extent_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered
+from tilewright.schedule.outside import Outside
 from tilewright.schedule.steps.nontemporal import stream_results
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule, with_otherwise
 from tilewright.target.target import Target
 
 
-def matching(op: Op, strategies: Sequence[Strategy], target: Target, remarks: list[Remark]) -> list[Strategy]:
+def matching(
+    op: Op, strategies: Strategies[Strategy], target: Target, remarks: list[Remark]
+) -> list[Strategy]:
     """The strategies to try on a `fused` op, those first that are estimated to be faster.
 
     A strategy whose `match` declines has nothing to do with kernels of this form, which is no news to anybody.
     """
     region = FusedRegion(op, _owner(op, strategies, remarks), target)
-    answers = [(s, s.match(region)) for s in strategies]
-    pending = [(s, answer) for s, answer in answers if isinstance(answer, Match)]
+    pending = [(s, a) for s, a in strategies.answers(lambda s: s.match(region)) if isinstance(a, Match)]
     found: list[Strategy] = []
     while pending:
         best = pending[0]
@@ -37,20 +39,20 @@ def matching(op: Op, strategies: Sequence[Strategy], target: Target, remarks: li
             if is_faster(other[1].cycles, best[1].cycles):
                 best = other
         pending.remove(best)
-        found.append(best[0])
+        found.append(best[0] if best[0] in strategies.ours else Outside(best[0], strategies))
     return found
 
 
-def _owner(op: Op, strategies: Sequence[Strategy], remarks: list[Remark]) -> FusionStrategy:
-    """The strategy that fusion made the region for; one for its weightiest op where that is not there."""
+def _owner(op: Op, strategies: Strategies[Strategy], remarks: list[Remark]) -> Strategy:
+    """The strategy that fusion made the region for; one of ours for its weightiest op where that is not there."""
     name = op.attrs["strategy"]
-    found = find(strategies, name)
+    found = strategies.find(name)
     if found is not None:
         return found
-    remarks.append(Remark("schedule", op.attrs["name"], f"there is no strategy '{name}', which fusion chose"))
+    remarks.append(Remark("strategy", op.attrs["name"], f"there is no strategy '{name}', which fusion chose"))
     infos = [(o, classify(o)) for o in op.blocks[0].ops if is_operator(o)]
-    heaviest = max(infos, key=lambda found: found[1].kind.value)
-    return next(s for s in strategies if s.claims(*heaviest))
+    weightiest = max(infos, key=lambda found: found[1].kind.value)
+    return next(s for s in strategies.ours if s.claims(*weightiest))
 
 
 def schedule_kernel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.graph.fusion.strategy import Strategies
 from tilewright.schedule.conv.fused_window import FusedWindow
 from tilewright.schedule.conv.sliding_window import SlidingWindow
 from tilewright.schedule.conv.unpack_output import UnpackOutput
@@ -17,7 +18,7 @@ from tilewright.schedule.rows.reduction import Reduction
 from tilewright.schedule.rows.row_reduction import RowReduction
 from tilewright.schedule.strategy import Strategy
 
-STRATEGIES: tuple[Strategy, ...] = (
+STRATEGIES: Strategies[Strategy] = Strategies((
     Recurrence(), Opaque(), Attention(), Winograd(), WinogradRows(), FusedWindow(), UnpackOutput(), SlidingWindow(),
     DotProduct(), ContiguousSum(), Contraction(), Reduction(), RowReduction(), Elementwise(),
-)  # fmt: skip
+))  # fmt: skip

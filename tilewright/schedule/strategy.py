@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tilewright.graph.fusion.classify import OpInfo
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Group, Join, Match
@@ -32,13 +31,13 @@ class Strategy(ABC):
     has `join` or `gather`; one that is another way to schedule the kernels of others only has `match`.
     """
 
-    name: ClassVar[str]
+    name: str
     """In the text of programs, in remarks, and in the key of the cache: letters, digits and underscores."""
-    label: ClassVar[str] = ""
+    label: str = ""
     """The name of its kernels; "" lets them be named by their operators."""
-    keeps_layout: ClassVar[bool] = False
+    keeps_layout: bool = False
     """Whether sums have their own layout in its kernels, and not that of the views that read them."""
-    in_steps: ClassVar[bool] = False
+    in_steps: bool = False
     """Whether the kernel for dims that are smaller than one supposes is again divided by what can be supposed of these.
     """
 

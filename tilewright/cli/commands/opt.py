@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from tilewright.compiler import strategies_with
 from tilewright.graph.pipeline import passes_by_name
 from tilewright.ir.core import Module
 from tilewright.ir.passes import PassContext, options_of, parse_passes, run_passes
@@ -20,6 +21,7 @@ from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
 from tilewright.runtime.errors import InputError
 from tilewright.schedule.strategies import STRATEGIES
+from tilewright.session import Session
 from tilewright.target.named import parse_target
 
 HELP = """Run passes on FILE (IR text of the graph level; - is standard input) and print the result.
@@ -62,7 +64,8 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
         )
     ctx = PassContext(parse_target(target), Options(target=target))
     _verify(module)
-    run_passes(module, parse_passes(text, passes_by_name(STRATEGIES)), ctx, verify=_verify)
+    strategies = strategies_with(Session().loaded_plugins, ctx.remarks)
+    run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=_verify)
     click.echo(print_module(module), nl=False)
     for remark in ctx.remarks if remarks else ():
         click.echo(str(remark), err=True)

@@ -8,13 +8,12 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tilewright.graph.fusion.classify import OpClass, is_operator
 from tilewright.graph.fusion.region import Region
-from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match, cheapest
+from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match, Strategies, cheapest
 from tilewright.graph.rewrites.weight_only import separate_weights
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
@@ -27,7 +26,7 @@ class Fuse:
     make kernels."""
 
     name: ClassVar[str] = "fuse"
-    strategies: tuple[FusionStrategy, ...] = field(repr=False)
+    strategies: Strategies[Any] = field(repr=False)
     max_ops: int = 64
 
     def run(self, module: Module, ctx: PassContext) -> None:
@@ -44,7 +43,7 @@ class _Fusion:
     """The regions while they grow."""
 
     def __init__(
-        self, module: Module, ctx: PassContext, strategies: Sequence[FusionStrategy], max_ops: int
+        self, module: Module, ctx: PassContext, strategies: Strategies[Any], max_ops: int
     ) -> None:
         self.ctx = ctx
         self.strategies = strategies
@@ -59,7 +58,7 @@ class _Fusion:
     def _alone(self, op: Op) -> Region:
         """The region of one op."""
         info = self.facts.info(op)
-        claimed = cheapest((s, Match(info.domain) if s.claims(op, info) else None) for s in self.strategies)
+        claimed = cheapest(self.strategies.answers(lambda s: Match(info.domain) if s.claims(op, info) else None))
         assert isinstance(claimed, tuple), f"no strategy makes a kernel of {op.name}"
         return Region([op], claimed[0], info.kind, info.domain)
 
@@ -84,17 +83,20 @@ class _Fusion:
 
     def merge_groups(self) -> None:
         for op in self.body.ops:
-            if op not in self.of:
-                continue
-            answers = [(s, s.gather(op, self.facts)) for s in self.strategies]
-            for strategy, answer in answers:
-                if isinstance(answer, NoMatch):
-                    self.ctx.remark("fuse", f"{strategy.name} {op.loc}", answer.reason)
-            found = cheapest(answers)
-            if isinstance(found, tuple):
-                strategy, group = found
-                for producer, consumer in zip(group.regions, group.regions[1:], strict=False):
-                    self._merge(producer, consumer, strategy, Match())
+            if op in self.of:
+                self._gather(op)
+
+    def _gather(self, op: Op) -> None:
+        """Make one region of those of which a strategy makes one kernel, the last that of `op`."""
+        answers = self.strategies.answers(lambda s: s.gather(op, self.facts))
+        for strategy, answer in answers:
+            if isinstance(answer, NoMatch):
+                self.ctx.remark("fuse", f"{strategy.name} {op.loc}", answer.reason)
+        found = cheapest(answers)
+        if isinstance(found, tuple):
+            strategy, group = found
+            for producer, consumer in zip(group.regions, group.regions[1:], strict=False):
+                self._merge(producer, consumer, strategy, Match())
 
     def _producers(self, op: Op) -> list[Value]:
         """Operands that regions compute; contractions and reductions first, since they gain most."""
@@ -113,7 +115,7 @@ class _Fusion:
         producer, consumer = join.producer, join.consumer
         if len(producer.ops) + len(consumer.ops) > self.max_ops:
             return NoMatch(f"the kernel would have more than {self.max_ops} operators")
-        found = cheapest((s, s.join(join)) for s in self.strategies)
+        found = cheapest(self.strategies.answers(lambda s: s.join(join)))
         if found is None:
             first, second = (r.strategy.name.replace("_", " ") for r in (producer, consumer))
             return NoMatch(f"a {second} cannot start before the whole {first} is done")
@@ -262,8 +264,10 @@ class _Fusion:
 
     def _anchor(self, region: Region) -> Op:
         """The op that gives a kernel its name and its place in the source."""
-        claimed = (o for o in region.ops if region.strategy.claims(o, self.facts.info(o)))
-        return next(claimed, region.ops[-1])
+        return next((op for op in region.ops if self._claims(region, op)), region.ops[-1])
+
+    def _claims(self, region: Region, op: Op) -> bool:
+        return self.strategies.ask(region.strategy, lambda s: s.claims(op, self.facts.info(op)), False)
 
 
 def _label(region: Region, anchor: Op) -> str:

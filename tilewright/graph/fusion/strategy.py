@@ -7,13 +7,14 @@ gives; the room `schedule` has those for CPUs, and adds what scheduling asks (`s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tilewright.graph.fusion.classify import OpInfo, classify
 from tilewright.graph.fusion.region import Region
 from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import Remark, ScheduleError, failure
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.target.target import Target
@@ -142,6 +143,43 @@ def is_faster(cycles: float | None, than: float | None) -> bool:
     return cycles is not None and than is not None and cycles < than
 
 
-def find(strategies: Sequence[FusionStrategy], name: str) -> FusionStrategy | None:
-    """The strategy of a name."""
-    return next((s for s in strategies if s.name == name), None)
+S = TypeVar("S", bound=FusionStrategy)
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, eq=False)
+class Strategies(Generic[S]):
+    """The strategies of a compilation: `outside` are those of plugins (each after the plugin's name), which are asked
+    before ours. What one of these raises is told in `remarks`, and that strategy is not asked again."""
+
+    ours: tuple[S, ...]
+    outside: tuple[tuple[str, S], ...] = ()
+    remarks: list[Remark] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)
+
+    def __iter__(self) -> Iterator[S]:
+        every = (*(strategy for _, strategy in self.outside), *self.ours)
+        return (strategy for strategy in every if strategy.name not in self.failed)
+
+    def find(self, name: str) -> S | None:
+        """The strategy of a name."""
+        return next((s for s in self if s.name == name), None)
+
+    def answers(self, question: Callable[[S], A]) -> list[tuple[S, A | None]]:
+        """What each strategy answers."""
+        return [(s, self.ask(s, question, None)) for s in self]
+
+    def ask(self, strategy: S, question: Callable[[S], A], instead: A) -> A:
+        """The answer of a strategy; `instead` where one of a plugin fails. A ScheduleError is an answer, too."""
+        plugin = next((plugin for plugin, s in self.outside if s is strategy), None)
+        if plugin is None:
+            return question(strategy)
+        try:
+            return question(strategy)
+        except (ScheduleError, MemoryError):
+            raise
+        except Exception as error:
+            self.failed.add(strategy.name)
+            subject = f"strategy '{strategy.name}' of plugin '{plugin}'"
+            self.remarks.append(failure("plugins", subject, error, "the strategy is not asked any more"))
+            return instead

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import sym
@@ -32,7 +33,7 @@ from tilewright.target.target import Target
 def schedule_regions(
     module: Module,
     target: Target,
-    strategies: Sequence[Strategy],
+    strategies: Strategies[Strategy],
     remarks: list[Remark],
     ready: Callable[[Func], None] | None = None,
     step: Callable[[int, int], None] | None = None,
@@ -56,7 +57,7 @@ class _Kernels:
         self,
         module: Module,
         target: Target,
-        strategies: Sequence[Strategy],
+        strategies: Strategies[Strategy],
         remarks: list[Remark],
         ready: Callable[[Func], None] | None,
         tolerant: bool,

@@ -1,0 +1,36 @@
+"""Schedules of strategies that plugins bring: what they raise, and kernels that break rules, never fail a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.graph.fusion.strategy import Strategies
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.verify import verify_func
+from tilewright.loops.lower import Lowered
+from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.schedule.strategy import Strategy
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+
+class Outside(Strategy):
+    """Schedules as `inner` does. Where that fails, or the kernel is illegal, it declines, and is not asked again."""
+
+    def __init__(self, inner: Strategy, strategies: Strategies[Strategy]) -> None:
+        self.name, self.label = inner.name, inner.label
+        self.keeps_layout, self.in_steps = inner.keeps_layout, inner.in_steps
+        self.inner = inner
+        self.strategies = strategies
+
+    def for_other_dims(self, later: Sequence[Strategy]) -> Sequence[Strategy]:
+        return self.strategies.ask(self.inner, lambda s: s.for_other_dims(later), ())
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        def checked(strategy: Strategy) -> bool:
+            strategy.schedule(s, lowered, target)
+            verify_func(lowered.func, LOOPS_SPEC)
+            return True
+
+        if not self.strategies.ask(self.inner, checked, False):
+            raise ScheduleError("the plugin's strategy failed")
