@@ -14,6 +14,7 @@ from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
+from tilewright.ops import index as ix
 from tilewright.ops import pool
 from tilewright.ops import reduce as rd
 from tilewright.ops import view as vw
@@ -107,7 +108,7 @@ def test_squeeze_and_excitation_stays_blocked():
 
 
 def joined(*widths, then=lambda x: x, reader=lambda x: conv(x, 24, 3)):
-    """Results of convolutions side by side, which `reader` reads after `then`."""
+    """Concatenated results of convolutions, which `reader` reads after `then`."""
     return lambda x: reader(then(vw.concat(*(relu(conv(x, n, 1)) for n in widths), axis=1)))
 
 
@@ -164,6 +165,30 @@ def test_spatial_views_keep_the_layout():
         return conv(y, 16, 3)
 
     assert len(changes(layout(body, (2, 16, 5, 5)))) == 2
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_lines_may_be_gathered_from_blocks(shape):
+    lines = np.arange(int(np.prod(shape))).reshape(shape) % 5
+    found = layout(lambda x: ew.abs_(ix.gather(conv(x, 32, 1), constant(lines), axis=-2)), (2, 16, 5, 5))
+    assert changes(found) == ["block_channels", "unblock_channels"]
+    assert found.index("gather") < found.index("abs") < found.index("unblock_channels")
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda y: vw.transpose(y, perm=(0, 2, 1, 3)),
+        lambda y: vw.slice_(y, starts=(0, 0, 0, 0), sizes=(1, 32, 5, 5), steps=(1, 1, 1, 1)),
+        lambda y: vw.pad(y, before=(0, 3, 0, 0), after=(0, -3, 0, 0)),
+        lambda y: rd.reduce_max(y, axes=(1, 2)),
+        lambda y: ix.gather(y, constant(np.arange(32)[::-1].copy()), axis=1),
+    ],
+)
+def test_what_moves_or_joins_channels_or_images_reads_plain_values(move):
+    found = layout(lambda x: move(conv(x, 32, 3)), (2, 32, 5, 5))
+    assert changes(found) == ["block_channels", "unblock_channels"]
+    assert found[-1] not in ("block_channels", "unblock_channels")
 
 
 def test_one_dimension():

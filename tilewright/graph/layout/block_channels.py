@@ -1,9 +1,8 @@
 """Blocked channels: convolutions and what lies between them compute on [n, c / b, *space, b].
 
-One walk over the program in order: each value has its plain form, a blocked form, or both; a form is made
-when a reader asks for it. Convolutions start blocked regions, operators that treat channels alike continue
-them, and all others read plain values. Lanes beyond the last channel hold finite numbers that no result
-depends on.
+One walk over the program in order: convolutions start blocks, operators that treat channels alike go on in them, and
+all others read plain values. A change of layout is made when a reader asks for it. Lanes beyond the last channel hold
+finite numbers that no result depends on.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import defining
+from tilewright.ir.sym import Sym, sym
 from tilewright.ops.view import pad
 from tilewright.ops.window import Window
 
@@ -21,13 +23,9 @@ class ConvWindow(Window):
         super().__init__(data[2:], filters[2:], *attrs)
 
     @property
-    def is_padded(self) -> bool:
-        return any(p != 0 for p in (*self.before, *self.after))
-
-    @property
     def is_single(self) -> bool:
         """Whether each result position reads one position only."""
-        return all(k == 1 for k in self.kernel) and not self.is_padded
+        return all(k == 1 for k in self.kernel) and all(p == 0 for p in (*self.before, *self.after))
 
     @property
     def is_pointwise(self) -> bool:
@@ -39,12 +37,16 @@ class ConvWindow(Window):
         return {"strides": self.strides, "dilations": self.dilations}
 
     def padded(self, x: Value, trailing: int) -> Value:
-        """x with its padding around it, so that the kernel's inner loops need no conditions; `trailing` axes follow the
-        spatial ones."""
-        if not self.is_padded:
-            return x
-        behind = (0,) * trailing
-        return pad(x, before=(0, 0, *self.before, *behind), after=(0, 0, *self.after, *behind))
+        """x with its padding around it, so that the kernel's inner loops need no conditions."""
+        return pad_space(x, self.before, self.after, trailing)
+
+
+def pad_space(x: Value, before: Sequence[Sym], after: Sequence[Sym], trailing: int = 0) -> Value:
+    """x with zeros around its spatial axes, which `trailing` others follow."""
+    if all(p == 0 for p in (*before, *after)):
+        return x
+    front, behind = (sym(0),) * 2, (sym(0),) * trailing
+    return pad(x, before=(*front, *before, *behind), after=(*front, *after, *behind))
 
 
 def has_known_filters(conv: Op) -> bool:

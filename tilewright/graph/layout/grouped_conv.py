@@ -15,16 +15,16 @@ from functools import partial
 from typing import ClassVar
 
 from tilewright.cost.layouts import positions_over_lines, tiles_lie_within_groups
-from tilewright.graph.layout.conv_window import ConvWindow
+from tilewright.graph.layout.conv_window import ConvWindow, pad_space
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, rewrite
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import conv_flat, conv_grouped, matmul
-from tilewright.ops.view import pad, reshape, slice_
+from tilewright.ops.view import reshape, slice_
 from tilewright.target.target import Target
 
 
@@ -107,8 +107,7 @@ def _flat(op: Op, window: ConvWindow, w: Value) -> Value:
     """Positions follow one another through all of the padded image; one more line lets the last ones read on."""
     x = op.operands[0]
     n, filters, *out = shape_of(op.result)
-    none = (sym(0),) * 2
-    padded = pad(x, before=(*none, *window.before), after=(*none, window.after[0] + 1, *window.after[1:]))
+    padded = pad_space(x, window.before, (window.after[0] + 1, *window.after[1:]))
     space = shape_of(padded)[2:]
     pitches = [product(space[k + 1 :]) for k in range(len(space))]
     y = conv_flat(

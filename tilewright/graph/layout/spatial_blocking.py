@@ -14,13 +14,13 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.cost.layouts import positions_as_channels
-from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters
+from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters, pad_space
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op
-from tilewright.ir.sym import ceildiv, sym
+from tilewright.ir.sym import ceildiv
 from tilewright.ops.blocked import conv_blocked
-from tilewright.ops.view import pad, reshape, slice_
+from tilewright.ops.view import reshape, slice_
 
 
 def suits_positions(conv: Op, block: int) -> bool:
@@ -45,9 +45,8 @@ def conv_by_positions(conv: Op, layouts: LayoutMap) -> None:
     groups = ceildiv(shape[-1], block)
     reach = (groups - 1) * (block * stride) + filters.shape[-1]
     behind = reach - window.before[-1] - shape_of(x)[-1]
-    nothing = (sym(0),) * 2
     made = conv_blocked(
-        pad(x, before=(*nothing, *window.before), after=(*nothing, *window.after[:-1], behind)),
+        pad_space(x, window.before, (*window.after[:-1], behind)),
         layouts.filters(filters, conv.operands[1]),
         block=block,
         strides=(*window.strides[:-1], block * stride),

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.cost.layouts import fills_blocks
-from tilewright.graph.layout.conv_window import has_known_filters
+from tilewright.graph.layout.conv_window import has_known_filters, pad_space
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ops.blocked import conv_blocked, unblock_channels
-from tilewright.ops.view import pad, reshape, slice_, transpose
+from tilewright.ops.view import reshape, slice_, transpose
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,7 @@ class Subpixels:
         """x with what its convolution reads beyond its ends; `trailing` axes follow the spatial ones."""
         first = tuple(sym(t - 1) for t in self.taps)
         last = tuple(n - d for n, d in zip(self.counts, self.inputs, strict=True))
-        if all(p == 0 for p in (*first, *last)):
-            return x
-        nothing, behind = (sym(0),) * 2, (sym(0),) * trailing
-        return pad(x, before=(*nothing, *first, *behind), after=(*nothing, *last, *behind))
+        return pad_space(x, first, last, trailing)
 
     def filters(self, w: np.ndarray) -> np.ndarray:
         """w [c, o, *kernel] as filters [phases, o, c, *taps], with zeros where a phase has fewer taps."""
