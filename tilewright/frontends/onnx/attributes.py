@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx
@@ -29,28 +29,24 @@ def resolve(node: onnx.NodeProto, bound: Bindings) -> dict[str, AttributeProto]:
     return found
 
 
+_VALUES: Mapping[int, Callable[[AttributeProto], Any]] = {
+    AttributeProto.INT: lambda a: a.i,
+    AttributeProto.FLOAT: lambda a: a.f,
+    AttributeProto.STRING: lambda a: a.s.decode(),
+    AttributeProto.INTS: lambda a: tuple(a.ints),
+    AttributeProto.FLOATS: lambda a: tuple(a.floats),
+    AttributeProto.STRINGS: lambda a: tuple(s.decode() for s in a.strings),
+    AttributeProto.TENSOR: lambda a: a.t,
+    AttributeProto.GRAPH: lambda a: a.g,
+    AttributeProto.SPARSE_TENSOR: lambda a: a.sparse_tensor,
+}
+
+
 def value_of(attribute: AttributeProto) -> Any:
     """int, float, str, tuple of them, TensorProto or GraphProto."""
-    kind = attribute.type
+    if attribute.type not in _VALUES:
+        raise ModelError(f"attribute '{shown(attribute.name)}' has an unknown type ({attribute.type})")
     try:
-        if kind == AttributeProto.INT:
-            return int(attribute.i)
-        if kind == AttributeProto.FLOAT:
-            return float(attribute.f)
-        if kind == AttributeProto.STRING:
-            return attribute.s.decode("utf-8")
-        if kind == AttributeProto.INTS:
-            return tuple(int(i) for i in attribute.ints)
-        if kind == AttributeProto.FLOATS:
-            return tuple(float(f) for f in attribute.floats)
-        if kind == AttributeProto.STRINGS:
-            return tuple(s.decode("utf-8") for s in attribute.strings)
+        return _VALUES[attribute.type](attribute)
     except UnicodeDecodeError as e:
         raise ModelError(f"attribute '{shown(attribute.name)}' is not UTF-8 text") from e
-    if kind == AttributeProto.TENSOR:
-        return attribute.t
-    if kind == AttributeProto.GRAPH:
-        return attribute.g
-    if kind == AttributeProto.SPARSE_TENSOR:
-        return attribute.sparse_tensor
-    raise ModelError(f"attribute '{shown(attribute.name)}' has an unknown type ({kind})")

@@ -15,7 +15,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
-from tilewright.ops.view import reshape, shape_of
+from tilewright.ops.view import reshape, shape_of, squeeze
 
 
 @adapter("MatMul")
@@ -31,12 +31,8 @@ def matrix_product(a: Value, b: Value) -> Value:
     wide_a = reshape(a, shape=(sym(1), *shape_a)) if len(shape_a) == 1 else a
     wide_b = reshape(b, shape=(*shape_b, sym(1))) if len(shape_b) == 1 else b
     product = contract.matmul(wide_a, wide_b)
-    shape = list(shape_of(product))
-    if len(shape_b) == 1:
-        del shape[-1]
-    if len(shape_a) == 1:
-        del shape[-1 if len(shape_b) == 1 else -2]
-    return product if len(shape_a) > 1 and len(shape_b) > 1 else reshape(product, shape=tuple(shape))
+    added = [axis for axis, shape in ((-2, shape_a), (-1, shape_b)) if len(shape) == 1]
+    return squeeze(product, axes=added) if added else product
 
 
 @adapter("Gemm")
