@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_the_cache_has_the_model_until_its_file_changes(tmp_path: Path, session:
     compiled = tilewright.compile(written(tmp_path, weights={"w": W, "b": [0.0, 0.0]}), session=session)
     assert kept() == 2
     np.testing.assert_allclose(compiled(X)[0], np.maximum(X @ np.array(W), 0), rtol=1e-6)
+
+
+def test_a_plugin_whose_code_comes_from_no_file_keeps_no_models(tmp_path: Path) -> None:
+    made = type("Made", (toy.ToyFrontEnd,), {"__module__": "a_module_that_is_no_file"})
+    session = Session(tmp_path / "cache", plugins=(toy.Plugin("made", front_ends=(made(),)),))
+    sys.modules["a_module_that_is_no_file"] = types.ModuleType("a_module_that_is_no_file")
+    try:
+        compiled = tilewright.compile(written(tmp_path), session=session)
+    finally:
+        del sys.modules["a_module_that_is_no_file"]
+    assert not list(session.folder.glob("*.tw"))
+    (remark,) = [r for r in compiled.report().remarks if r["stage"] == "cache"]
+    assert remark["message"] == "a plugin's code comes from no file"
 
 
 def test_shapes_and_constants_fix_its_inputs(tmp_path: Path, session: Session) -> None:
@@ -208,20 +222,38 @@ def call(place: Path, *arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def command(place: Path, *arguments: str, code: int = 0) -> str:
-    return call(place, "-m", "tilewright", *arguments, code=code)
+COMMANDS = """
+import shlex, sys
+from click.testing import CliRunner
+from tilewright.cli.app import commands
+for line in sys.argv[1:]:
+    result = CliRunner().invoke(commands, shlex.split(line))
+    print(f"\x1e{result.exit_code}{result.output}", end="")
+"""
+
+
+def commands(place: Path, *lines: str) -> list[tuple[str, str]]:
+    """Exit code and output of each command line."""
+    said = call(place, "-c", COMMANDS, *lines).split("\x1e")[1:]
+    assert len(said) == len(lines)
+    return [(text[:1], text[1:]) for text in said]
 
 
 def test_an_installed_front_end_has_all_commands(place: Path) -> None:
-    assert "3 operators in" in command(place, "compile", "m.toy", "-o", "m.tw")
-    command(place, "run", "m.toy", "--input", "x=x.npy", "--output", "out")
-    np.testing.assert_allclose(np.load(place / "out" / "y.npy"), EXPECTED, rtol=1e-6)
-    assert "3 rounds" in command(
-        place, "bench", "m.toy", "--rounds", "3", "--turn", "0.001", "--threads", "1"
+    said = commands(
+        place,
+        "compile m.toy -o m.tw",
+        "run m.toy --input x=x.npy --output out",
+        "bench m.toy --rounds 3 --turn 0.001 --threads 1",
+        "show m.toy --level import",
+        "explain m.toy",
+        "info",
     )
-    assert "matmul(" in command(place, "show", "m.toy", "--level", "import")
-    assert "3 operators in" in command(place, "explain", "m.toy")
-    about = command(place, "info")
+    assert [code for code, _ in said] == ["0"] * 6, said
+    compiled, _, measured, shown, explained, about = (text for _, text in said)
+    assert "3 operators in" in compiled and "3 operators in" in explained
+    np.testing.assert_allclose(np.load(place / "out" / "y.npy"), EXPECTED, rtol=1e-6)
+    assert "3 rounds" in measured and "matmul(" in shown
     assert "toy models (.toy files, their bytes)" in about
     assert "toy-format 1.0" in about and "front ends: toy" in about
 
@@ -245,14 +277,19 @@ def test_a_plugin_that_cannot_be_imported_is_a_warning_of_commands(place: Path) 
     metadata.mkdir()
     (metadata / "entry_points.txt").write_text("[tilewright.plugins]\nbroken = no_such_module:PLUGIN\n")
     try:
-        warning = "warning: plugin 'broken' of broken 2.0: the plugin is left out: importing it failed"
-        for arguments in (["run", "m.toy", "--input", "random"], ["show", "m.toy"], ["explain", "m.toy"]):
-            assert warning in command(place, *arguments)
-        about = command(place, "info")
-        assert "plugin 'broken' of broken 2.0" in about and "importing it failed" in about
         (place / "unknown.bin").write_bytes(b"what is this")
-        assert "plugin 'broken' of broken 2.0" in command(
-            place, "run", "unknown.bin", "--input", "random", code=1
+        said = commands(
+            place,
+            "run m.toy --input random",
+            "show m.toy",
+            "explain m.toy",
+            "info",
+            "run unknown.bin --input random",
         )
+        assert [code for code, _ in said] == ["0", "0", "0", "0", "1"]
+        for _, text in said[:3]:
+            assert "warning: plugin 'broken' of broken 2.0: the plugin is left out: importing it" in text
+        for _, text in said[3:]:
+            assert "plugin 'broken' of broken 2.0" in text and "importing it failed" in text
     finally:
         shutil.rmtree(metadata)

@@ -102,11 +102,12 @@ def _limit(node: Node, k: int, name: str) -> Value | int | float | None:
 def is_inf(node: Node) -> Value:
     x = node.input(0)
     positive, negative = node.flag("detect_positive"), node.flag("detect_negative")
+    infinite = ew.is_inf(x)
     if positive and negative:
-        return ew.is_inf(x)
+        return infinite
     if not positive and not negative:
-        return ew.ne(x, x) if node.dtype(0).is_int else ew.and_(ew.is_inf(x), ew.not_(ew.is_inf(x)))
-    return ew.and_(ew.is_inf(x), ew.gt(x, 0) if positive else ew.lt(x, 0))
+        return ew.and_(infinite, ew.not_(infinite))
+    return ew.and_(infinite, ew.gt(x, 0) if positive else ew.lt(x, 0))
 
 
 @adapter("Reciprocal")
@@ -123,7 +124,7 @@ def dropout(node: Node) -> tuple[Value, ...]:
     x = node.input(0)
     if not node.wants(1):
         return (x,)
-    mask = ew.eq(x, x) if node.dtype(0).is_int else ew.or_(ew.eq(x, x), ew.is_nan(x))
+    mask = ew.or_(ew.eq(x, x), ew.is_nan(x))
     return (x, mask if node.version >= 10 else ew.cast(mask, dtype=node.dtype(0)))
 
 
