@@ -5,34 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.frontends.einsum import einsum_of
-from tilewright.frontends.onnx.adapters.window import Window, window_of
+from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.products import einsum_of, matrix_product, with_bias
+from tilewright.frontends.windows import Window
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
-from tilewright.ops.view import reshape, shape_of, squeeze
 
 
 @adapter("MatMul")
 def matmul(node: Node) -> Value:
     return matrix_product(*node.operands)
-
-
-def matrix_product(a: Value, b: Value) -> Value:
-    """NumPy's matmul: vectors become a row or a column for the time of the product."""
-    shape_a, shape_b = shape_of(a), shape_of(b)
-    if not shape_a or not shape_b:
-        raise ModelError("MatMul takes no scalars")
-    wide_a = reshape(a, shape=(sym(1), *shape_a)) if len(shape_a) == 1 else a
-    wide_b = reshape(b, shape=(*shape_b, sym(1))) if len(shape_b) == 1 else b
-    product = contract.matmul(wide_a, wide_b)
-    added = [axis for axis, shape in ((-2, shape_a), (-1, shape_b)) if len(shape) == 1]
-    return squeeze(product, axes=added) if added else product
 
 
 @adapter("Gemm")
@@ -68,17 +56,6 @@ def _group(node: Node) -> int:
     if not 1 <= group <= 2**20:
         raise ModelError(f"{node.op}: {group} groups are not possible")
     return group
-
-
-def with_bias(x: Value, bias: Value | None) -> Value:
-    """x plus one number for each channel (axis 1)."""
-    if bias is None:
-        return x
-    shape = shape_of(x)
-    (channels,) = shape_of(bias) if len(shape_of(bias)) == 1 else (sym(-1),)
-    if channels.is_const and shape[1].is_const and channels != shape[1]:
-        raise ModelError(f"the bias has {channels} elements for {shape[1]} channels")
-    return ew.add(x, reshape(bias, shape=(channels, *[sym(1)] * (len(shape) - 2))))
 
 
 @adapter("ConvTranspose")

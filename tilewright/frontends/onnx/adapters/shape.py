@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tilewright.frontends.onnx.adapters.source import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.shapes import checked_shape, target_shape
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import product
-from tilewright.ops.binding import is_input_value
 from tilewright.ops.shape import broadcast
 from tilewright.ops.view import expand, reshape, squeeze, tile, transpose, unsqueeze
 
@@ -23,45 +18,6 @@ def reshape_(node: Node) -> Value:
         raise ModelError(f"the target of Reshape must be a vector, it is {node.type(1)}")
     target = target_shape(node.shape(0), node.symbols(1), keep_zero=bool(node.attr("allowzero", 0)))
     return reshape(node.input(0), shape=checked_shape(target, "Reshape"))
-
-
-def target_shape(shape: Sequence[Sym], target: Sequence[Sym], keep_zero: bool = False) -> tuple[Sym, ...]:
-    """The dims that Reshape's target means: 0 copies the dim of the input, -1 takes what is left."""
-    for d in target:
-        if d.is_const and d.value < -1:
-            raise ModelError(f"{d} is no dim to reshape to")
-    if sum(d == -1 for d in target) > 1:
-        raise ModelError("the target of Reshape holds -1 more than once")
-    copies = [d == 0 and not keep_zero for d in target]
-    if any(copies[len(shape) :]):
-        raise ModelError(f"the target of Reshape copies a dim beyond the {len(shape)} axes of the tensor")
-    copied = [shape[k] if copy else target[k] for k, copy in enumerate(copies)]
-    if any(_is_input_value(d) for d in target):
-        return _run_time_target(shape, copied, keep_zero)
-    if -1 not in target:
-        return tuple(copied)
-    rest = product(d for d in copied if d != -1)
-    total = product(shape)
-    if rest == 0 or (total.is_const and rest.is_const and total.value % rest.value):
-        raise ModelError(f"{total} elements cannot be divided into {rest}")
-    return tuple(s.floordiv(total, rest) if d == -1 else d for d in copied)
-
-
-def _is_input_value(d: Sym) -> bool:
-    """Does the dim depend on the value of a graph input, so that it may turn out to be 0 or -1?"""
-    lowest = d.bounds[0]
-    return (lowest is None or lowest < 0) and any(map(is_input_value, d.vars))
-
-
-def _run_time_target(shape: Sequence[Sym], target: Sequence[Sym], keep_zero: bool) -> tuple[Sym, ...]:
-    """The rules for 0 and -1 as conditions on values that are known when the model is called."""
-    dims = []
-    for k, d in enumerate(target):
-        copies = _is_input_value(d) and k < len(shape) and not keep_zero
-        dims.append(s.select(s.eq(d, 0), shape[k], d) if copies else d)
-    rest = product(s.select(s.eq(d, -1), sym(1), d) for d in dims)
-    inferred = s.floordiv(product(shape), s.maximum(rest, 1))
-    return tuple(s.select(s.eq(d, -1), inferred, d) for d in dims)
 
 
 @adapter("Expand")

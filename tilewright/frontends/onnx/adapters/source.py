@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.shapes import checked_shape
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
@@ -21,9 +20,6 @@ from tilewright.ops.exact import Arithmetic
 from tilewright.ops.floats import Ratio, UnknownValueError, variables
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import reshape
-
-MAX_ELEMENTS = 2**34
-
 
 _NUMBERS = {
     "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
@@ -50,15 +46,6 @@ def constant_of_shape(node: Node) -> Value:
         raise ModelError(f"the value of ConstantOfShape must have one element, it has {array.size}")
     shape = checked_shape(node.symbols(0), "ConstantOfShape")
     return full(value=array.reshape(()).item(), dtype=dt.from_numpy(array.dtype), shape=shape)
-
-
-def checked_shape(shape: tuple[Sym, ...], what: str) -> tuple[Sym, ...]:
-    """ModelError when a dim is negative or there are more elements than memory can ever hold."""
-    if any(d.is_const and d.value < 0 for d in shape):
-        raise ModelError(f"{what} gives the shape [{', '.join(map(str, shape))}] with a negative dim")
-    if math.prod(d.value for d in shape if d.is_const) > MAX_ELEMENTS:
-        raise ModelError(f"{what} gives the shape [{', '.join(map(str, shape))}], more than memory can hold")
-    return shape
 
 
 @adapter("Identity")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.frontends.onnx.adapters.source import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.shapes import checked_shape, slice_bounds
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.index import triangle
 from tilewright.ops.view import concat, pad, shape_of, slice_, split
-
-TO_THE_END = 10**9
-"""Exporters write ends from here on (and their negatives) to mean "all that there is"."""
 
 
 @adapter("Concat", since=4)
@@ -44,33 +41,6 @@ def slice_along(node: Node) -> Value:
     if all(c == d and f == 0 and k == 1 for c, d, f, k in zip(count, shape, first, stride, strict=True)):
         return node.input(0)
     return slice_(node.input(0), starts=tuple(first), sizes=tuple(count), steps=tuple(stride))
-
-
-def slice_bounds(start: Sym, end: Sym, step: int, size: Sym) -> tuple[Sym, Sym]:
-    """First position and number of elements of start:end:step in an axis of `size` elements. As the standard has it, a
-    start below the first element is that element, also where the step is negative; in NumPy nothing is left then."""
-    low, high = (sym(0), size) if step > 0 else (sym(-1), size - 1)
-    start = _clamped(_from_front(start, size), s.minimum(0, high), high)  # there may be no first element
-    end = _clamped(_from_front(end, size), low, high)
-    distance = end - start if step > 0 else start - end
-    return start, s.maximum(s.ceildiv(distance, abs(step)), 0)
-
-
-def _from_front(position: Sym, size: Sym) -> Sym:
-    lowest, highest = position.bounds
-    if lowest is not None and lowest >= 0:
-        return position
-    if highest is not None and highest < 0:
-        return position if position.is_const and position.value <= -TO_THE_END else position + size
-    return s.select(s.lt(position, 0), position + size, position)
-
-
-def _clamped(position: Sym, low: Sym, high: Sym) -> Sym:
-    if position.is_const and position.value >= TO_THE_END:
-        return high
-    if position.is_const and position.value <= -TO_THE_END:
-        return low
-    return s.minimum(s.maximum(position, low), high)
 
 
 @adapter("Split")

@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 from tilewright.frontends.onnx.node import Node
-from tilewright.ir import sym as s
+from tilewright.frontends.windows import Window, same_pads
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 
 MAX_EXTENT = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Window:
-    """One entry for each spatial axis. `pads_end` above what was asked for make rounded-up sizes."""
-
-    kernel: tuple[Sym, ...]
-    strides: tuple[int, ...]
-    pads_begin: tuple[Sym, ...]
-    pads_end: tuple[Sym, ...]
-    dilations: tuple[int, ...]
-
-    @property
-    def sliding(self) -> dict[str, Any]:
-        """The attributes of our convolutions."""
-        names = ("strides", "pads_begin", "pads_end", "dilations")
-        return {name: getattr(self, name) for name in names}
-
-    def reach(self, k: int) -> Sym:
-        """Elements from the first to the last that the window covers along axis k."""
-        return (self.kernel[k] - 1) * self.dilations[k] + 1
 
 
 def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> Window:
@@ -57,7 +34,7 @@ def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> Wi
         raise ModelError(f"{node.op} has no auto_pad '{mode}'")
     if mode.startswith("SAME") and not transposed:
         axes = zip(space, kernel, strides, dilations, strict=True)
-        begin, end = zip(*[_same(*axis, mode == "SAME_UPPER") for axis in axes], strict=True)
+        begin, end = zip(*[same_pads(*axis, mode == "SAME_UPPER") for axis in axes], strict=True)
         return Window(tuple(kernel), strides, begin, end, dilations)
     pads = node.attr("pads", (0,) * 2 * n) if mode == "NOTSET" else (0,) * 2 * n
     if len(pads) != 2 * n or any(not 0 <= p <= MAX_EXTENT for p in pads):
@@ -70,25 +47,3 @@ def _positive(node: Node, name: str, n: int) -> tuple[int, ...]:
     if len(values) != n or any(not 1 <= v <= MAX_EXTENT for v in values):
         raise ModelError(f"{node.op}: {name} {list(values)} does not fit {n} spatial axes")
     return values
-
-
-def _same(size: Sym, kernel: Sym, stride: int, dilation: int, upper: bool) -> tuple[Sym, Sym]:
-    """The pads that give ceil(size / stride) positions."""
-    reach = (kernel - 1) * dilation + 1
-    total = s.maximum((s.ceildiv(size, stride) - 1) * stride + reach - size, 0)
-    half = total // 2
-    return (half, total - half) if upper else (total - half, half)
-
-
-def rounded_up(window: Window, space: Sequence[Sym]) -> Window:
-    """ceil_mode: as many positions as begin inside of the input or its padding at the begin."""
-    end = []
-    for k, size in enumerate(space):
-        stride, reach = window.strides[k], window.reach(k)
-        room = size + window.pads_begin[k] + window.pads_end[k] - reach
-        count = s.ceildiv(room, stride) + 1
-        last_start = (count - 1) * stride
-        beyond = s.ge(last_start, size + window.pads_begin[k])
-        count = count - s.select(beyond, 1, 0)
-        end.append(s.maximum((count - 1) * stride + reach - size - window.pads_begin[k], window.pads_end[k]))
-    return replace(window, pads_end=tuple(end))

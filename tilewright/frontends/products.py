@@ -1,4 +1,4 @@
-"""Einsum by transposes, sums and matrix products."""
+"""Products: NumPy's matmul, biases of convolutions, and Einstein sums by transposes, sums and matrix products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,31 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.shape import common_dim
 from tilewright.ops.source import iota
-from tilewright.ops.view import reshape, shape_of, transpose
+from tilewright.ops.view import reshape, shape_of, squeeze, transpose
+
+
+def matrix_product(a: Value, b: Value) -> Value:
+    """NumPy's matmul: vectors become a row or a column for the time of the product."""
+    shape_a, shape_b = shape_of(a), shape_of(b)
+    if not shape_a or not shape_b:
+        raise ModelError("MatMul takes no scalars")
+    wide_a = reshape(a, shape=(sym(1), *shape_a)) if len(shape_a) == 1 else a
+    wide_b = reshape(b, shape=(*shape_b, sym(1))) if len(shape_b) == 1 else b
+    product = contract.matmul(wide_a, wide_b)
+    added = [axis for axis, shape in ((-2, shape_a), (-1, shape_b)) if len(shape) == 1]
+    return squeeze(product, axes=added) if added else product
+
+
+def with_bias(x: Value, bias: Value | None) -> Value:
+    """x plus one number for each channel (axis 1)."""
+    if bias is None:
+        return x
+    shape = shape_of(x)
+    (channels,) = shape_of(bias) if len(shape_of(bias)) == 1 else (sym(-1),)
+    if channels.is_const and shape[1].is_const and channels != shape[1]:
+        raise ModelError(f"the bias has {channels} elements for {shape[1]} channels")
+    return ew.add(x, reshape(bias, shape=(channels, *[sym(1)] * (len(shape) - 2))))
+
 
 Labels = tuple[str, ...]
 
