@@ -16,6 +16,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.interp import evaluate
 
 X = normal((2, 3, 4))
+BLOCKS = normal((2, 2, 5, 4))  # 8 channels in blocks of 4
 MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("add", [X, normal((2,))], {}, "dims 4 and 2 neither are equal nor is one of them 1"),
     ("add", [X, X.astype(np.float64)], {}, "operands must have one dtype, not f32 and f64"),
@@ -73,6 +74,19 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
         {"kernel": ()},
         "the data must have a batch, a channel and a spatial axis at least, not 2",
     ),
+    ("max_pool_blocked", [X], {"kernel": ()}, "a batch, a channel and a spatial axis at least, not 3 axes"),
+    ("conv_blocked", [BLOCKS, normal((4, 6, 1))], {"block": 2}, "the block of the data and of the result differ"),
+    ("conv_blocked", [BLOCKS, normal((4, 9, 1))], {"block": 4}, "(times groups) differ: 2 and 3"),
+    ("conv_blocked", [X, normal((4, 2, 1))], {}, "(times groups) differ: 3 and 2"),
+    ("conv_blocked", [X, normal((4, 3, 1, 1))], {}, "the data must have 4 axes, not 3"),
+    (
+        "conv_blocked",
+        [BLOCKS, normal((6, 4, 1))],
+        {"block": 4, "groups": 2},
+        "4 channels and 3 filters a group are not whole blocks of 4",
+    ),
+    ("depthwise_blocked", [BLOCKS, normal((9, 1, 1))], {}, "the blocks of the data and of the filters differ"),
+    ("depthwise_blocked", [BLOCKS, normal((8, 2, 1))], {}, "the channels of a filter and 1 differ"),
     ("gather", [X, X], {}, "indices must be integers, not f32"),
     ("gather", [X, np.array([0])], {"axis": 3}, "axis 3 does not exist"),
     (

@@ -16,6 +16,7 @@ from tilewright.ops.shape import (
     require_length,
     require_rank,
     require_same_dtype,
+    require_space,
 )
 from tilewright.ops.trace import Array, Scalar, Trace
 from tilewright.ops.window import Window
@@ -103,8 +104,7 @@ def conv(
     """Cross-correlation of x [n, c, *space] with filters w [o, c / groups, *kernel], padded with zeros."""
     require_same_dtype(x, w)
     require_rank(w, x.rank, "the filters")
-    _require_spatial(x)
-    window = Window(x.shape[2:], w.shape[2:], strides, pads_begin, pads_end, dilations)
+    window = Window(require_space(x), w.shape[2:], strides, pads_begin, pads_end, dilations)
     per_group = checked_groups(x.shape[1], w.shape[1], w.shape[0], groups)
 
     def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
@@ -177,13 +177,6 @@ def _require_groups(x: Array, w: Array) -> None:
     require_equal_dim(x.shape[2], w.shape[2], "the channels of the data and of the filters")
 
 
-def _require_spatial(x: Array) -> None:
-    if x.rank < 3:
-        raise ValueError(
-            f"the data must have a batch, a channel and a spatial axis at least, not {x.rank} axes"
-        )
-
-
 def group_of(channel: Sym, per_group: Sym, groups: int) -> Sym:
     """The group that a channel belongs to."""
     return sym(0) if groups == 1 else channel // per_group
@@ -207,8 +200,7 @@ def conv_transpose(
     """
     require_same_dtype(x, w)
     require_rank(w, x.rank, "the filters")
-    _require_spatial(x)
-    space, rank = x.shape[2:], x.rank - 2
+    space, rank = require_space(x), x.rank - 2
     window = Window(space, w.shape[2:], strides, pads_begin, pads_end, dilations)
     extra = tuple(output_padding) or (0,) * rank
     require_length(extra, rank, "output_padding")

@@ -12,20 +12,11 @@ from tilewright.ir.types import product, row_major
 from tilewright.ops.define import Compute, Operator, compute, op, primitive
 from tilewright.ops.elementwise import abs_, cast, div, mul, pow_
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
-from tilewright.ops.shape import Dim
+from tilewright.ops.shape import Dim, require_space
 from tilewright.ops.source import full, sym_tensor
 from tilewright.ops.trace import Array, Scalar, Trace
 from tilewright.ops.view import pad, shape_of
 from tilewright.ops.window import Window
-
-
-def _space(x: Array, trailing: int = 0) -> tuple[Sym, ...]:
-    space = x.shape[2 : x.rank - trailing]
-    if not space:
-        raise ValueError(
-            f"the data must have a batch, a channel and a spatial axis at least, not {x.rank} axes"
-        )
-    return space
 
 
 def _pool(name: str, doc: str, combine: str, trailing: int = 0) -> Operator:
@@ -40,7 +31,7 @@ def _pool(name: str, doc: str, combine: str, trailing: int = 0) -> Operator:
         pads_end: Sequence[Dim] = (),
         dilations: Sequence[int] = (),
     ) -> Compute:
-        window = Window(_space(x, trailing), kernel, strides, pads_begin, pads_end, dilations)
+        window = Window(require_space(x, trailing), kernel, strides, pads_begin, pads_end, dilations)
         end = x.rank - trailing
 
         def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
@@ -76,7 +67,7 @@ def max_pool_positions(
 
     With `column_major` the spatial axes count in reverse order.
     """
-    window = Window(_space(x), kernel, strides, pads_begin, pads_end, dilations)
+    window = Window(require_space(x), kernel, strides, pads_begin, pads_end, dilations)
     steps = row_major(x.shape)
     if column_major:
         steps = (*steps[:2], *row_major(x.shape[:1:-1])[::-1])

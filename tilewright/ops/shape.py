@@ -87,6 +87,16 @@ def require_rank(x: Array, rank: int, what: str) -> None:
         raise ValueError(f"{what} must have {rank} axes, not {x.rank}")
 
 
+def require_space(x: Array, trailing: int = 0) -> tuple[Sym, ...]:
+    """The dims behind those of batch and channels, of which there must be one, but for `trailing` last ones."""
+    space = x.shape[2 : x.rank - trailing]
+    if not space:
+        raise ValueError(
+            f"the data must have a batch, a channel and a spatial axis at least, not {x.rank} axes"
+        )
+    return space
+
+
 def require_same_dtype(*arrays: Array) -> DType:
     """The dtype that all operands share; ValueError when they do not."""
     first = arrays[0].dtype
