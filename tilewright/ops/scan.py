@@ -20,7 +20,7 @@ from tilewright.ops.trace import Array, Scalar, Trace
 from tilewright.ops.view import reshape, shape_of
 
 STRIP = 1024
-"""Columns that are summed together: their totals stay in the first-level cache, and threads share the strips."""
+"""Columns that are summed together: their totals stay in L1, and threads share the strips."""
 
 GROUP = 8
 """Rows that are summed together: their additions hide one another's latency."""

@@ -2,7 +2,7 @@
 
 Squeeze-and-excitation and pooling over all positions read what a depthwise convolution has just written. Where that
 is more than L2 holds, the sums of lines are taken in the kernel that writes them (`graph/fusion/fuse.py`),
-while a line is in the first-level cache; what is left to read is one sum for each line. A line's sum belongs to the
+while a line is in L1; what is left to read is one sum for each line. A line's sum belongs to the
 line, so that neither bands nor threads change a bit of it.
 """
 
