@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.loops import programs
+from tests.loops.chance import Chance
+from tests.loops.machine_steps import LEVELS
 from tests.loops.random_programs import PROGRAMS
-from tests.loops.steps import STEPS, WEIGHTS, Chance
+from tests.loops.steps import STEPS, WEIGHTS
 from tilewright.ir.core import Func
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
+from tilewright.loops.analysis.happens_before import why_unordered
 from tilewright.loops.counts import iterations
 from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import kernel_info, parse_kernel
+from tilewright.loops.machine.interleave import run_interleaved
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
@@ -73,6 +77,15 @@ class Case:
     def check(self, backwards: bool) -> None:
         for want, got in zip(self.expected, self.results(backwards), strict=True):
             assert np.array_equal(want, got), "the result changed"
+
+    def check_orders(self, r: random.Random) -> None:
+        """A program in which all that meets is ordered computes the same whatever runs first."""
+        if why_unordered(self.func, LEVELS) is not None:
+            return
+        copies = self.given()
+        run_interleaved(self.func, copies, self.env, r)
+        for want, got in zip(self.expected, self.outputs(copies), strict=True):
+            assert np.array_equal(want, got), "the result depends on the order of threads and queues"
 
     def check_text(self) -> None:
         text = print_func(self.func)
@@ -126,6 +139,8 @@ def fuzz(seed: int, favoured: str | None = None) -> Counter[tuple[str, str]]:
             if iterations(func).evaluate(env) > MOST_WORK:
                 return tried
             case.check(backwards=r.random() < 0.5)
+            if any(op.name in ("run", "barrier") or "level" in op.attrs for op in func.body.walk()):
+                case.check_orders(r)
         case.check_text()
         case.check_replay(schedule)
         if depends_on_inputs_only(case):

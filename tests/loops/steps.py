@@ -6,12 +6,11 @@ what the primitive refuses is a ScheduleError, which must leave the kernel as it
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable
 
-from tilewright.ir.core import Func, Op, Value
+from tests.loops.chance import Chance
+from tests.loops.machine_steps import MACHINE_STEPS
+from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ge0, sym
 from tilewright.ir.types import BufferType
@@ -29,62 +28,10 @@ from tilewright.loops.edit import (
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import Products, products_of
 from tilewright.loops.order.split import TAILS
-from tilewright.loops.storage.packing import Packing
-from tilewright.schedule.trace import Schedule
 
-T = TypeVar("T")
 SPACES = ("reg", "scratch")
 WIDE_JAM = 3
 """More iterations than this are not written out: the kernel would grow too much."""
-
-
-@dataclass(frozen=True)
-class Chance:
-    """The schedule, its random numbers, and the values of its dims."""
-
-    s: Schedule
-    r: random.Random
-    env: dict[str, int]
-
-    @property
-    def func(self) -> Func:
-        return self.s.func
-
-    def one_of(self, items: Sequence[T], what: str) -> T:
-        """One of the items; ScheduleError when there are none."""
-        if not items:
-            raise ScheduleError(f"there is no {what}")
-        return self.r.choice(items)
-
-    def loop(self, *suitable: Op) -> Op:
-        """A loop: mostly one of those that suit, if any do."""
-        if suitable and self.r.random() < 0.8:
-            return self.r.choice(suitable)
-        return self.one_of(loops_in(self.func.body), "loop")
-
-    def ops(self, *names: str) -> list[Op]:
-        return [op for op in self.func.body.walk() if op.name in names]
-
-    def buffers(self) -> list[Value]:
-        return [op.result for op in self.ops("alloc")]
-
-    def buffer(self, *suitable: Value) -> Value:
-        if suitable and self.r.random() < 0.8:
-            return self.r.choice(suitable)
-        return self.r.choice([*self.buffers(), *self.func.args])
-
-    def outputs(self) -> list[Value]:
-        return list(self.func.args[len(self.func.args) - kernel_info(self.func).outputs :])
-
-    def lanes(self) -> int:
-        return self.r.choice([1, 2, 3, 4, 5, 8, 8])
-
-    def packing(self, rank: int) -> Packing:
-        r = self.r
-        factors = tuple(tuple(r.randint(1, 4) for _ in range(r.choice([0, 0, 1, 2]))) for _ in range(rank))
-        pieces = list(range(sum(1 + len(f) for f in factors)))
-        r.shuffle(pieces)
-        return Packing(factors, tuple(pieces))
 
 
 def rank_of(buffer: Value) -> int:
@@ -357,15 +304,16 @@ STEPS: dict[str, Step] = {
     "prefetch": prefetch,
     "prefetch_run": prefetch_run,
     "nontemporal": nontemporal,
-    "parallel": lambda c: c.s.parallel(c.loop()),
     "serial": lambda c: c.s.serial(c.loop(*(o for o in loops_in(c.func.body) if kind_of(o) == "parallel"))),
     "simplify": lambda c: c.s.simplify(c.loop() if c.r.random() < 0.4 else None),
     "at_least": at_least,
     "two_kernels": two_kernels,
+    **MACHINE_STEPS,
 }
 
 RARE = frozenset(
     {"unroll", "unroll_and_jam", "peel", "split_range", "parallel", "vectorize", "two_kernels", "serial"}
+    | MACHINE_STEPS.keys()
 )
 """After some of these most steps are refused, and others make the kernel larger."""
 

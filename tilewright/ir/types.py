@@ -1,4 +1,4 @@
-"""Types of values: tensors (no address), buffers (memory), scalars (one element or one vector lane)."""
+"""Types of values: tensors (no address), buffers (memory), scalars (one element or one vector lane), tokens."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class TensorType(Type):
 class BufferType(Type):
     """Memory of the loop level: elements of `dtype` at `offset + sum(index * stride)`, in elements.
 
-    `space` is "global" (a kernel argument), "scratch" (per-thread memory, at most a few hundred KiB) or "reg"
-    (an array that must become registers: every index is a constant once unrolled and vectorised).
+    `space` is the name of a memory that the machine declares: "global" is that of the arguments of kernels, on every
+    machine. A CPU also has "scratch" (per-thread memory, at most a few hundred KiB) and "reg" (an array that must
+    become registers: every index is a constant once unrolled and vectorised).
     """
 
     dtype: DType
@@ -81,6 +82,14 @@ class ScalarType(Type):
 
     def __str__(self) -> str:
         return str(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenType(Type):
+    """What a `run` on a queue gives: whoever waits for it goes on when the run has ended."""
+
+    def __str__(self) -> str:
+        return "token"
 
 
 def product(dims: Iterable[Sym]) -> Sym:

@@ -11,12 +11,13 @@ from tilewright.ir.diag import InternalError, VerifyError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym
 from tilewright.ir.text import line_of
-from tilewright.ir.types import BufferType, ScalarType, TensorType, Type
+from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType, Type
 
 OpRule = Callable[[Op], str | None]
 """Checks one op (operands, attributes, types, blocks): a sentence about what is wrong, or None."""
 
-FuncRule = Callable[[Func], str | None]
+FuncRule = Callable[[Func], "str | tuple[str, Op] | None"]
+"""Checks a function as a whole: a sentence about what is wrong, with the op that it is about where there is one."""
 
 TERMINATORS = frozenset({"return", "yield"})
 
@@ -94,6 +95,8 @@ class _Verifier:
                 self.wrong_users(value, users)
         if spec is not None and spec.func_rule is not None:
             problem = spec.func_rule(func)
+            if isinstance(problem, tuple):
+                self.fail(*problem)
             if problem:
                 self.fail(problem)
 
@@ -236,7 +239,7 @@ class _Verifier:
             self.variables[variable.name] = variable
 
     def type(self, type: Type, op: Op | None) -> None:
-        if isinstance(type, ScalarType) or id(type) in self.checked_types:
+        if isinstance(type, ScalarType | TokenType) or id(type) in self.checked_types:
             return
         if isinstance(type, TensorType):
             syms: Iterable[Sym] = type.shape

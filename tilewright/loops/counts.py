@@ -72,7 +72,7 @@ def _count(block: Block, times: Sym, around: Ranges, counts: dict[Op, Sym]) -> N
             rounds = upper(extent_of(op), around)
             inside = around | {loop_var(op): loop_range(op)}
             _count(body_of(op), times * (extent_of(op) if rounds is None else rounds), inside, counts)
-        elif op.name == "if":
+        elif op.name in ("if", "run"):
             _count(body_of(op), times, around, counts)
 
 

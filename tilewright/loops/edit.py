@@ -87,7 +87,7 @@ def places_of(buffer: Value) -> list[Op]:
 
 
 def enclosing(op: Op) -> list[Op]:
-    """The `for` and `if` ops around `op`, outermost first."""
+    """The `for`, `if` and `run` ops around `op`, outermost first."""
     found: list[Op] = []
     holder = block_of(op).parent
     while isinstance(holder, Op):
@@ -114,6 +114,11 @@ def ancestor_in(op: Op, block: Block) -> Op | None:
 def is_inside(op: Op, outer: Op) -> bool:
     """Whether `op` is nested in `outer`, at any depth."""
     return outer in enclosing(op)
+
+
+def is_in_run(op: Op) -> bool:
+    """Whether `op` is in the body of a run."""
+    return any(o.name == "run" for o in enclosing(op))
 
 
 def loops_in(root: Op | Block) -> list[Op]:

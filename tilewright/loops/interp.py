@@ -35,7 +35,7 @@ def run_kernel(
     offset) is flat memory. ExecutionError for a failing `check`; InternalError, naming the buffer and the
     index, for an access out of bounds, and for arrays that do not fit.
     """
-    _Run(func, dict(env or {}), backwards).run(arrays)
+    Run(func, dict(env or {}), backwards).run(arrays)
 
 
 def _same_elements(given: Sequence[int], expected: Sequence[int]) -> bool:
@@ -53,7 +53,7 @@ def _same_elements(given: Sequence[int], expected: Sequence[int]) -> bool:
 
 
 @dataclass(slots=True)
-class _Memory:
+class Memory:
     """One buffer: flat elements, and how an index finds them."""
 
     name: str
@@ -81,7 +81,7 @@ class _Serial(Exception):
     """An innermost loop whose iterations meet must run one by one."""
 
 
-class _Run:
+class Run:
     """State of one execution: dims and loop variables by name, scalars by value, buffers."""
 
     def __init__(self, func: Func, env: dict[str, Any], backwards: bool) -> None:
@@ -89,25 +89,29 @@ class _Run:
         self.backwards = backwards
         self.env = env
         self.scalars: dict[Value, Any] = {}
-        self.memory: dict[Value, _Memory] = {}
+        self.memory: dict[Value, Memory] = {}
         self.lanes: int | None = None
         self.mask: np.ndarray | None = None
         self.speculating = False  # running a serial loop as lanes, as long as that makes no difference
-        self.log: list[tuple[_Memory, Any, bool, np.ndarray | None]] = []
+        self.log: list[tuple[Memory, Any, bool, np.ndarray | None]] = []
         self.undo: list[tuple[np.ndarray, Any, np.ndarray]] = []
         self.serial: set[Op] = set()  # loops that were seen to need it
 
     def run(self, arrays: Sequence[np.ndarray]) -> None:
+        self.bind(arrays)
+        with np.errstate(all="ignore"):
+            self._block(self.func.body)
+
+    def bind(self, arrays: Sequence[np.ndarray]) -> None:
+        """Take the arrays as the memory of the arguments."""
         if len(arrays) != len(self.func.args):
             raise InternalError(
                 f"kernel @{self.func.name} takes {len(self.func.args)} arrays, not {len(arrays)}"
             )
-        with np.errstate(all="ignore"):
-            for value, array in zip(self.func.args, arrays, strict=True):
-                self.memory[value] = self._bind_array(value, array)
-            self._block(self.func.body)
+        for value, array in zip(self.func.args, arrays, strict=True):
+            self.memory[value] = self._bind_array(value, array)
 
-    def _bind_array(self, value: Value, array: np.ndarray) -> _Memory:
+    def _bind_array(self, value: Value, array: np.ndarray) -> Memory:
         memory = self._memory(value, None)
         type = value.type
         assert isinstance(type, BufferType)
@@ -124,28 +128,28 @@ class _Run:
         memory.flat = array.reshape(-1)
         return memory
 
-    def _memory(self, value: Value, flat: np.ndarray | None) -> _Memory:
+    def _memory(self, value: Value, flat: np.ndarray | None) -> Memory:
         type = value.type
         assert isinstance(type, BufferType)
         shape, strides = (tuple(int(self._index(s)) for s in syms) for syms in (type.shape, type.strides))
         if flat is None:
             flat = np.zeros(0, type.dtype.storage)
-        return _Memory(value.name or "?", flat, shape, strides, int(self._index(type.offset)))
+        return Memory(value.name or "?", flat, shape, strides, int(self._index(type.offset)))
 
     # Statements
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
-            self._op(op)
+            self.op(op)
 
-    def _op(self, op: Op) -> None:
+    def op(self, op: Op) -> None:
         match op.name:
             case "for":
                 self._for(op)
             case "if":
                 self._if(op)
             case "alloc":
-                self._alloc(op)
+                self.alloc(op)
             case "load":
                 self.scalars[op.result] = self._load(op)
             case "store":
@@ -155,7 +159,9 @@ class _Run:
                 self.env[op.attrs["var"].name] = int(value) if np.ndim(value) == 0 else value.astype(np.int64)
             case "check":
                 self._check(op)
-            case "return" | "prefetch":
+            case "run":
+                self._block(op.blocks[0])
+            case "return" | "prefetch" | "wait" | "barrier":
                 pass
             case _:
                 self.scalars[op.result] = self._scalar(op)
@@ -225,7 +231,7 @@ class _Run:
             self._block(op.blocks[0])
         self.mask = outer
 
-    def _alloc(self, op: Op) -> None:
+    def alloc(self, op: Op) -> None:
         memory = self._memory(op.result, None)
         type = op.result.type
         assert isinstance(type, BufferType)
@@ -241,7 +247,7 @@ class _Run:
 
     # Memory
 
-    def _place(self, op: Op) -> tuple[_Memory, Any, np.ndarray | None]:
+    def _place(self, op: Op) -> tuple[Memory, Any, np.ndarray | None]:
         """Buffer, address and mask of an access; addresses of lanes that are masked out are 0."""
         memory = self.memory[op.operands[-1]]
         holds = self._guard(op.attrs.get("guard", ()))
@@ -345,7 +351,7 @@ def _meet(a: np.ndarray, mask_a: np.ndarray | None, b: np.ndarray, mask_b: np.nd
 
 def _is_flat(block: Block) -> bool:
     """Whether the block holds no loops and something to do."""
-    return bool(block.ops) and not any(op.name in ("for", "alloc") for op in block.walk())
+    return bool(block.ops) and not any(op.name in ("for", "alloc", "run") for op in block.walk())
 
 
 def _kept(i: Any, mask: np.ndarray) -> Any:

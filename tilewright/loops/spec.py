@@ -8,7 +8,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym, logical_and, logical_not, select
-from tilewright.ir.types import BufferType, ScalarType
+from tilewright.ir.types import BufferType, ScalarType, TokenType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
 from tilewright.loops.edit import (
     block_of,
@@ -22,10 +22,16 @@ from tilewright.loops.edit import (
     vars_read,
 )
 from tilewright.loops.kernel_info import KernelInfo
+from tilewright.target.machine import GLOBAL, Memory
 
 LOOP_KINDS = ("serial", "parallel", "vector", "unroll", "dot")
 MAX_LANES = 64
-LOCAL_SPACES = ("scratch", "reg")
+NOT_IN_LANES = ("alloc", "lanes_reduce", "run", "wait", "barrier")
+
+SCRATCH = Memory("scratch", align=64)
+"""Memory of a worker; what is allocated outside of a parallel loop is the first worker's, and all see it."""
+REGISTERS = Memory("reg", constant_sizes=True)
+CPU_MEMORIES = (GLOBAL, SCRATCH, REGISTERS)
 
 
 def _attributes(op: Op, required: Iterable[str], optional: Iterable[str] = ()) -> str | None:
@@ -57,7 +63,7 @@ def _scalar(value: Value) -> ScalarType | None:
 
 
 def _for_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("var", "extent", "kind"), ("overlap", "boustrophedon")) or _shape(op, 0, 0, 1)
+    wrong = _attributes(op, ("var", "extent", "kind"), ("overlap", "boustrophedon", "level")) or _shape(op, 0, 0, 1)
     if wrong:
         return wrong
     if op.attrs.get("overlap", True) is not True:
@@ -69,13 +75,15 @@ def _for_rule(op: Op) -> str | None:
         return f"a loop of kind {kind} has no order to alternate"
     if not isinstance(extent, Sym):
         return f"the extent is an expression, not {extent!r}"
+    if "level" in op.attrs and kind != "parallel":
+        return f"a loop of kind {kind} has no level of parallelism"
     if kind not in LOOP_KINDS:
         return f"kind '{kind}' is none of {', '.join(LOOP_KINDS)}"
     if kind in ("vector", "unroll", "dot") and not extent.is_const:
         return f"a loop of kind {kind} has a constant extent, not {extent}"
     if kind == "vector":
         return _vector_rule(op, extent.value)
-    return why_not_shared(op) if kind == "parallel" else None
+    return why_not_shared(op, op.attrs.get("level", "")) if kind == "parallel" else None
 
 
 def _vector_rule(op: Op, lanes: int) -> str | None:
@@ -84,7 +92,7 @@ def _vector_rule(op: Op, lanes: int) -> str | None:
     for inner in body_of(op).walk():
         if is_loop(inner) and kind_of(inner) not in ("unroll", "dot"):
             return f"a vector loop holds no loops but unrolled ones and dots, not '{inner.attrs['var']}'"
-        if inner.name in ("alloc", "lanes_reduce"):
+        if inner.name in NOT_IN_LANES:
             return f"a vector loop holds no {inner.name}"
     return None
 
@@ -97,24 +105,37 @@ def kernel_of(op: Op) -> Func:
     return func
 
 
-def why_not_shared(loop: Op) -> str | None:
+def why_not_shared(loop: Op, level: str = "") -> str | None:
     """Why threads cannot share a loop; None if they can.
 
     Inside of other loops they share it again in each of their rounds. The variables of these loops, arguments and
-    scratch memory are all that threads may see of what is outside.
+    scratch memory are all that threads may see of what is outside. A loop of a `level` of the machine may be in loops
+    of other levels.
     """
     for o in enclosing(loop):
-        if is_loop(o) and kind_of(o) != "serial":
+        if is_loop(o) and kind_of(o) != "serial" and not _is_of_other_level(o, level):
             return f"it is in the {kind_of(o)} loop '{loop_var(o)}'; around a parallel loop all are serial"
-    ops = list(loop.walk())
+        if o.name == "run":
+            return "it is in a run, which one thread starts"
+    return why_not_apart(loop, REGISTERS.name)
+
+
+def _is_of_other_level(outer: Op, level: str) -> bool:
+    return bool(level) and outer.attrs.get("level", level) != level
+
+
+def why_not_apart(op: Op, registers: str = "") -> str | None:
+    """Why what is in `op` cannot be done by others than the thread around it: scalars that only this thread has, and
+    buffers in `registers`."""
+    ops = list(op.walk())
     inside = set(ops)
     for value in (v for o in ops for v in o.operands if v.op is not None and v.op not in inside):
-        if not isinstance(value.type, BufferType):
+        if isinstance(value.type, ScalarType):
             return f"it uses a {value.type} from outside, which other threads do not have"
-        if value.type.space == "reg":
+        if isinstance(value.type, BufferType) and value.type.space == registers:
             return f"it uses registers from outside, '{value.name}', which other threads do not have"
-    given = bound_in(kernel_of(loop).body.ops) - bound_in([loop])
-    used = sorted(v.name for v in given & vars_read([loop]))
+    given = bound_in(kernel_of(op).body.ops) - bound_in([op])
+    used = sorted(v.name for v in given & vars_read([op]))
     return f"it uses '{used[0]}' from outside, which other threads do not have" if used else None
 
 
@@ -133,22 +154,67 @@ def _return_rule(op: Op) -> str | None:
     return _attributes(op, ()) or _shape(op, 0, 0, 0)
 
 
+# What runs beside the threads
+
+
+def _run_rule(op: Op) -> str | None:
+    queue = op.attrs.get("queue")
+    wrong = _attributes(op, ("intrinsic", "queue")) or _shape(op, len(op.operands), 1 if queue else 0, 1)
+    if wrong:
+        return wrong
+    if not isinstance(queue, str) or not isinstance(op.attrs["intrinsic"], str):
+        return "the names of its intrinsic and its queue are texts"
+    if any(not isinstance(v.type, TokenType) for v in (*op.operands, *op.results)):
+        return "waits for tokens and gives one"
+    for inner in body_of(op).walk():
+        if inner.name in ("run", "wait", "barrier"):
+            return f"holds no {inner.name}"
+    return why_not_apart(op)
+
+
+def _wait_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ()) or _shape(op, len(op.operands), 0, 0)
+    if wrong:
+        return wrong
+    tokens = [v for v in op.operands if isinstance(v.type, TokenType)]
+    return None if tokens and len(tokens) == len(op.operands) else "waits for one or more tokens"
+
+
+def _barrier_rule(op: Op) -> str | None:
+    wrong = _attributes(op, ("level",)) or _shape(op, 0, 0, 0)
+    if wrong:
+        return wrong
+    level = op.attrs["level"]
+    for o in enclosing(op):
+        if o.name == "if" and o.operands:
+            return "it is under a condition that is computed from data, by which threads may differ"
+        if is_loop(o) and o.attrs.get("level") == level:
+            return f"it is in the loop '{loop_var(o)}', of which it joins the iterations; it stands beside such loops"
+    return None
+
+
 # Memory
 
 
-def _alloc_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ()) or _shape(op, 0, 1, 0)
-    if wrong:
-        return wrong
-    type = op.result.type
-    if not isinstance(type, BufferType) or type.space not in LOCAL_SPACES:
-        return f"gives a buffer in one of {', '.join(LOCAL_SPACES)}, not {type}"
-    moving = {o.attrs["var"] for o in enclosing_loops(op)}
-    if any(d.vars & moving for d in type.shape):
-        return f"the size of {type} depends on a loop"
-    if type.space == "reg" and not all(d.is_const for d in type.shape):
-        return f"registers have a constant number, not {type}"
-    return None
+def alloc_rule(memories: Iterable[Memory]) -> OpRule:
+    """The rule of `alloc` on a machine with these memories."""
+    local = {m.name: m for m in memories if m.name != GLOBAL.name}
+
+    def rule(op: Op) -> str | None:
+        wrong = _attributes(op, ()) or _shape(op, 0, 1, 0)
+        if wrong:
+            return wrong
+        type = op.result.type
+        if not isinstance(type, BufferType) or type.space not in local:
+            return f"gives a buffer in one of {', '.join(local)}, not {type}"
+        moving = {o.attrs["var"] for o in enclosing_loops(op)}
+        if any(d.vars & moving for d in type.shape):
+            return f"the size of {type} depends on a loop"
+        if local[type.space].constant_sizes and not all(d.is_const for d in type.shape):
+            return f"buffers in '{type.space}' have a constant size, not {type}"
+        return None
+
+    return rule
 
 
 def _buffer_rule(op: Op) -> str | None:
@@ -257,7 +323,7 @@ def _check_rule(op: Op) -> str | None:
 def _kernel_rule(func: Func) -> str | None:
     """Arguments are global buffers; with a parallel loop all memory of the kernel is inside of it."""
     for value in func.args:
-        if not isinstance(value.type, BufferType) or value.type.space != "global":
+        if not isinstance(value.type, BufferType) or value.type.space != GLOBAL.name:
             return f"argument '{value.name}' is a global buffer, not {value.type}"
     if not isinstance(func.info, KernelInfo) or func.attrs:
         return "what is known of a kernel is in its KernelInfo"
@@ -284,7 +350,7 @@ _RULES: dict[str, OpRule] = {
     "for": _for_rule,
     "if": _if_rule,
     "return": _return_rule,
-    "alloc": _alloc_rule,
+    "alloc": alloc_rule(CPU_MEMORIES),
     "load": _load_rule,
     "store": _store_rule,
     "prefetch": _prefetch_rule,
@@ -294,6 +360,9 @@ _RULES: dict[str, OpRule] = {
     "cast": _cast_rule,
     "bind": _bind_rule,
     "check": _check_rule,
+    "run": _run_rule,
+    "wait": _wait_rule,
+    "barrier": _barrier_rule,
 }
 
 
@@ -333,3 +402,4 @@ def versions_of(body: Block) -> list[Block]:
 LOOPS_SPEC = Spec(
     "loops", {**_RULES, **dict.fromkeys(SCALAR_OPS, scalar_op_rule)}, _kernel_rule, declared_dims=True
 )  # fmt: skip
+"""Kernels for CPUs; `loops/machine/rules.py` has those for other machines."""

@@ -14,7 +14,7 @@ from tilewright.ir.diag import InternalError, Loc
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ir.text.notation import NAME
-from tilewright.ir.types import BufferType, ScalarType, TensorType, Type
+from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ def print_type(type: Type) -> str:
         return type.dtype.name
     if isinstance(type, TensorType):
         return f"{type.dtype.name}[{print_syms(type.shape)}]"
+    if isinstance(type, TokenType):
+        return "token"
     if not isinstance(type, BufferType):
         raise InternalError(f"type {type!r} has no text form")
     space = "&" if type.space == "global" else f"{type.space} "

@@ -8,13 +8,15 @@ from typing import Any
 from tilewright.ir.core import Op
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym
-from tilewright.ir.types import BufferType, ScalarType, TensorType
+from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType
 
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*", re.ASCII)
 UNNAMED = re.compile(r"v\d+", re.ASCII)
 """What the printer calls values without a name; the parser does not take it for a name."""
 
-STATEMENTS = frozenset({"for", "if", "when", "alloc", "return", "yield", "check", "bind", "prefetch"})
+STATEMENTS = frozenset(
+    {"for", "if", "when", "alloc", "return", "yield", "check", "bind", "prefetch", "run", "wait", "barrier"}
+)
 """Words that begin a statement. No value has such a name; an op that does not fit its notation is quoted."""
 
 QUOTED = STATEMENTS | {"constant", "loc", "strides", "offset"}
@@ -143,6 +145,21 @@ def is_statement(op: Op) -> bool:
                 and op.attrs.keys() <= {"idx", "nearest"}
                 and is_access({"idx": op.attrs.get("idx")}, buffer)
             )
+        case "run":
+            names = [op.attrs.get(key) for key in ("intrinsic", "queue")]
+            return (
+                len(op.blocks) == 1
+                and not op.blocks[0].args
+                and [v.type for v in op.results] == [TokenType()] * (names[1] != "")
+                and len(op.attrs) == 2
+                and all(isinstance(name, str) for name in names)
+                and names[0] != ""
+            )
+        case "wait":
+            return bool(op.operands) and not (op.results or op.attrs or op.blocks)
+        case "barrier":
+            nothing = not (op.operands or op.results or op.blocks)
+            return nothing and op.attrs.keys() == {"level"} and isinstance(op.attrs["level"], str)
     return False
 
 

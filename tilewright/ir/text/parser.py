@@ -13,7 +13,7 @@ from tilewright.ir.core import Block, Func, Module, Op
 from tilewright.ir.diag import Loc
 from tilewright.ir.text.expressions import Expressions
 from tilewright.ir.text.notation import KINDS
-from tilewright.ir.types import ScalarType, TensorType, Type
+from tilewright.ir.types import ScalarType, TensorType, TokenType, Type
 
 _LEVELS = {"func": "graph", "kernel": "loops"}
 
@@ -337,9 +337,7 @@ class _Parser(Expressions):
         name = self.advance()
         operands: list[Any] = []
         if self.kind == "name" and self.on_same_line() and not (self.token == "loc" and self.peek() == "("):
-            operands.append(self.value())
-            while self.accept(","):
-                operands.append(self.value())
+            operands = self.value_list()
         self.emit(name, operands, [])
 
     def loop(self) -> None:
@@ -423,6 +421,45 @@ class _Parser(Expressions):
             attrs |= self.attrs()
         self.emit("prefetch", [buffer], [], attrs)
 
+    def run(self) -> None:
+        """`run intrinsic on queue as token after token, token { ... }`."""
+        self.advance()
+        attrs = {"intrinsic": self.name_or_string("the name of an intrinsic"), "queue": ""}
+        token, at = "", self.at
+        if self.accept("on"):
+            attrs["queue"] = self.name_or_string("the name of a queue")
+            self.expect("as")
+            at = self.at
+            token = self.name("the name of a token")
+        waits_for: list[Any] = []
+        if self.accept("after"):
+            waits_for = self.value_list()
+        loc = self.optional_location()
+        mark = self.enter()
+        body = Block()
+        self.statements(body)
+        self.leave(mark)
+        op = self.block.append(Op("run", waits_for, [TokenType()] if token else [], attrs, [body], loc))
+        if token:
+            self.define(token, op.result, at)
+
+    def wait(self) -> None:
+        """`wait token, token`."""
+        self.advance()
+        self.emit("wait", self.value_list(), [])
+
+    def barrier(self) -> None:
+        """`barrier level`."""
+        self.advance()
+        self.emit("barrier", [], [], {"level": self.name_or_string("the name of a level")})
+
+    def value_list(self) -> list[Any]:
+        """One or more values with commas between."""
+        found = [self.value()]
+        while self.accept(","):
+            found.append(self.value())
+        return found
+
     special: ClassVar[Mapping[str, Callable[[_Parser], None]]] = {
         "for": loop,
         "if": condition,
@@ -433,4 +470,7 @@ class _Parser(Expressions):
         "bind": bind,
         "check": check,
         "prefetch": prefetch,
+        "run": run,
+        "wait": wait,
+        "barrier": barrier,
     }

@@ -308,6 +308,18 @@ class _Printer:
             more = {k: v for k, v in attrs.items() if k != "idx"}
             shown = f" with {{{print_attrs(more)}}}" if more else ""
             self.line(op, f"prefetch {self.access(op.operands[0], op)}{shown}", indent)
+        elif name == "run":
+            self.flush(indent)
+            queue = f" on {print_name(attrs['queue'])}" if op.results else ""
+            token = f" as {self.name(op.result)}" if op.results else ""
+            after = f" after {', '.join(map(self.name, op.operands))}" if op.operands else ""
+            self.with_body(op, f"run {print_name(attrs['intrinsic'])}{queue}{token}{after}", indent)
+        elif name == "wait":
+            self.flush(indent)
+            self.line(op, f"wait {', '.join(map(self.name, op.operands))}", indent)
+        elif name == "barrier":
+            self.flush(indent)
+            self.line(op, f"barrier {print_name(attrs['level'])}", indent)
         elif name == "for":
             self.flush(indent)
             more = {k: v for k, v in attrs.items() if k not in ("var", "extent", "kind")}

@@ -14,7 +14,7 @@ from tilewright.ir.sym import Sym, const, parse_sym_prefix, var
 from tilewright.ir.symbolic.parse import SymTextError
 from tilewright.ir.text.notation import NAME
 from tilewright.ir.textpos import text_error
-from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, row_major
+from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType, Type, row_major
 
 # The last alternative takes any other character, so that the pieces make up the whole text.
 _PIECE = re.compile(
@@ -308,6 +308,8 @@ class Cursor:
 
     def _type(self) -> Type:
         space = ""
+        if self.accept("token"):
+            return TokenType()
         if self.accept("&"):
             space = "global"
         elif self.kind == "name" and self.token not in dt.BY_NAME and self.peek() in dt.BY_NAME:

@@ -58,6 +58,8 @@ def _collect(
         match op.name:
             case "for":
                 _collect(op.blocks[0].ops, (*loops, op), conditional, bound, found)
+            case "run":
+                _collect(op.blocks[0].ops, loops, conditional, bound, found)
             case "if":
                 _collect(op.blocks[0].ops, loops, True, bound, found)
             case "bind":
@@ -154,6 +156,12 @@ def disjoint(a: Access, b: Access, band: Sequence[Op]) -> bool:
         if holds(gt(box_a[0], box_b[1]), known) or holds(gt(box_b[0], box_a[1]), known):
             return True
     return False
+
+
+def never_meet(a: Access, b: Access, loop: Op, outer: Ranges) -> bool:
+    """Whether `a` and `b` never touch the same element in two different iterations of `loop`, whichever is the later;
+    variables of `outer` have the same value for both."""
+    return _never_meet(a, b, loop, (loop,), set(), outer, both=True)
 
 
 def _never_meet(

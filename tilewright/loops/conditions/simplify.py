@@ -58,7 +58,9 @@ def _block(block: Block, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
         elif op.name in ("load", "store"):
             ops += _access(op, ranges, assumed)
         else:
-            if op.name == "index":
+            if op.name == "run":
+                put_ops(body_of(op), _block(body_of(op), ranges, assumed))
+            elif op.name == "index":
                 op.attrs["expr"] = _index(op.attrs["expr"], ranges)
             elif op.name == "prefetch":
                 op.attrs["idx"] = tuple(_index(i, ranges) for i in op.attrs["idx"])

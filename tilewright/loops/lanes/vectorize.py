@@ -38,6 +38,7 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.order.split import Split, split
+from tilewright.loops.spec import NOT_IN_LANES
 
 MAX_LANES = 64
 REDUCTION = "vectorize_reduction"
@@ -61,9 +62,14 @@ def vectorize(func: Func, loop: Op, lanes: int | None = None, tail: str = "guard
     _check_lanes_apart(loop)
     n = extent_of(loop)
     parts = Split(loop, loop, None) if lanes is None or n is sym(lanes) else split(func, loop, lanes, tail)
-    parts.inner.attrs["kind"] = "vector"
-    parts.inner.attrs.pop("boustrophedon", None)
+    _mark(parts.inner)
     return parts
+
+
+def _mark(loop: Op) -> None:
+    loop.attrs["kind"] = "vector"
+    for name in ("boustrophedon", "level"):
+        loop.attrs.pop(name, None)
 
 
 def _check_lanes(loop: Op, lanes: int | None) -> None:
@@ -81,7 +87,7 @@ def _check_body(loop: Op) -> None:
     for op in body_of(loop).walk():
         if is_loop(op) and kind_of(op) not in ("unroll", "dot"):
             refuse("vectorize", loop, f"{describe(op)} is inside of it; unroll it or move it out")
-        if op.name in ("alloc", "lanes_reduce"):
+        if op.name in NOT_IN_LANES:
             refuse("vectorize", loop, f"there is an '{op.name}' inside of it")
 
 
@@ -142,7 +148,7 @@ def vectorize_reduction(
     before = _accumulations(loop, within)
     _check_lanes_apart(loop, {s.buffer for s in before})
     parts = split(func, loop, lanes, tail)
-    parts.inner.attrs["kind"] = "vector"
+    _mark(parts.inner)
     inside = {id(op) for op in parts.inner.walk()}
     names = names_in(func)
     registers = [

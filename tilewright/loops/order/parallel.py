@@ -6,34 +6,45 @@ from collections.abc import Iterator
 
 from tilewright.ir.core import Func, Op
 from tilewright.loops.analysis.deps import Access, accesses, conflicts, private_buffers, separated
-from tilewright.loops.edit import body_of, describe, holds_parallel, kind_of, refuse
+from tilewright.loops.edit import body_of, describe, is_loop, kind_of, refuse
 from tilewright.loops.spec import why_not_shared
 
 
-def parallel(func: Func, loop: Op) -> Op:
-    """Let threads share the iterations of a loop.
+def parallel(func: Func, loop: Op, level: str = "") -> Op:
+    """Let threads share the iterations of a loop: those of a level of the machine, or the tasks of a CPU's pool ("").
 
         for i in 0..n { S(i) }    ->    for i in 0..n parallel { S(i) }
 
-    An outermost loop must be the only op of the kernel, which is then a task of the thread pool. Inside of serial loops
-    it may stand beside others: threads share it each time it is reached, and what follows waits for all of them.
+    Loops of a level may stand in loops of other levels and beside others; what meets is ordered by `barrier`. Without
+    a level an outermost loop must be the only op of the kernel, which is then a task of the thread pool. Inside of
+    serial loops it may stand beside others: threads share it each time it is reached, and what follows waits for all of
+    them.
 
     ScheduleError when the loop is not serial, when it is an outermost one beside others, when it or the loops around it
     are of another kind or it needs more of what is outside than other threads see (`why_not_shared`), or when two
     iterations may touch the same element of a buffer that one of them writes.
     """
-    if kind_of(loop) == "parallel":
+    if kind_of(loop) == "parallel" and loop.attrs.get("level", "") == level:
         return loop
     if kind_of(loop) != "serial":
         refuse("parallel", loop, f"it is a {kind_of(loop)} loop already")
-    if holds_parallel(loop):
+    if any(o is not loop and is_loop(o) and _is_shared_by(o, level) for o in loop.walk()):
         refuse("parallel", loop, "threads share a loop in it already")
-    reason = _beside(func, loop) if loop.parent is func.body else why_not_shared(loop)
+    if any(o.name == "barrier" and o.attrs["level"] == level for o in loop.walk()):
+        refuse("parallel", loop, f"it holds a barrier of level '{level}', which stands beside such loops")
+    reason = _beside(func, loop) if loop.parent is func.body and not level else why_not_shared(loop, level)
     if reason is not None:
         refuse("parallel", loop, reason)
     check_independent("parallel", loop)
     loop.attrs["kind"] = "parallel"
+    if level:
+        loop.attrs["level"] = level
     return loop
+
+
+def _is_shared_by(loop: Op, level: str) -> bool:
+    """Whether a loop is parallel, and not of another level than `level`."""
+    return kind_of(loop) == "parallel" and loop.attrs.get("level", "") in ("", level or loop.attrs.get("level"))
 
 
 def serial(func: Func, loop: Op) -> Op:
@@ -46,6 +57,7 @@ def serial(func: Func, loop: Op) -> Op:
     if kind_of(loop) not in ("parallel", "serial"):
         refuse("serial", loop, f"it is a {kind_of(loop)} loop")
     loop.attrs["kind"] = "serial"
+    loop.attrs.pop("level", None)
     return loop
 
 

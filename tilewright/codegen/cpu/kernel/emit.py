@@ -28,7 +28,7 @@ from tilewright.ir.types import BufferType, ScalarType, product
 from tilewright.loops.edit import enclosing_loops, holds_parallel, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
-from tilewright.loops.spec import parallel_extent, versions_of
+from tilewright.loops.spec import REGISTERS, parallel_extent, versions_of
 from tilewright.target.target import Target
 
 SCRATCH_ALIGNMENT = 64
@@ -143,6 +143,7 @@ class _Kernel:
         """The functions of a part: scratch memory from outside of the loop is the first worker's, whose kernel it is;
         what is allocated in the loop is each worker's own."""
         part = _Kernel(self.func, self.target)
+        part.forks = False  # loops of other levels in it are this thread's own
         part.text.share(self.text)
         part.checks = self.checks
         part.scratch = self.scratch
@@ -171,6 +172,12 @@ class _Kernel:
 
     def _return(self, op: Op) -> None:
         pass
+
+    def _ordered(self, op: Op) -> None:
+        """Nobody waits: a thread does its runs in order, and all of a loop of an inner level."""
+
+    def _run(self, op: Op) -> None:
+        self._block(op.blocks[0])
 
     def _for(self, op: Op) -> None:
         kind, extent = op.attrs["kind"], op.attrs["extent"]
@@ -340,7 +347,7 @@ class _Kernel:
     def _alloc(self, op: Op) -> None:
         type = op.result.type
         assert isinstance(type, BufferType)
-        if type.space == "scratch":
+        if type.space != REGISTERS.name:  # memories of other machines are scratch memory here
             self.buffers[op.result] = Buffer(self._scratch(op, type), type)
             return
         if not type.size.is_const:
@@ -485,4 +492,7 @@ _HANDLERS = {
     "check": _Kernel._check,
     "prefetch": _Kernel._prefetch,
     "lanes_reduce": _Kernel._lanes_reduce,
+    "run": _Kernel._run,
+    "wait": _Kernel._ordered,
+    "barrier": _Kernel._ordered,
 }

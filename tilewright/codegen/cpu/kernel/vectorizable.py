@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
+from tilewright.loops.spec import REGISTERS
 
 MOST_LANES = 64
 
@@ -29,7 +30,7 @@ def why_serial(loop: Op) -> str | None:
             continue
         if op.name == "for" and op.attrs["extent"].vars & varying:
             return "an inner loop's extent depends on the lane"
-        if op.name == "alloc" and _space(op.result) == "scratch":
+        if op.name == "alloc" and _space(op.result) != REGISTERS.name:
             return "scratch memory of each iteration"
         if op.name == "store" and op.operands[1] not in private and not _moves(op, varying):
             return "all lanes write one element"

@@ -1,0 +1,123 @@
+"""Steps for machines with queues and levels, with random arguments (see `steps`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.loops.chance import Chance
+from tilewright.loops.analysis.deps import accesses
+from tilewright.loops.edit import body_of, buffer_type, is_loop, kind_of, loops_in
+from tilewright.loops.machine.copies import Copy, copy_in
+from tilewright.loops.machine.match import Match, match
+from tilewright.schedule.trace import Schedule
+from tilewright.target.machine import Intrinsic, Route
+
+LEVELS = ("core", "thread")
+
+_BODY = """
+kernel @x({args}) dims(n, m, s, r, q) with {{outputs=1}} {{
+  for i in 0..n {{
+    {body}
+  }}
+  return
+}}
+"""
+
+
+def intrinsics(dtype: str, space: str) -> list[Intrinsic]:
+    """A few instructions on one row of a memory, some on a queue."""
+
+    def row(name: str, stride: str) -> str:
+        return f"{name}: {'&' if space == 'global' else f'{space} '}{dtype}[n] strides({stride})"
+
+    bodies = {
+        "fill": ([row("y", "s")], "y[i] = 0"),
+        "move": ([row("x", "r"), row("y", "s")], "y[i] = x[i]"),
+        "add": ([row("x", "r"), row("y", "s")], "y[i] += x[i]"),
+        "mad": ([row("x", "r"), row("w", "q"), row("y", "s")], "y[i] += x[i] * w[i]"),
+    }
+    return [
+        Intrinsic(name, _BODY.format(args=", ".join(args), body=body), queue, sizes={"n": (1, 64)})
+        for name, (args, body) in bodies.items()
+        for queue in ("", "unit")
+    ]
+
+
+def tensorize(c: Chance) -> None:
+    loops = loops_in(c.func.body)
+    pairs = [
+        (loop, found)
+        for loop in loops
+        for type in {buffer_type(a.buffer): None for a in accesses(loop)}
+        for found in intrinsics(str(type.dtype), type.space)
+        if isinstance(match(found, loop), Match)
+    ]
+    if pairs and c.r.random() < 0.8:
+        c.s.tensorize(*c.r.choice(pairs))
+    else:
+        c.s.tensorize(c.loop(), c.r.choice(intrinsics("f64", "scratch")))
+
+
+def async_copy(c: Chance) -> None:
+    loops = [o for o in loops_in(c.func.body) if isinstance(copy_in([o]), Copy)]
+    loop = c.loop(*loops)
+    copy = copy_in([loop])
+    route = Route("global", "scratch", "dma", 8)
+    if isinstance(copy, Copy) and c.r.random() < 0.9:
+        spaces = [buffer_type(v).space for v in (copy.source, copy.target)]
+        route = Route(*spaces, queue=c.r.choice(["dma", "dma2"]), unit=c.r.choice([1, 1, 8]))
+    c.s.async_copy(loop, route)
+
+
+def wait(c: Chance) -> None:
+    run = c.one_of(c.ops("run"), "run")
+    anchor = c.one_of([run, *c.ops("for", "run", "store", "return")], "op")
+    place = c.r.choice(["before", "after"])
+    c.s.wait(run, run if c.r.random() < 0.5 else anchor, "after" if c.r.random() < 0.5 else place)
+
+
+def barrier(c: Chance) -> None:
+    anchor = c.one_of(c.ops("for", "run", "store", "return"), "op")
+    c.s.barrier(anchor, c.r.choice(LEVELS), c.r.choice(["before", "after"]))
+
+
+def parallel(c: Chance) -> None:
+    c.s.parallel(c.loop(), c.r.choice(["", *LEVELS]))
+
+
+def pipeline(c: Chance) -> None:
+    """Of a loop as it is, or of one that copies what it reads."""
+    if c.r.random() < 0.2:
+        c.s.pipeline(c.loop())
+        return
+    on_a_clone_first(c, cached_and_pipelined)
+
+
+def cached_and_pipelined(c: Chance) -> None:
+    loop = c.loop(*(o for o in loops_in(c.func.body) if kind_of(o) == "serial"))
+    inner = c.one_of([o for o in body_of(loop).ops if is_loop(o)], "loop in a loop")
+    read = {a.buffer: None for a in accesses(inner) if not a.write}
+    made = c.s.cache(c.one_of(list(read), "buffer"), inner, space="scratch")
+    fill = c.one_of([o for o in made.fill[:1] if is_loop(o)], "copy")
+    copy = copy_in([fill])
+    source = buffer_type(copy.source).space if isinstance(copy, Copy) else "global"
+    c.s.async_copy(fill, Route(source, "scratch", "dma"))
+    c.s.pipeline(loop)
+
+
+def on_a_clone_first(c: Chance, steps: Callable[[Chance], None]) -> None:
+    """Several steps of which any may be refused: then none is done."""
+    state = c.r.getstate()
+    steps(Chance(Schedule(c.func.clone(), c.s.supposing), c.r, c.env))
+    c.r.setstate(state)
+    steps(c)
+
+
+MACHINE_STEPS: dict[str, Callable[[Chance], None]] = {
+    "tensorize": tensorize,
+    "async_copy": async_copy,
+    "wait": wait,
+    "barrier": barrier,
+    "parallel": parallel,
+    "pipeline": pipeline,
+}

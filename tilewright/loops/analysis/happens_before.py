@@ -1,0 +1,307 @@
+"""What happens before what on a machine with parallel levels and queues: a check that all that meets is ordered.
+
+A kernel means what it computes in order, on one thread, without its marks. A machine runs more at the same time:
+
+- iterations of a parallel loop of a level run on threads of that level (equal iterations of two such loops on the same
+  thread), and threads of a level wait for each other only at a `barrier` of it or of a level around it. What is in no
+  loop of the level is done by its first thread;
+- a `run` on a queue is done beside the thread that starts it: after all that this thread has done before, after the
+  runs whose tokens it takes, and after earlier runs on the same queue. It has ended for whoever waits for its token;
+- a parallel loop without a level (a task of the CPU's pool) ends when all its iterations have ended.
+
+The check goes through the program once as a data flow analysis, and through loops until nothing changes. It errs on the
+safe side: accesses are apart only where that is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.sym import Sym, eq
+from tilewright.loops.analysis.bounds import Ranges, holds
+from tilewright.loops.analysis.deps import Access, accesses, conflicts, disjoint, never_meet
+from tilewright.loops.edit import (
+    body_of,
+    describe,
+    enclosing_loops,
+    extent_of,
+    is_loop,
+    kind_of,
+    loop_var,
+    ranges_of,
+)
+
+Loops = frozenset[Op]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An access that something may not be ordered with; `same` are the loops whose current iteration made it."""
+
+    access: Access
+    same: Loops
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A run on a queue that may not have ended."""
+
+    run: Op
+    same: Loops
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Runs that may not have ended, and for each level the accesses since its threads waited for each other."""
+
+    pending: frozenset[_Pending] = frozenset()
+    open: dict[str, frozenset[_Seen]] = field(default_factory=dict)
+
+    def joined(self, other: _State) -> _State:
+        """Either of two states."""
+        levels = {**self.open, **other.open}
+        opened = {k: self.open.get(k, frozenset()) | other.open.get(k, frozenset()) for k in levels}
+        return _State(self.pending | other.pending, opened)
+
+    def left(self, loop: Op) -> _State:
+        """After an iteration of `loop`, or the loop."""
+        pending = frozenset(replace(p, same=p.same - {loop}) for p in self.pending)
+        opened = {k: frozenset(replace(s, same=s.same - {loop}) for s in v) for k, v in self.open.items()}
+        return _State(pending, opened)
+
+
+class _Unordered(Exception):
+    """Two accesses that nothing orders, or a run that nobody waits for: the op, and what is wrong."""
+
+    def __init__(self, op: Op, message: str) -> None:
+        super().__init__(message)
+        self.found = message, op
+
+
+def why_unordered(func: Func, levels: Sequence[str]) -> tuple[str, Op] | None:
+    """What is wrong with the order of a kernel whose machine has these levels, outermost first, and the op that it is
+    about; None when all accesses that may meet are ordered."""
+    try:
+        _Check(func, levels).run()
+    except _Unordered as problem:
+        return problem.found
+    return None
+
+
+class _Check:
+    """One analysis: accesses by op, what each run implies to have ended, and pairs that have been compared."""
+
+    def __init__(self, func: Func, levels: Sequence[str]) -> None:
+        self.func = func
+        self.levels = tuple(levels)
+        self.accesses = {a.op: a for a in accesses(func.body)}
+        self.ended_with: dict[Op, frozenset[Op]] = {}
+        self.proven: dict[tuple[object, ...], bool] = {}
+
+    def run(self) -> None:
+        self._all_waited(self._block(self.func.body, _State()), frozenset(), "the kernel")
+
+    def _block(self, block: Block, state: _State) -> _State:
+        for op in block.ops:
+            state = self._op(op, state)
+        return state
+
+    def _op(self, op: Op, state: _State) -> _State:
+        if op in self.accesses:
+            return self._access(self.accesses[op], state)
+        if is_loop(op):
+            return self._parallel(op, state) if kind_of(op) == "parallel" else self._serial(op, state)
+        match op.name:
+            case "if":
+                return state.joined(self._block(body_of(op), state))
+            case "wait":
+                return self._waited(op, state)
+            case "run":
+                return self._queued(op, state) if op.results else self._block(body_of(op), self._waited(op, state))
+            case "barrier":
+                return self._barrier(op, state)
+        return state
+
+    # Loops
+
+    def _serial(self, loop: Op, before: _State) -> _State:
+        head = before
+        while True:
+            after = self._block(body_of(loop), head).left(loop)
+            again = head.joined(after)
+            if again == head:
+                break
+            head = again
+        runs = extent_of(loop).bounds[0]
+        return after if runs is not None and runs >= 1 else before.joined(after)
+
+    def _parallel(self, loop: Op, before: _State) -> _State:
+        joins = "level" not in loop.attrs
+        after = self._block(body_of(loop), _State(before.pending) if joins else before).left(loop)
+        self._all_waited(after, frozenset(p.run for p in before.pending), describe(loop))
+        state = before.joined(after)
+        return _State(state.pending) if joins else state
+
+    def _all_waited(self, state: _State, others: frozenset[Op], end: str) -> None:
+        for pending in state.pending:
+            if pending.run not in others:
+                message = f"nobody waits for this run on queue '{_queue(pending.run)}' before the end of {end}"
+                raise _Unordered(pending.run, f"{message}; wait for its token")
+
+    # Queues and barriers
+
+    def _closure(self, op: Op) -> frozenset[Op]:
+        """The runs that have ended when the tokens that `op` takes are there."""
+        runs = [v.op for v in op.operands if v.op is not None]
+        return frozenset(runs).union(*(self.ended_with.get(r, frozenset()) for r in runs))
+
+    def _waited(self, op: Op, state: _State) -> _State:
+        ended = self._closure(op)
+        return _State(frozenset(p for p in state.pending if p.run not in ended), state.open)
+
+    def _queued(self, run: Op, state: _State) -> _State:
+        ended = self._closure(run)
+        before = {p.run for p in state.pending if _queue(p.run) == _queue(run)}
+        self.ended_with[run] = self.ended_with.get(run, frozenset()) | ended | before
+        started = _State(frozenset(p for p in state.pending if p.run not in ended | before), state.open)
+        inside = self._block(body_of(run), started)
+        return _State(state.pending | {_Pending(run, frozenset(enclosing_loops(run)))}, inside.open)
+
+    def _barrier(self, op: Op, state: _State) -> _State:
+        """Threads of this level and of those below are together; what runs beside them goes on."""
+        depth = self.levels.index(op.attrs["level"]) if op.attrs["level"] in self.levels else len(self.levels)
+        running = frozenset(p.run for p in state.pending)
+        kept = {level: state.open.get(level, frozenset()) for level in self.levels[:depth]}
+        for level in self.levels[depth:]:
+            kept[level] = frozenset(s for s in state.open.get(level, ()) if _run_of(s.access.op) in running)
+        return _State(state.pending, kept)
+
+    # Accesses
+
+    def _access(self, here: Access, state: _State) -> _State:
+        for pending in state.pending:
+            for there in self._of_run(pending.run):
+                if _meet_at_all(there, here) and not self._apart(there, here, pending.same):
+                    does = "writes" if there.write else "reads"
+                    raise _Unordered(
+                        here.op,
+                        f"the run on queue '{_queue(pending.run)}' that {does} {describe(here.buffer)} may not have "
+                        f"ended before this {here.place}; wait for its token before",
+                    )
+        opened = dict(state.open)
+        seen = _Seen(here, frozenset(here.loops))
+        for level in self.levels:
+            if self._is_private(here.buffer, level):
+                continue
+            others = opened.get(level, frozenset()) | {seen}
+            for other in others:
+                self._check_threads(other, here, level)
+            opened[level] = others
+        return _State(state.pending, opened)
+
+    def _check_threads(self, seen: _Seen, here: Access, level: str) -> None:
+        there = seen.access
+        if not _meet_at_all(there, here) or self._same_threads(there, here, level, seen.same):
+            return
+        raise _Unordered(
+            here.op,
+            f"threads of level '{level}' may meet in {describe(here.buffer)}: this {here.place}, and the "
+            f"{there.place} of another thread, with no barrier between them; put `barrier {level}` between",
+        )
+
+    def _same_threads(self, there: Access, here: Access, level: str, same: Loops) -> bool:
+        """Whether no two threads of a level touch one element by these two accesses."""
+        key = there.op, here.op, level, same
+        if key not in self.proven:
+            self.proven[key] = self._prove(there, here, level, same)
+        return self.proven[key]
+
+    def _prove(self, there: Access, here: Access, level: str, same: Loops) -> bool:
+        first, second = _loop_of(there, level), _loop_of(here, level)
+        if first is None and second is None:
+            return True
+        for outer in self.levels[: self.levels.index(level)]:
+            there, here, same = _aligned(there, here, outer, same)
+        if first is None or second is None:
+            return _disjoint(there, here, same)
+        there, here, same = _aligned(there, here, level, same)
+        loop = _loop_of(there, level)
+        assert loop is not None
+        around = here.loops[: here.loops.index(loop)]  # in loops inside of it, threads are at different iterations
+        outside = ranges_of(o for o in around if o in same and o in there.loops)
+        return never_meet(there, here, loop, outside)
+
+    def _apart(self, there: Access, here: Access, same: Loops) -> bool:
+        key = there.op, here.op, same
+        if key not in self.proven:
+            self.proven[key] = _disjoint(there, here, same)
+        return self.proven[key]
+
+    def _of_run(self, run: Op) -> Iterator[Access]:
+        return (self.accesses[o] for o in run.walk() if o in self.accesses)
+
+    def _is_private(self, buffer: Value, level: str) -> bool:
+        """Whether each thread of a level has a buffer of its own."""
+        return buffer.op is not None and any(o.attrs.get("level") == level for o in enclosing_loops(buffer.op))
+
+
+def _queue(run: Op) -> str:
+    queue: str = run.attrs["queue"]
+    return queue
+
+
+def _run_of(op: Op) -> Op | None:
+    """The run that an access is in."""
+    holder = op.parent.parent if op.parent is not None else None
+    while isinstance(holder, Op):
+        if holder.name == "run":
+            return holder
+        holder = holder.parent.parent if holder.parent is not None else None
+    return None
+
+
+def _loop_of(access: Access, level: str) -> Op | None:
+    return next((o for o in access.loops if o.attrs.get("level") == level), None)
+
+
+def _meet_at_all(a: Access, b: Access) -> bool:
+    return any(conflicts([a], [b]))
+
+
+def _aligned(there: Access, here: Access, level: str, same: Loops) -> tuple[Access, Access, Loops]:
+    """Two accesses on one thread of a level, or on two: with one variable for the loops of it."""
+    first, second = _loop_of(there, level), _loop_of(here, level)
+    if first is None or second is None:
+        return there, here, same
+    if first is not second:
+        longer = first if _is_longer(first, second) else second
+        renamed = {loop_var(first): loop_var(longer), loop_var(second): loop_var(longer)}
+        there, here = (_renamed(a, o, longer, renamed) for a, o in ((there, first), (here, second)))
+        return there, here, same | {longer}
+    return there, here, same | {first}
+
+
+def _renamed(access: Access, old: Op, new: Op, variables: dict[Sym, Sym]) -> Access:
+    idx = tuple(i.subs(variables) for i in access.idx)
+    return replace(access, idx=idx, loops=tuple(new if o is old else o for o in access.loops))
+
+
+def _is_longer(first: Op, second: Op) -> bool:
+    lengths = [extent_of(o) for o in (first, second)]
+    return lengths[0] == lengths[1] or (all(n.is_const for n in lengths) and lengths[0].value >= lengths[1].value)
+
+
+def _disjoint(a: Access, b: Access, same: Loops) -> bool:
+    """Whether two accesses never touch one element where these loops are in the same iteration for both."""
+    band = [o for o in a.loops if o in same and o in b.loops]
+    if disjoint(a, b, band):
+        return True
+    known = ranges_of(band)
+    pairs = zip(a.idx, b.idx, strict=True)
+    return any(_fixed(i, known) and _fixed(j, known) and holds(eq(i, j), known) is False for i, j in pairs)
+
+
+def _fixed(index: Sym, known: Ranges) -> bool:
+    return index.vars <= known.keys()
