@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.report import Report as Report
     from tilewright.runtime.values.node_arg import NodeArg as NodeArg
     from tilewright.session import Session as Session
-    from tilewright.target.target import TargetError as TargetError
+    from tilewright.target.machine import TargetError as TargetError
 
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
@@ -42,7 +42,7 @@ _HOMES = {
     "Progress": "tilewright.options",
     "Report": "tilewright.runtime.report",
     "Session": "tilewright.session",
-    "TargetError": "tilewright.target.target",
+    "TargetError": "tilewright.target.machine",
     "TensorInfo": "tilewright.runtime",
     "TilewrightError": "tilewright.runtime.errors",
     "TypeRuleError": "tilewright.ir.diag",

@@ -31,12 +31,11 @@ def compile(
     compiler; a model that the cache has takes none. Raises ModelError, UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
-    return Model(
-        compile_artifact(
-            model, options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
-        ),
-        chosen.threads,
+    session = _session(session)
+    artifact = compile_artifact(
+        model, options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
     )
+    return Model(artifact, chosen.threads, session.executor(artifact.target.kind))
 
 
 def compile_artifact(
@@ -50,10 +49,7 @@ def compile_artifact(
 ) -> Artifact:
     """As `compile`, but only what a file holds: it may be for another machine than this one."""
     request = Request.of(model, constants, shapes)
-    if session is None:
-        session = Session()
-    elif not isinstance(session, Session):
-        raise OptionError(f"session={session!r:.80} is not allowed: give a tilewright.Session, or None")
+    session = _session(session)
     key = session.key(request, options) if options.cache else None
     artifact = session.find(key) if key else None
     if artifact is None:
@@ -66,3 +62,11 @@ def compile_artifact(
             remark = {"stage": "cache", "subject": "the model", "message": refusal, "kind": "missed"}
             artifact.report.setdefault("remarks", []).append(remark)
     return artifact
+
+
+def _session(session: Session | None) -> Session:
+    if session is None:
+        return Session()
+    if not isinstance(session, Session):
+        raise OptionError(f"session={session!r:.80} is not allowed: give a tilewright.Session, or None")
+    return session

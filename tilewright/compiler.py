@@ -9,10 +9,8 @@ from itertools import count
 from pathlib import Path
 
 from tilewright import link
-from tilewright.codegen.cpu.assemble import ObjectMaker, Unit
-from tilewright.codegen.cpu.kernel.emit import KernelText, kernel_ir
-from tilewright.codegen.cpu.program.pool_platform import check_platform
-from tilewright.codegen.cpu.program.program import program_ir
+from tilewright.back_end import BackEnd, back_end_for
+from tilewright.codegen.program import KernelText
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
@@ -22,7 +20,6 @@ from tilewright.ir.diag import Remark
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.storage import assign_storage
@@ -30,12 +27,11 @@ from tilewright.ops.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress, Request
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact
-from tilewright.schedule.sharing.concurrent_kernels import group_branches
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
-from tilewright.target.named import parse_target
+from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
 
@@ -43,9 +39,9 @@ def compile_request(
     request: Request, options: Options, progress: OnProgress | None = None, *, session: Session
 ) -> Artifact:
     """From the model's file on, without the session's cache. Raises ModelError, UnsupportedError, OptionError."""
-    target = parse_target(options.target)
+    machine = session.machine(options)
     module = import_request(request, session, progress)
-    artifact = compile_module(module, options, target, progress, session.loaded_plugins)
+    artifact = compile_module(module, options, machine, progress, session.loaded_plugins)
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
     return artifact
@@ -61,66 +57,75 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
 def compile_module(
     module: Module,
     options: Options,
-    target: Target,
+    machine: Machine,
     progress: OnProgress | None = None,
     plugins: Plugins = NO_PLUGINS,
 ) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
-    check_platform(target.triple)
-    link.check_profile(options, target)
+    back_end = back_end_for(machine, plugins)
+    back_end.check(machine, options)
     clock = _Clock()
-    ctx = PassContext(target, options)
-    strategies = strategies_with(plugins, ctx.remarks)
+    ctx = pass_context(machine, options)
+    strategies = strategies_with(plugins, ctx.remarks, machine, back_end)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     for subject, message in module.main.attrs.get("contradictions", ()):
         ctx.remarks.append(Remark("import", subject, message, "analysis"))
-    lower_graph(module, ctx, options, progress, strategies)
+    lower_graph(module, ctx, options, progress, strategies, back_end.passes(machine, options))
     clock.lap("graph")
-    with ObjectMaker(target, options.compile_threads or target.cores) as maker:
+    with back_end.code(machine, options) as code:
         kernels: dict[str, KernelText] = {}
+        spec = back_end.spec(machine)
 
         def emit(kernel: Func) -> None:
             clock.lap("schedule")
-            if options.verify:
-                verify_func(kernel, LOOPS_SPEC)
-            kernels[kernel.name] = kernel_ir(kernel, target)
+            if options.verify or machine.kind != Target.kind:
+                verify_func(kernel, spec)
+            text = kernels[kernel.name] = code.kernel(kernel)
             clock.lap("emit")
-            maker.start(Unit(kernels[kernel.name].text))
+            code.begin(text)
             clock.lap("llvm")
 
         schedule_regions(
             module,
-            target,
+            machine,
             strategies,
             ctx.remarks,
             emit,
             steps(progress, "kernels"),
             tolerant=not options.verify,
         )
-        group_branches(module, target, ctx.remarks)
+        back_end.arrange(module, machine, ctx.remarks)
         clock.lap("schedule")
         inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
         storage = assign_storage(module.main, inplace)
         constants = link.lay_out_constants(module)
         flush = options.numerics != "strict"
         program = link.make_program(module, storage, constants, kernels, taken_for_granted, flush)
-        text = program_ir(program, target, profile=options.profile)
+        text = code.program(program)
         clock.lap("emit")
-        for unit in link.support_units(text, target):
-            maker.start(unit)
-        objects = maker.objects(steps(progress, "code"))
+        code.begin(text)
+        objects = code.objects(steps(progress, "code"))
     clock.lap("llvm")
     _tell(progress, "link", 0, 1)
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
     if options.profile:
         link.add_costs(report, module)
-    return link.make_artifact(module, storage, constants, program, text, objects, target, report)
+    return link.make_artifact(module, storage, constants, program, text, objects, back_end.target(machine), report)
 
 
-def strategies_with(plugins: Plugins, remarks: list[Remark]) -> Strategies[Strategy]:
-    """Our strategies and those of plugins; `remarks` are told what is left out, and later which of them fail."""
-    plugins = plugins.beside("strategies", [s.name for s in STRATEGIES.ours])
+def pass_context(machine: Machine, options: Options) -> PassContext:
+    """What passes of the graph level share: the facts that they ask for are those of CPUs."""
+    return PassContext(machine if isinstance(machine, Target) else None, options)
+
+
+def strategies_with(
+    plugins: Plugins, remarks: list[Remark], machine: Machine, back_end: BackEnd
+) -> Strategies[Strategy]:
+    """The strategies of a back end, and those of plugins for its kind of machine; `remarks` are told what is left out,
+    and later which of them fail."""
+    ours = tuple(back_end.strategies(machine))
+    plugins = plugins.beside("strategies", [s.name for s in ours])
     remarks.extend(plugins.refused)
     outside: list[tuple[str, Strategy]] = []
     for candidate, plugin in plugins.used:
@@ -129,8 +134,8 @@ def strategies_with(plugins: Plugins, remarks: list[Remark]) -> Strategies[Strat
             wanted = f"{Strategy.__module__}.{Strategy.__name__}"
             remarks.append(candidate.refusal(f"its strategy '{strangers[0]}' is no {wanted}"))
         else:
-            outside += [(plugin.name, s) for s in plugin.strategies if isinstance(s, Strategy)]
-    return Strategies(STRATEGIES.ours, tuple(outside), remarks)
+            outside += [(plugin.name, s) for s in plugin.strategies if s.kind == machine.kind]
+    return Strategies(ours, tuple(outside), remarks)
 
 
 def lower_graph(
@@ -139,14 +144,16 @@ def lower_graph(
     options: Options,
     progress: OnProgress | None = None,
     strategies: Strategies[Strategy] = STRATEGIES,
+    passes: list[Pass] | None = None,
 ) -> None:
-    """All passes of the graph level: afterwards the main function holds regions, aliases and constants."""
+    """All passes of the graph level, `passes` (by default those for CPUs) before fusion: afterwards the main function
+    holds regions, aliases and constants."""
 
     def verify(m: Module) -> None:
         verify_func(m.main, graph_spec(m))
 
     check = verify if options.verify else None
-    first = default_passes(ctx.target, options)
+    first = default_passes(ctx.target, options) if passes is None else passes
     last: list[Pass] = [Fuse(strategies), PlaceViews(), Order()]
     done = count(1)
 

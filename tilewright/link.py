@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 
 import tilewright
-from tilewright.codegen.cpu.assemble import Effort, Unit
-from tilewright.codegen.cpu.kernel.checks import Check
-from tilewright.codegen.cpu.kernel.emit import KernelText
-from tilewright.codegen.cpu.program.pool import pool_ir
-from tilewright.codegen.cpu.program.program import (
+from tilewright.codegen.program import (
     Branches,
     BufferRef,
+    Check,
     Condition,
     Dim,
     InputAxis,
     InputElement,
+    KernelText,
     Program,
     ProgramText,
     Step,
@@ -37,11 +35,8 @@ from tilewright.memory.storage import Place, Storage, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.binding import input_variables
 from tilewright.ops.view import copy
-from tilewright.options import Options
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.artifact import Artifact, ConstantInfo, Failure, StaticPlan, TargetInfo, TensorInfo
-from tilewright.runtime.errors import OptionError
-from tilewright.target.target import Target
 
 ALIGNMENT = 64
 
@@ -151,11 +146,6 @@ def _variables_used(main: Func) -> set[Sym]:
     return used
 
 
-def support_units(text: ProgramText, target: Target) -> list[Unit]:
-    """The modules beside the kernels: the program that calls them, and the thread pool."""
-    return [Unit(text.text, Effort.CALLS), Unit(pool_ir(target.triple), Effort.SUPPORT)]
-
-
 def make_artifact(
     module: Module,
     storage: Storage,
@@ -163,7 +153,7 @@ def make_artifact(
     program: Program,
     text: ProgramText,
     objects: Sequence[bytes],
-    target: Target,
+    target: TargetInfo,
     report: dict[str, Any],
 ) -> Artifact:
     """The compiled model; takes the constants out of `module`."""
@@ -173,7 +163,7 @@ def make_artifact(
     outs = main.attrs.get("outputs", tuple(f"output{k}" for k in range(len(main.returns))))
     static = not program.dims
     return Artifact(
-        target=TargetInfo(target.triple, target.cpu, target.features),
+        target=target,
         inputs=tuple(map(_info, ins, main.args)),
         outputs=tuple(map(_info, outs, main.returns)),
         objects=tuple(objects),
@@ -254,15 +244,6 @@ def _describe_call(op: Op, module: Module) -> dict[str, Any]:
         "results": [f"{v.type}" for v in op.results],
         "bytes": str(sum((bytes_of(v) for v in (*op.operands, *op.results)), sym(0))),
     }
-
-
-def check_profile(options: Options, target: Target) -> None:
-    """OptionError where user programs may not read the cycle counter."""
-    if options.profile and target.arch != "x86_64":
-        raise OptionError(
-            f"profile=True is not possible for {target.name} ({target.arch}): programs may not read its cycle counter",
-            hint="profile on an x86-64 machine",
-        )
 
 
 def add_costs(report: dict[str, Any], module: Module) -> None:

@@ -32,8 +32,11 @@ from tilewright.plugins import (
 )
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.executor import MakeExecutor
 from tilewright.target.host import assembler_version
-from tilewright.target.named import ALIASES, NAMED, parse_target
+from tilewright.target.machine import Machine
+from tilewright.target.named import ALIASES, NAMED, find_machine
+from tilewright.target.target import Target
 
 DEFAULT_LIMIT = 4 << 30
 SETTLED_NS = 2 * 10**9
@@ -135,11 +138,22 @@ class Session:
         left_out = [f"{remark.subject}: {remark.message}" for remark in self.loaded_plugins.refused]
         raise unknown_source(source, (*FRONT_ENDS, *self.loaded_plugins.front_ends), left_out)
 
+    def machine(self, options: Options) -> Machine:
+        """What models are compiled for: a machine of ours, or of a plugin. TargetError for an unknown name."""
+        return find_machine(options.target, lambda: self.loaded_plugins.machines)
+
+    def executor(self, kind: str) -> MakeExecutor | None:
+        """What runs code for a kind of machine that a plugin of this session brings; None for other kinds."""
+        if kind == Target.kind:
+            return None
+        found = (back_end.executor for back_end in self.loaded_plugins.back_ends if back_end.name == kind)
+        return next(found, None)
+
     def key(self, request: Request, options: Options) -> str | None:
         """A digest of everything that determines the artefact; None when the model cannot be read, or an operator or
         a plugin from outside of the package (see `refusal`)."""
         digest = hashlib.blake2b(digest_size=20)
-        target = parse_target(options.target)
+        target = self.machine(options)
         shapes = sorted(request.shapes.items())
         front_end = self.front_end(request.model)
         if self.refusal() is not None:

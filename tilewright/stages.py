@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.asm.listing import annotated
+from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.cpu.assemble import assembly
-from tilewright.codegen.cpu.kernel.emit import kernel_ir
-from tilewright.compiler import import_request, lower_graph, steps, strategies_with
+from tilewright.compiler import import_request, lower_graph, pass_context, steps, strategies_with
 from tilewright.ir.core import Func, Module
-from tilewright.ir.passes import PassContext
 from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.session import Session
-from tilewright.target.named import parse_target
+from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
 LEVELS = ("import", "graph", "loops", "llvm", "asm")
@@ -45,19 +44,20 @@ def programs(
     if level not in LEVELS:
         raise OptionError(f"there is no level '{level}'", hint=f"levels are {', '.join(LEVELS)}")
     options = options or Options()
-    target = parse_target(options.target)
     session = session or Session()
+    machine = session.machine(options)
+    back_end = back_end_for(machine, session.loaded_plugins)
     module = import_request(Request.of(model, constants, shapes), session, progress)
-    ctx = PassContext(target, options)
+    ctx = pass_context(machine, options)
     if level != "import":
-        strategies = strategies_with(session.loaded_plugins, ctx.remarks)
-        lower_graph(module, ctx, options, progress, strategies)
+        strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
+        lower_graph(module, ctx, options, progress, strategies, back_end.passes(machine, options))
     if level in ("import", "graph"):
         return {module.main.name: print_module(module)}
     schedule_regions(
-        module, target, strategies, ctx.remarks, step=steps(progress, "kernels"), tolerant=not options.verify
+        module, machine, strategies, ctx.remarks, step=steps(progress, "kernels"), tolerant=not options.verify
     )
-    return {f.name: _kernel_text(f, level, target) for f in _kernels(module, kernel)}
+    return {f.name: _kernel_text(f, level, machine, back_end) for f in _kernels(module, kernel)}
 
 
 def _kernels(module: Module, prefix: str | None) -> list[Func]:
@@ -73,11 +73,18 @@ def _kernels(module: Module, prefix: str | None) -> list[Func]:
     return chosen
 
 
-def _kernel_text(func: Func, level: str, target: Target) -> str:
+def _kernel_text(func: Func, level: str, machine: Machine, back_end: BackEnd) -> str:
     if level == "loops":
         # one step a line is readable; in the attributes all of them stand on the line of the kernel's name
         info = kernel_info(func)
         func.info = replace(info, schedule=())
         return "".join(f"# {step}\n" for step in info.schedule) + print_func(func)
-    text = kernel_ir(func, target).text
-    return annotated(assembly(text, target, comments=True), target) if level == "asm" else text
+    with back_end.code(machine, Options(compile_threads=1)) as code:
+        text = code.kernel(func).text
+    if not isinstance(machine, Target):
+        if level == "llvm":
+            raise OptionError(
+                f"machine '{machine.name}' has no LLVM IR", hint="its code is shown at the level asm"
+            )
+        return text
+    return annotated(assembly(text, machine, comments=True), machine) if level == "asm" else text

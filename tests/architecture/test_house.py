@@ -34,8 +34,9 @@ ROOMS: dict[str, set[str]] = {
     "plugins": {"frontends", "ir"},
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
-ALL = {*ROOMS, "api", "compiler", "link", "stages", "tilewright"}
+ALL = {*ROOMS, "api", "back_end", "compiler", "link", "stages", "tilewright"}
 ROOMS |= {
+    "back_end": ALL,
     "link": ALL,
     "compiler": ALL,
     "stages": ALL,
@@ -62,6 +63,7 @@ LATE = {
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
+    ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("cli/__init__.py", "tilewright.cli.app"),
     ("cli/peers.py", "onnxruntime"),
     ("cli/peers.py", "openvino"),

@@ -11,8 +11,9 @@ import llvmlite.binding as binding
 import numpy as np
 
 from tilewright.codegen.cpu.assemble import Effort, Unit, compile_all
-from tilewright.codegen.cpu.kernel.emit import KernelText, kernel_ir
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
+from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType

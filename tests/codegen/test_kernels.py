@@ -11,8 +11,8 @@ import pytest
 
 from tests.codegen.native import kernel, run_kernel
 from tilewright.codegen.cpu.assemble import Unit, assembly, compile_all, compile_ir
-from tilewright.codegen.cpu.kernel.checks import Check
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.program import Check
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func
 from tilewright.ir.diag import InternalError, UnsupportedError

@@ -14,7 +14,7 @@ import pytest
 
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
-from tilewright.target.target import TargetError
+from tilewright.target.machine import TargetError
 
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()

@@ -10,12 +10,13 @@ import pytest
 
 from tests.codegen.native import Native, kernel
 from tilewright.codegen.cpu.assemble import Effort, Unit, compile_all
-from tilewright.codegen.cpu.kernel.checks import Check
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
-from tilewright.codegen.cpu.program.program import (
+from tilewright.codegen.cpu.program.program import program_ir
+from tilewright.codegen.program import (
     Branches,
     BufferRef,
+    Check,
     Condition,
     Dim,
     ErrorTable,
@@ -24,7 +25,6 @@ from tilewright.codegen.cpu.program.program import (
     Program,
     Step,
     kernel_step,
-    program_ir,
 )
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import ceildiv, eq, ge, lt, sym, var

@@ -95,7 +95,7 @@ BROKEN = {
         "if", [x[0].value], [], {"guard": ()}, [programs.Block()]
     ),
     "gives a buffer in one of scratch, reg": lambda t, x, y: t.alloc(dt.f64, (3,), "global"),
-    "registers have a constant number": lambda t, x, y: t.alloc(dt.f64, (var("n"),), "reg"),
+    "buffers in 'reg' have a constant size": lambda t, x, y: t.alloc(dt.f64, (var("n"),), "reg"),
     "needs 1 index expressions for global f64[8]": lambda t, x, y: t.builder.emit(
         "load", [x.value], [F64], {"idx": (sym(0), sym(0))}
     ),

@@ -9,7 +9,8 @@ import pytest
 
 import tilewright
 from tests.models import mlp, mlp_expected
-from tilewright.codegen.cpu.kernel.emit import KernelText, kernel_ir
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.runtime import Model

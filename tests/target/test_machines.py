@@ -17,8 +17,9 @@ from tilewright.options import Options
 from tilewright.runtime import Artifact
 from tilewright.runtime.storage.objects import object_symbols
 from tilewright.stages import programs
+from tilewright.target.machine import TargetError
 from tilewright.target.named import NAMED
-from tilewright.target.target import Caches, TargetError
+from tilewright.target.target import Caches
 
 ARM = [name for name, target in NAMED.items() if target.arch == "aarch64"]
 

@@ -11,8 +11,9 @@ from tilewright.ir import dtype as dt
 from tilewright.target.cores import pipes_of
 from tilewright.target.features import V3_FEATURES, V4_FEATURES
 from tilewright.target.host import host_target, make_host, read_caches
+from tilewright.target.machine import TargetError
 from tilewright.target.named import ABOUT, ALIASES, NAMED, parse_target
-from tilewright.target.target import Caches, TargetError
+from tilewright.target.target import Caches
 
 
 def test_named_targets_have_the_registers_of_their_instruction_set() -> None:

@@ -23,15 +23,11 @@ from tilewright.loops.edit import (
 )
 from tilewright.loops.kernel_info import KernelInfo
 from tilewright.target.machine import GLOBAL, Memory
+from tilewright.target.target import MEMORIES, REGISTERS
 
 LOOP_KINDS = ("serial", "parallel", "vector", "unroll", "dot")
 MAX_LANES = 64
 NOT_IN_LANES = ("alloc", "lanes_reduce", "run", "wait", "barrier")
-
-SCRATCH = Memory("scratch", align=64)
-"""Memory of a worker; what is allocated outside of a parallel loop is the first worker's, and all see it."""
-REGISTERS = Memory("reg", constant_sizes=True)
-CPU_MEMORIES = (GLOBAL, SCRATCH, REGISTERS)
 
 
 def _attributes(op: Op, required: Iterable[str], optional: Iterable[str] = ()) -> str | None:
@@ -350,7 +346,7 @@ _RULES: dict[str, OpRule] = {
     "for": _for_rule,
     "if": _if_rule,
     "return": _return_rule,
-    "alloc": alloc_rule(CPU_MEMORIES),
+    "alloc": alloc_rule(MEMORIES),
     "load": _load_rule,
     "store": _store_rule,
     "prefetch": _prefetch_rule,

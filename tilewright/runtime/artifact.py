@@ -56,11 +56,13 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """The machine the code was made for; `features` are LLVM's names of those a CPU must have to run it."""
+    """The machine the code was made for: `kind` names what runs it (`executor`); `features` are LLVM's names of those
+    a CPU must have to run it. Machines of other kinds have their name as `cpu`, and no triple."""
 
     triple: str
     cpu: str
     features: tuple[str, ...] = ()
+    kind: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Artifact:
             {
                 "inputs": ", ".join(map(str, self.inputs)),
                 "outputs": ", ".join(map(str, self.outputs)),
-                "target": f"{self.target.cpu} ({self.target.triple})",
+                "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
                 "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
                 "constant bytes": memoryview(self.constants).nbytes,
                 "arena bytes": plan.arena if plan else "depends on the shapes",

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -17,10 +18,10 @@ import numpy as np
 from tilewright.runtime.arena import Arena, address_of, aligned_constants, release_free_memory
 from tilewright.runtime.artifact import Artifact, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError, error_class
+from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
 from tilewright.runtime.storage.container import Bytes
-from tilewright.runtime.storage.loader import NativeCode
 from tilewright.runtime.threads import ThreadPool, check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
@@ -43,7 +44,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def load(
-    source: str | Path | Bytes, threads: int | None = None, *, check_weights: bool = True, mmap: bool = False
+    source: str | Path | Bytes,
+    threads: int | None = None,
+    *,
+    check_weights: bool = True,
+    mmap: bool = False,
+    executor: MakeExecutor | None = None,
 ) -> Model:
     """Load a compiled model from the file that `Model.save` wrote, or from its bytes.
 
@@ -53,7 +59,7 @@ def load(
     `check_weights=False` skips the checksum of the weights. `threads`: see `Model`. ArtifactError for a file that is
     missing, damaged, foreign, too new or for another CPU. An artefact is native code: load only what you trust.
     """
-    return Model(Artifact.load(source, check_weights=check_weights, mmap=mmap), threads)
+    return Model(Artifact.load(source, check_weights=check_weights, mmap=mmap), threads, executor)
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class _Loaded:
     lives until the last call ends."""
 
     artifact: Artifact
-    code: NativeCode
+    code: Executor
     constants: np.ndarray
     pool: ThreadPool
 
@@ -124,8 +130,11 @@ class Model:
     file by itself. A copy (`copy.copy`, `copy.deepcopy`) shares the weights, and is closed by itself.
     """
 
-    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
-        """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here."""
+    def __init__(
+        self, artifact: Artifact, threads: int | None = None, executor: MakeExecutor | None = None
+    ) -> None:
+        """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here. Code for another kind
+        of machine is run by `executor(artifact)`, by default that of the plugin which brings the kind."""
         if not isinstance(artifact, Artifact):
             raise ArtifactError(
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
@@ -138,7 +147,8 @@ class Model:
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
         self._reads_data = artifact.plan_reads_data
-        code = NativeCode(artifact)
+        self._executor = executor
+        code = executor_of(artifact, executor)
         constants = aligned_constants(artifact.constants)
         self._loaded: _Loaded | None = _Loaded(artifact, code, constants, ThreadPool(code, self.threads))
         self._start_process()
@@ -278,10 +288,10 @@ class Model:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (load, (self.artifact.to_bytes(), self._wanted_threads))
+        return (partial(load, executor=self._executor), (self.artifact.to_bytes(), self._wanted_threads))
 
     def __copy__(self) -> Self:
-        return type(self)(self.artifact, self._wanted_threads)
+        return type(self)(self.artifact, self._wanted_threads, self._executor)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.__copy__()

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from tilewright.runtime.errors import OptionError
 
 if TYPE_CHECKING:
-    from tilewright.runtime.storage.loader import NativeCode
+    from tilewright.runtime.executor import Executor
+
+if TYPE_CHECKING:
+    pass
 
 MAX_THREADS = 1024
 
@@ -101,7 +104,7 @@ def _read(path: Path) -> str:
 class ThreadPool:
     """A native pool, made at first use, and made anew in a forked child, where its threads are gone."""
 
-    def __init__(self, code: NativeCode, threads: int, spin_ns: int = SPIN_NS) -> None:
+    def __init__(self, code: Executor, threads: int, spin_ns: int = SPIN_NS) -> None:
         self._code = code
         self._threads = threads
         self._spin_ns = spin_ns
@@ -126,7 +129,7 @@ class ThreadPool:
         finalizer.atexit = False
 
 
-def _destroy(code: NativeCode, address: int, pid: int) -> None:
+def _destroy(code: Executor, address: int, pid: int) -> None:
     # In a forked child there are no workers to join; the few bytes of the parent's pool are left alone.
     if os.getpid() == pid:
         code.destroy_pool(address)

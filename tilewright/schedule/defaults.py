@@ -134,7 +134,8 @@ def _scheduled(
         except ScheduleError as e:
             remarks.append(Remark("schedule", f"{name}: {strategies[k].name}", str(e)))
             continue
-        stream_results(s, target)
+        if isinstance(target, Target):
+            stream_results(s, target)
         remarks.append(Remark("strategy", name, strategies[k].name, "applied"))
         remarks += [Remark("tiling", name, reason) for reason in s.missed]
         candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines())

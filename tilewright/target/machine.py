@@ -1,22 +1,17 @@
 """What all kinds of machines have: memories, a hierarchy of parallelism, intrinsics, and ways to move data.
 
-A machine is frozen data. `Target` is the kind for CPUs; a plugin brings others (`docs/decisions/0037`). The loops level
-checks kernels against these facts (`loops/machine/rules.py`), and scheduling steps take the records as arguments.
+A machine is frozen data. `Target` is the kind for CPUs; plugins bring others (`docs/decisions/0037-machines.md`). The
+loops level checks kernels against these facts (`loops/machine/rules.py`), and scheduling steps take them as arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar
 
-from tilewright.ir.core import Func
-from tilewright.ir.diag import TextError, TilewrightError
-from tilewright.ir.sym import Sym, parse_sym, var
-from tilewright.ir.text import parse_func
-from tilewright.ir.types import BufferType
+from tilewright.ir.diag import TilewrightError
 
 COPY = "copy"
 """The intrinsic of a `run` that moves data along a route."""
@@ -67,7 +62,7 @@ class Route:
     cycles: float = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Intrinsic:
     """An instruction, described by what it computes.
 
@@ -80,26 +75,9 @@ class Intrinsic:
     name: str
     body: str
     queue: str = ""
-    sizes: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     limits: tuple[str, ...] = ()
     cycles: str = "1"
-
-    @cached_property
-    def kernel(self) -> Func:
-        """The body as a program."""
-        return parse_func(self.body)
-
-    @cached_property
-    def conditions(self) -> tuple[Sym, ...]:
-        """The limits as expressions that are not 0 where they hold."""
-        return tuple(parse_sym(text, self._dim) for text in self.limits)
-
-    def time(self, sizes: Mapping[str, int]) -> int:
-        """Cycles for these values of its dims."""
-        return int(parse_sym(self.cycles, self._dim).evaluate(sizes))
-
-    def _dim(self, name: str) -> Sym:
-        return next((d for d in self.kernel.attrs.get("dims", ()) if d.name == name), var(name))
 
 
 @dataclass(frozen=True)
@@ -135,54 +113,3 @@ class Machine:
         """Names of the queues of routes and intrinsics."""
         queues = [*(r.queue for r in self.routes), *(i.queue for i in self.intrinsics)]
         return tuple(dict.fromkeys(filter(None, queues)))
-
-
-def check_machine(machine: Machine) -> None:
-    """TargetError when facts of a machine contradict each other: a name twice, or one that it does not declare."""
-    spaces = [m.name for m in machine.memories]
-    _check_unique(machine, "memory", spaces)
-    _check_unique(machine, "level", [level.name for level in machine.levels])
-    _check_unique(machine, "intrinsic", [i.name for i in machine.intrinsics])
-    if GLOBAL.name not in spaces:
-        _wrong(machine, f"has no memory '{GLOBAL.name}', in which the arguments of kernels lie")
-    for memory in machine.memories:
-        if memory.level and machine.level(memory.level) is None:
-            _wrong(machine, f"memory '{memory.name}' belongs to the level '{memory.level}', which it does not have")
-    for route in machine.routes:
-        _check_spaces(machine, f"the route on queue '{route.queue}'", (route.source, route.target), spaces)
-    for intrinsic in machine.intrinsics:
-        _check_intrinsic(machine, intrinsic, spaces)
-
-
-def _check_intrinsic(machine: Machine, intrinsic: Intrinsic, spaces: Collection[str]) -> None:
-    what = f"intrinsic '{intrinsic.name}'"
-    if intrinsic.name == COPY:
-        _wrong(machine, f"{what} has the name of what moves data along routes")
-    try:
-        kernel = intrinsic.kernel
-        used = {v for c in intrinsic.conditions for v in c.vars}
-    except (TextError, ValueError) as error:
-        raise TargetError(f"machine '{machine.name}': the text of {what} cannot be read: {error}") from error
-    dims = {d.name for d in kernel.attrs.get("dims", ())}
-    unknown = sorted({*intrinsic.sizes, *(v.name for v in used)} - dims)
-    if unknown:
-        _wrong(machine, f"{what} has no dim '{unknown[0]}'")
-    types = [a.type for a in kernel.args]
-    _check_spaces(machine, what, [t.space for t in types if isinstance(t, BufferType)], spaces)
-
-
-def _check_unique(machine: Machine, what: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            _wrong(machine, f"has two of the {what} '{name}'")
-
-
-def _check_spaces(machine: Machine, what: str, names: Iterable[str], spaces: Collection[str]) -> None:
-    for name in names:
-        if name not in spaces:
-            known = ", ".join(sorted(spaces))
-            _wrong(machine, f"{what} names the memory '{name}', which it does not have; its memories are {known}")
-
-
-def _wrong(machine: Machine, problem: str) -> None:
-    raise TargetError(f"machine '{machine.name}': {problem}")

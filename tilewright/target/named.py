@@ -10,14 +10,16 @@ macOS has been made and read, but never been run.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import NoReturn
 
 from tilewright.target.cores import bandwidth_of, pipes_of
 from tilewright.target.features import FEATURES, V3_FEATURES, V4_FEATURES
 from tilewright.target.host import host_target
-from tilewright.target.target import Caches, Target, TargetError
+from tilewright.target.machine import Machine, TargetError
+from tilewright.target.target import Caches, Target
 
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
 _LINUX_ARM = "aarch64-unknown-linux-gnu"
@@ -152,6 +154,15 @@ ABOUT: Mapping[str, str] = MappingProxyType(
 """What machines the names stand for."""
 
 
+def find_machine(text: str | None, others: Callable[[], Iterable[Machine]]) -> Machine:
+    """As `parse_target`, or the one of `others` of this name; these are asked for where the name is none of ours."""
+    name = ("host" if text is None else text).split(",")[0].strip()
+    if name == "host" or name in NAMED or name in ALIASES:
+        return parse_target(text)
+    found = {machine.name: machine for machine in others()}
+    return found[name] if name == text and name in found else _unknown(name, found)
+
+
 def parse_target(text: str | None) -> Target:
     """The target that `text` names: `host` (or None), a name of `NAMED` or `ALIASES`, and changes as in
     `zen3,cores=8,l2=1048576`.
@@ -169,12 +180,14 @@ def _base(name: str) -> Target:
     if name == "host":
         return host_target()
     name = ALIASES.get(name, name)
-    if name not in NAMED:
-        known = ["host", *NAMED, *ALIASES]
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
-        raise TargetError(f"unknown target '{name}'", hint=f"{hint}known targets: {', '.join(known)}")
-    return NAMED[name]
+    return NAMED[name] if name in NAMED else _unknown(name)
+
+
+def _unknown(name: str, others: Iterable[str] = ()) -> NoReturn:
+    known = ["host", *NAMED, *ALIASES, *others]
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    raise TargetError(f"unknown target '{name}'", hint=f"{hint}known targets: {', '.join(known)}")
 
 
 def _changed(target: Target, change: str) -> Target:

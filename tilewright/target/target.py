@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from tilewright.ir.diag import TilewrightError
 from tilewright.ir.dtype import DType
 from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
+from tilewright.target.machine import GLOBAL, Machine, Memory
 from tilewright.target.scale import Scale, scale_of
 
 LINE_BYTES = 64
@@ -22,10 +23,6 @@ def arch_of(triple: str) -> str:
     """The architecture that a target triple names, by one spelling."""
     name = triple.split("-", 1)[0]
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
-
-
-class TargetError(TilewrightError):
-    """A target's name or one of its features is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +62,15 @@ class Bandwidth:
     streams: int = 8
 
 
+SCRATCH = Memory("scratch", align=64)
+"""Memory of a worker; what is allocated outside of a parallel loop is the first worker's, and all see it."""
+REGISTERS = Memory("reg", constant_sizes=True)
+MEMORIES = (GLOBAL, SCRATCH, REGISTERS)
+
+
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A machine to compile for.
+class Target(Machine):
+    """A CPU to compile for.
 
     `cpu` and `features` are LLVM's names; `features` lists what generated code may use beyond the
     architecture's baseline, and is what an artefact requires of the machine that loads it; `absent` lists
@@ -75,7 +78,9 @@ class Target:
     says that a masked vector load or store is an instruction.
     """
 
-    name: str
+    kind: ClassVar[str] = "cpu"
+
+    memories: tuple[Memory, ...] = field(default=MEMORIES, kw_only=True, repr=False)
     triple: str
     cpu: str
     features: tuple[str, ...]

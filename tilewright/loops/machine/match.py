@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym, affine_in, ge0, sym
 from tilewright.loops.analysis.bounds import Ranges, holds
@@ -24,6 +24,7 @@ from tilewright.loops.edit import (
     loop_var,
     ranges_at,
 )
+from tilewright.loops.machine.intrinsics import conditions_of, kernel_of
 from tilewright.target.machine import Intrinsic
 
 COMMUTATIVE = frozenset({"add", "mul", "max", "min"})
@@ -52,13 +53,13 @@ class _Differs(Exception):
 
 def match(intrinsic: Intrinsic, nest: Op | Block) -> Match | str:
     """How `nest` (a loop, or the body of a run) does what `intrinsic` does, or why it does not."""
-    body = intrinsic.kernel.body
+    kernel = kernel_of(intrinsic)
     if isinstance(nest, Block) and not nest.ops:
         return "it is empty"
     first = nest.ops[0] if isinstance(nest, Block) else nest
-    state = _State(intrinsic, ranges_at(first))
+    state = _State(intrinsic, kernel, ranges_at(first))
     try:
-        state.block(body, nest.ops if isinstance(nest, Block) else [nest])
+        state.block(kernel.body, nest.ops if isinstance(nest, Block) else [nest])
         return state.found()
     except _Differs as why:
         return str(why)
@@ -69,6 +70,7 @@ class _State:
     """What is known so far: of the intrinsic's loop variables, dims, arguments and scalars."""
 
     intrinsic: Intrinsic
+    kernel: Func
     around: Ranges
     loops: dict[Sym, Sym] = field(default_factory=dict)
     dims: dict[Sym, Sym] = field(default_factory=dict)
@@ -171,21 +173,21 @@ class _State:
 
     def same(self, want: Sym, got: Sym, what: str) -> None:
         """Equal expressions; a dim that is not known yet gets its value."""
-        if want.kind == "var" and want not in self.dims and want in self.intrinsic.kernel.attrs.get("dims", ()):
+        if want.kind == "var" and want not in self.dims and want in self.kernel.dims:
             self.dims[want] = got
         elif want.subs(self.dims) is not got:
             raise _Differs(f"{what} is {got}, not {want.subs(self.dims)}")
 
     def found(self) -> Match:
         """The match, when all dims are known and within what the intrinsic allows."""
-        kernel = self.intrinsic.kernel
-        values = {d.name: self.dims[d] for d in kernel.attrs.get("dims", ()) if d in self.dims}
+        kernel = self.kernel
+        values = {d.name: self.dims[d] for d in kernel.dims if d in self.dims}
         for name, (least, most) in self.intrinsic.sizes.items():
             size = values.get(name, sym(least))
             fits = [holds(ge0(e), self.around) for e in (size - least, most - size)]
             if fits != [True, True]:
                 raise _Differs(f"{name} is {size}, and intrinsic '{self.intrinsic.name}' takes {least} to {most}")
-        for text, condition in zip(self.intrinsic.limits, self.intrinsic.conditions, strict=True):
+        for text, condition in zip(self.intrinsic.limits, conditions_of(self.intrinsic, kernel), strict=True):
             if holds(condition.subs(self.dims), self.around) is not True:
                 told = ", ".join(f"{d} = {self.dims[d]}" for d in condition.vars if d in self.dims)
                 raise _Differs(f"intrinsic '{self.intrinsic.name}' demands {text}, and {told}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.program import Check
 
 DIVISION_BY_ZERO = "integer division by zero"
 
@@ -26,15 +27,6 @@ end:
 """
 """`state` points to {i32 error, i32 base}: the first error becomes base + its number in the kernel (from
 1)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A condition that can fail while a kernel runs: `kind` names the error class, `message` says what
-    happened."""
-
-    kind: str
-    message: str
 
 
 @dataclass(eq=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, Check, KernelChecks, report_where
+from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.convert import convert
 from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
@@ -19,6 +19,7 @@ from tilewright.codegen.cpu.kernel.scalars import apply_scalar, horizontal
 from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.codegen.cpu.kernel.vectorizable import segments, why_serial
 from tilewright.codegen.cpu.program.parallel_tasks import fork, task_ir
+from tilewright.codegen.program import Check, KernelText
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
@@ -28,28 +29,11 @@ from tilewright.ir.types import BufferType, ScalarType, product
 from tilewright.loops.edit import enclosing_loops, holds_parallel, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
-from tilewright.loops.spec import REGISTERS, parallel_extent, versions_of
-from tilewright.target.target import Target
+from tilewright.loops.spec import parallel_extent, versions_of
+from tilewright.target.target import REGISTERS, Target
 
 SCRATCH_ALIGNMENT = 64
 """Bytes: every scratch buffer begins at a cache line."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelText:
-    """One kernel as a complete LLVM module.
-
-    `symbol` is the kernel and `symbol.task` its form for the thread pool. `scratch` is the memory it needs
-    per worker, in bytes; `checks` are the errors it can report, in the order of their numbers (from 1).
-    A kernel that `forks` calls the thread pool itself and has no such form.
-    """
-
-    symbol: str
-    text: str
-    checks: tuple[Check, ...]
-    scratch: Sym
-    parallel: Sym | None
-    forks: bool = False
 
 
 _SLICE = ("ptr %scratch", "i64 %begin", "i64 %end")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
-from tilewright.loops.spec import REGISTERS
+from tilewright.target.target import REGISTERS
 
 MOST_LANES = 64
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.codegen.cpu.float_modes import float_modes
-from tilewright.target.target import TargetError, arch_of
+from tilewright.target.machine import TargetError
+from tilewright.target.target import arch_of
 
 IDLE, OFFERED, TAKEN, ASLEEP, QUIT = range(5)
 """The values of a mailbox's state word."""

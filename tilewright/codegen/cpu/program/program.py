@@ -11,168 +11,32 @@ the arena and of one worker's scratch memory; `call` holds the pointers `CALL`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
-from typing import Literal
 
 from tilewright.codegen.cpu.float_modes import FLUSH_DENORMALS, float_modes
-from tilewright.codegen.cpu.kernel.checks import Check
 from tilewright.codegen.cpu.kernel.convert import convert
-from tilewright.codegen.cpu.kernel.emit import KernelText
 from tilewright.codegen.cpu.kernel.indices import Indices, Number
 from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.text import Text
 from tilewright.codegen.cpu.program.parallel_tasks import task_ir
+from tilewright.codegen.program import (
+    Branches,
+    BufferRef,
+    Condition,
+    Dim,
+    ErrorTable,
+    InputAxis,
+    Program,
+    ProgramText,
+    Step,
+)
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, substitute
-from tilewright.ir.dtype import DType
-from tilewright.ir.sym import ZERO, Sym, maximum, sym
-from tilewright.loops.kernel_info import kernel_info
+from tilewright.ir.sym import Sym, sym
 from tilewright.target.target import Target
 
 CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims")
 """What a run is given, in memory: to pass one pointer from Python takes a fourth of the time of seven."""
 
-UNCOUNTED_WORK = 1 << 62
-"""Scalar operations of a kernel that nobody has counted: threads share it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BufferRef:
-    """Where a tensor lies: `offset` bytes into input or output `index`, the constants or the arena."""
-
-    base: Literal["input", "output", "constants", "arena"]
-    index: int = 0
-    offset: Sym = ZERO
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread, or one that
-    `forks`, which calls the pool itself), its work in scalar operations, the scratch bytes of a worker, and the errors
-    it can report."""
-
-    kernel: str
-    buffers: tuple[BufferRef, ...]
-    dims: tuple[Sym, ...]
-    parallel: Sym | None
-    work: Sym
-    scratch: Sym = ZERO
-    checks: tuple[Check, ...] = ()
-    forks: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Branches:
-    """Calls whose rounds threads share as if they were one kernel's. The kernels do not fork, and report no errors."""
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class InputAxis:
-    """The length of an axis of an input."""
-
-    input: int
-    axis: int
-
-
-@dataclass(frozen=True, slots=True)
-class InputElement:
-    """An element of an integer input, at a flat position."""
-
-    input: int
-    element: int
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
-class Dim:
-    """A variable of the program, and where its value comes from when it is called."""
-
-    var: Sym
-    source: InputAxis | InputElement | Sym
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What must hold for the inputs; `check` is the error when it does not."""
-
-    holds: Sym
-    check: Check
-
-
-@dataclass(frozen=True)
-class Program:
-    """A whole model after memory planning.
-
-    `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. What is in `order` runs one
-    after the other. With `flush_denormals` they take denormal numbers as zero, whatever the caller's modes are, and the
-    caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores.
-    """
-
-    ranks: tuple[int, ...]
-    outputs: tuple[tuple[Sym, ...], ...]
-    order: tuple[Step | Branches, ...]
-    arena: Sym
-    dims: tuple[Dim, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    flush_denormals: bool = False
-
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """All calls."""
-        return tuple(s for o in self.order for s in (o.steps if isinstance(o, Branches) else (o,)))
-
-    @cached_property
-    def scratch(self) -> Sym:
-        """Bytes of scratch memory that one worker needs, a multiple of a cache line."""
-        most = maximum(0, *{step.scratch: None for step in self.steps})
-        return (most + 63) // 64 * 64
-
-
-@dataclass(eq=False)
-class ErrorTable:
-    """The run-time errors of a program; an error's code is its position from 1."""
-
-    entries: list[Check] = field(default_factory=list)
-    _starts: dict[tuple[Check, ...], int] = field(default_factory=dict)
-
-    def base(self, checks: tuple[Check, ...]) -> int:
-        """What a step adds to the numbers of its kernel's checks to get codes."""
-        if checks not in self._starts:
-            self._starts[checks] = len(self.entries)
-            self.entries.extend(checks)
-        return self._starts[checks]
-
-    def metadata(self) -> list[dict[str, str]]:
-        """The table as the artefact stores it: `kind` is "input" or "execution"."""
-        kinds = {"InputError": "input"}
-        return [{"kind": kinds.get(c.kind, "execution"), "message": c.message} for c in self.entries]
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramText:
-    """The entry points as a complete LLVM module, and the errors that they can return."""
-
-    text: str
-    errors: ErrorTable
-
-
-def kernel_step(
-    func: Func, kernel: KernelText, buffers: Sequence[BufferRef], dims: Sequence[Sym], where: str = ""
-) -> Step:
-    """The call of `func` with `dims` for its dims, in order; `where` names its place in the model in
-    errors."""
-    actual = dict(zip(func.dims, dims, strict=True))
-    counted = kernel_info(func).work
-    work = sym(UNCOUNTED_WORK) if counted is None else counted
-    parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
-    checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
-    return Step(
-        kernel.symbol, tuple(buffers), tuple(dims), parallel, work, scratch, checks, forks=kernel.forks
-    )
 
 
 def program_ir(program: Program, target: Target, *, profile: bool = False) -> ProgramText:

@@ -1,0 +1,160 @@
+"""Back ends: for each kind of machine the strategies of its kernels, its code, and what runs that code.
+
+`compiler.py` asks the back end of the machine and knows no kind. The one for CPUs stands here, plugins bring others: an
+object with these methods, and a `name` that is the kind of its machines (`Machine.kind`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self
+
+from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.cpu.program.pool import pool_ir
+from tilewright.codegen.cpu.program.pool_platform import check_platform
+from tilewright.codegen.cpu.program.program import program_ir
+from tilewright.codegen.program import KernelText, Program, ProgramText
+from tilewright.graph.pipeline import default_passes
+from tilewright.ir.core import Func, Module
+from tilewright.ir.diag import Remark
+from tilewright.ir.passes import Pass
+from tilewright.ir.verify import Spec
+from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.options import Options
+from tilewright.plugins import Plugins
+from tilewright.runtime.artifact import Artifact, TargetInfo
+from tilewright.runtime.errors import OptionError
+from tilewright.runtime.executor import Executor
+from tilewright.runtime.storage.loader import NativeCode
+from tilewright.schedule.sharing.concurrent_kernels import group_branches
+from tilewright.schedule.strategies import STRATEGIES
+from tilewright.schedule.strategy import Strategy
+from tilewright.target.machine import Machine, TargetError
+from tilewright.target.target import Target
+
+OnStep = Callable[[int, int], None]
+
+
+class Code(Protocol):
+    """The code of one model while it is made; a context manager."""
+
+    def kernel(self, func: Func) -> KernelText:
+        """The text of a scheduled kernel."""
+
+    def program(self, program: Program) -> ProgramText:
+        """The text of the calls of all kernels."""
+
+    def begin(self, text: KernelText | ProgramText) -> None:
+        """Begin to make code of a text."""
+
+    def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
+        """All code that was begun, waiting for what is not ready. `step` is told how many of how many parts are."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None: ...
+
+
+class BackEnd(Protocol):
+    """Code for one kind of machine."""
+
+    @property
+    def name(self) -> str:
+        """The kind of machine, which artefacts record."""
+
+    def check(self, machine: Any, options: Options) -> None:
+        """Refuse by a TargetError or an OptionError, before any work, what cannot be done for a machine."""
+
+    def passes(self, machine: Any, options: Options) -> list[Pass]:
+        """The passes of the graph level before fusion."""
+
+    def strategies(self, machine: Any) -> Sequence[Strategy]:
+        """What makes kernels of regions, the preferred first."""
+
+    def spec(self, machine: Any) -> Spec:
+        """What its kernels must obey."""
+
+    def arrange(self, module: Module, machine: Any, remarks: list[Remark]) -> None:
+        """Change the calls of kernels when all are scheduled."""
+
+    def code(self, machine: Any, options: Options) -> Code:
+        """What makes the code of a model."""
+
+    def target(self, machine: Any) -> TargetInfo:
+        """What an artefact says of the machine that it needs."""
+
+    def executor(self, artifact: Artifact) -> Executor:
+        """What runs the code of an artefact of this kind, in this process."""
+
+
+class Cpu:
+    """The back end for CPUs: LLVM IR, one module for each kernel, the program and the thread pool."""
+
+    name = Target.kind
+
+    def check(self, machine: Target, options: Options) -> None:
+        check_platform(machine.triple)
+        if options.profile and machine.arch != "x86_64":
+            raise OptionError(
+                f"profile=True is not possible for {machine.name} ({machine.arch}): programs may not read its cycle "
+                "counter",
+                hint="profile on an x86-64 machine",
+            )
+
+    def passes(self, machine: Target, options: Options) -> list[Pass]:
+        return default_passes(machine, options)
+
+    def strategies(self, machine: Target) -> Sequence[Strategy]:
+        return STRATEGIES.ours
+
+    def spec(self, machine: Target) -> Spec:
+        return LOOPS_SPEC
+
+    def arrange(self, module: Module, machine: Target, remarks: list[Remark]) -> None:
+        group_branches(module, machine, remarks)
+
+    def code(self, machine: Target, options: Options) -> Code:
+        return _CpuCode(machine, options)
+
+    def target(self, machine: Target) -> TargetInfo:
+        return TargetInfo(machine.triple, machine.cpu, machine.features)
+
+    def executor(self, artifact: Artifact) -> Executor:
+        return NativeCode(artifact)
+
+
+class _CpuCode(ObjectMaker):
+    """Object files, made on threads as soon as their texts are there."""
+
+    def __init__(self, machine: Target, options: Options) -> None:
+        super().__init__(machine, options.compile_threads or machine.cores)
+        self.machine = machine
+        self.profile = options.profile
+
+    def kernel(self, func: Func) -> KernelText:
+        return kernel_ir(func, self.machine)
+
+    def program(self, program: Program) -> ProgramText:
+        return program_ir(program, self.machine, profile=self.profile)
+
+    def begin(self, text: KernelText | ProgramText) -> None:
+        if isinstance(text, KernelText):
+            self.start(Unit(text.text))
+        else:
+            self.start(Unit(text.text, Effort.CALLS))
+            self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT))
+
+
+CPU = Cpu()
+
+
+def back_end_for(machine: Machine, plugins: Plugins) -> BackEnd:
+    """The back end for a machine's kind; TargetError where nobody brings one."""
+    for back_end in (CPU, *plugins.back_ends):
+        if back_end.name == machine.kind:
+            return back_end
+    raise TargetError(
+        f"there is no back end for machine '{machine.name}', which is of the kind '{machine.kind}'",
+        hint="install the plugin that brings it",
+    )

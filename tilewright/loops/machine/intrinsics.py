@@ -1,0 +1,83 @@
+"""The texts of intrinsics as programs, and whether the facts of a machine fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from tilewright.ir.core import Func
+from tilewright.ir.diag import TextError
+from tilewright.ir.sym import Sym, parse_sym, var
+from tilewright.ir.types import BufferType
+from tilewright.loops.kernel_info import parse_kernel
+from tilewright.target.machine import COPY, GLOBAL, Intrinsic, Machine, TargetError
+
+
+def kernel_of(intrinsic: Intrinsic) -> Func:
+    """What it computes, as a kernel over its operands."""
+    return parse_kernel(intrinsic.body)
+
+
+def conditions_of(intrinsic: Intrinsic, kernel: Func) -> tuple[Sym, ...]:
+    """Its limits as expressions over the dims of its kernel, not 0 where they hold."""
+    return tuple(_expression(text, kernel) for text in intrinsic.limits)
+
+
+def cycles_of(intrinsic: Intrinsic, sizes: Mapping[str, int]) -> int:
+    """The time that it takes, in cycles, for these values of its dims."""
+    return int(parse_sym(intrinsic.cycles, var).evaluate(sizes))
+
+
+def _expression(text: str, kernel: Func) -> Sym:
+    dims: dict[str, Sym] = {d.name: d for d in kernel.dims}
+    return parse_sym(text, lambda name: dims[name] if name in dims else var(name))
+
+
+def check_machine(machine: Machine) -> None:
+    """TargetError when facts of a machine contradict each other: a name twice, or one that it does not declare."""
+    spaces = [m.name for m in machine.memories]
+    _check_unique(machine, "memory", spaces)
+    _check_unique(machine, "level", [level.name for level in machine.levels])
+    _check_unique(machine, "intrinsic", [i.name for i in machine.intrinsics])
+    if GLOBAL.name not in spaces:
+        _wrong(machine, f"has no memory '{GLOBAL.name}', in which the arguments of kernels lie")
+    for memory in machine.memories:
+        if memory.level and machine.level(memory.level) is None:
+            _wrong(machine, f"memory '{memory.name}' belongs to the level '{memory.level}', which it does not have")
+    for route in machine.routes:
+        _check_spaces(machine, f"the route on queue '{route.queue}'", (route.source, route.target), spaces)
+    for intrinsic in machine.intrinsics:
+        _check_intrinsic(machine, intrinsic, spaces)
+
+
+def _check_intrinsic(machine: Machine, intrinsic: Intrinsic, spaces: Collection[str]) -> None:
+    what = f"intrinsic '{intrinsic.name}'"
+    if intrinsic.name == COPY:
+        _wrong(machine, f"{what} has the name of what moves data along routes")
+    try:
+        kernel = kernel_of(intrinsic)
+        used = {v for c in conditions_of(intrinsic, kernel) for v in c.vars}
+    except (TextError, ValueError) as error:
+        raise TargetError(f"machine '{machine.name}': the text of {what} cannot be read: {error}") from error
+    dims = {d.name for d in kernel.dims}
+    unknown = sorted({*intrinsic.sizes, *(v.name for v in used)} - dims)
+    if unknown:
+        _wrong(machine, f"{what} has no dim '{unknown[0]}'")
+    types = [a.type for a in kernel.args]
+    _check_spaces(machine, what, [t.space for t in types if isinstance(t, BufferType)], spaces)
+
+
+def _check_unique(machine: Machine, what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            _wrong(machine, f"has two of the {what} '{name}'")
+
+
+def _check_spaces(machine: Machine, what: str, names: Iterable[str], spaces: Collection[str]) -> None:
+    for name in names:
+        if name not in spaces:
+            known = ", ".join(sorted(spaces))
+            _wrong(machine, f"{what} names the memory '{name}', which it does not have; its memories are {known}")
+
+
+def _wrong(machine: Machine, problem: str) -> None:
+    raise TargetError(f"machine '{machine.name}': {problem}")

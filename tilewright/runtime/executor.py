@@ -1,0 +1,123 @@
+"""What runs the code of an artefact: native code of this process, or a machine that a Python program drives."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.storage.loader import NativeCode
+from tilewright.runtime.values.dtypes import numpy_dtype
+
+GROUP = "tilewright.plugins"
+"""Entry points of this group name objects whose `back_ends` have a `name` and `executor(artifact)`."""
+
+
+class Executor(Protocol):
+    """Code that can be run, with the functions that `artifact` describes: they take addresses and give 0, or the number
+    of an error. `plan` is None for fixed shapes, `run_profiled` for code that does not count cycles."""
+
+    @property
+    def run(self) -> Callable[[int], int]: ...
+
+    @property
+    def plan(self) -> Callable[..., int] | None: ...
+
+    @property
+    def run_profiled(self) -> Callable[..., int] | None: ...
+
+    def create_pool(self, threads: int, spin_ns: int) -> int | None: ...
+
+    def destroy_pool(self, address: int) -> None: ...
+
+
+MakeExecutor = Callable[[Artifact], Executor]
+
+
+def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
+    """What runs an artefact: made by `make`, native code, or by the back end of a plugin that is installed;
+    ArtifactError where there is none for the kind of machine."""
+    kind = artifact.target.kind
+    if make is not None:
+        return make(artifact)
+    if kind == "cpu":
+        return NativeCode(artifact)
+    for back_end in _installed_back_ends():
+        if getattr(back_end, "name", None) == kind:
+            found: Executor = back_end.executor(artifact)
+            return found
+    raise ArtifactError(
+        f"the artefact was made for {artifact.target.cpu}, a machine of the kind '{kind}', which nothing here runs",
+        hint="install the plugin that brings its back end, or give the argument executor",
+    )
+
+
+def _installed_back_ends() -> Iterator[Any]:
+    """Those of plugins that can be imported."""
+    import importlib.metadata
+
+    for entry_point in importlib.metadata.entry_points(group=GROUP):
+        try:
+            yield from entry_point.load().back_ends
+        except Exception:  # whatever importing foreign code may raise
+            continue
+
+
+class DrivenCode:
+    """Code that a Python function runs: a simulator, or the driver of a device. `execute` takes the memory of the
+    inputs, the outputs, the constants and the arena as arrays, and fills the outputs. Shapes are fixed."""
+
+    plan = None
+    run_profiled = None
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        execute: Callable[[Sequence[np.ndarray], Sequence[np.ndarray], np.ndarray, np.ndarray], None],
+    ) -> None:
+        if artifact.static_plan is None:
+            raise ArtifactError(
+                f"this code for {artifact.target.cpu} needs fixed shapes", hint="compile the model with shapes=..."
+            )
+        self._execute = execute
+        self._inputs, self._outputs = artifact.inputs, artifact.outputs
+        self._constant_bytes = memoryview(artifact.constants).nbytes
+        self._arena_bytes = artifact.static_plan.arena
+
+    def run(self, call: int) -> int:
+        """Run on the memory whose addresses stand at `call`."""
+        _, inputs, outputs, constants, arena, *_ = (ctypes.c_void_p * 7).from_address(call)
+        self._execute(
+            _tensors(inputs, self._inputs),
+            _tensors(outputs, self._outputs),
+            _bytes_at(constants, self._constant_bytes),
+            _bytes_at(arena, self._arena_bytes),
+        )
+        return 0
+
+    def create_pool(self, threads: int, spin_ns: int) -> int | None:
+        return None
+
+    def destroy_pool(self, address: int) -> None:
+        raise AssertionError("there is no pool")
+
+
+def _tensors(table: int | None, infos: Sequence[TensorInfo]) -> list[np.ndarray]:
+    """Tensors of fixed shapes, whose addresses stand in a table."""
+    addresses = (ctypes.c_void_p * len(infos)).from_address(table or 0) if infos else ()
+    found = []
+    for address, info in zip(addresses, infos, strict=True):
+        dtype, shape = numpy_dtype(info.dtype), [int(n) for n in info.shape]
+        found.append(_bytes_at(address, prod(shape) * dtype.itemsize).view(dtype).reshape(shape))
+    return found
+
+
+def _bytes_at(address: int | None, count: int) -> np.ndarray:
+    if not count or address is None:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * count).from_address(address)).cast("B"), np.uint8)
