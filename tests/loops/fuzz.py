@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.loops import programs
 from tests.loops.chance import Chance
-from tests.loops.machine_steps import LEVELS
+from tests.loops.machine_steps import LEVELS, MACHINE
 from tests.loops.random_programs import PROGRAMS
 from tests.loops.steps import STEPS, WEIGHTS
 from tilewright.ir.core import Func
@@ -97,7 +97,7 @@ class Case:
         trace = parse_trace("\n".join(lines))
         assert trace.lines() == lines, "the trace reads back as another one"
         for step in trace.steps:
-            take_step(self.naive, step)
+            take_step(self.naive, step, MACHINE)
         assert print_func(self.naive) == print_func(self.func), "the trace makes another program"
         schedule.steps.clear()
         self.naive = self.func.clone()

@@ -7,24 +7,26 @@ from collections.abc import Callable
 from tests.loops.chance import Chance
 from tilewright.loops.analysis.deps import accesses
 from tilewright.loops.edit import body_of, buffer_type, is_loop, kind_of, loops_in
-from tilewright.loops.machine.copies import Copy, copy_in
+from tilewright.loops.machine.copies import Copy, copy_in, route_of
 from tilewright.loops.machine.match import Match, match
 from tilewright.schedule.trace import Schedule
-from tilewright.target.machine import Intrinsic, Route
+from tilewright.target.machine import Intrinsic, Machine, Route
 
 LEVELS = ("core", "thread")
 
 _BODY = """
-kernel @x({args}) dims(n, m, s, r, q) with {{outputs=1}} {{
+kernel @x({args}) dims(n, s, r, q) with {{outputs=1}} {{
   for i in 0..n {{
     {body}
   }}
   return
 }}
 """
+SIZES = {"n": (1, 64)}
+_SPACES = ("global", "scratch", "reg")
 
 
-def intrinsics(dtype: str, space: str) -> list[Intrinsic]:
+def _intrinsics(dtype: str, space: str) -> list[Intrinsic]:
     """A few instructions on one row of a memory, some on a queue."""
 
     def row(name: str, stride: str) -> str:
@@ -37,10 +39,19 @@ def intrinsics(dtype: str, space: str) -> list[Intrinsic]:
         "mad": ([row("x", "r"), row("w", "q"), row("y", "s")], "y[i] += x[i] * w[i]"),
     }
     return [
-        Intrinsic(name, _BODY.format(args=", ".join(args), body=body), queue, sizes={"n": (1, 64)})
+        Intrinsic(f"{name}_{dtype}_{space}_{queue}", _BODY.format(args=", ".join(args), body=body), queue, SIZES)
         for name, (args, body) in bodies.items()
         for queue in ("", "unit")
     ]
+
+
+MACHINE = Machine(
+    "fuzzed",
+    intrinsics=tuple(i for dtype in ("f64", "i32") for space in _SPACES for i in _intrinsics(dtype, space)),
+    routes=tuple(
+        Route(a, b, "dma" if a == "global" else "dma2", unit=8 if a == b else 1) for a in _SPACES for b in _SPACES
+    ),
+)
 
 
 def tensorize(c: Chance) -> None:
@@ -49,23 +60,22 @@ def tensorize(c: Chance) -> None:
         (loop, found)
         for loop in loops
         for type in {buffer_type(a.buffer): None for a in accesses(loop)}
-        for found in intrinsics(str(type.dtype), type.space)
-        if isinstance(match(found, loop), Match)
+        for found in MACHINE.intrinsics
+        if found.name.split("_")[1:3] == [str(type.dtype), type.space] and isinstance(match(found, loop), Match)
     ]
     if pairs and c.r.random() < 0.8:
         c.s.tensorize(*c.r.choice(pairs))
     else:
-        c.s.tensorize(c.loop(), c.r.choice(intrinsics("f64", "scratch")))
+        c.s.tensorize(c.loop(), c.r.choice(MACHINE.intrinsics))
 
 
 def async_copy(c: Chance) -> None:
     loops = [o for o in loops_in(c.func.body) if isinstance(copy_in([o]), Copy)]
     loop = c.loop(*loops)
     copy = copy_in([loop])
-    route = Route("global", "scratch", "dma", 8)
+    route = c.r.choice(MACHINE.routes)
     if isinstance(copy, Copy) and c.r.random() < 0.9:
-        spaces = [buffer_type(v).space for v in (copy.source, copy.target)]
-        route = Route(*spaces, queue=c.r.choice(["dma", "dma2"]), unit=c.r.choice([1, 1, 8]))
+        route = route_of(copy, MACHINE) or route
     c.s.async_copy(loop, route)
 
 
@@ -100,8 +110,8 @@ def cached_and_pipelined(c: Chance) -> None:
     made = c.s.cache(c.one_of(list(read), "buffer"), inner, space="scratch")
     fill = c.one_of([o for o in made.fill[:1] if is_loop(o)], "copy")
     copy = copy_in([fill])
-    source = buffer_type(copy.source).space if isinstance(copy, Copy) else "global"
-    c.s.async_copy(fill, Route(source, "scratch", "dma"))
+    route = route_of(copy, MACHINE) if isinstance(copy, Copy) else None
+    c.s.async_copy(fill, route or MACHINE.routes[0])
     c.s.pipeline(loop)
 
 
@@ -113,6 +123,10 @@ def on_a_clone_first(c: Chance, steps: Callable[[Chance], None]) -> None:
     steps(c)
 
 
+def set_space(c: Chance) -> None:
+    c.s.set_space(c.buffer(*c.buffers()), c.r.choice(["scratch", "reg", "scratch", "reg", "global"]))
+
+
 MACHINE_STEPS: dict[str, Callable[[Chance], None]] = {
     "tensorize": tensorize,
     "async_copy": async_copy,
@@ -120,4 +134,5 @@ MACHINE_STEPS: dict[str, Callable[[Chance], None]] = {
     "barrier": barrier,
     "parallel": parallel,
     "pipeline": pipeline,
+    "set_space": set_space,
 }

@@ -13,6 +13,7 @@ from tilewright.loops.conditions.specialize import for_other_dims, specialize_le
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.schedule.references import find_buffer, find_op
 from tilewright.schedule.trace import BUFFERS, EXPRESSIONS, OPS, PRIMITIVES, Argument, Step, Trace
+from tilewright.target.machine import Intrinsic, Machine, Route
 
 
 class ReplayError(ScheduleError):
@@ -25,12 +26,13 @@ class ReplayError(ScheduleError):
         self.place = place
 
 
-def replay(naive: Func, trace: Trace) -> Func:
-    """The kernel that the steps of a trace make of `naive`, which stays as it is. ReplayError for a step that does not
-    fit or is not legal, and for a kernel that would not serve all dims."""
+def replay(naive: Func, trace: Trace, machine: Machine | None = None) -> Func:
+    """The kernel that the steps of a trace make of `naive`, which stays as it is; `machine` has the intrinsics and
+    routes that steps name. ReplayError for a step that does not fit or is not legal, and for a kernel that would not
+    serve all dims."""
     func = naive.clone()
     for step in trace.steps:
-        take(func, step)
+        take(func, step, machine)
     supposed = kernel_info(func).specialized_for
     if supposed and trace.otherwise is None:
         needed = " and ".join(f"{name} >= {least}" for name, least in supposed.items())
@@ -40,15 +42,15 @@ def replay(naive: Func, trace: Trace) -> Func:
             place=trace.place,
         )
     if trace.otherwise is not None:
-        _join(func, naive, trace.otherwise)
+        _join(func, naive, trace.otherwise, machine)
     func.info = replace(kernel_info(func), schedule=trace.lines())
     return func
 
 
-def take(func: Func, step: Step) -> None:
+def take(func: Func, step: Step, machine: Machine | None = None) -> None:
     """Take one step. ReplayError when it is refused."""
     try:
-        _apply(func, step)
+        _apply(func, step, machine)
     except ScheduleError as e:
         raise ReplayError(e.what, hint=e.hint, place=step.place) from e
     except MemoryError:
@@ -58,21 +60,21 @@ def take(func: Func, step: Step) -> None:
         raise ReplayError(what, place=step.place) from e
 
 
-def _join(func: Func, naive: Func, trace: Trace) -> None:
+def _join(func: Func, naive: Func, trace: Trace, machine: Machine | None) -> None:
     """Complete a kernel for some dims by the one that `trace` makes for all others."""
     supposed = kernel_info(func).specialized_for
     if not supposed:
         raise ReplayError("the steps before 'otherwise' suppose nothing of the dims", place=trace.place)
     others = naive.clone()
     specialize_less(others, supposed)
-    small = replay(others, trace)
+    small = replay(others, trace, machine)
     try:
         for_other_dims(func, small, naive.dims)
     except ScheduleError as e:
         raise ReplayError(e.what, place=trace.place) from e
 
 
-def _apply(func: Func, step: Step) -> None:
+def _apply(func: Func, step: Step, machine: Machine | None) -> None:
     primitive = PRIMITIVES[step.primitive]
     given = dict(step.arguments)
     in_order: list[Any] = []
@@ -81,6 +83,8 @@ def _apply(func: Func, step: Step) -> None:
         if p.name not in given:
             continue
         value = _value(given[p.name], p.type, func)
+        if isinstance(value, str) and p.type in ("Intrinsic", "Route"):
+            value = _record(value, p.type, machine)
         if p.many:
             in_order += value
         elif p.is_required:
@@ -103,10 +107,21 @@ def _value(argument: Argument, type: str, func: Func) -> Any:
     return argument
 
 
+def _record(name: str, type: str, machine: Machine | None) -> Intrinsic | Route:
+    """The intrinsic of a name, or the route from one memory to another, of the machine."""
+    source, _, target = name.partition(" -> ")
+    if machine is not None:
+        found = machine.route(source, target) if type == "Route" else machine.intrinsic(name)
+        if found is not None:
+            return found
+    where = "no machine is given" if machine is None else f"machine '{machine.name}' has none of this name"
+    raise ScheduleError(f"there is no {type.lower()} '{name}': {where}")
+
+
 def _variable(name: str, func: Func) -> Sym:
     """The dim, loop variable or bound index of that name."""
     variables: list[Sym] = [
-        *func.attrs.get("dims", ()),
+        *func.dims,
         *(op.attrs["var"] for op in func.body.walk() if op.name in ("for", "bind")),
     ]
     for variable in variables:

@@ -216,7 +216,7 @@ _READERS: dict[str, Callable[[Scope], Argument]] = {
     "int": Scope.integer,
     "int | None": _number_or_none,
     "bool": _bool,
-    "str": lambda scope: scope.string("text"),
+    **dict.fromkeys(("str", "Intrinsic", "Route"), lambda scope: scope.string("text")),
     "Packing": _packing,
     "Packing | None": _packing,
 }

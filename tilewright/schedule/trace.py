@@ -26,6 +26,10 @@ from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
 from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
+from tilewright.loops.machine.async_copy import async_copy, wait
+from tilewright.loops.machine.barrier import barrier
+from tilewright.loops.machine.pipeline import pipeline
+from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.fission import fission
@@ -45,14 +49,16 @@ from tilewright.loops.storage.packing import Packing
 from tilewright.loops.storage.prefetch import prefetch, prefetch_run
 from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.rfactor import rfactor
+from tilewright.loops.storage.set_space import set_space
 from tilewright.loops.storage.swap_axes import swap_axes
 from tilewright.schedule.references import reference_to
+from tilewright.target.machine import Intrinsic, Route
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Argument = str | int | bool | Packing | tuple[str, ...] | None
-"""What a step is told: references to its subjects and expressions are text."""
+"""What a step is told: references to its subjects, expressions and records of the machine are text."""
 
 EXPRESSIONS = ("Sym", "Sym | int")
 OPS = ("Op", "Op | None")
@@ -114,6 +120,10 @@ def _as_argument(value: Any, func: Func) -> Argument:
         return reference_to(value, func)
     if isinstance(value, Sym):
         return str(value)
+    if isinstance(value, Intrinsic):
+        return value.name
+    if isinstance(value, Route):
+        return f"{value.source} -> {value.target}"
     if isinstance(value, list | tuple):
         return tuple(reference_to(item, func) for item in value)
     found: Argument = value
@@ -230,6 +240,7 @@ class Schedule:
     pack = _step(pack)
     merge_axes = _step(merge_axes)
     swap_axes = _step(swap_axes)
+    set_space = _step(set_space)
     pack_argument = _step(pack_argument)
     rfactor = _step(rfactor)
     vectorize = _step(vectorize)

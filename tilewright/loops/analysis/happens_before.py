@@ -7,7 +7,8 @@ A kernel means what it computes in order, on one thread, without its marks. A ma
   loop of the level is done by its first thread;
 - a `run` on a queue is done beside the thread that starts it: after all that this thread has done before, after the
   runs whose tokens it takes, and after earlier runs on the same queue. It has ended for whoever waits for its token;
-- a parallel loop without a level (a task of the CPU's pool) ends when all its iterations have ended.
+- a parallel loop without a level (a task of the CPU's pool) counts as a serial one: it ends before what follows begins,
+  and its iterations are independent.
 
 The check goes through the program once as a data flow analysis, and through loops until nothing changes. It errs on the
 safe side: accesses are apart only where that is proven.
@@ -28,7 +29,6 @@ from tilewright.loops.edit import (
     enclosing_loops,
     extent_of,
     is_loop,
-    kind_of,
     loop_var,
     ranges_of,
 )
@@ -112,7 +112,7 @@ class _Check:
         if op in self.accesses:
             return self._access(self.accesses[op], state)
         if is_loop(op):
-            return self._parallel(op, state) if kind_of(op) == "parallel" else self._serial(op, state)
+            return self._parallel(op, state) if "level" in op.attrs else self._serial(op, state)
         match op.name:
             case "if":
                 return state.joined(self._block(body_of(op), state))
@@ -138,11 +138,9 @@ class _Check:
         return after if runs is not None and runs >= 1 else before.joined(after)
 
     def _parallel(self, loop: Op, before: _State) -> _State:
-        joins = "level" not in loop.attrs
-        after = self._block(body_of(loop), _State(before.pending) if joins else before).left(loop)
+        after = self._block(body_of(loop), before).left(loop)
         self._all_waited(after, frozenset(p.run for p in before.pending), describe(loop))
-        state = before.joined(after)
-        return _State(state.pending) if joins else state
+        return before.joined(after)
 
     def _all_waited(self, state: _State, others: frozenset[Op], end: str) -> None:
         for pending in state.pending:

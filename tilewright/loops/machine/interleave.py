@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.sym import ZERO, Sym
-from tilewright.loops.edit import body_of, extent_of, kind_of, loop_var
+from tilewright.loops.edit import body_of, extent_of, loop_var
 from tilewright.loops.interp import Memory, Run
 
 Path = tuple[tuple[str, int], ...]
@@ -102,15 +102,10 @@ class _Plan:
 
     def loop(self, op: Op, place: _Place) -> None:
         level = op.attrs.get("level")
-        joins = level is None and kind_of(op) == "parallel"
         rounds = range(_number(extent_of(op), place))
         for k in reversed(rounds) if _number(op.attrs.get("boustrophedon", ZERO), place) % 2 else rounds:
-            if joins:
-                self.barrier(_Place({}, {}))
             levels = place.levels if level is None else (*place.levels, (level, k))
             self.block(body_of(op), _Place({**place.env, loop_var(op).name: k}, dict(place.memory), levels))
-        if joins:
-            self.barrier(_Place({}, {}))
 
     def condition(self, op: Op, place: _Place) -> None:
         if op.operands:
