@@ -38,10 +38,12 @@ Loops = frozenset[Op]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """An access that something may not be ordered with; `same` are the loops whose current iteration made it."""
+    """An access that something may not be ordered with; `same` are the loops whose current iteration made it, `run` the
+    run on a queue that makes it and that nobody has waited for yet."""
 
     access: Access
     same: Loops
+    run: Op | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class _Check:
         self.accesses = {a.op: a for a in accesses(func.body)}
         self.ended_with: dict[Op, frozenset[Op]] = {}
         self.proven: dict[tuple[object, ...], bool] = {}
+        self.running: Op | None = None
 
     def run(self) -> None:
         self._all_waited(self._block(self.func.body, _State()), frozenset(), "the kernel")
@@ -156,24 +159,24 @@ class _Check:
         return frozenset(runs).union(*(self.ended_with.get(r, frozenset()) for r in runs))
 
     def _waited(self, op: Op, state: _State) -> _State:
-        ended = self._closure(op)
-        return _State(frozenset(p for p in state.pending if p.run not in ended), state.open)
+        return _without(state, self._closure(op))
 
     def _queued(self, run: Op, state: _State) -> _State:
         ended = self._closure(run)
         before = {p.run for p in state.pending if _queue(p.run) == _queue(run)}
         self.ended_with[run] = self.ended_with.get(run, frozenset()) | ended | before
-        started = _State(frozenset(p for p in state.pending if p.run not in ended | before), state.open)
-        inside = self._block(body_of(run), started)
-        return _State(state.pending | {_Pending(run, frozenset(enclosing_loops(run)))}, inside.open)
+        self.running = run
+        inside = self._block(body_of(run), _without(state, ended | before))
+        self.running = None
+        own = {level: frozenset(s for s in seen if s.run is run) for level, seen in inside.open.items()}
+        return state.joined(_State(frozenset({_Pending(run, frozenset(enclosing_loops(run)))}), own))
 
     def _barrier(self, op: Op, state: _State) -> _State:
         """Threads of this level and of those below are together; what runs beside them goes on."""
         depth = self.levels.index(op.attrs["level"]) if op.attrs["level"] in self.levels else len(self.levels)
-        running = frozenset(p.run for p in state.pending)
         kept = {level: state.open.get(level, frozenset()) for level in self.levels[:depth]}
         for level in self.levels[depth:]:
-            kept[level] = frozenset(s for s in state.open.get(level, ()) if _run_of(s.access.op) in running)
+            kept[level] = frozenset(s for s in state.open.get(level, ()) if s.run is not None)
         return _State(state.pending, kept)
 
     # Accesses
@@ -189,7 +192,7 @@ class _Check:
                         f"ended before this {here.place}; wait for its token before",
                     )
         opened = dict(state.open)
-        seen = _Seen(here, frozenset(here.loops))
+        seen = _Seen(here, frozenset(here.loops), self.running)
         for level in self.levels:
             if self._is_private(here.buffer, level):
                 continue
@@ -250,14 +253,13 @@ def _queue(run: Op) -> str:
     return queue
 
 
-def _run_of(op: Op) -> Op | None:
-    """The run that an access is in."""
-    holder = op.parent.parent if op.parent is not None else None
-    while isinstance(holder, Op):
-        if holder.name == "run":
-            return holder
-        holder = holder.parent.parent if holder.parent is not None else None
-    return None
+def _without(state: _State, ended: frozenset[Op]) -> _State:
+    """After runs have ended for the thread that waits: what they did is then done by this thread."""
+    opened = {
+        level: frozenset(replace(s, run=None) if s.run in ended else s for s in seen)
+        for level, seen in state.open.items()
+    }
+    return _State(frozenset(p for p in state.pending if p.run not in ended), opened)
 
 
 def _loop_of(access: Access, level: str) -> Op | None:
