@@ -134,7 +134,8 @@ def strategies_with(
             wanted = f"{Strategy.__module__}.{Strategy.__name__}"
             remarks.append(candidate.refusal(f"its strategy '{strangers[0]}' is no {wanted}"))
         else:
-            outside += [(plugin.name, s) for s in plugin.strategies if s.kind == machine.kind]
+            found = [s for s in plugin.strategies if isinstance(s, Strategy)]
+            outside += [(plugin.name, s) for s in found if s.kind == machine.kind]
     return Strategies(ours, tuple(outside), remarks)
 
 

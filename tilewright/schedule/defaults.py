@@ -20,11 +20,12 @@ from tilewright.schedule.outside import Outside
 from tilewright.schedule.steps.nontemporal import stream_results
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule, with_otherwise
+from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
 
 def matching(
-    op: Op, strategies: Strategies[Strategy], target: Target, remarks: list[Remark]
+    op: Op, strategies: Strategies[Strategy], target: Machine, remarks: list[Remark]
 ) -> list[Strategy]:
     """The strategies to try on a `fused` op, those first that are estimated to be faster.
 
@@ -56,7 +57,7 @@ def _owner(op: Op, strategies: Strategies[Strategy], remarks: list[Remark]) -> S
 
 
 def schedule_kernel(
-    lowered: Lowered, strategies: Sequence[Strategy], target: Target, remarks: list[Remark]
+    lowered: Lowered, strategies: Sequence[Strategy], target: Machine, remarks: list[Remark]
 ) -> Lowered:
     """Schedule a freshly lowered kernel; the first strategy that does not decline is taken.
 
@@ -71,7 +72,7 @@ def schedule_kernel(
 
 
 def schedule_plainly(
-    lowered: Lowered, strategies: Sequence[Strategy], target: Target, remarks: list[Remark], error: Exception
+    lowered: Lowered, strategies: Sequence[Strategy], target: Machine, remarks: list[Remark], error: Exception
 ) -> Lowered:
     """A kernel that takes the place of one whose schedule failed with `error`, as none should: a defect costs time, not
     the model. The last of its strategies schedules it, or none where that fails, too; a remark asks for a report."""
@@ -91,7 +92,7 @@ def schedule_plainly(
 
 
 def _for_all_dims(
-    lowered: Lowered, strategies: Sequence[Strategy], target: Target, remarks: list[Remark]
+    lowered: Lowered, strategies: Sequence[Strategy], target: Machine, remarks: list[Remark]
 ) -> Lowered:
     """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together."""
     large, k = _scheduled(lowered, strategies, target, remarks, supposing=True)
@@ -118,7 +119,7 @@ def _for_all_dims(
 def _scheduled(
     lowered: Lowered,
     strategies: Sequence[Strategy],
-    target: Target,
+    target: Machine,
     remarks: list[Remark],
     *,
     supposing: bool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.graph.fusion.classify import OpInfo
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Group, Join, Match
@@ -12,7 +13,6 @@ from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.lower import Lowered
 from tilewright.schedule.trace import Schedule
-from tilewright.target.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class FusedRegion:
 
     op: Op
     strategy: FusionStrategy
-    target: Target
+    target: Any
 
 
 class Strategy(ABC):
@@ -33,6 +33,8 @@ class Strategy(ABC):
 
     name: str
     """In the text of programs, in remarks, and in the key of the cache: letters, digits and underscores."""
+    kind: str = "cpu"
+    """The kind of machine that it is for (`Machine.kind`); `schedule` and `match` are given one of it."""
     label: str = ""
     """The name of its kernels; "" lets them be named by their operators."""
     keeps_layout: bool = False
@@ -65,6 +67,6 @@ class Strategy(ABC):
         return ()
 
     @abstractmethod
-    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+    def schedule(self, s: Schedule, lowered: Lowered, target: Any) -> None:
         """Decide how the kernel runs, by steps of `s`; `lowered` has its stages. A ScheduleError says why the kernel
         has not this form: the next strategy is then tried, on a fresh copy."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime.threads import available_cpus
 from tilewright.session import Session
 from tilewright.target.host import host_target
+from tilewright.target.machine import Machine
 from tilewright.target.named import ABOUT, ALIASES, NAMED
 
 HELP = """Show this machine as the compiler sees it, versions, formats, plugins, and the cache of compiled models.
@@ -45,17 +47,19 @@ def command() -> None:
         console.print(plugins(session.loaded_plugins))
     console.print("\n[bold]machines that code can be made for (--target)")
     console.print("Code for AArch64 and for macOS has never been run.")
-    console.print(targets())
+    console.print(targets(session.loaded_plugins.machines))
 
 
-def targets() -> Table:
-    """The machines that have names, with their other names."""
+def targets(of_plugins: Sequence[Machine] = ()) -> Table:
+    """The machines that have names, with their other names, and those of plugins."""
     table = Table(show_header=False, box=None)
     table.add_row("host", "this machine")
     for name, target in NAMED.items():
         others = [alias for alias, of in ALIASES.items() if of == name]
         also = f"; also {', '.join(others)}" if others else ""
         table.add_row(name, f"{ABOUT.get(name, target.cpu)}{also}")
+    for machine in of_plugins:
+        table.add_row(escape(machine.name), escape(f"of a plugin, a machine of the kind '{machine.kind}'"))
     return table
 
 

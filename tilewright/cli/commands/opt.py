@@ -11,10 +11,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.compiler import strategies_with
+from tilewright.back_end import back_end_for
+from tilewright.compiler import pass_context, strategies_with
 from tilewright.graph.pipeline import passes_by_name
 from tilewright.ir.core import Module
-from tilewright.ir.passes import PassContext, options_of, parse_passes, run_passes
+from tilewright.ir.passes import options_of, parse_passes, run_passes
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import verify_func
 from tilewright.ops.spec import graph_spec
@@ -22,7 +23,6 @@ from tilewright.options import Options
 from tilewright.runtime.errors import InputError
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.session import Session
-from tilewright.target.named import parse_target
 
 HELP = """Run passes on FILE (IR text of the graph level; - is standard input) and print the result.
 
@@ -62,9 +62,12 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
             f"{name} has no function @main; passes of the graph work on that",
             hint="make such a text with `tilewright show MODEL --level import`",
         )
-    ctx = PassContext(parse_target(target), Options(target=target))
+    session, options = Session(), Options(target=target)
+    machine = session.machine(options)
+    ctx = pass_context(machine, options)
     _verify(module)
-    strategies = strategies_with(Session().loaded_plugins, ctx.remarks)
+    back_end = back_end_for(machine, session.loaded_plugins)
+    strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
     run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=_verify)
     click.echo(print_module(module), nl=False)
     for remark in ctx.remarks if remarks else ():

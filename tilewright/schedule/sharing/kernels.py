@@ -27,12 +27,12 @@ from tilewright.schedule.defaults import matching, schedule_kernel, schedule_pla
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
 from tilewright.schedule.sharing.regions import Canonical, canonical_regions
 from tilewright.schedule.strategy import Strategy
-from tilewright.target.target import Target
+from tilewright.target.machine import Machine
 
 
 def schedule_regions(
     module: Module,
-    target: Target,
+    target: Machine,
     strategies: Strategies[Strategy],
     remarks: list[Remark],
     ready: Callable[[Func], None] | None = None,
@@ -56,7 +56,7 @@ class _Kernels:
     def __init__(
         self,
         module: Module,
-        target: Target,
+        target: Machine,
         strategies: Strategies[Strategy],
         remarks: list[Remark],
         ready: Callable[[Func], None] | None,
