@@ -143,3 +143,7 @@ def test_the_target_makes_code_and_has_the_facts_of_its_core(tree: Path) -> None
     assembly = run(tree, "-m", "tilewright", "show", str(model), "--level", "asm", "--target", "excavator")
     assert "vfmadd" in assembly
     run(tree, "-m", "pytest", "tests/target/test_target.py")
+
+
+def test_a_kind_of_machine_runs_a_model(tree: Path) -> None:
+    run(tree, *made("my_pair"))

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from textwrap import dedent
 
 import numpy as np
 import pytest
 
-from tests.loops.kernel_texts import COPIED_ROWS, DOUBLE, read
+from tests.loops.kernel_texts import (
+    COPIED_ROWS,
+    DOUBLE,
+    REGISTERS_BEFORE_THREADS,
+    SUM,
+    TWO_STAGES,
+    buffer,
+    read,
+)
 from tests.loops.machines import LOAD, MACHINE, MULTIPLY, PRODUCT, orders
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError, VerifyError
-from tilewright.ir.text import print_func
+from tilewright.ir.text import print_block, print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.analysis.happens_before import why_unordered
 from tilewright.loops.edit import body_of, find_loop
 from tilewright.loops.interp import run_kernel
-from tilewright.loops.lanes.vectorize import vectorize
+from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
 from tilewright.loops.machine.async_copy import async_copy, wait
 from tilewright.loops.machine.barrier import barrier
 from tilewright.loops.machine.pipeline import pipeline
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.parallel import parallel, serial
+from tilewright.loops.storage.set_space import set_space
+from tilewright.schedule.replay import ReplayError, replay
+from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Schedule
 from tilewright.target.machine import Intrinsic, Route
 
@@ -349,3 +361,46 @@ _MOVE = Intrinsic(
     """,
     queue="unit",
 )
+
+
+def product_schedule() -> Schedule:
+    s = Schedule(read(PRODUCT))
+    s.async_copy(loop(s.func, "ai"), LOAD)
+    s.tensorize(loop(s.func, "mi"), MULTIPLY)
+    return s
+
+
+def test_traces_name_intrinsics_and_routes_of_the_machine() -> None:
+    s = product_schedule()
+    assert s.lines() == ('async_copy(ai, route="global -> pad")', 'tensorize(mi, intrinsic="mma")')
+    again = replay(read(PRODUCT), parse_trace("\n".join(s.lines())), MACHINE)
+    assert print_block(again.body) == print_block(s.func.body)
+
+
+def test_a_trace_without_its_machine() -> None:
+    trace = parse_trace("\n".join(product_schedule().lines()))
+    with pytest.raises(ReplayError, match="there is no route 'global -> pad': no machine is given"):
+        replay(read(PRODUCT), trace)
+    with pytest.raises(ReplayError, match="there is no intrinsic 'mma': machine 'small' has none of this name"):
+        replay(read(PRODUCT), trace, dataclasses.replace(MACHINE, intrinsics=()))
+
+
+def test_set_space() -> None:
+    assert after(TWO_STAGES, lambda f: set_space(f, buffer(f, "t"), "pad")).startswith("alloc t: pad f64[16]")
+
+
+def test_set_space_refuses() -> None:
+    def space(name: str, to: str) -> Callable[[Func], object]:
+        return lambda f: set_space(f, buffer(f, name), to)
+
+    refused("it is an argument of the kernel", space("x", "pad"), TWO_STAGES)
+    refused("'global' is the memory of arguments", space("t", "global"), TWO_STAGES)
+    threads = REGISTERS_BEFORE_THREADS
+    refused("it uses registers from outside, 't', which other threads do not have", space("t", "reg"), threads)
+    unknown = TWO_STAGES.replace("t: scratch f64[16]", "t: scratch f64[n]").replace("dims()", "dims(16 <= n)")
+    refused("registers have a constant size", space("t", "reg"), unknown)
+    f = read(SUM)
+    vectorize_reduction(f, loop(f, "k"), 4)
+    lanes = next(op.result for op in f.body.walk() if op.name == "alloc")
+    with pytest.raises(ScheduleError, match="its lanes are added up, which are in registers"):
+        set_space(f, lanes, "scratch")
