@@ -56,6 +56,7 @@ MMA = Intrinsic(
     cycles="4",
 )
 LOAD = Route("global", "pad", "load", unit=16, cycles=8)
+STORE = Route("pad", "global", "store", unit=16, cycles=8)
 THREADS, ROWS, SIDE = 4, 16, 4
 
 
@@ -71,7 +72,7 @@ TOY = Toy(
     memories=(GLOBAL, Memory("pad", 2048, 64, "core"), Memory("acc", 1024, 64, "core")),
     levels=(Level("core", 2), Level("thread", THREADS)),
     intrinsics=(MMA,),
-    routes=(LOAD,),
+    routes=(LOAD, STORE),
 )
 
 # Strategies
@@ -116,7 +117,11 @@ class Products(Strategy):
         s.reorder(core.outer, tile.outer, thread.outer, thread.inner, tile.inner)
         fused = s.compute_at(sums, tile.outer, space="acc")
         self.multiply(s, fused.nests[0])
+        result = s.cache(s.func.args[-1], thread.outer, space="pad")
         s.parallel(thread.outer, "thread")
+        s.barrier(thread.outer, "thread")
+        store = s.async_copy(result.drain[0], STORE)
+        s.wait(store, store, "after")
         s.parallel(core.outer, "core")
 
     def multiply(self, s: Schedule, rows: Op) -> None:
