@@ -8,7 +8,7 @@ from tests.loops.chance import Chance
 from tilewright.loops.analysis.deps import accesses
 from tilewright.loops.edit import body_of, buffer_type, is_loop, kind_of, loops_in
 from tilewright.loops.machine.copies import Copy, copy_in, route_of
-from tilewright.loops.machine.match import Match, match
+from tilewright.loops.machine.match_intrinsic import IntrinsicMatch, match_intrinsic
 from tilewright.schedule.trace import Schedule
 from tilewright.target.machine import Intrinsic, Machine, Route
 
@@ -61,7 +61,8 @@ def tensorize(c: Chance) -> None:
         for loop in loops
         for type in {buffer_type(a.buffer): None for a in accesses(loop)}
         for found in MACHINE.intrinsics
-        if found.name.split("_")[1:3] == [str(type.dtype), type.space] and isinstance(match(found, loop), Match)
+        if found.name.split("_")[1:3] == [str(type.dtype), type.space]
+        and isinstance(match_intrinsic(found, loop), IntrinsicMatch)
     ]
     if pairs and c.r.random() < 0.8:
         c.s.tensorize(*c.r.choice(pairs))

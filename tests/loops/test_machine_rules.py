@@ -187,6 +187,19 @@ def test_a_buffer_of_another_core() -> None:
         verify_func(read(text), machine_spec(MACHINE))
 
 
+def test_levels_stand_in_the_order_of_the_machine() -> None:
+    loops = 'for t in 0..4 parallel with {level="thread"} {\n for c in 0..4 parallel with {level="core"} {\n'
+    text = MARKS.format(body=loops + " y[4*t + c] = x[4*t + c]\n }\n }")
+    with pytest.raises(VerifyError, match="level 'core' is not within level 'thread' of the loop 't'"):
+        verify_func(read(text), machine_spec(MACHINE))
+
+
+def test_a_parallel_loop_without_a_level() -> None:
+    text = MARKS.format(body="for t in 0..16 parallel {\n y[t] = x[t]\n }")
+    with pytest.raises(VerifyError, match="a parallel loop needs a level; the levels of machine 'small' are"):
+        verify_func(read(text), machine_spec(MACHINE))
+
+
 PRODUCTS = """
 kernel @k(x: &f32[4, 4], y: &f32[4, 4]) dims() with {outputs=1} {
   alloc a: pad f32[4, 4]

@@ -19,7 +19,7 @@ from tilewright.ir.sym import Sym, affine_in
 from tilewright.loops.edit import address_of, body_of, buffer_type, extent_of, loop_var
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.machine.copies import Copy, copy_in
-from tilewright.loops.machine.match import Match, match
+from tilewright.loops.machine.match_intrinsic import IntrinsicMatch, match_intrinsic
 from tilewright.target.machine import Machine
 
 
@@ -103,8 +103,10 @@ class _Kernel:
         if op.attrs["intrinsic"] == "copy":
             assert isinstance(copy, Copy)
             return ["copy", op.attrs["queue"], self.name(op.result), after, self.transfer(copy)]
-        found = match(next(i for i in self.machine.intrinsics if i.name == op.attrs["intrinsic"]), body_of(op))
-        assert isinstance(found, Match)
+        intrinsic = self.machine.intrinsic(op.attrs["intrinsic"])
+        assert intrinsic is not None
+        found = match_intrinsic(intrinsic, body_of(op))
+        assert isinstance(found, IntrinsicMatch)
         strides = [str(found.dims[name]) for name in ("sa", "sb", "sc")]
         operands = [[*self.at(o.buffer, o.start), s] for o, s in zip(found.operands, strides, strict=True)]
         return ["mma", op.attrs["queue"], self.name(op.result), after, operands]

@@ -53,7 +53,7 @@ def _same_elements(given: Sequence[int], expected: Sequence[int]) -> bool:
 
 
 @dataclass(slots=True)
-class Memory:
+class Elements:
     """One buffer: flat elements, and how an index finds them."""
 
     name: str
@@ -89,11 +89,11 @@ class Run:
         self.backwards = backwards
         self.env = env
         self.scalars: dict[Value, Any] = {}
-        self.memory: dict[Value, Memory] = {}
+        self.memory: dict[Value, Elements] = {}
         self.lanes: int | None = None
         self.mask: np.ndarray | None = None
         self.speculating = False  # running a serial loop as lanes, as long as that makes no difference
-        self.log: list[tuple[Memory, Any, bool, np.ndarray | None]] = []
+        self.log: list[tuple[Elements, Any, bool, np.ndarray | None]] = []
         self.undo: list[tuple[np.ndarray, Any, np.ndarray]] = []
         self.serial: set[Op] = set()  # loops that were seen to need it
 
@@ -111,7 +111,7 @@ class Run:
         for value, array in zip(self.func.args, arrays, strict=True):
             self.memory[value] = self._bind_array(value, array)
 
-    def _bind_array(self, value: Value, array: np.ndarray) -> Memory:
+    def _bind_array(self, value: Value, array: np.ndarray) -> Elements:
         memory = self._memory(value, None)
         type = value.type
         assert isinstance(type, BufferType)
@@ -128,13 +128,13 @@ class Run:
         memory.flat = array.reshape(-1)
         return memory
 
-    def _memory(self, value: Value, flat: np.ndarray | None) -> Memory:
+    def _memory(self, value: Value, flat: np.ndarray | None) -> Elements:
         type = value.type
         assert isinstance(type, BufferType)
         shape, strides = (tuple(int(self._index(s)) for s in syms) for syms in (type.shape, type.strides))
         if flat is None:
             flat = np.zeros(0, type.dtype.storage)
-        return Memory(value.name or "?", flat, shape, strides, int(self._index(type.offset)))
+        return Elements(value.name or "?", flat, shape, strides, int(self._index(type.offset)))
 
     # Statements
 
@@ -247,7 +247,7 @@ class Run:
 
     # Memory
 
-    def _place(self, op: Op) -> tuple[Memory, Any, np.ndarray | None]:
+    def _place(self, op: Op) -> tuple[Elements, Any, np.ndarray | None]:
         """Buffer, address and mask of an access; addresses of lanes that are masked out are 0."""
         memory = self.memory[op.operands[-1]]
         holds = self._guard(op.attrs.get("guard", ()))

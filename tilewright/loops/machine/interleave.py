@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.loops.edit import body_of, extent_of, loop_var
-from tilewright.loops.interp import Memory, Run
+from tilewright.loops.interp import Elements, Run
 
 Path = tuple[tuple[str, int], ...]
 """A thread: its number in each level of which it is not the first, by name of level."""
@@ -36,7 +36,7 @@ class _Place:
     """Where in the program: variables by name, buffers, the loops of levels around, and the thread."""
 
     env: dict[str, Any]
-    memory: dict[Value, Memory]
+    memory: dict[Value, Elements]
     levels: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -55,7 +55,7 @@ class _Plan:
     queues: dict[tuple[str, Path], _Action] = field(default_factory=dict)
     tokens: dict[Value, _Action] = field(default_factory=dict)
     scalars: dict[Path, dict[Value, Any]] = field(default_factory=dict)
-    allocated: dict[tuple[Op, Path], Memory] = field(default_factory=dict)
+    allocated: dict[tuple[Op, Path], Elements] = field(default_factory=dict)
 
     def block(self, block: Block, place: _Place) -> None:
         """Plan the ops of a block; those without marks are done at a time."""
@@ -102,8 +102,8 @@ class _Plan:
 
     def loop(self, op: Op, place: _Place) -> None:
         level = op.attrs.get("level")
-        rounds = range(_number(extent_of(op), place))
-        for k in reversed(rounds) if _number(op.attrs.get("boustrophedon", ZERO), place) % 2 else rounds:
+        iterations = range(_number(extent_of(op), place))
+        for k in reversed(iterations) if _number(op.attrs.get("boustrophedon", ZERO), place) % 2 else iterations:
             levels = place.levels if level is None else (*place.levels, (level, k))
             self.block(body_of(op), _Place({**place.env, loop_var(op).name: k}, dict(place.memory), levels))
 

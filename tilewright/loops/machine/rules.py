@@ -12,7 +12,7 @@ from tilewright.loops.analysis.happens_before import why_unordered
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, is_loop, kind_of, loop_var
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.machine.copies import copy_in, route_of, why_not_on
-from tilewright.loops.machine.match import match
+from tilewright.loops.machine.match_intrinsic import match_intrinsic
 from tilewright.loops.spec import LOOPS_SPEC, alloc_rule
 from tilewright.target.machine import COPY, Machine, Memory
 
@@ -95,7 +95,7 @@ def _run_rule(machine: Machine, op: Op) -> str | None:
         return f"there is no intrinsic '{name}'; the intrinsics of machine '{machine.name}' are {known}"
     if queue != intrinsic.queue:
         return f"intrinsic '{name}' runs {_where(intrinsic.queue)}, not {_where(queue)}"
-    found = match(intrinsic, body_of(op))
+    found = match_intrinsic(intrinsic, body_of(op))
     return f"its body is not intrinsic '{name}': {found}" if isinstance(found, str) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.ir.core import Block, Func, Op
 from tilewright.ir.types import TokenType
 from tilewright.loops.edit import block_of, enclosing_loops, is_in_run, kind_of, refuse
-from tilewright.loops.machine.match import match
+from tilewright.loops.machine.match_intrinsic import match_intrinsic
 from tilewright.loops.spec import why_not_apart
 from tilewright.target.machine import Intrinsic
 
@@ -22,7 +22,7 @@ def tensorize(func: Func, loop: Op, intrinsic: Intrinsic) -> Op:
     Nobody waits for a run on a queue yet (see `wait`). ScheduleError when the nest does anything else than the body of
     the intrinsic (the same ops up to names; extents, strides and memories that it takes), or is in a run already.
     """
-    found = match(intrinsic, loop)
+    found = match_intrinsic(intrinsic, loop)
     if isinstance(found, str):
         refuse("tensorize", loop, f"it is not intrinsic '{intrinsic.name}': {found}")
     return put_in_run("tensorize", loop, intrinsic.name, intrinsic.queue)

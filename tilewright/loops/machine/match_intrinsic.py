@@ -39,7 +39,7 @@ class Operand:
 
 
 @dataclass(frozen=True, eq=False)
-class Match:
+class IntrinsicMatch:
     """How a nest is an intrinsic: operands in the order of its arguments, and the values of its dims by name."""
 
     intrinsic: Intrinsic
@@ -51,7 +51,7 @@ class _Differs(Exception):
     """Where nest and intrinsic are different."""
 
 
-def match(intrinsic: Intrinsic, nest: Op | Block) -> Match | str:
+def match_intrinsic(intrinsic: Intrinsic, nest: Op | Block) -> IntrinsicMatch | str:
     """How `nest` (a loop, or the body of a run) does what `intrinsic` does, or why it does not."""
     kernel = kernel_of(intrinsic)
     if isinstance(nest, Block) and not nest.ops:
@@ -178,7 +178,7 @@ class _State:
         elif want.subs(self.dims) is not got:
             raise _Differs(f"{what} is {got}, not {want.subs(self.dims)}")
 
-    def found(self) -> Match:
+    def found(self) -> IntrinsicMatch:
         """The match, when all dims are known and within what the intrinsic allows."""
         kernel = self.kernel
         values = {d.name: self.dims[d] for d in kernel.dims if d in self.dims}
@@ -194,7 +194,7 @@ class _State:
         operands = tuple(self.operands[a] for a in kernel.args if a in self.operands)
         if len(operands) != len(kernel.args):
             raise _Differs("it does not touch all operands")
-        return Match(self.intrinsic, operands, values)
+        return IntrinsicMatch(self.intrinsic, operands, values)
 
 
 def _is_pure(op: Op) -> bool:
