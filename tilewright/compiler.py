@@ -11,12 +11,13 @@ from pathlib import Path
 from tilewright import link
 from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.program import KernelText
+from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import Remark
+from tilewright.ir.diag import InternalError, Remark, TilewrightError, VerifyError
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
@@ -51,7 +52,19 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
     """The graph as the model says it, with the values and shapes that the request gives."""
     _tell(progress, "import", 0, 1)
     front_end = session.front_end(request.model)
-    return front_end.load(request.model, constants=request.constants, shapes=request.shapes)
+    try:
+        module = front_end.load(request.model, constants=request.constants, shapes=request.shapes)
+        if front_end not in FRONT_ENDS:
+            verify_func(module.main, graph_spec(module))
+        return module
+    except VerifyError as e:
+        what = f"the front end '{front_end.name}' made an illegal program: {e.what}"
+        raise VerifyError(what, where=e.where, hint="report it to the authors of the plugin") from e
+    except TilewrightError:
+        raise
+    except Exception as e:
+        what = f"the front end '{front_end.name}' failed: {type(e).__name__}: {e}"
+        raise InternalError(what, hint="please report this with the model") from e
 
 
 def compile_module(

@@ -132,11 +132,13 @@ class Session:
     def front_end(self, source: Any) -> FrontEnd:
         """What reads a source: one of ours if it accepts it, else one of a plugin. OptionError for what is neither a
         path nor bytes nor accepted, ModelError for other unknown sources."""
-        found = find_front_end(source, FRONT_ENDS) or find_front_end(source, self.loaded_plugins.front_ends)
+        failed: list[str] = []
+        found = find_front_end(source, FRONT_ENDS, failed)
+        found = found or find_front_end(source, self.loaded_plugins.front_ends, failed)
         if found is not None:
             return found
-        left_out = [f"{remark.subject}: {remark.message}" for remark in self.loaded_plugins.refused]
-        raise unknown_source(source, (*FRONT_ENDS, *self.loaded_plugins.front_ends), left_out)
+        failed += [f"{remark.subject}: {remark.message}" for remark in self.loaded_plugins.refused]
+        raise unknown_source(source, (*FRONT_ENDS, *self.loaded_plugins.front_ends), failed)
 
     def machine(self, options: Options) -> Machine:
         """What models are compiled for: a machine of ours, or of a plugin. TargetError for an unknown name."""

@@ -18,7 +18,7 @@ import tilewright
 from tests.frontends import toy
 from tests.frontends.helpers import run
 from tilewright.frontends.errors import ConstantNeededError
-from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError
+from tilewright.ir.diag import InternalError, ModelError, TypeRuleError, UnsupportedError, VerifyError
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.session import Session
 from tilewright.stages import programs
@@ -189,6 +189,33 @@ def test_the_name_of_a_front_end_of_ours_is_taken(tmp_path: Path) -> None:
     session = Session(tmp_path / "cache", plugins=(toy.Plugin("mine", front_ends=(Onnx(),)),))
     (remark,) = session.loaded_plugins.refused
     assert remark.message == "the plugin is left out: a front end 'onnx' exists already"
+
+
+class Strange(toy.ToyFrontEnd):
+    """A front end with defects."""
+
+    def accepts(self, source: Any) -> bool:
+        if source == b"unknown":
+            raise KeyError("magic")
+        return super().accepts(source)
+
+    def load(self, source: Any, **given: Any) -> Any:
+        module = super().load(source, **given)
+        if b"fails" in source:
+            return {}["no such key"]
+        module.main.body.ops[-2].attrs["axis"] = 3
+        return module
+
+
+def test_defects_of_a_front_end_are_told_with_its_name(tmp_path: Path) -> None:
+    session = Session(tmp_path / "cache", plugins=(toy.Plugin("strange", front_ends=(Strange(),)),))
+    with pytest.raises(ModelError, match="the front end 'toy' failed: KeyError: 'magic'"):
+        tilewright.compile(b"unknown", session=session)
+    text = json.dumps(model())
+    with pytest.raises(VerifyError, match=r"the front end 'toy' made an illegal program: .*axis"):
+        tilewright.compile(text.encode(), session=session)
+    with pytest.raises(InternalError, match="the front end 'toy' failed: KeyError: 'no such key'"):
+        tilewright.compile(json.dumps(model(fails=1)).encode(), session=session)
 
 
 # Installed

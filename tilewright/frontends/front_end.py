@@ -57,9 +57,15 @@ class FrontEnd(Protocol):
         """
 
 
-def find_front_end(source: Any, front_ends: Iterable[FrontEnd]) -> FrontEnd | None:
-    """The first that accepts the source."""
-    return next((front_end for front_end in front_ends if front_end.accepts(source)), None)
+def find_front_end(source: Any, front_ends: Iterable[FrontEnd], failed: list[str]) -> FrontEnd | None:
+    """The first that accepts the source; those that fail to say so are told in `failed`."""
+    for front_end in front_ends:
+        try:
+            if front_end.accepts(source):
+                return front_end
+        except Exception as error:  # of a plugin: others may accept it
+            failed.append(f"the front end '{front_end.name}' failed: {type(error).__name__}: {error}")
+    return None
 
 
 def unknown_source(

@@ -38,6 +38,12 @@ class BrokenInputError(Exception):
     """A value that is read could not be translated; the problem is already recorded."""
 
 
+def type_of(value: Value) -> TensorType:
+    """The type of a tensor value."""
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
 class Mark(NamedTuple):
     """A place in the program that is being written: how many ops there are, and what they assume."""
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tilewright.frontends.translation import Translation
+from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.binding import is_input_value
 from tilewright.ops.define import constant
@@ -30,7 +29,7 @@ Body = Callable[..., tuple[Value, ...]]
 
 def branch(translation: Translation, condition: Value, then: Body, other: Body) -> tuple[Value, ...]:
     """The branch that a known condition takes; otherwise both, and a choice between their results."""
-    op, type = translation.builder.loc.op, _type(condition)
+    op, type = translation.builder.loc.op, type_of(condition)
     if type.size != 1:
         raise ModelError(f"the condition of {op} must be one bool, it is {type}")
     known = translation.constant_of(condition)
@@ -46,7 +45,7 @@ def branch(translation: Translation, condition: Value, then: Body, other: Body) 
         if len(taken) != len(untaken):
             raise ModelError(f"the branches of {op} have {len(taken)} and {len(untaken)} outputs")
         reason = ""
-        for a, b in zip(map(_type, taken), map(_type, untaken), strict=True):
+        for a, b in zip(map(type_of, taken), map(type_of, untaken), strict=True):
             differ = f"the branches of {op} give {a} and {b}"
             if a.dtype != b.dtype:
                 raise ModelError(differ)
@@ -97,7 +96,7 @@ def loop(
 
 def _goes_on(translation: Translation, condition: Value) -> bool:
     op = translation.builder.loc.op
-    if _type(condition).dtype != dt.bool_:
+    if type_of(condition).dtype != dt.bool_:
         raise ModelError(f"the condition of {op} must be bool, it is {condition.type}")
     known = translation.constant_of(condition)
     if known is None:
@@ -150,8 +149,3 @@ def element(x: Value, axis: int, position: int) -> Value:
     sizes: tuple[Sym, ...] = (*shape[:axis], sym(1), *shape[axis + 1 :])
     one = x if shape[axis] == 1 else slice_(x, starts=starts, sizes=sizes, steps=(1,) * len(shape))
     return reshape(one, shape=(*shape[:axis], *shape[axis + 1 :]))
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type

@@ -30,7 +30,7 @@ class OnnxFrontEnd:
     formats = "ONNX (.onnx files, their bytes, onnx.ModelProto)"
 
     def accepts(self, source: Any) -> bool:
-        if (isinstance(source, Path) and source.suffix == ".onnx") or hasattr(source, "SerializeToString"):
+        if (isinstance(source, Path) and source.suffix == ".onnx") or type(source).__name__ == "ModelProto":
             return True
         begins = first_bytes(source, 3)
         return (

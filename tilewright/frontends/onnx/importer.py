@@ -19,7 +19,7 @@ from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import find_adapter
 from tilewright.frontends.onnx.structure import FunctionKey, function_key, live, node_label, ordered
 from tilewright.frontends.onnx.tensors import ELEM_TYPES, dtype_of, from_sparse, to_array
-from tilewright.frontends.translation import BrokenInputError, Results, Translation
+from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
 from tilewright.ir.types import TensorType
@@ -70,7 +70,7 @@ class Importer:
         for info in graph.input:  # those that have initializers, too
             value = scope.values.get(info.name)
             if value is not None and value.op is not None:
-                self._compare(info, _type(value), f"graph input '{shown(info.name)}'")
+                self._compare(info, type_of(value), f"graph input '{shown(info.name)}'")
         return [self._checked_output(info, scope) for info in graph.output]
 
     # What nodes ask
@@ -99,7 +99,7 @@ class Importer:
             if len(results) < len(graph.output):
                 raise BrokenInputError
             for declared, value in zip(graph.output, results, strict=True):
-                self._compare(declared, _type(value), f"subgraph output '{shown(declared.name)}'")
+                self._compare(declared, type_of(value), f"subgraph output '{shown(declared.name)}'")
             return results
 
         return inlined
@@ -151,7 +151,7 @@ class Importer:
                 if value is not None and not value.name:
                     value.name = name
                 if value is not None and name in scope.declared:
-                    self._note(scope.declared[name], _type(value))
+                    self._note(scope.declared[name], type_of(value))
 
     def _results(self, node: NodeProto, scope: Scope) -> Results:
         key = function_key(node)
@@ -175,7 +175,7 @@ class Importer:
         if broken:  # a user wants to know all operators that are not supported at once
             raise BrokenInputError
         attributes = attrs.resolve(node, scope.bound)
-        types = [None if v is None else _type(v) for v in inputs]
+        types = [None if v is None else type_of(v) for v in inputs]
         if schema is not None:
             spec.check_node(node, attributes, schema)
             spec.check_types(types, schema)
@@ -203,7 +203,7 @@ class Importer:
         del resolved.attribute[:]
         resolved.attribute.extend(attributes.values())
         body = spec.function_body(
-            resolved, schema, version, [None if v is None else _type(v) for v in inputs]
+            resolved, schema, version, [None if v is None else type_of(v) for v in inputs]
         )
         if body is None:
             raise UnsupportedError("the operator is not supported")
@@ -273,7 +273,7 @@ class Importer:
             raise ModelError(
                 "no node gives this output", where=where, hint="the model is incomplete; export it again"
             )
-        type, declared = _type(value), info.type.tensor_type
+        type, declared = type_of(value), info.type.tensor_type
         self._compare(info, type, where)
         fits = _has_other_rank(declared, type) or all(
             not d.HasField("dim_value") or not s.is_const or d.dim_value in (s.value, -1)
@@ -317,8 +317,3 @@ def _without(node: NodeProto, absent: set[str]) -> NodeProto:
     del new.input[:]
     new.input.extend("" if name in absent else name for name in node.input)
     return new
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type

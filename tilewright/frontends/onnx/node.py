@@ -10,6 +10,7 @@ from onnx import AttributeProto
 
 from tilewright.frontends.onnx.attributes import value_of
 from tilewright.frontends.onnx.tensors import dtype_of
+from tilewright.frontends.translation import type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
@@ -65,9 +66,7 @@ class Node:
         return [self.input(k) for k in range(len(self.inputs))]
 
     def type(self, k: int) -> TensorType:
-        type = self.input(k).type
-        assert isinstance(type, TensorType)
-        return type
+        return type_of(self.input(k))
 
     def shape(self, k: int) -> tuple[Sym, ...]:
         return self.type(k).shape
