@@ -10,7 +10,6 @@ import pytest
 
 from tilewright.ir.core import Module
 from tilewright.ir.text import parse_module, print_module
-from tilewright.loops.lower import Lowered
 
 SEED = pytest.StashKey[int]()
 
@@ -66,15 +65,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def failing_schedules_are_errors() -> Iterator[None]:
-    """A schedule that fails unexpectedly costs a user's model speed; here it fails the test."""
-
-    def refuse(*arguments: Any) -> Lowered:
-        error: Exception = arguments[-1]
-        raise error
-
+def all_is_checked() -> Iterator[None]:
+    """Programs are verified after each pass, and kernels when they are scheduled. An optimisation that fails as none
+    should costs a user's model speed; here it fails the test."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tilewright.schedule.sharing.kernels.schedule_plainly", refuse)
+        patch.setattr("tilewright.compiler.is_checked", lambda options: True)
         yield
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from tilewright import link
 from tilewright.back_end import BackEnd, back_end_for
@@ -19,6 +20,7 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import InternalError, Remark, TilewrightError, VerifyError
 from tilewright.ir.passes import Pass, PassContext, run_passes
+from tilewright.ir.switches import CHECKED, Switches, persist
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.memory.order import Order
@@ -35,17 +37,43 @@ from tilewright.session import Session
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
+T = TypeVar("T")
+
 
 def compile_request(
     request: Request, options: Options, progress: OnProgress | None = None, *, session: Session
 ) -> Artifact:
     """From the model's file on, without the session's cache. Raises ModelError, UnsupportedError, OptionError."""
-    machine = session.machine(options)
-    module = import_request(request, session, progress)
-    artifact = compile_module(module, options, machine, progress, session.loaded_plugins)
+    machine, plugins = session.machine(options), session.loaded_plugins
+    artifact = whatever_fails(
+        request, session, options, progress,
+        lambda module, switches, told: compile_module(module, options, machine, told, plugins, switches),
+    )  # fmt: skip
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
     return artifact
+
+
+def whatever_fails(
+    request: Request,
+    session: Session,
+    options: Options,
+    progress: OnProgress | None,
+    compiled: Callable[[Module, Switches, OnProgress | None], T],
+) -> T:
+    """What `compiled` makes of the request's module, again without what failed where that is optional."""
+    watched = None if progress is None else _Watched(progress)
+    return persist(
+        lambda: import_request(request, session, watched),
+        lambda module, switches: compiled(module, switches, watched),
+        Switches(checked=is_checked(options)),
+        lambda error: watched is None or error is not watched.raised,
+    )
+
+
+def is_checked(options: Options) -> bool:
+    """Whether programs are verified, and failures of optional steps are errors."""
+    return options.verify
 
 
 def import_request(request: Request, session: Session, progress: OnProgress | None = None) -> Module:
@@ -73,13 +101,14 @@ def compile_module(
     machine: Machine,
     progress: OnProgress | None = None,
     plugins: Plugins = NO_PLUGINS,
+    switches: Switches = CHECKED,
 ) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
     back_end = back_end_for(machine, plugins)
     back_end.check(machine, options)
     clock = _Clock()
-    ctx = pass_context(machine, options)
-    strategies = strategies_with(plugins, ctx.remarks, machine, back_end)
+    ctx = pass_context(machine, options, switches)
+    strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     for subject, message in module.main.attrs.get("contradictions", ()):
@@ -92,26 +121,23 @@ def compile_module(
 
         def emit(kernel: Func) -> None:
             clock.lap("schedule")
-            if options.verify or machine.kind != Target.kind:
+            if machine.kind != Target.kind:  # nobody else knows what its strategies may do
                 verify_func(kernel, spec)
             text = kernels[kernel.name] = code.kernel(kernel)
             clock.lap("emit")
             code.begin(text)
             clock.lap("llvm")
 
-        schedule_regions(
-            module,
-            machine,
-            strategies,
-            ctx.remarks,
-            emit,
-            steps(progress, "kernels"),
-            tolerant=not options.verify,
-        )
-        back_end.arrange(module, machine, ctx.remarks)
+        told = steps(progress, "kernels")
+        schedule_regions(module, machine, strategies, ctx.remarks, emit, told, switches=switches)
+        switches.run("branches", lambda: back_end.arrange(module, machine, ctx.remarks))
         clock.lap("schedule")
         inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
-        storage = assign_storage(module.main, inplace)
+        storage = switches.attempt(
+            "share-memory",
+            lambda: assign_storage(module.main, inplace),
+            lambda: assign_storage(module.main, share=False),
+        )
         constants = link.lay_out_constants(module)
         flush = options.numerics != "strict"
         program = link.make_program(module, storage, constants, kernels, taken_for_granted, flush)
@@ -127,13 +153,17 @@ def compile_module(
     return link.make_artifact(module, storage, constants, program, text, objects, back_end.target(machine), report)
 
 
-def pass_context(machine: Machine, options: Options) -> PassContext:
+def pass_context(machine: Machine, options: Options, switches: Switches = CHECKED) -> PassContext:
     """What passes of the graph level share: the facts that they ask for are those of CPUs."""
-    return PassContext(machine if isinstance(machine, Target) else None, options)
+    return PassContext(machine if isinstance(machine, Target) else None, options, [*switches.remarks], switches)
 
 
 def strategies_with(
-    plugins: Plugins, remarks: list[Remark], machine: Machine, back_end: BackEnd
+    plugins: Plugins,
+    remarks: list[Remark],
+    machine: Machine,
+    back_end: BackEnd,
+    switches: Switches = CHECKED,
 ) -> Strategies[Strategy]:
     """The strategies of a back end, and those of plugins for its kind of machine; `remarks` are told what is left out,
     and later which of them fail."""
@@ -149,7 +179,7 @@ def strategies_with(
         else:
             found = [s for s in plugin.strategies if isinstance(s, Strategy)]
             outside += [(plugin.name, s) for s in found if s.kind == machine.kind]
-    return Strategies(ours, tuple(outside), remarks)
+    return Strategies(ours, tuple(outside), remarks, switches.checked)
 
 
 def lower_graph(
@@ -166,7 +196,7 @@ def lower_graph(
     def verify(m: Module) -> None:
         verify_func(m.main, graph_spec(m))
 
-    check = verify if options.verify else None
+    check = verify if ctx.switches.checked else None
     first = default_passes(ctx.target, options) if passes is None else passes
     last: list[Pass] = [Fuse(strategies), PlaceViews(), Order()]
     done = count(1)
@@ -187,6 +217,21 @@ def steps(progress: OnProgress | None, stage: str) -> Callable[[int, int], None]
 def _tell(progress: OnProgress | None, stage: str, done: int, total: int) -> None:
     if progress is not None:
         progress(Progress(stage, done, total))
+
+
+class _Watched:
+    """Tells progress, and remembers the error with which that ended the compilation."""
+
+    def __init__(self, progress: OnProgress) -> None:
+        self.progress = progress
+        self.raised: Exception | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        try:
+            self.progress(progress)
+        except Exception as error:
+            self.raised = error
+            raise
 
 
 class _Clock:

@@ -56,8 +56,8 @@ class Options:
     compile_threads: threads that run LLVM; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each
         call computes and moves.
-    verify: check every program after every pass (slow; for tests and bug reports). A kernel whose schedule fails
-        unexpectedly is an error then; otherwise it gets a plain schedule, and a remark in the report.
+    verify: check every program after every pass, and every kernel (slow; for tests and bug reports). An optimisation
+        that fails unexpectedly is an error then; otherwise it is switched off, and a remark in the report says so.
     """
 
     threads: int | None = None

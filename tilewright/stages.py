@@ -10,8 +10,16 @@ from typing import Any
 from tilewright.asm.listing import annotated
 from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.cpu.assemble import assembly
-from tilewright.compiler import import_request, lower_graph, pass_context, steps, strategies_with
+from tilewright.compiler import (
+    import_request,
+    lower_graph,
+    pass_context,
+    steps,
+    strategies_with,
+    whatever_fails,
+)
 from tilewright.ir.core import Func, Module
+from tilewright.ir.switches import Switches
 from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
@@ -44,20 +52,23 @@ def programs(
     if level not in LEVELS:
         raise OptionError(f"there is no level '{level}'", hint=f"levels are {', '.join(LEVELS)}")
     options = options or Options()
-    session = session or Session()
-    machine = session.machine(options)
-    back_end = back_end_for(machine, session.loaded_plugins)
-    module = import_request(Request.of(model, constants, shapes), session, progress)
-    ctx = pass_context(machine, options)
-    if level != "import":
-        strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
-        lower_graph(module, ctx, options, progress, strategies, back_end.passes(machine, options))
-    if level in ("import", "graph"):
-        return {module.main.name: print_module(module)}
-    schedule_regions(
-        module, machine, strategies, ctx.remarks, step=steps(progress, "kernels"), tolerant=not options.verify
-    )
-    return {f.name: _kernel_text(f, level, machine, back_end) for f in _kernels(module, kernel)}
+    request, session = Request.of(model, constants, shapes), session or Session()
+    machine, plugins = session.machine(options), session.loaded_plugins
+    back_end = back_end_for(machine, plugins)
+    if level == "import":
+        return {"main": print_module(import_request(request, session, progress))}
+
+    def texts(module: Module, switches: Switches, told: OnProgress | None) -> dict[str, str]:
+        ctx = pass_context(machine, options, switches)
+        strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
+        lower_graph(module, ctx, options, told, strategies, back_end.passes(machine, options))
+        if level == "graph":
+            return {module.main.name: print_module(module)}
+        told_kernels = steps(told, "kernels")
+        schedule_regions(module, machine, strategies, ctx.remarks, step=told_kernels, switches=switches)
+        return {f.name: _kernel_text(f, level, machine, back_end) for f in _kernels(module, kernel)}
+
+    return whatever_fails(request, session, options, progress, texts)
 
 
 def _kernels(module: Module, prefix: str | None) -> list[Func]:

@@ -9,17 +9,15 @@ import pytest
 
 import tilewright
 from tests.models import mlp, mlp_expected
+from tilewright import compiler
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.runtime import Model
-from tilewright.schedule import defaults
-from tilewright.schedule.sharing import kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.target import Target
 
-PLAIN = defaults.schedule_plainly
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((5, 64)).astype(np.float32)
 
@@ -31,7 +29,7 @@ def fail(*arguments: object) -> None:
 @pytest.fixture
 def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Without what makes such failures errors of tests."""
-    monkeypatch.setattr(kernels, "schedule_plainly", PLAIN)
+    monkeypatch.setattr(compiler, "is_checked", lambda options: options.verify)
     yield monkeypatch
 
 

@@ -57,7 +57,7 @@ class Remark:
 
 def failure(stage: str, subject: str, error: Exception, consequence: str) -> Remark:
     """The remark about something optional that failed as nothing should; it asks for a report."""
-    told = error.what if isinstance(error, TilewrightError) else f"{type(error).__name__}: {error}"
+    (told, *_) = f"{type(error).__name__}: {getattr(error, 'what', error)}".splitlines()
     return Remark(stage, subject, f"{told}; {consequence}: please report this with the model", "failed")
 
 

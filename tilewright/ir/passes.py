@@ -8,10 +8,21 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, VerifyError
+from tilewright.ir.switches import CHECKED, Switches
 from tilewright.ir.textpos import text_error
 
 
@@ -22,6 +33,7 @@ class PassContext:
     target: Any = None
     options: Any = None
     remarks: list[Remark] = field(default_factory=list)
+    switches: Switches = CHECKED
 
     @property
     def strict(self) -> bool:
@@ -41,6 +53,13 @@ class Pass(Protocol):
     def run(self, module: Module, ctx: PassContext) -> None: ...
 
 
+@runtime_checkable
+class NeededPass(Pass, Protocol):
+    """A pass of which programs need something even where it is switched off."""
+
+    def run_plainly(self, module: Module, ctx: PassContext) -> None: ...
+
+
 def run_passes(
     module: Module,
     passes: Iterable[Pass],
@@ -49,13 +68,14 @@ def run_passes(
     verify: Callable[[Module], None] | None = None,
     after: Callable[[Pass, Module], None] | None = None,
 ) -> Module:
-    """Run `passes` in order on `module` and return it.
+    """Run `passes` in order on `module` and return it. Each is an optional step of the compilation by its name.
 
     `verify` is called after each pass; a VerifyError of it then names the pass. `after` is called after each
     pass that left a legal program (for dumps).
     """
     for step in passes:
-        step.run(module, ctx)
+        plain = partial(step.run_plainly, module, ctx) if isinstance(step, NeededPass) else _do_nothing
+        ctx.switches.attempt(step.name, partial(step.run, module, ctx), plain)
         if verify is not None:
             try:
                 verify(module)
@@ -66,6 +86,10 @@ def run_passes(
         if after is not None:
             after(step, module)
     return module
+
+
+def _do_nothing() -> None:
+    """What takes the place of a pass that is switched off."""
 
 
 # Text form

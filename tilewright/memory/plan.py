@@ -49,12 +49,19 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     return _slotted(lifetimes, unshared)
 
 
+def plan_apart(lifetimes: Iterable[Lifetime]) -> ArenaPlan:
+    """The tensors one after the other: none of them shares memory."""
+    total = sym(0)
+    offsets: dict[int, Sym] = {}
+    for t in lifetimes:
+        offsets[t.key] = total
+        total = total + _aligned(t.size)
+    return ArenaPlan(offsets, total, total)
+
+
 def unshared_bytes(lifetimes: Iterable[Lifetime]) -> Sym:
     """What the tensors would take if none of them shared memory."""
-    total = sym(0)
-    for t in lifetimes:
-        total = total + _aligned(t.size)
-    return total
+    return plan_apart(lifetimes).total
 
 
 def typical_total(lifetimes: Collection[Lifetime]) -> int:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
+from tilewright.memory.plan import ArenaPlan, Lifetime, plan_apart, plan_arena, typical_total, unshared_bytes
 from tilewright.memory.views import Location, bytes_of, locate
 
 Pairs = Sequence[tuple[int, int]]
@@ -43,13 +43,15 @@ class Storage:
     arena: ArenaPlan
 
 
-def assign_storage(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE) -> Storage:
+def assign_storage(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, share: bool = True) -> Storage:
     """Places for all values of `func`.
 
     Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place.
-    `inplace` tells by names of kernels which results may lie where an operand does.
+    `inplace` tells by names of kernels which results may lie where an operand does. Without `share` each tensor has
+    memory of its own.
     """
-    return _Assignment(func, inplace).run()
+    assignment = _Assignment(func, inplace)
+    return assignment.run() if share else assignment.apart()
 
 
 def planned_bytes(func: Func, planned: Mapping[Value, Location] = NO_PLAN) -> int:
@@ -92,6 +94,16 @@ class _Assignment:
         if typical_total(chosen.values()) > typical_total(apart.values()):
             chosen, homes = apart, {}
         arena = replace(plan_arena(tuple(chosen.values())), unshared=unshared_bytes(apart.values()))
+        return self._storage(arena, chosen, homes)
+
+    def apart(self) -> Storage:
+        """The tensors one after the other."""
+        lifetimes = self.lifetimes({})
+        return self._storage(plan_apart(tuple(lifetimes.values())), lifetimes, {})
+
+    def _storage(
+        self, arena: ArenaPlan, chosen: Mapping[Value, Lifetime], homes: Mapping[Value, Value]
+    ) -> Storage:
         places: dict[Value, Place] = {}
         for value, at in self.locations.items():
             base = self.fixed.get(at.root)

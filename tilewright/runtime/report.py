@@ -16,8 +16,7 @@ class Report:
 
     @property
     def remarks(self) -> tuple[Mapping[str, str], ...]:
-        """What was and was not done to the model. Each has a `stage` (a pass or a strategy), a `subject` (a kernel or a
-        node), a `message`, and a `kind`: "applied", "missed", "failed" (a defect prevented it) or "analysis"."""
+        """The records of what was and was not done to the model (see `Model.report`)."""
         return tuple(r if isinstance(r, Mapping) else _of_text(r) for r in self.data.get("remarks", ()))
 
     def __str__(self) -> str:

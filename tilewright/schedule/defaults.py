@@ -72,11 +72,16 @@ def schedule_kernel(
 
 
 def schedule_plainly(
-    lowered: Lowered, strategies: Sequence[Strategy], target: Machine, remarks: list[Remark], error: Exception
+    lowered: Lowered,
+    strategies: Sequence[Strategy],
+    target: Machine,
+    remarks: list[Remark],
+    error: Exception | None,
 ) -> Lowered:
     """A kernel that takes the place of one whose schedule failed with `error`, as none should: a defect costs time, not
     the model. The last of its strategies schedules it, or none where that fails, too; a remark asks for a report."""
-    remarks.append(failure("schedule", lowered.func.name, error, "it has its simplest schedule, and is slow"))
+    if error is not None:
+        remarks.append(failure("schedule", lowered.func.name, error, "it has its simplest schedule, and is slow"))
     candidate = lowered.clone()
     s = Schedule(candidate.func)
     try:

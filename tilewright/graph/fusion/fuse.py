@@ -38,6 +38,11 @@ class Fuse:
         fusion.merge_groups()
         fusion.rebuild()
 
+    def run_plainly(self, module: Module, ctx: PassContext) -> None:
+        """Each operator becomes a region of its own."""
+        separate_weights(module)
+        _Fusion(module, ctx, self.strategies, 1).rebuild()
+
 
 class _Fusion:
     """The regions while they grow."""
@@ -51,6 +56,7 @@ class _Fusion:
         self.body = module.main.body
         self.facts = Facts(ctx.target, {op: n for n, op in enumerate(self.body.ops)})
         self.of = self.facts.regions
+        self.unclaimed: set[Op] = set()  # by failing strategies alone
         for op in self.body.ops:
             if is_operator(op) and not (self.facts.info(op).is_source and not self._leaves(op)):
                 self.of[op] = self._alone(op)
@@ -59,8 +65,11 @@ class _Fusion:
         """The region of one op."""
         info = self.facts.info(op)
         claimed = cheapest(self.strategies.answers(lambda s: Match(info.domain) if s.claims(op, info) else None))
-        assert isinstance(claimed, tuple), f"no strategy makes a kernel of {op.name}"
-        return Region([op], claimed[0], info.kind, info.domain)
+        if isinstance(claimed, tuple):
+            return Region([op], claimed[0], info.kind, info.domain)
+        assert self.strategies.failed, f"no strategy makes a kernel of {op.name}"
+        self.unclaimed.add(op)
+        return Region([op], self.strategies.ours[-1], info.kind, info.domain)
 
     def _leaves(self, source: Op) -> bool:
         """Whether a source is itself a result of the function, or read by an operator with loops of its own."""
@@ -78,7 +87,7 @@ class _Fusion:
                 continue
             for value in self._producers(op):
                 producer, consumer = self.region(_owner(value)), self.region(op)
-                if producer is not consumer:
+                if producer is not consumer and self.unclaimed.isdisjoint((op, *producer.ops)):
                     self._join(Join(producer, consumer, value, op, self.facts))
 
     def merge_groups(self) -> None:

@@ -150,11 +150,13 @@ A = TypeVar("A")
 @dataclass(frozen=True, eq=False)
 class Strategies(Generic[S]):
     """The strategies of a compilation: `outside` are those of plugins (each after the plugin's name), which are asked
-    before ours. What one of these raises is told in `remarks`, and that strategy is not asked again."""
+    before ours. What one raises is told in `remarks`, and that strategy is not asked again; with `checked` that holds
+    for those of plugins only, and what one of ours raises is an error."""
 
     ours: tuple[S, ...]
     outside: tuple[tuple[str, S], ...] = ()
     remarks: list[Remark] = field(default_factory=list)
+    checked: bool = True
     failed: set[str] = field(default_factory=set)
 
     def __iter__(self) -> Iterator[S]:
@@ -170,16 +172,17 @@ class Strategies(Generic[S]):
         return [(s, self.ask(s, question, None)) for s in self]
 
     def ask(self, strategy: S, question: Callable[[S], A], instead: A) -> A:
-        """The answer of a strategy; `instead` where one of a plugin fails. A ScheduleError is an answer, too."""
+        """The answer of a strategy; `instead` where it fails. A ScheduleError is an answer, too."""
         plugin = next((plugin for plugin, s in self.outside if s is strategy), None)
-        if plugin is None:
-            return question(strategy)
         try:
             return question(strategy)
         except (ScheduleError, MemoryError):
             raise
         except Exception as error:
+            if plugin is None and self.checked:
+                raise
             self.failed.add(strategy.name)
-            subject = f"strategy '{strategy.name}' of plugin '{plugin}'"
-            self.remarks.append(failure("plugins", subject, error, "the strategy is not asked any more"))
+            subject = f"strategy '{strategy.name}'" + ("" if plugin is None else f" of plugin '{plugin}'")
+            stage = "strategy" if plugin is None else "plugins"
+            self.remarks.append(failure(stage, subject, error, "the strategy is not asked any more"))
             return instead

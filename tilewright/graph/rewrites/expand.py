@@ -25,6 +25,10 @@ class Expand:
         if composites:
             rewrite(module.main, [Rule("expand_composite", tuple(composites), expand_composite)], module)
 
+    def run_plainly(self, module: Module, ctx: PassContext) -> None:
+        """No kernel can be made of a composite."""
+        self.run(module, ctx)
+
 
 def expand_composite(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """The decomposition of a composite, in its place."""

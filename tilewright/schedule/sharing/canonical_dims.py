@@ -49,6 +49,11 @@ def canonical_dims(region: Op) -> Dims:
     return Dims(canonical, actual)
 
 
+def own_dims(region: Op) -> Dims:
+    """The variables that the region mentions, as they are."""
+    return Dims(actual={v: v for e in _expressions(region) for v in e.vars})
+
+
 @dataclass(frozen=True)
 class _Quotient:
     """(v + shift) // divisor of some variable."""

@@ -17,15 +17,18 @@ import numpy as np
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark
+from tilewright.ir.switches import CHECKED, Switches
 from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
+from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered, lower_region
+from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
 from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
-from tilewright.schedule.sharing.regions import Canonical, canonical_regions
+from tilewright.schedule.sharing.regions import Canonical, canonical_regions, own_regions
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.machine import Machine
 
@@ -38,16 +41,15 @@ def schedule_regions(
     ready: Callable[[Func], None] | None = None,
     step: Callable[[int, int], None] | None = None,
     *,
-    tolerant: bool = False,
+    switches: Switches = CHECKED,
 ) -> None:
     """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place.
 
     `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile. `step`
-    is told how many of how many regions have their kernels. With `tolerant`, a kernel whose schedule fails
-    unexpectedly, or cannot be made into code by `ready`, gets a plain schedule, and a remark; otherwise what was
-    raised goes on to the caller.
+    is told how many of how many regions have their kernels. Unless `switches` say that programs are checked, a kernel
+    whose schedule fails unexpectedly, or cannot be made into code by `ready`, gets a plain schedule, and a remark.
     """
-    _Kernels(module, target, strategies, remarks, ready, tolerant).run(step)
+    _Kernels(module, target, strategies, remarks, ready, switches).run(step)
 
 
 class _Kernels:
@@ -60,14 +62,14 @@ class _Kernels:
         strategies: Strategies[Strategy],
         remarks: list[Remark],
         ready: Callable[[Func], None] | None,
-        tolerant: bool,
+        switches: Switches,
     ) -> None:
         self.module = module
         self.target = target
         self.strategies = strategies
         self.remarks = remarks
         self.ready = ready
-        self.tolerant = tolerant
+        self.switches = switches
         self.by_key: dict[Any, Func] = {}
         self.packed: dict[tuple[str, Any], str] = {}
         self.readers: Counter[str] = Counter()
@@ -75,9 +77,10 @@ class _Kernels:
     def run(self, step: Callable[[int, int], None] | None) -> None:
         body = self.module.main.body
         regions = [op for op in body.ops if op.name == "fused"]
-        write_out_numbers(regions, self.module)
+        attempt = self.switches.attempt
+        self.switches.run("inline-scalars", lambda: write_out_numbers(regions, self.module))
         self.readers = Counter(_constants_read(body.ops))
-        canonical = canonical_regions(regions)
+        canonical = attempt("share-kernels", lambda: canonical_regions(regions), lambda: own_regions(regions))
         ops: list[Op] = []
         done = 0
         for op in body.ops:
@@ -115,12 +118,14 @@ class _Kernels:
         constants = [k for k, c in enumerate(constant) if c]
         keeps_layout = any(s.keeps_layout for s in found)
         lowered = lower_region(region, name, constants, keeps_layout=keeps_layout)
+        if self.switches.plain:
+            return self._finished(schedule_plainly(lowered, found, self.target, self.remarks, None))
         try:
             return self._finished(schedule_kernel(lowered, found, self.target, self.remarks))
         except MemoryError:
             raise
         except Exception as error:
-            if not self.tolerant:
+            if self.switches.checked:
                 raise
             self.module.funcs.pop(name, None)
             return self._finished(schedule_plainly(lowered, found, self.target, self.remarks, error))
@@ -128,7 +133,10 @@ class _Kernels:
     def _finished(self, scheduled: Lowered) -> Func:
         """The kernel as a function of the module, handed on."""
         kernel = self.module.add(scheduled.func)
-        kernel.info = replace(kernel_info(kernel), inplace=overwritable(kernel))
+        if self.switches.checked:
+            verify_func(kernel, LOOPS_SPEC)
+        pairs = self.switches.attempt("inplace", lambda: overwritable(kernel), lambda: ())
+        kernel.info = replace(kernel_info(kernel), inplace=pairs)
         if self.ready is not None:
             self.ready(kernel)
         return kernel

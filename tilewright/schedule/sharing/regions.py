@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.ir.core import Block, Op, Value, substitute
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType
-from tilewright.schedule.sharing.canonical_dims import Dims, canonical_dims
+from tilewright.schedule.sharing.canonical_dims import Dims, canonical_dims, own_dims
 
 FEWEST_STARTS = 3
 """Different starts from which on they become a dim: a constant start saves an addition or two per row."""
@@ -96,6 +96,11 @@ def canonical_regions(regions: Sequence[Op]) -> dict[Op, Canonical]:
         starts = _differing_starts([_constant_starts(member.region) for member in group])
         plain |= {member.region: Canonical(member.region, member.dims, starts) for member in group}
     return plain
+
+
+def own_regions(regions: Sequence[Op]) -> dict[Op, Canonical]:
+    """Every region over the dims of the model, for a kernel of its own."""
+    return {region: Canonical(region, own_dims(region)) for region in regions}
 
 
 _ANY_START = var("start", None)
