@@ -8,7 +8,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.verify import verify_func
 from tilewright.loops.lower import Lowered
-from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.loops.machine.rules import spec_of
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -29,7 +29,7 @@ class Outside(Strategy):
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         def checked(strategy: Strategy) -> bool:
             strategy.schedule(s, lowered, target)
-            verify_func(lowered.func, LOOPS_SPEC)
+            verify_func(lowered.func, spec_of(target))
             return True
 
         if not self.strategies.ask(self.inner, checked, False):

@@ -15,6 +15,12 @@ from tilewright.loops.machine.copies import copy_in, route_of, why_not_on
 from tilewright.loops.machine.match_intrinsic import match_intrinsic
 from tilewright.loops.spec import LOOPS_SPEC, alloc_rule
 from tilewright.target.machine import COPY, Machine, Memory
+from tilewright.target.target import Target
+
+
+def spec_of(machine: Machine) -> Spec:
+    """The rules of kernels for a machine; CPUs add none to those of the loops level."""
+    return LOOPS_SPEC if isinstance(machine, Target) else machine_spec(machine)
 
 
 def machine_spec(machine: Machine) -> Spec:

@@ -23,7 +23,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered, lower_region
-from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.loops.machine.rules import spec_of
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
 from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly
@@ -134,7 +134,7 @@ class _Kernels:
         """The kernel as a function of the module, handed on."""
         kernel = self.module.add(scheduled.func)
         if self.switches.checked:
-            verify_func(kernel, LOOPS_SPEC)
+            verify_func(kernel, spec_of(self.target))
         pairs = self.switches.attempt("inplace", lambda: overwritable(kernel), lambda: ())
         kernel.info = replace(kernel_info(kernel), inplace=pairs)
         if self.ready is not None:
