@@ -10,9 +10,7 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright import link
-from tilewright.codegen.cpu.assemble import Unit, compile_all
-from tilewright.codegen.cpu.kernel.emit import kernel_ir
-from tilewright.codegen.cpu.program.program import program_ir
+from tilewright.back_end import CPU
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
@@ -25,6 +23,7 @@ from tilewright.memory.storage import assign_storage
 from tilewright.ops import contract, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
+from tilewright.options import Options
 from tilewright.runtime import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -140,12 +139,15 @@ def native(module: Module, threads: int, target: Target | None = None) -> Model:
     schedule_regions(module, target, STRATEGIES, [])
     storage = assign_storage(module.main)
     constants = link.lay_out_constants(module)
-    kernels = {name: kernel_ir(f, target) for name, f in module.funcs.items() if f.level == "loops"}
-    program = link.make_program(module, storage, constants, kernels)
-    text = program_ir(program, target)
-    units = [*(Unit(k.text) for k in kernels.values()), *link.support_units(text, target)]
-    objects = compile_all(units, target, 1)
-    return Model(link.make_artifact(module, storage, constants, program, text, objects, target, {}), threads)
+    with CPU.code(target, Options(compile_threads=1)) as code:
+        kernels = {name: code.kernel(f) for name, f in module.funcs.items() if f.level == "loops"}
+        program = link.make_program(module, storage, constants, kernels)
+        text = code.program(program)
+        for part in (*kernels.values(), text):
+            code.begin(part)
+        objects = code.objects()
+    made = link.make_artifact(module, storage, constants, program, text, objects, CPU.target(target), {})
+    return Model(made, threads)
 
 
 def only_kernel(case: Case, target: str = "x86-64-v4") -> Func:
