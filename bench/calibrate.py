@@ -45,8 +45,9 @@ from tilewright.ops import blocked, contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.schedule.gemm.contraction import schedule_contraction
-from tilewright.schedule.gemm.gemm_axes import assign_axes, axes_read, one_nest, transposed_axes
+from tilewright.schedule.gemm.gemm_axes import assign_axes, transposed_axes
 from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape
+from tilewright.schedule.gemm.reduction_nest import one_reduction
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.trace import Schedule
 from tilewright.target.calibration import Exposed
@@ -124,15 +125,13 @@ def shape_of(lowered: Lowered, turned: bool) -> Contraction:
     """What the model sees of a kernel, with vectors along its rows if `turned`."""
     copy = lowered.clone()
     s = Schedule(copy.func)
-    stage, loops, sums = one_nest(s, copy)
-    axis_of = axes_read(loops, sums)
     constants = constants_of(copy.func)
-    axes = assign_axes(stage, loops, sums, axis_of)
+    axes = assign_axes(one_reduction(s, copy))
     if not turned:
-        return gemm_shape(stage, axes, axis_of, constants)
-    across = transposed_axes(stage, loops, sums, axis_of, axes, constants)
+        return gemm_shape(axes, constants)
+    across = transposed_axes(axes, constants)
     assert across is not None
-    return transposed_shape(stage, across, axis_of, constants)
+    return transposed_shape(across, constants)
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def compile_kernel(lowered: Lowered, decision: Decision, target: Target, turned:
     """The kernel under a decision; None where that is not possible."""
     copy = lowered.clone()
     try:
-        schedule_contraction(Schedule(copy.func), copy, target, decision, turned=turned)
+        schedule_contraction(Schedule(copy.func), copy, target, decision, transposed=turned)
     except ScheduleError:
         return None
     text = kernel_ir(copy.func, target)

@@ -35,7 +35,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
 from tilewright.runtime.module import Model
-from tilewright.schedule.gemm import contraction
+from tilewright.schedule.gemm import gemm_plan
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
@@ -43,7 +43,7 @@ from tilewright.target.named import parse_target
 from tilewright.target.target import Caches, Target
 
 SMALL = Caches(l1d=32 << 10, l2=96 << 10, l3=1 << 20)
-"""So small a second-level cache that small matrices are cut into blocks."""
+"""So small an L2 that small matrices are cut into blocks."""
 
 LARGE = Contraction(
     rows=1024, columns=64, depth=1024, lanes=16, stride=4096, run=16, outer_depth=1024, packed=True
@@ -65,7 +65,7 @@ def blocks_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
             return choose(shape, target)
         return Choice(min(cut, key=lambda d: cycles(shape, d, target)), 0.0, len(cut), ())
 
-    monkeypatch.setattr(contraction, "choose", choose_blocks)
+    monkeypatch.setattr(gemm_plan, "choose", choose_blocks)
 
 
 def machine(l2: int, cores: int = 2) -> Target:

@@ -24,7 +24,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
 from tilewright.runtime.module import Model
-from tilewright.schedule.gemm import contraction
+from tilewright.schedule.gemm import gemm_plan
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
@@ -32,7 +32,7 @@ from tilewright.target.named import parse_target
 from tilewright.target.target import Caches, Target
 
 SMALL = Caches(l1d=32 << 10, l2=160 << 10, l3=1 << 20)
-"""So small a second-level cache that small matrices are cut into blocks."""
+"""So small an L2 that small matrices are cut into blocks."""
 
 RNG = np.random.default_rng(11)
 WEIGHTS = RNG.standard_normal((96, 256)).astype(np.float32)
@@ -80,13 +80,13 @@ def small(target: Target) -> Target:
 
 
 @pytest.fixture
-def turned_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn whatever can be: small cases are not worth it otherwise."""
+def transposed_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transpose whatever can be: small cases are not worth it otherwise."""
 
     def why_not(shape: Contraction, turned: Contraction, target: Target) -> str:
         return "" if candidates(turned, target) else "there is no block"
 
-    monkeypatch.setattr(contraction, "why_not_turned", why_not)
+    monkeypatch.setattr(gemm_plan, "why_not_turned", why_not)
 
 
 def module_of(body: Body, *shapes: tuple[int, ...]) -> Module:
@@ -101,15 +101,15 @@ def kernel_of(module: Module, target: Target) -> Func:
     return kernel
 
 
-def is_turned(kernel: Func) -> bool:
+def is_transposed(kernel: Func) -> bool:
     return any(str(step).startswith("swap_axes") for step in kernel_info(kernel).schedule)
 
 
 @pytest.mark.parametrize("narrow", [False, True], ids=["all registers", "half of them"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.usefixtures("turned_wanted")
-def test_turned_results_are_the_same(name: str, threads: int, narrow: bool) -> None:
+@pytest.mark.usefixtures("transposed_wanted")
+def test_transposed_results_are_the_same(name: str, threads: int, narrow: bool) -> None:
     body, exact, arrays = CASES[name]
     target = small(host_target())
     if narrow:
@@ -122,11 +122,11 @@ def test_turned_results_are_the_same(name: str, threads: int, narrow: bool) -> N
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.usefixtures("turned_wanted")
+@pytest.mark.usefixtures("transposed_wanted")
 def test_constants_are_packed_ahead_and_no_lane_is_idle(name: str) -> None:
     body, _, arrays = CASES[name]
     kernel = kernel_of(module_of(body, *(a.shape for a in arrays)), small(parse_target("x86-64-v4")))
-    assert is_turned(kernel)
+    assert is_transposed(kernel)
     assert list(kernel_info(kernel).packed) == [kernel_info(kernel).constants[0]]
     vectors = [o for o in loops_in(kernel.body) if kind_of(o) == "vector"]
     assert vectors and all(extent_of(o) == 16 for o in vectors)
@@ -134,10 +134,10 @@ def test_constants_are_packed_ahead_and_no_lane_is_idle(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.usefixtures("turned_wanted")
-def test_what_gains_nothing_or_cannot_be_is_not_turned(name: str) -> None:
+@pytest.mark.usefixtures("transposed_wanted")
+def test_what_gains_nothing_or_cannot_be_is_not_transposed(name: str) -> None:
     body, shape = OTHERS[name]
-    assert not is_turned(kernel_of(module_of(body, shape), small(parse_target("x86-64-v4"))))
+    assert not is_transposed(kernel_of(module_of(body, shape), small(parse_target("x86-64-v4"))))
 
 
 def test_idle_lanes_decide() -> None:

@@ -6,7 +6,7 @@ convolution gives.
       y = windows of `lines`, with their epilogue
     }
 
-The lines of a panel stay in the second-level cache; those that two bands share are computed twice.
+The lines of a panel stay in L2; those that two bands share are computed twice.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from tilewright.loops.edit import buffer_type, extent_of, loop_var, ranges_of
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.conv.sliding_window import SlidingWindow, sum_windows
 from tilewright.schedule.conv.two_stage_reduction import joins_line_sums, sum_lines, take_line_sums
-from tilewright.schedule.gemm.contraction import is_contraction, tile_contraction
-from tilewright.schedule.gemm.gemm_axes import one_nest
+from tilewright.schedule.gemm.contraction import is_contraction, tile_contraction, tile_fused
+from tilewright.schedule.gemm.reduction_nest import copied, one_reduction, reduction_of
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.steps.tiling import innermost_left
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -89,14 +90,14 @@ def schedule_banded(s: Schedule, lowered: Lowered, target: Target) -> None:
     """ScheduleError when the kernel is not one contraction and windows of it, with elementwise work after both."""
     image, line_sums = take_line_sums(lowered)
     form = _form(s, image)
-    windows, loops, sums = one_nest(s, form.windows)
-    if len(loops) != 5:
+    windows = one_reduction(s, form.windows)
+    if len(windows.loops) != 5:
         raise ScheduleError("it is not an image in blocks of channels")
-    batch, blocks, rows, columns, lane = loops
+    batch, blocks, rows, columns, lane = windows.loops
     if not extent_of(blocks).is_const:
         raise ScheduleError("the number of channels is not known")
     blocks_of_panel = panel_of_windows(extent_of(blocks).value)
-    lines_of_band = _band(form, windows, blocks_of_panel, target)
+    lines_of_band = _band(form, windows.stage, blocks_of_panel, target)
 
     def cut(around: list[Op]) -> list[Op]:
         batch, blocks, rows = around
@@ -106,21 +107,19 @@ def schedule_banded(s: Schedule, lowered: Lowered, target: Target) -> None:
         return order
 
     around = cut([batch, blocks, rows])
-    sum_windows(s, windows, [*around, columns, lane], sums, target, within=batch)
+    sum_windows(s, reduction_of(windows.stage, [*around, columns, lane]), target, within=batch)
     if line_sums is not None:
         sum_lines(s, line_sums, cut)
-    home = next((o for o in reversed(around[:3]) if o.parent is not None), None)
+    home = innermost_left(around[:3])
     if home is None:
         raise ScheduleError("it is one band")
     lines = s.compute_at(form.lines.buffer, home, guard="shift")
     part = s.compute_at(form.sums.buffer, home) if form.epilogue is not None else lines
-    accumulator, drain = part.buffer, [lines.copies[o] for o in form.lines.axes]
     if form.epilogue is None:
-        made = s.cache_write(part.buffer)
-        accumulator, drain = made.buffer, made.drain
-    axes, reduce = ([part.copies[o] for o in loops] for loops in (form.sums.axes, form.sums.reduce))
-    stage = Stage(form.sums.name, form.sums.kind, form.sums.combine, accumulator, axes, reduce)
-    tile_contraction(s, stage, drain, accumulator, target)
+        tile_fused(s, form.sums, part, target)
+    else:
+        sums = copied(form.sums, part.copies, part.buffer)
+        tile_contraction(s, reduction_of(sums, [lines.copies[o] for o in form.epilogue.axes]), target)
     s.simplify()
     parallelize_outer(s, target)
 

@@ -7,7 +7,7 @@
       sums[..] = acc
     }
 
-The line is read again from the first-level cache.
+The line is read again from L1.
 """
 
 from __future__ import annotations

@@ -22,9 +22,11 @@ from tilewright.ir.types import product
 from tilewright.loops.edit import extent_of
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.conv.sliding_window import SlidingWindow
-from tilewright.schedule.gemm.contraction import is_contraction, tile_contraction
-from tilewright.schedule.gemm.gemm_axes import element_bytes, one_nest
+from tilewright.schedule.gemm.contraction import is_contraction, tile_fused
+from tilewright.schedule.gemm.reduction_nest import one_reduction
+from tilewright.schedule.steps.access import element_bytes
 from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.steps.tiling import innermost_left
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
@@ -66,7 +68,8 @@ def _why_apart(join: Join) -> str:
 
 def schedule_unblocked(s: Schedule, lowered: Lowered, target: Target) -> None:
     """ScheduleError when the kernel is not one contraction, elementwise work, and the change of layout."""
-    stage, loops, sums = one_nest(s, lowered)
+    sums = one_reduction(s, lowered)
+    stage, loops = sums.stage, sums.loops
     if len(loops) != 4 or len(stage.axes) != 5:
         raise ScheduleError("it is not an image in blocks of channels")
     batch, channels, rows, columns = loops
@@ -80,14 +83,11 @@ def schedule_unblocked(s: Schedule, lowered: Lowered, target: Target) -> None:
     nest = [panel.inner, band.inner, blocks.inner, columns]
     s.reorder(*around, *nest)
     s.simplify(batch)
-    home = next((o for o in reversed(around) if o.parent is not None), None)
+    home = innermost_left(around)
     if home is None:
         raise ScheduleError("it is one band")
-    part = s.compute_at(sums, home, guard="shift")
-    made = s.cache_write(part.buffer)
-    axes, reduce = ([part.copies[o] for o in found] for found in (stage.axes, stage.reduce))
-    tiled = Stage(stage.name, stage.kind, stage.combine, made.buffer, axes, reduce)
-    tile_contraction(s, tiled, made.drain, made.buffer, target)
+    part = s.compute_at(stage.buffer, home, guard="shift")
+    tile_fused(s, stage, part, target)
     nest = [o for o in nest if o.parent is not None]
     schedule_squares(s, nest, blocks.inner, columns, side_of(blocks.inner, columns, target), target)
     s.simplify()

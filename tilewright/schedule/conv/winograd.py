@@ -11,36 +11,37 @@
       }
     }
 
-What lies between the two parts stays in the second-level cache. The tiles of an image of unknown size are one axis, of
+What lies between the two parts stays in L2. The tiles of an image of unknown size are one axis, of
 which a band is a fixed number; bands may begin and end within rows of tiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilewright.cost.winograd_bands import TILES_OF_ANY_IMAGE, Tiles, choose_band, panel_of_any_image
+from tilewright.cost.winograd_bands import TILES_OF_ANY_IMAGE, Band, Tiles, choose_band, panel_of_any_image
 from tilewright.graph.fusion.classify import OpClass
 from tilewright.graph.fusion.profitability import tiles_by_bands
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.schedule.gemm.contraction import read_through, tile_contraction
-from tilewright.schedule.gemm.gemm_axes import joined, known
+from tilewright.schedule.gemm.contraction import read_through, tile_fused
+from tilewright.schedule.gemm.gemm_axes import is_costly
+from tilewright.schedule.gemm.reduction_nest import joined
+from tilewright.schedule.steps.access import known
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Stages:
     """The stages of the kernel: what transforms the rows (where it belongs to the kernel), the contraction, the tiles,
     and the loops of the one nest that follows."""
@@ -51,12 +52,12 @@ class _Stages:
     loops: list[Op]
 
 
-@dataclass(eq=False)
-class _Nest:
+@dataclass(frozen=True, eq=False)
+class _Bands:
     """The loops of the last nest: around the bands, over bands, over panels of columns, over the tiles of a band, and
     within a tile."""
 
-    batch: list[Op]
+    batch: Op
     bands: list[Op]
     panels: Op
     tiles: list[Op]
@@ -64,7 +65,7 @@ class _Nest:
 
     @property
     def order(self) -> list[Op]:
-        return [*self.batch, *self.bands, self.panels, *self.tiles, *self.within]
+        return [self.batch, *self.bands, self.panels, *self.tiles, *self.within]
 
 
 class Winograd(Strategy):
@@ -140,22 +141,19 @@ def schedule_rows_of_tiles(s: Schedule, lowered: Lowered, target: Target) -> Non
     _schedule(s, stages, _cut(s, stages, target), target)
 
 
-def _schedule(s: Schedule, stages: _Stages, nest: _Nest, target: Target) -> None:
+def _schedule(s: Schedule, stages: _Stages, nest: _Bands, target: Target) -> None:
     s.reorder(*nest.order)
     transform = s.compute_at(stages.tiles.buffer, nest.tiles[-1])
     vectors = [nest.within[-1], transform.copies[stages.tiles.axes[-1]]]
     part = s.compute_at(stages.sums.buffer, nest.panels)
     if stages.rows is not None:
-        vectors.append(_transform_rows(s, stages.rows, nest))
-    sums = stages.sums
-    made = s.cache_write(part.buffer)
-    axes, reduce = ([part.copies[o] for o in loops] for loops in (sums.axes, sums.reduce))
-    stage = Stage(sums.name, sums.kind, sums.combine, made.buffer, axes, reduce)
-    tile_contraction(s, stage, made.drain, made.buffer, target)
+        rows = s.compute_at(stages.rows.buffer, [nest.batch, *nest.bands][-1])
+        vectors.append(rows.copies[stages.rows.axes[-1]])
+    tile_fused(s, stages.sums, part, target)
     s.simplify()
     for vector in vectors:
         s.vectorize(vector)
-    if not any(op.name in COSTLY for op in nest.within[-1].walk()):
+    if not is_costly(nest.within[-1]):
         s.unroll(nest.within[-2])
     parallelize_outer(s, target)
 
@@ -164,11 +162,7 @@ def _stages(s: Schedule, lowered: Lowered) -> _Stages:
     found = list(lowered.stages)
     rows = found.pop(0) if found and found[0].tiles else None
     kinds = [(st.kind, bool(st.tiles)) for st in found]
-    if (
-        len(kinds) < 3
-        or kinds[:2] != [("reduce", False), ("map", True)]
-        or set(kinds[2:]) != {("map", False)}
-    ):
+    if kinds[:2] != [("reduce", False), ("map", True)] or set(kinds[2:]) != {("map", False)}:
         raise ScheduleError("it is not one contraction with tiles and elementwise work after it")
     sums, tiles, *work = found
     if any(len(st.axes) != len(tiles.tiles) for st in work):
@@ -176,7 +170,7 @@ def _stages(s: Schedule, lowered: Lowered) -> _Stages:
     return _Stages(rows, sums, tiles, joined(s, work))
 
 
-def _cut_flat(s: Schedule, stages: _Stages) -> _Nest | None:
+def _cut_flat(s: Schedule, stages: _Stages) -> _Bands | None:
     """Bands of `TILES_OF_ANY_IMAGE` tiles of an image of unknown size, all of whose tiles are one axis; the last band
     overlaps the one before it. None for images of known size or one axis, and where there may be fewer tiles."""
     batch, columns, *space, vector = stages.loops
@@ -191,7 +185,7 @@ def _cut_flat(s: Schedule, stages: _Stages) -> _Nest | None:
         flat = s.collapse(flat, axis)
     bands = s.split(flat, TILES_OF_ANY_IMAGE, tail="overlap")
     panels = s.split(columns, panel_of_any_image(known(extent_of(columns))))
-    return _Nest([batch], [bands.outer], panels.outer, [panels.inner, bands.inner], [*within, vector])
+    return _Bands(batch, [bands.outer], panels.outer, [panels.inner, bands.inner], [*within, vector])
 
 
 def _in_tiles(s: Schedule, space: Sequence[Op], lengths: Sequence[int]) -> tuple[list[Op], list[Op]]:
@@ -201,7 +195,7 @@ def _in_tiles(s: Schedule, space: Sequence[Op], lengths: Sequence[int]) -> tuple
     return tiles, [part.inner for part in parts if part is not None]
 
 
-def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
+def _cut(s: Schedule, stages: _Stages, target: Target) -> _Bands:
     """Split the axes of the result: those that the tiles cut in tiles, these in bands, and columns in panels."""
     batch, columns, *space, vector = stages.loops
     tiles, within = _in_tiles(s, space, stages.tiles.tiles[2:-1])
@@ -209,8 +203,8 @@ def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
     lengths_of_band = (band.rows, band.across)[-len(tiles) :]
     bands = [s.split(o, n) if n else None for o, n in zip(tiles, lengths_of_band, strict=True)]
     panels = s.split(columns, band.panel)
-    return _Nest(
-        [batch],
+    return _Bands(
+        batch,
         [b.outer for b in bands if b is not None],
         panels.outer,
         [panels.inner, *(o if b is None else b.inner for o, b in zip(tiles, bands, strict=True))],
@@ -218,25 +212,16 @@ def _cut(s: Schedule, stages: _Stages, target: Target) -> _Nest:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Band:
-    """Tiles of a band along both axes (None for all of them), and blocks of columns of a panel."""
-
-    rows: int | None
-    across: int | None
-    panel: int
-
-
-def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) -> _Band:
-    """The best band of an image of `counts` tiles; single rows where their number is not known. ScheduleError for lines
-    of unknown length, which have no rows."""
+def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) -> Band:
+    """The best band of an image of `counts` tiles, with 0 across where that is all; single rows where their number is
+    not known. ScheduleError for lines of unknown length, which have no rows."""
     sums = buffer_type(stages.sums.buffer)
     images, _, points, _, lanes = sums.shape
     depth = product(extent_of(o) for o in stages.sums.reduce)
     if not all(n.is_const for n in (*counts, columns, points, lanes, depth)):
         if len(counts) == 1:
             raise ScheduleError("a line of unknown length is not cut into bands")
-        return _Band(1, None, panel_of_any_image(known(columns)))
+        return Band(1, 0, panel_of_any_image(known(columns)))
     tiles = Tiles(
         images=images.value if images.is_const else 1,
         rows=product(counts[:-1]).value,
@@ -249,11 +234,4 @@ def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) 
         made_here=stages.rows is not None,
     )
     band = choose_band(tiles, target)
-    whole = band.across == tiles.across
-    return _Band(band.rows, None if whole else band.across, band.panel)
-
-
-def _transform_rows(s: Schedule, rows: Stage, nest: _Nest) -> Op:
-    """Make the rows of a band at its start; the loop for vectors."""
-    made = s.compute_at(rows.buffer, nest.bands[-1] if nest.bands else nest.batch[-1])
-    return made.copies[rows.axes[-1]]
+    return replace(band, across=0) if band.across == tiles.across else band

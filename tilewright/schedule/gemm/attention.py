@@ -9,7 +9,7 @@
       }
     }
 
-The scores of a block stay in the second-level cache; those of a whole head are never stored. A few rows, such as the
+The scores of a block stay in L2; those of a whole head are never stored. A few rows, such as the
 one query of a decoder, are a block of their own: nothing is packed, as every key and value is read only once.
 """
 
@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.attention import is_one_block, most_rows, rows_of_block, rows_of_chunk, tile_of_products
-from tilewright.cost.panels import is_far
 from tilewright.cost.register_tile import Tile
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import the_contraction
@@ -30,23 +29,23 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import product
-from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
+from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.contraction import is_contraction
-from tilewright.schedule.gemm.gemm_axes import element_bytes, joined, known, separate_sums
+from tilewright.schedule.gemm.panels import pack_all_columns
+from tilewright.schedule.gemm.reduction_nest import copied, reading_nest, reduction_of
+from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark, tile_sums
 from tilewright.schedule.rows.row_reduction import is_row_reduction, share_rounds
-from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
+from tilewright.schedule.steps.access import iterations_of, known, loads_in, stores_in, stride_in
 from tilewright.schedule.steps.parallelize import parallelize_outer
-from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
+from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop
 from tilewright.schedule.steps.vectorize import vectorize_inner
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
-from tilewright.target.target import VECTOR_BYTES, Target
+from tilewright.target.target import Target
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Form:
     """The stages of an attention kernel, and the parts that the loops of its last nest play."""
 
@@ -59,14 +58,6 @@ class _Form:
     column: Op
     row_axis: int  # of the values' own axes; -1 for a single row
     column_axis: int
-
-
-@dataclass(eq=False)
-class _Nest:
-    """A nest on a register tile: loops around it (reductions among them), and the tile's own, vector last."""
-
-    outer: list[Op]
-    tile: list[Op]
 
 
 class Attention(Strategy):
@@ -143,7 +134,7 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
     _share_rounds_of_rows(s, form, copies)
     for nest in nests:
-        _mark_tile(s, nest)
+        mark(s, nest)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     for stage in (form.scores, *form.rows):
         innermost = copies.get((*stage.axes, *stage.reduce)[-1])
@@ -152,31 +143,29 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
 
 
-def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op, Op], list[_Nest]]:
+def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op, Op], list[Nest]]:
     """Blocks of rows, with keys and values packed for all blocks of a head (or of a chunk, where heads are few)."""
     keys = extent_of(form.values.reduce[0])
     most = most_rows(known(keys), target)
     s.reorder(*form.batch, row, form.column)
     home = form.batch[-1] if form.batch else None
-    chunk = rows_of_chunk(_known_product(form.batch), known(extent_of(row)), most, target)
+    chunk = rows_of_chunk(iterations_of(form.batch), known(extent_of(row)), most, target)
     if chunk is not None:
-        chunks = s.split(row, chunk, tail="overlap" if extent_of(row).is_const else "guard")
+        chunks = s.split(row, chunk, tail=_tail(row))
         home, row = chunks.outer, chunks.inner
     size = rows_of_block(known(extent_of(row)), most)
     tile = tile_of_products(size, known(extent_of(form.column)), known(keys), target)
-    block = s.split(row, size, tail="overlap" if extent_of(row).is_const else "guard")
-    around, last = _tile_loops(s, [block.inner, form.column], tile)
-    values = s.compute_at(form.values.buffer, around[-1], space="reg", guard="loads")
+    block = s.split(row, size, tail=_tail(row))
+    values, reader = _tiles(s, form.values, [block.inner, form.column], [form.row_axis, form.column_axis], tile)
     copies = _fuse_rows(s, form, block.outer)
-    scores = _scores(s, form, size, block.outer, copies, target)
-    sums = _sum_nests(s, form.values, values.copies, [form.row_axis, form.column_axis], tile)
-    for nest in (scores[1], sums[1]):
-        _pack_columns(s, nest, home or block.outer, target)
+    scores, scores_reader = _scores(s, form, size, block.outer, copies, target)
+    for sums in (scores, values):
+        pack_all_columns(s, sums.add, home or block.outer, target)
     _join_rows(s, form, copies)
-    return copies, [*scores, *sums, last]
+    return copies, [*scores.nests, scores_reader, *values.nests, reader]
 
 
-def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], list[_Nest]]:
+def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], list[Nest]]:
     """All rows of a head at once, with keys and values read where they lie, as few rows do not repay a copy."""
     loops = [form.column] if form.row is None else [form.row, form.column]
     s.reorder(*form.batch, *loops)
@@ -186,18 +175,17 @@ def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], 
         whole = s.split(loops[0], _constant(extent_of(loops[0])))
         home, loops[0] = whole.outer, whole.inner
     rows = 1 if form.row is None else _constant(extent_of(form.row))
-    tile = tile_of_products(
-        rows, known(extent_of(form.column)), known(extent_of(form.values.reduce[0])), target
-    )
-    around, last = _tile_loops(s, loops, tile)
-    values = s.compute_at(form.values.buffer, around[-1], space="reg", guard="loads")
-    copies = _fuse_rows(s, form, home)
+    depth = known(extent_of(form.values.reduce[0]))
+    tile = tile_of_products(rows, known(extent_of(form.column)), depth, target)
     row_axes = [] if form.row is None else [form.row_axis]
-    nests = [*_sum_nests(s, form.values, values.copies, [*row_axes, form.column_axis], tile), last]
+    values, reader = _tiles(s, form.values, loops, [*row_axes, form.column_axis], tile)
+    copies = _fuse_rows(s, form, home)
+    nests = [*values.nests, reader]
     if _keys_are_contiguous(form.scores):
         copies |= _single_scores(s, form, home, copies)
     else:
-        nests += _scores(s, form, rows, home, copies, target)
+        scores, scores_reader = _scores(s, form, rows, home, copies, target)
+        nests += [*scores.nests, scores_reader]
     return copies, nests
 
 
@@ -209,7 +197,7 @@ def _single_scores(s: Schedule, form: _Form, block: Op, copies: dict[Op, Op]) ->
 
 
 def _keys_are_contiguous(scores: Stage) -> bool:
-    """Whether the elements of a key, over which the products are summed, lie side by side."""
+    """Whether the elements of a key, over which the products are summed, are contiguous."""
     moving = [op for op in loads_in(scores.axes[-1]) if stride_in(op, loop_var(scores.axes[-1])) != 0]
     keys = [op for op in moving if op.operands[0] is not scores.buffer]
     return all(stride_in(op, loop_var(scores.reduce[-1])) == 1 for op in keys)
@@ -236,7 +224,7 @@ def _form_of(s: Schedule, lowered: Lowered) -> _Form:
         raise ScheduleError("it is not two products of matrices")
     if len(values.reduce) != 1:
         raise ScheduleError("the second product is not over one axis")
-    last = _last_nest(s, stages, sums[-1])
+    last = reading_nest(s, values, stages[sums[-1] + 1 :])
     rows = stages[1 : sums[-1]]
     if not all(st.axes for st in rows):
         raise ScheduleError("what lies between the products is a single element")
@@ -247,25 +235,13 @@ def _form_of(s: Schedule, lowered: Lowered) -> _Form:
     columns = [k for k, o in enumerate(values.axes) if loop_var(o) not in moving and extent_of(o) != 1]
     if len(columns) != 1:
         raise ScheduleError("the second product has not one axis of columns")
-    loops = _loops_by_axis(last, values.buffer)
+    loops = {axis: o for o, axis in reduction_of(values, last).axis_of.items()}
     row_loop, column = loops.get(row_axis), loops.get(columns[0])
     if column is None or stride_in(stores_in(last[0])[0], loop_var(column)) != 1:
         raise ScheduleError("the result is not contiguous in the columns of the second product")
     batch = [o for o in last if o not in (row_loop, column)]
     epilogue = _epilogue_of(scores, rows)
     return _Form(scores, epilogue, rows, values, batch, row_loop, column, row_axis, columns[0])
-
-
-def _last_nest(s: Schedule, stages: list[Stage], values: int) -> list[Op]:
-    """The loops of the one nest after the second product."""
-    rest = stages[values + 1 :]
-    if buffer_type(stages[values].buffer).space == "global":
-        if rest:
-            raise ScheduleError("the second product itself is an output beside others")
-        made = s.cache_write(stages[values].buffer)
-        stages[values].buffer = made.buffer
-        return made.drain
-    return joined(s, rest)
 
 
 def _load_of(buffers: set[Value], stage: Stage) -> Op:
@@ -287,15 +263,6 @@ def _axis(stage: Stage, v: Sym) -> int:
     raise ScheduleError("the rows are not an axis of the result")
 
 
-def _loops_by_axis(loops: list[Op], sums: Value) -> dict[int, Op]:
-    """For each axis of the sums, the loop of the last nest that runs over it."""
-    by_var = {loop_var(o): o for o in loops}
-    reads = [op for op in loads_in(loops[0]) if op.operands[0] is sums]
-    if len(reads) != 1:
-        raise ScheduleError("the second product is not read element by element")
-    return {k: by_var[i] for k, i in enumerate(reads[0].attrs["idx"]) if i in by_var}
-
-
 def _epilogue_of(scores: Stage, rows: list[Stage]) -> Stage | None:
     """The stage of elementwise work on the scores, where it alone reads them."""
     own = {*scores.axes[0].walk(), *rows[0].axes[0].walk()}
@@ -304,10 +271,6 @@ def _epilogue_of(scores: Stage, rows: list[Stage]) -> Stage | None:
 
 
 # Sizes
-
-
-def _known_product(loops: Sequence[Op]) -> int | None:
-    return known(product(extent_of(o) for o in loops))
 
 
 def _constant(extent: Sym) -> int:
@@ -319,139 +282,60 @@ def _constant(extent: Sym) -> int:
 # Tiles
 
 
-def _tile_loops(s: Schedule, loops: Sequence[Op], tile: Tile) -> tuple[list[Op], _Nest]:
-    """Split a nest of rows (if there are several) and columns: the loops around a tile, and those of the tile."""
+def _tiles(
+    s: Schedule, stage: Stage, loops: Sequence[Op], axes: Sequence[int], tile: Tile
+) -> tuple[TileSums, Nest]:
+    """Split the nest of rows (if there are several) and columns that reads the sums of a stage into register tiles, and
+    compute the sums in it: a tile over `axes` of the sums. The sums, and the nest that reads them."""
     *rows, column = loops
-    width = tile.lanes * tile.columns
-    parts = s.split(column, width)
-    outer, inner, column = [parts.outer], [], parts.inner
+    around, columns = column_tiles(s, column, None, tile.columns, tile.lanes)
+    inner: list[Op] = []
     for row in rows:
-        parts = s.split(row, tile.rows, tail="overlap" if extent_of(row).is_const else "guard")
-        outer.append(parts.outer)
-        inner.append(parts.inner)
-    if tile.columns > 1:
-        parts = s.split(column, tile.lanes)
-        inner.append(parts.outer)
-        column = parts.inner
-    inner.append(column)
-    s.reorder(*outer, *inner)
-    return outer, _Nest([], inner)
+        over, within = tile_loop(s, row, tile.rows, _tail(row))
+        around += over
+        inner.append(within)
+    inner += columns
+    around = loop_around(s, around, inner)
+    s.reorder(*around, *inner)
+    return tile_sums(s, stage, around[-1], axes, tile.lanes), Nest(around, inner)
+
+
+def _tail(row: Op) -> str:
+    """What becomes of the rows that fill no tile or block."""
+    return "overlap" if extent_of(row).is_const else "guard"
 
 
 def _scores(
     s: Schedule, form: _Form, rows: int, block: Op, copies: dict[Op, Op], target: Target
-) -> tuple[_Nest, _Nest, _Nest]:
-    """Compute the scores of a block in register tiles: nests that clear them, sum them, and store them."""
-    sums = form.scores.buffer
+) -> tuple[TileSums, Nest]:
+    """Compute the scores of a block in register tiles: the sums, and the nest that reads and stores them."""
+    stage = form.scores
     if form.epilogue is None:
-        whole = s.compute_at(sums, block, guard="loads")
+        whole = s.compute_at(stage.buffer, block, guard="loads")
         copies |= whole.copies
-        first = whole.nests[0]
-        made = s.cache(whole.buffer, first, space="scratch")
-        sums, loops = made.buffer, made.drain
+        made = s.cache(whole.buffer, whole.nests[0], space="scratch")
+        stage, loops = copied(stage, whole.copies, made.buffer), made.drain
     else:
         loops = [copies[o] for o in form.epilogue.axes]
-    depth = extent_of(form.scores.reduce[0])
-    tile = tile_of_products(rows, known(extent_of(loops[-1])), known(depth), target)
-    around, last = _tile_loops(s, loops[-2:], tile)
-    fused = s.compute_at(sums, around[-1], space="reg", guard="loads")
-    inside = {old: fused.copies[new] for old, new in copies.items() if new in fused.copies} | fused.copies
-    rank = len(form.scores.axes)
-    return (*_sum_nests(s, form.scores, inside, [rank - 2, rank - 1], tile), last)
-
-
-def _sum_nests(
-    s: Schedule, stage: Stage, copies: dict[Op, Op], axes: Sequence[int], tile: Tile
-) -> tuple[_Nest, _Nest]:
-    """Separate clearing from summing, and bring the reduction outside of the tile, which runs over `axes`."""
-    reduce = [copies[o] for o in stage.reduce]
-    parts = separate_sums(s, stage, copies)
-    nests = []
-    for part, summing in ((parts.before, []), (parts.after, reduce)):
-        *inner, column = (part[axis] for axis in axes)
-        around = [o for o in part if o not in (*inner, column)]
-        if tile.columns > 1:
-            within = s.split(column, tile.lanes)
-            inner.append(within.outer)
-            column = within.inner
-        nest = _Nest([*around, *summing], [*inner, column])
-        s.reorder(*nest.outer, *nest.tile)
-        nests.append(nest)
-    return nests[0], nests[1]
-
-
-def _mark_tile(s: Schedule, nest: _Nest) -> None:
-    """The innermost loop becomes a vector, the tile's others are written out; loops of one round are gone."""
-    *others, vector = nest.tile
-    if vector.parent is not None:
-        s.vectorize(vector)
-    for loop in others:
-        if loop.parent is not None:
-            s.clamp(loop)
-            s.unroll(loop)
-
-
-# Operands
-
-
-def _pack_columns(s: Schedule, nest: _Nest, home: Op, target: Target) -> None:
-    """Copy the operand that moves with the columns into panels as wide as the tile, once for each round of `home`."""
-    vector = nest.tile[-1]
-    width = extent_of(vector).value
-    for loop in nest.tile[1:-1]:
-        width *= extent_of(loop).value
-    v = loop_var(vector)
-    for load in loads_in((*nest.outer, *nest.tile)[0]):
-        moving = [axis for axis, i in enumerate(load.attrs["idx"]) if v in i.vars]
-        if buffer_type(load.operands[0]).space != "global" or len(moving) != 1:
-            continue
-        (axis,) = moving
-        contiguous = stride_in(load, v) == 1
-        if contiguous and not _is_far(load, nest.outer[-1]):
-            continue
-        rank = len(load.attrs["idx"])
-        pieces = [k if k <= axis else k + 1 for k in range(rank) if k != axis]
-        packing = Packing(
-            tuple((width,) if k == axis else () for k in range(rank)), (axis, *pieces, axis + 1)
-        )
-        try:
-            fill = s.pack(load.operands[0], home, packing, only=[load]).fill
-            if contiguous:
-                s.vectorize(fill[-1], VECTOR_BYTES // 4)
-            else:
-                _turn(s, fill, target)
-        except ScheduleError:
-            continue
-
-
-def _turn(s: Schedule, fill: list[Op], target: Target) -> None:
-    """Copy rows into columns by squares in registers, where rows are contiguous."""
-    axes = transposing(fill)
-    if axes is None:
-        return
-    side = side_of(*axes, target)
-    if side:
-        schedule_squares(s, fill, *axes, side, target)
-
-
-def _is_far(load: Op, reduction: Op) -> bool:
-    """Whether a step of the reduction moves the load by many cache lines."""
-    step = stride_in(load, loop_var(reduction))
-    return step is None or not step.is_const or is_far(step.value * element_bytes(load.operands[0]))
+    depth = known(extent_of(form.scores.reduce[0]))
+    tile = tile_of_products(rows, known(extent_of(loops[-1])), depth, target)
+    rank = len(stage.axes)
+    return _tiles(s, stage, loops[-2:], [rank - 2, rank - 1], tile)
 
 
 # Rows
 
 
 def _join_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
-    """All stages of a row one after the other, while the row is in the nearest cache."""
+    """All stages of a row one after the other, while the row is in L1."""
     nests = [st for st in form.rows if st is not form.epilogue]
     for second in nests[1:]:
         a, b = ([copies[o] for o in st.axes[:-1]] for st in (nests[0], second))
         try:
             for outer, inner in zip(a, b, strict=True):
                 s.fuse(outer, inner)
-        except ScheduleError:
+        except ScheduleError as e:
+            s.missed.append(f"rows pass several times through L1: {e}")
             return
 
 

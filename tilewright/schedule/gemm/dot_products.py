@@ -8,31 +8,21 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
-from tilewright.loops.lower import Stage
-from tilewright.schedule.gemm.gemm_axes import GemmAxes, operands_moving
-from tilewright.schedule.steps.access import loads_in, stride_in
+from tilewright.schedule.gemm.gemm_axes import GemmAxes
+from tilewright.schedule.steps.access import stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 
-def group_of_products(
-    s: Schedule,
-    stage: Stage,
-    axes: GemmAxes,
-    axis_of: dict[Op, int],
-    constants: Sequence[Value],
-    target: Target,
-) -> Op | None:
+def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], target: Target) -> Op | None:
     """The loop over a group of products that one instruction adds up, split off the innermost reduction.
 
-    Columns must be constants: they are packed by groups. None where no instruction serves; why is then among what is
-    missed.
+    Columns must be constants: they are packed by groups. None where no instruction serves; why is then noted as missed.
     """
+    stage, columns = axes.sums.stage, axes.columns
     if buffer_type(stage.buffer).dtype is not dt.i32 or not stage.reduce:
         return None
-    columns = operands_moving(stage, axis_of[axes.vector])
-    loads = [o for o in loads_in(stage.axes[0]) if o.operands[0] is not stage.buffer]
-    rows = [o for o in loads if o not in columns]
+    rows = [o for o in axes.sums.loads if o not in columns]
     if len(columns) != 1 or len(rows) != 1:
         return None
     (column,), (row,) = columns, rows

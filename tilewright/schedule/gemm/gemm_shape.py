@@ -12,46 +12,42 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, ceildiv
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
-from tilewright.loops.lower import Stage
-from tilewright.schedule.gemm.gemm_axes import GemmAxes, element_bytes, known, operands_moving
-from tilewright.schedule.steps.access import stride_in
+from tilewright.schedule.gemm.gemm_axes import GemmAxes
+from tilewright.schedule.steps.access import element_bytes, iterations_of, known, stride_in
 from tilewright.target.target import VECTOR_BYTES
 
 
-def gemm_shape(
-    stage: Stage, axes: GemmAxes, axis_of: dict[Op, int], constants: Sequence[Value] = ()
-) -> Contraction:
-    """The extents of a contraction, and how its operands lie in memory; `constants` can be packed ahead of time."""
+def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> Contraction:
+    """The extents of a contraction, and how its operands lie in memory; `constants` can be packed when compiling."""
+    stage = axes.sums.stage
     element = element_bytes(stage.buffer)
     lanes = max(1, VECTOR_BYTES // element)
     width = extent_of(axes.vector)
     while width.is_const and lanes > 1 and lanes // 2 >= width.value:
         lanes //= 2
-    moved = operands_moving(stage, axis_of[axes.vector])
-    row = None if axes.row is None else loop_var(stage.axes[axis_of[axes.row]])
-    rows_of = set() if axes.row is None else operands_moving(stage, axis_of[axes.row]) - moved
-    load = next(iter(rows_of)) if len(rows_of) == 1 else None
     around = [o for o in axes.outer if o is not axes.line]
     shape = Contraction(
         rows=1 if axes.row is None else known(extent_of(axes.row)),
         columns=known(ceildiv(width, lanes) if axes.block is None else extent_of(axes.block)),
-        depth=known(product(extent_of(o) for o in stage.reduce)),
+        depth=iterations_of(stage.reduce),
         lanes=lanes,
         element=element,
         lines=1 if axes.line is None else extent_of(axes.line).value,
-        around=_rounds(around),
-        repeats=_rounds([o for o in around if operands_moving(stage, axis_of.get(o)) & moved]),
+        around=iterations_of(around) or 1,
+        repeats=iterations_of(o for o in around if axes.sums.moving(o) & axes.columns) or 1,
         outer_depth=next((known(extent_of(o)) or 1 for o in stage.reduce if extent_of(o) != 1), 1),
         exact_columns=axes.block is not None,
-        packed=all(o.operands[0] in constants for o in moved),
+        packed=all(o.operands[0] in constants for o in axes.columns),
     )
-    if shape.rows is None or shape.depth is None or row is None:
-        return replace(
-            shape,
-            uncut="the number of rows or the depth is not known" if row is not None else "it has no rows",
-        )
-    if load is None or shape.columns is None:
+    if axes.row is None:
+        return replace(shape, uncut="it has no rows")
+    if shape.rows is None or shape.depth is None:
+        return replace(shape, uncut="the number of rows or the depth is not known")
+    rows = axes.sums.moving(axes.row) - axes.columns
+    if len(rows) != 1 or shape.columns is None:
         return replace(shape, uncut="it is not one operand's rows with a known number of columns")
+    (load,) = rows
+    row = loop_var(stage.axes[axes.axis(axes.row)])
     return replace(
         shape,
         windows=_windows(load, shape),
@@ -60,16 +56,9 @@ def gemm_shape(
     )
 
 
-def transposed_shape(
-    stage: Stage, turned: GemmAxes, axis_of: dict[Op, int], constants: Sequence[Value]
-) -> Contraction:
-    """As `gemm_shape`, with the axes that `transposed_axes` found."""
-    return replace(gemm_shape(stage, turned, axis_of, constants), exact_columns=True, turned=True)
-
-
-def _rounds(loops: Sequence[Op]) -> int:
-    """Of loops of known extents, all together."""
-    return known(product(extent_of(o) for o in loops)) or 1
+def transposed_shape(axes: GemmAxes, constants: Sequence[Value]) -> Contraction:
+    """As `gemm_shape`, of the axes that `transposed_axes` found."""
+    return replace(gemm_shape(axes, constants), exact_columns=True, turned=True)
 
 
 def _windows(load: Op, shape: Contraction) -> float:

@@ -2,39 +2,35 @@
 
     for row tile { for column tile { y[rows, columns] = .. } }
 
-The other way round, pieces of a few cache lines would be written to all rows in turn, each on a page of its own: memory
-takes them two or three times as slowly as long runs.
+The other way round, pieces of a few cache lines would be written to all rows one after the other, each on a page of its
+own: memory takes them two or three times as slowly as long runs.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from tilewright.cost.panels import WINDOWS, rows_lie_apart, why_lines_are_not_written
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import extent_of, loop_var
-from tilewright.loops.lower import Stage
-from tilewright.schedule.gemm.gemm_axes import GemmAxes, element_bytes, operands_moving
-from tilewright.schedule.steps.access import elements_read, stores_in, stride_in
+from tilewright.schedule.gemm.gemm_axes import GemmAxes
+from tilewright.schedule.steps.access import element_bytes, elements_read, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 
-def writes_lines(
-    s: Schedule, stage: Stage, axes: GemmAxes, loops: Sequence[Op], axis_of: dict[Op, int], target: Target
-) -> bool:
-    """Whether row tiles go outside of column tiles: rows of the result, which the nest `loops` writes, lie apart, and
-    what all columns read stays near for the next row tile."""
+def writes_lines(s: Schedule, axes: GemmAxes, target: Target) -> bool:
+    """Whether row tiles go outside of column tiles: rows of the result lie apart, and what all columns read stays near
+    for the next row tile."""
     if axes.row is None or axes.block is not None:
         return False
     row = loop_var(axes.row)
-    steps = [_step(store, row) for store in stores_in(loops[0])]
+    steps = [_step(store, row) for store in stores_in(axes.sums.loops[0])]
     if None in steps or not rows_lie_apart(step for step in steps if step is not None):
         return False
-    within = [stage.axes[axis_of[axes.vector]], *stage.reduce]
-    found = [elements_read(load, within) for load in operands_moving(stage, axis_of[axes.vector])]
+    stage = axes.sums.stage
+    within = [stage.axes[axes.axis(axes.vector)], *stage.reduce]
+    found = [elements_read(load, within) for load in axes.columns]
     elements = [n for n in found if n is not None]
     if len(elements) < len(found):
         s.missed.append("whole lines: how much their columns read is not known")

@@ -1,8 +1,9 @@
-"""Operands of a contraction in the order in which its nest reads them: packed ahead of time, copied, prefetched."""
+"""Operands of a contraction in the order in which its nest reads them: packed when compiling, copied, prefetched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tilewright.cost.panels import is_far, is_prefetched, pays_for_a_copy, run_between_requests, steps_ahead
 from tilewright.ir.core import Op, Value
@@ -10,11 +11,21 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_of, loop_var
-from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.storage.packing import Packing, identity_packing
-from tilewright.schedule.gemm.gemm_axes import bytes_of, element_bytes
-from tilewright.schedule.steps.access import elements_read, loads_in, stride_in, variables
+from tilewright.schedule.gemm.register_tile import Nest
+from tilewright.schedule.steps.access import (
+    bytes_of,
+    element_bytes,
+    elements_read,
+    iterations_of,
+    known,
+    loads_in,
+    stride_in,
+    variables,
+)
 from tilewright.schedule.steps.packing import packing_for
+from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -25,8 +36,7 @@ LONGEST_STRIDE = 16
 def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
     """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
     may lie in one before it."""
-    for index in kernel_info(s.func).constants:
-        operand = s.func.args[index]
+    for operand in constants_of(s.func):
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != len(operand.users):
             continue
@@ -36,6 +46,30 @@ def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
             s.pack_argument(operand, packing)
 
 
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """An operand that moves with the vectors of a tile in one of its axes, by `stride` elements from lane to lane, and
+    its load in each of the nests on such tiles."""
+
+    loads: tuple[Op, ...]
+    axis: int
+    stride: Sym | None
+
+    @property
+    def operand(self) -> Value:
+        operand: Value = self.loads[0].operands[0]
+        return operand
+
+
+def _columns_of(nests: Sequence[Sequence[Op]]) -> Iterator[_Columns]:
+    """The operands in memory that move with the vectors; all `nests` do the same, for different rows."""
+    v = loop_var(nests[0][-1])
+    for loads in zip(*(loads_in(nest[0]) for nest in nests), strict=True):
+        moving = [axis for axis, i in enumerate(loads[0].attrs["idx"]) if v in i.vars]
+        if buffer_type(loads[0].operands[0]).space == "global" and len(moving) == 1:
+            yield _Columns(loads, moving[0], stride_in(loads[0], v))
+
+
 def pack_columns(
     s: Schedule,
     nests: Sequence[Sequence[Op]],
@@ -43,35 +77,45 @@ def pack_columns(
     around: Sequence[Op],
     rows: Sequence[Op],
 ) -> None:
-    """Copy operands whose columns lie apart in memory into panels, once for each column tile. All `nests` do the same,
-    for different rows.
+    """Copy operands whose columns lie apart in memory into panels, once for each column tile.
 
-    Elements apart in the vector axis would be gathered one by one in every step of every row tile; rows far apart
-    (more than a few cache lines) share few sets of the first-level cache and push one another out.
+    Elements apart in the vector axis would be gathered one by one in every step of every row tile; rows more
+    than a few cache lines apart share few sets of L1 and push one another out.
     """
-    v = loop_var(nests[0][-1])
     lanes = extent_of(nests[0][-1]).value
-    for loads in zip(*(loads_in(nest[0]) for nest in nests), strict=True):
-        load = loads[0]
-        operand = load.operands[0]
-        stride = stride_in(load, v)
-        moving = [axis for axis, i in enumerate(load.attrs["idx"]) if v in i.vars]
-        if buffer_type(operand).space != "global" or len(moving) != 1 or not around:
+    for columns in _columns_of(nests) if around else ():
+        load = columns.loads[0]
+        reused = moves_far(load, reduction) and _is_reused(rows) and _is_read_often(load)
+        if columns.stride == 1 and not reused and not _is_masked(load, nests[0]):
             continue
-        if (
-            stride == 1
-            and not (_is_far(load, reduction) and _is_reused(rows) and _is_read_often(load))
-            and not _is_masked(load, nests[0])
-        ):
-            continue
-        panel = _panel(load, moving[0], stride)
+        panel, operand = _strided_panel(columns), columns.operand
         try:
-            fill = s.pack(operand, around[-1], panel, only=loads).fill
-        except ScheduleError:
+            fill = s.pack(operand, around[-1], panel, only=columns.loads).fill
+        except ScheduleError as e:
+            s.missed.append(f"columns not copied into panels: {e}")
             continue
-        if panel.factors[moving[0]]:
+        if panel.factors[columns.axis]:
             _copy_runs(s, operand, fill, lanes)
         s.vectorize(fill[-1], lanes, tail="peel")
+
+
+def pack_all_columns(s: Schedule, nest: Nest, home: Op, target: Target) -> None:
+    """Copy all columns that lie apart in memory at the start of each iteration of `home`, into panels as wide as the
+    tile."""
+    width = iterations_of(nest.tile[1:])
+    lanes = extent_of(nest.tile[-1]).value
+    for columns in _columns_of([nest.loops]):
+        if columns.stride == 1 and not moves_far(columns.loads[0], nest.outer):
+            continue
+        try:
+            fill = s.pack(columns.operand, home, _wide_panels(columns, width or 1), only=columns.loads).fill
+            axes = None if columns.stride == 1 else transposing(fill)
+            if columns.stride == 1:
+                s.vectorize(fill[-1], lanes)
+            elif axes is not None and (side := side_of(*axes, target)):
+                schedule_squares(s, fill, *axes, side, target)
+        except ScheduleError as e:
+            s.missed.append(f"columns not copied into panels: {e}")
 
 
 def _copy_runs(s: Schedule, operand: Value, fill: Sequence[Op], lanes: int) -> None:
@@ -82,16 +126,25 @@ def _copy_runs(s: Schedule, operand: Value, fill: Sequence[Op], lanes: int) -> N
         s.vectorize(run[-1], lanes, tail="peel")
 
 
-def _panel(load: Op, moving: int, stride: Sym | None) -> Packing:
+def _strided_panel(columns: _Columns) -> Packing:
     """Columns innermost; every `stride`-th of them together, so that a vector of them is one load."""
-    apart = (
-        stride.value if stride is not None and stride.is_const and 1 < stride.value <= LONGEST_STRIDE else 1
-    )
-    rank = len(load.attrs["idx"])
-    factors = tuple((apart,) if axis == moving and apart > 1 else () for axis in range(rank))
-    pieces = [axis if axis <= moving or apart == 1 else axis + 1 for axis in range(rank)]
-    others = [piece for axis, piece in enumerate(pieces) if axis != moving]
-    return Packing(factors, (*others, *([moving + 1] if apart > 1 else []), moving))
+    stride, axis, rank = columns.stride, columns.axis, len(columns.loads[0].attrs["idx"])
+    if stride is None or not stride.is_const or not 1 < stride.value <= LONGEST_STRIDE:
+        return Packing(((),) * rank, (*(k for k in range(rank) if k != axis), axis))
+    factors, others = _split_axis(rank, axis, stride.value)
+    return Packing(factors, (*others, axis + 1, axis))
+
+
+def _wide_panels(columns: _Columns, width: int) -> Packing:
+    """Panels of so many columns, each with all that is read of them together."""
+    factors, others = _split_axis(len(columns.loads[0].attrs["idx"]), columns.axis, width)
+    return Packing(factors, (columns.axis, *others, columns.axis + 1))
+
+
+def _split_axis(rank: int, axis: int, size: int) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
+    """Factors that split one axis in two pieces, numbered as the axis and the one after it; the other pieces."""
+    factors = tuple((size,) if k == axis else () for k in range(rank))
+    return factors, [k if k < axis else k + 1 for k in range(rank) if k != axis]
 
 
 def _is_masked(load: Op, nest: Sequence[Op]) -> bool:
@@ -109,9 +162,8 @@ def _is_masked(load: Op, nest: Sequence[Op]) -> bool:
     )
 
 
-def _is_far(load: Op, reduction: Sequence[Op]) -> bool:
-    """Whether one step of the innermost reduction moves the load by many cache lines, in an operand that is not
-    packed already."""
+def moves_far(load: Op, reduction: Sequence[Op]) -> bool:
+    """Whether one step of the innermost reduction moves the load by many cache lines."""
     if not reduction:
         return False
     step = stride_in(load, loop_var(reduction[-1]))
@@ -124,15 +176,15 @@ def _is_reused(rows: Sequence[Op]) -> bool:
 
 
 def _is_read_often(load: Op) -> bool:
-    """Whether the rounds of all loops around it read each element of the operand several times; a copy of what is
+    """Whether the iterations of all loops around it read each element of the operand several times; a copy of what is
     read once only adds to the traffic. What is not known is taken to be read often."""
-    rounds = product(extent_of(o) for o in enclosing_loops(load))
-    elements = product(buffer_type(load.operands[0]).shape)
-    return not (rounds.is_const and elements.is_const) or pays_for_a_copy(rounds.value, elements.value)
+    reads = iterations_of(enclosing_loops(load))
+    elements = known(product(buffer_type(load.operands[0]).shape))
+    return reads is None or elements is None or pays_for_a_copy(reads, elements)
 
 
 def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Target) -> None:
-    """Bring packed operands from far memory into the second-level cache before they are needed. `reduction` is the loop
+    """Bring packed operands from memory into L2 before they are needed. `reduction` is the loop
     that reads a panel of them (what it became, where deep sums are cut in parts).
 
     While one panel is used for several tiles of rows, the next one comes, as slowly as memory delivers it. Of a panel
@@ -156,8 +208,8 @@ def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Ta
                 s.prefetch(load, moving[-1])
             elif _is_read_again(load, depth, "unroll"):
                 _ask_for_later_steps(s, load, depth)
-        except ScheduleError:
-            continue
+        except ScheduleError as e:
+            s.missed.append(f"panels not prefetched: {e}")
 
 
 def _ask_for_later_steps(s: Schedule, load: Op, depth: Op) -> None:
@@ -176,14 +228,14 @@ def _ask_for_later_steps(s: Schedule, load: Op, depth: Op) -> None:
 
 
 def _in_long_steps(s: Schedule, depth: Op) -> None:
-    """Split a loop in steps of several rounds, if it has such a divisor."""
-    run = run_between_requests(extent_of(depth).value if extent_of(depth).is_const else 1)
+    """Split a loop into steps of several iterations, if it has such a divisor."""
+    run = run_between_requests(known(extent_of(depth)) or 1)
     if run > 1:
         s.split(depth, run)
 
 
 def _is_read_again(load: Op, loop: Op, kind: str) -> bool:
-    """Whether loops of a kind within one round of `loop` read the same elements several times, for other rows."""
+    """Whether loops of a kind within one iteration of `loop` read the same elements several times, for other rows."""
     around = enclosing_loops(load)
     within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == kind and extent_of(o) != 1]
     return any(stride_in(load, loop_var(o)) == 0 for o in within)

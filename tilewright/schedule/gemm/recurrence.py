@@ -8,7 +8,7 @@ becomes a loop over tiles of units `j`. All sums of a tile (entries x gates x ve
 `k` runs; the weights lie in the order in which they are read, those of all gates of a tile's units together.
 
 Threads share the groups of batch entries or, where a step is long enough, the tiles of each step. Steps read weights
-that no cache of a core holds there and back, in turns.
+that no cache of a core holds forwards and backwards, in turns.
 """
 
 from __future__ import annotations
@@ -25,20 +25,13 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.analysis.deps import accumulation_of
-from tilewright.loops.edit import (
-    block_of,
-    body_of,
-    buffer_type,
-    enclosing_loops,
-    extent_of,
-    is_loop,
-    kind_of,
-)
+from tilewright.loops.edit import block_of, body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lower import Lowered
 from tilewright.loops.storage.packing import Packing
-from tilewright.schedule.gemm.gemm_axes import bytes_of
+from tilewright.schedule.gemm.register_tile import Nest, mark
 from tilewright.schedule.maps.opaque import Opaque
+from tilewright.schedule.steps.access import bytes_of, perfect_nest
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
@@ -144,18 +137,10 @@ def _products(s: Schedule) -> Iterator[_Product]:
         nests = [o for o in block_of(op).ops if is_loop(o) and not users.isdisjoint(o.walk())]
         if len(nests) != 3:
             continue
-        update, readers = _perfect_nest(nests[1]), _perfect_nest(nests[2])
+        update, readers = perfect_nest(nests[1]), perfect_nest(nests[2])
         weights = _weights(update[-1], constants)
         if len(update) == 4 and len(readers) == 2 and weights is not None:
             yield _Product(op.result, update, readers, weights)
-
-
-def _perfect_nest(loop: Op) -> list[Op]:
-    """The loop and those that are, one after the other, all of the body of the one before."""
-    loops = [loop]
-    while len(body_of(loops[-1]).ops) == 1 and is_loop(body_of(loops[-1]).ops[0]):
-        loops.append(body_of(loops[-1]).ops[0])
-    return loops
 
 
 def _weights(loop: Op, constants: list[Value]) -> Value | None:
@@ -186,10 +171,8 @@ def _tile(s: Schedule, p: _Product, tile: StepTile) -> Op:
 def _in_registers(s: Schedule, sums: Value, entries: Op) -> None:
     """Clear the sums of all `entries`, then add to them in registers, with the loop over terms around."""
     parts = s.fission(body_of(entries).ops[0], depth=1)
-    clear, (entry, gate, unit, term) = (_perfect_nest(part[0]) for part in parts)
+    clear, (entry, gate, unit, term) = (perfect_nest(part[0]) for part in parts)
     drain = s.cache(sums, clear[0], entry).drain
     s.reorder(term, gate, entry, unit)
-    for nest in (clear, [gate, entry, unit], drain):
-        s.vectorize(nest[-1])
-        for loop in nest[:-1]:
-            s.unroll(loop)
+    for loops in (clear, [gate, entry, unit], drain):
+        mark(s, Nest([], loops))

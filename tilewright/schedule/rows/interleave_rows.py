@@ -10,9 +10,8 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
 from tilewright.loops.kernel_info import operands_of
-from tilewright.schedule.gemm.gemm_axes import known
 from tilewright.schedule.rows.prefetch_rows import ask_for_next_rows
-from tilewright.schedule.steps.access import perfect_nest
+from tilewright.schedule.steps.access import known, perfect_nest
 from tilewright.schedule.steps.vectorize import innermost_loops
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.symbolic.prove import affine_in
-from tilewright.loops.edit import address_of, body_of, extent_of, is_loop, loop_var
+from tilewright.ir.types import product
+from tilewright.loops.edit import address_of, body_of, buffer_type, extent_of, is_loop, loop_var
 
 
 def stride_in(access: Op, v: Sym) -> Sym | None:
@@ -20,7 +21,7 @@ def stride_in(access: Op, v: Sym) -> Sym | None:
 
 
 def elements_read(load: Op, loops: Iterable[Op]) -> int | None:
-    """Elements of its buffer that a load reads in all rounds of `loops`, or a few more; None where that is not
+    """Elements of its buffer that a load reads in all iterations of `loops`, or a few more; None where that is not
     known."""
     extents = {loop_var(o): extent_of(o) for o in loops}
     total = 1
@@ -64,3 +65,21 @@ def conditional_nest(loop: Op) -> list[Op]:
 
 def variables(indices: Iterable[Sym]) -> frozenset[Sym]:
     return frozenset[Sym]().union(*(i.vars for i in indices))
+
+
+def element_bytes(buffer: Value) -> int:
+    return buffer_type(buffer).dtype.bytes
+
+
+def bytes_of(buffer: Value) -> int:
+    """Of a buffer of known size."""
+    return int(product(buffer_type(buffer).shape).value) * element_bytes(buffer)
+
+
+def known(extent: Sym) -> int | None:
+    return extent.value if extent.is_const else None
+
+
+def iterations_of(loops: Iterable[Op]) -> int | None:
+    """Of all these loops together; None where that is not known."""
+    return known(product(extent_of(o) for o in loops))

@@ -31,13 +31,13 @@ def is_deep(reduction: Sequence[Op]) -> bool:
 
 def sum_in_parts(s: Schedule, sums: Value, reduction: Sequence[Op]) -> list[Rfactored]:
     """Sum into `sums` in parts of about `PART` terms; `reduction` are the loops of a deep sum from the outermost."""
-    loop, rounds = _part(reduction)
-    parts = s.split(loop, rounds, tail="peel")
+    loop, iterations = _part(reduction)
+    parts = s.split(loop, iterations, tail="peel")
     return [s.rfactor(sums, o) for o in (parts.inner, parts.tail) if o is not None]
 
 
 def _part(reduction: Sequence[Op]) -> tuple[Op, int]:
-    """The loop to split and the rounds of it that make one part: a divisor of its extent where there is a fair one."""
+    """The loop to split, and its iterations that make one part: a divisor of its extent where there is a fair one."""
     within = 1
     for loop in reversed(reduction):
         extent = extent_of(loop).value

@@ -37,7 +37,7 @@ def merge_flat_axes(s: Schedule) -> None:
 
 
 def _contiguous(outer: Op, inner: Op, innermost: Op) -> bool:
-    """Whether every access moves by the same step from the end of one inner round to the start of the next."""
+    """Whether every access moves by the same step from the end of one inner loop to the start of the next."""
     a, b = loop_var(outer), loop_var(inner)
     for access in (*loads_in(innermost), *stores_in(innermost)):
         over, within = stride_in(access, a), stride_in(access, b)

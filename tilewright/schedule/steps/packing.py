@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym
-from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, loop_var
 from tilewright.loops.storage.packing import Packing
 
 
@@ -15,8 +15,9 @@ def packing_for(load: Op, loops: Sequence[Op]) -> Packing | None:
 
     Each index must be a mixed-radix number of loop variables, like `16*co + ci`; None when one is not.
     """
-    order = {loop_var(o): n for n, o in enumerate(_around(loops))}
-    extents = {loop_var(o): extent_of(o) for o in _around(loops)}
+    around = [*enclosing_loops(loops[0]), *loops]
+    order = {loop_var(o): n for n, o in enumerate(around)}
+    extents = {loop_var(o): extent_of(o) for o in around}
     factors: list[tuple[int, ...]] = []
     places: list[int] = []  # of each piece, the position of its loop in the nest
     for i, n in zip(load.attrs["idx"], buffer_type(load.operands[0]).shape, strict=True):
@@ -28,19 +29,7 @@ def packing_for(load: Op, loops: Sequence[Op]) -> Packing | None:
         factors.append(tuple(size for _, size in pieces[1:]))
         places += [order[v] if v is not None else -1 for v, _ in pieces]
     numbered = sorted(range(len(places)), key=lambda piece: places[piece])
-    packing = Packing(tuple(factors), tuple(numbered))
-    return packing
-
-
-def _around(loops: Sequence[Op]) -> list[Op]:
-    """All loops around the first of `loops`, then `loops`."""
-    around: list[Op] = []
-    holder = loops[0].parent.parent if loops[0].parent is not None else None
-    while isinstance(holder, Op):
-        if holder.name == "for":
-            around.append(holder)
-        holder = holder.parent.parent if holder.parent is not None else None
-    return [*around[::-1], *loops]
+    return Packing(tuple(factors), tuple(numbered))
 
 
 def _radix(i: Sym, extents: dict[Sym, Sym]) -> list[tuple[Sym | None, int]] | None:

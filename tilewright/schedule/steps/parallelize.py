@@ -1,4 +1,4 @@
-"""Which loops threads share: the outermost ones, made one flat loop until it has rounds enough."""
+"""Which loops threads share: the outermost ones, made one flat loop until it has iterations enough."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
     assumed = _assumed_dims(outer)
     try:
         s.parallel(outer)
-        while not _has_rounds(outer, wanted, assumed):
+        while not _has_enough(outer, wanted, assumed):
             inner = _only_loop(outer)
             if inner is None or (keep_innermost and not any(is_loop(op) for op in body_of(inner).ops)):
                 break
@@ -57,11 +57,11 @@ def _assumed_dims(outermost: Op) -> Callable[[Sym], Sym]:
     return assumed
 
 
-def _has_rounds(loop: Op, wanted: int, assumed: Callable[[Sym], Sym]) -> bool:
-    """Whether a loop has rounds enough, of unknown dims those that are to be expected: each loop that is made part of
-    a flat one costs every round a division."""
-    rounds = assumed(extent_of(loop))
-    return rounds.is_const and rounds.value >= wanted
+def _has_enough(loop: Op, wanted: int, assumed: Callable[[Sym], Sym]) -> bool:
+    """Whether a loop has iterations enough, of unknown dims those that are to be expected: each loop that is made part
+    of a flat one costs every iteration a division."""
+    iterations = assumed(extent_of(loop))
+    return iterations.is_const and iterations.value >= wanted
 
 
 def _only_loop(loop: Op) -> Op | None:
@@ -71,10 +71,10 @@ def _only_loop(loop: Op) -> Op | None:
 
 
 def _as_much_as_needed(s: Schedule, outer: Op, inner: Op, wanted: int) -> Op:
-    """The part of a long inner loop that gives rounds enough: each round of a flat loop computes two indices."""
-    rounds, extent = extent_of(outer), extent_of(inner)
-    if not (rounds.is_const and extent.is_const):
+    """The part of a long inner loop that gives iterations enough: each of a flat loop computes two indices."""
+    iterations, extent = extent_of(outer), extent_of(inner)
+    if not (iterations.is_const and extent.is_const):
         return inner
-    needed = -(-wanted // max(1, rounds.value))
+    needed = -(-wanted // max(1, iterations.value))
     factor = max((f for f in range(1, extent.value // needed + 1) if extent.value % f == 0), default=1)
     return s.split(inner, factor).outer if 1 < factor < extent.value else inner

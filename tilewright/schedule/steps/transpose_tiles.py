@@ -18,7 +18,8 @@ from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import ScalarType, product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
-from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
+from tilewright.schedule.steps.access import known, loads_in, stores_in, stride_in
+from tilewright.schedule.steps.tiling import tile_loop
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -45,7 +46,7 @@ def transposing(loops: list[Op]) -> tuple[Op, Op] | None:
 
 def side_of(a: Op, b: Op, target: Target) -> int:
     """Rows and columns of a square: lanes of one register, fewer for short axes; 0 where there is no such square."""
-    types = [v.type for op in b.walk() for v in op.results] + [v.type for op in a.walk() for v in op.results]
+    types = [v.type for loop in (a, b) for op in loop.walk() for v in op.results]
     widest = max((t.dtype.bytes for t in types if isinstance(t, ScalarType)), default=4)
     return side_of_square(widest, [extent_of(o).value for o in (a, b) if extent_of(o).is_const], target)
 
@@ -56,17 +57,18 @@ def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int, targ
     for loop in (a, b):
         if not s.at_least(extent_of(loop), side):
             raise ScheduleError(f"axis {loop_var(loop)} may be shorter than a square of {side} rows")
-    is_far = _is_far(stores_in(b)[0], target)
+    comes_late = _comes_late(stores_in(b)[0], target)
     outer = [o for o in loops if o not in (a, b)]
     s.reorder(*outer, a, b)
-    blocks, b = _split(s, b, block_of_squares(extent_of(b).value if extent_of(b).is_const else None, side))
+    block = block_of_squares(known(extent_of(b)), side)
+    blocks, b = tile_loop(s, b, block, _tail(b, block)) if block else ([], b)
     s.reorder(*blocks, a, b)
-    _, column = _split(s, a, side)
-    squares, lane = _split(s, b, side)
+    _, column = tile_loop(s, a, side, _tail(a, side))
+    squares, lane = tile_loop(s, b, side, _tail(b, side))
     s.reorder(*squares, column)
-    if squares and is_far:
+    if squares and comes_late:
         s.prefetch_run(stores_in(lane)[0], squares[0])
-    for load in _turned(column, lane):
+    for load in _transposed(column, lane):
         rows, vector = s.preload(load, lane, column).fill
         s.vectorize(vector)
         s.unroll(rows)
@@ -74,23 +76,17 @@ def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int, targ
     s.unroll(column)
 
 
-def _is_far(store: Op, target: Target) -> bool:
+def _comes_late(store: Op, target: Target) -> bool:
     """Whether lines of the result come from beyond L2."""
     type = buffer_type(store.operands[-1])
-    elements = product(type.shape)
-    return lines_come_late(elements.value * type.dtype.bytes if elements.is_const else None, target)
+    return lines_come_late(known(product(type.shape) * type.dtype.bytes), target)
 
 
-def _split(s: Schedule, loop: Op, side: int) -> tuple[list[Op], Op]:
-    """The loop over tiles (none where one tile, or one of no size, is all), and the loop within one."""
-    if not side or extent_of(loop) == side:
-        return [], loop
-    exact = extent_of(loop) % side == 0
-    parts = s.split(loop, side, tail="guard" if exact else "overlap")
-    return [parts.outer], parts.inner
+def _tail(loop: Op, size: int) -> str:
+    return "guard" if extent_of(loop) % size == 0 else "overlap"
 
 
-def _turned(column: Op, lane: Op) -> list[Op]:
+def _transposed(column: Op, lane: Op) -> list[Op]:
     """The loads that are contiguous in the columns of the square and not in its lanes."""
     a, b = loop_var(column), loop_var(lane)
     return [o for o in loads_in(column) if stride_in(o, a) == 1 and stride_in(o, b) not in (0, 1)]

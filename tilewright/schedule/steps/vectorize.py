@@ -2,7 +2,7 @@
 
     for j in 0..197 { y[j] = f(x[j]) }
 
-becomes whole vectors and one rest of as many lanes as are left; sums run in several vectors side by side, so that the
+becomes whole vectors and a remainder of as many lanes as are left; sums run in several interleaved vectors, so that the
 latency of one addition is hidden behind the others.
 """
 
@@ -11,10 +11,10 @@ from __future__ import annotations
 from tilewright.cost.elementwise import lanes_of_polynomials, lanes_of_sum, lanes_of_vector
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import ONE, Sym
+from tilewright.ir.sym import ONE
 from tilewright.ir.types import ScalarType
 from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, kind_of, loop_var
-from tilewright.schedule.steps.access import stores_in, stride_in
+from tilewright.schedule.steps.access import known, stores_in, stride_in
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -30,18 +30,14 @@ def innermost_loops(s: Schedule) -> list[Op]:
 
 def lanes_for(loop: Op, target: Target) -> int:
     """Lanes of a vector loop, by its widest element."""
-    return lanes_of_vector(_widest(loop), _known(extent_of(loop)))
+    return lanes_of_vector(_widest(loop), known(extent_of(loop)))
 
 
 def _polynomial_lanes(loop: Op, lanes: int, target: Target) -> int:
     """Lanes of a loop that takes longer to compute than to load: several registers of single precision."""
     if not _has_polynomial(loop):
         return lanes
-    return lanes_of_polynomials(lanes, _widest(loop), _known(extent_of(loop)), target)
-
-
-def _known(extent: Sym) -> int | None:
-    return extent.value if extent.is_const else None
+    return lanes_of_polynomials(lanes, _widest(loop), known(extent_of(loop)), target)
 
 
 def _has_polynomial(loop: Op) -> bool:
@@ -54,25 +50,25 @@ def _widest(loop: Op) -> int:
     return max((t.dtype.bytes for t in types if isinstance(t, ScalarType)), default=4)
 
 
-def vectorize_inner(s: Schedule, loop: Op, target: Target, beside: int = 1) -> None:
+def vectorize_inner(s: Schedule, loop: Op, target: Target, interleaved: int = 1) -> None:
     """A reduction into lanes, or independent elements; loops that allow neither stay as they are. Where so many of them
-    run side by side, they hide one another's latencies."""
+    run `interleaved`, they hide one another's latencies."""
     lanes = lanes_for(loop, target)
     if lanes < 2 or kind_of(loop) != "serial":
         return
     try:
-        _vectorize_sum(s, loop, lanes, target, beside)
+        _vectorize_sum(s, loop, lanes, target, interleaved)
         return
     except ScheduleError:
-        pass
+        pass  # it is no sum
     try:
         vectorize_map(s, loop, lanes, target)
-    except ScheduleError:
-        return
+    except ScheduleError as e:
+        s.missed.append(f"a loop without vectors: {e}")
 
 
 def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
-    """Vectors of `lanes` elements (of more where polynomials are computed), and what is left over in one vector more.
+    """Vectors of `lanes` elements (of more where polynomials are computed), and the remainder in one vector more.
     ScheduleError where lanes may meet."""
     wide = _polynomial_lanes(loop, lanes, target)
     if wide > lanes:
@@ -81,26 +77,26 @@ def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
             return
         loop = left
     short = extent_of(loop).is_const and extent_of(loop).value < lanes
-    rest = loop if short else s.vectorize(loop, lanes, tail="peel").tail
-    if rest is None:
+    remainder = loop if short else s.vectorize(loop, lanes, tail="peel").tail
+    if remainder is None:
         return
     try:
-        if extent_of(rest).is_const:
-            _vectorize_rest(s, rest, lanes, target)
+        if extent_of(remainder).is_const:
+            _vectorize_remainder(s, remainder, lanes, target)
         elif target.masked_memory:
-            s.vectorize(rest, lanes, tail="guard")
-    except ScheduleError:
-        return
+            s.vectorize(remainder, lanes, tail="guard")
+    except ScheduleError as e:
+        s.missed.append(f"the remainder of a loop without vectors: {e}")
 
 
-def _vectorize_rest(s: Schedule, rest: Op, lanes: int, target: Target) -> None:
+def _vectorize_remainder(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     """One vector of just the lanes that are left, which code generation makes of powers of two; one masked vector
     where that would be many pieces."""
-    pieces = extent_of(rest).value.bit_count()
+    pieces = extent_of(loop).value.bit_count()
     if pieces > 2 and target.masked_memory:
-        s.vectorize(rest, lanes, tail="guard")
+        s.vectorize(loop, lanes, tail="guard")
     else:
-        s.vectorize(rest)
+        s.vectorize(loop)
 
 
 def _whole_sum(loop: Op, lanes: int) -> Op:
@@ -119,22 +115,21 @@ def _whole_sum(loop: Op, lanes: int) -> Op:
     return loop
 
 
-def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target, beside: int) -> None:
-    """Sums in several vectors; what is left over in vectors of its own. ScheduleError when it is no sum."""
+def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target, interleaved: int) -> None:
+    """Sums in several vectors; the remainder in vectors of its own. ScheduleError when it is no sum."""
     wide = lanes
     extent = extent_of(loop)
     computes = _has_polynomial(loop)
-    sums = lanes_of_sum(lanes, beside)
-    most = _polynomial_lanes(loop, lanes, target) if computes else sums
-    rounds = 1 if computes else 2  # to add up the lanes takes as long as several vectors
-    while 2 * wide <= most and not (extent.is_const and extent.value < 2 * rounds * wide):
+    most = _polynomial_lanes(loop, lanes, target) if computes else lanes_of_sum(lanes, interleaved)
+    least = 1 if computes else 2  # vectors: to add up the lanes takes as long as several
+    while 2 * wide <= most and not (extent.is_const and extent.value < 2 * least * wide):
         wide *= 2
     exact = extent.is_const and extent.value % wide == 0
-    rest = s.vectorize_reduction(loop, wide, _whole_sum(loop, wide) if exact else loop, tail="peel").tail
-    while rest is not None and (left := extent_of(rest)) is not ONE:
+    tail = s.vectorize_reduction(loop, wide, _whole_sum(loop, wide) if exact else loop, tail="peel").tail
+    while tail is not None and (left := extent_of(tail)) is not ONE:
         if not left.is_const:
             if target.masked_memory:
-                s.vectorize_reduction(rest, lanes, rest, tail="guard")
+                s.vectorize_reduction(tail, lanes, tail, tail="guard")
             return
         width = max(left.value - left.value % lanes, 0) or left.value
-        rest = s.vectorize_reduction(rest, width, rest, tail="peel").tail
+        tail = s.vectorize_reduction(tail, width, tail, tail="peel").tail

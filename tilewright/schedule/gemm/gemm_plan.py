@@ -1,0 +1,102 @@
+"""What is decided of a contraction before its loops are built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.cost.gemm import Decision, choose, why_not_cut, why_not_turned
+from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.loops.edit import extent_of
+from tilewright.loops.kernel_info import constants_of
+from tilewright.loops.lower import Stage
+from tilewright.schedule.gemm.dot_products import group_of_products
+from tilewright.schedule.gemm.gemm_axes import GemmAxes, assign_axes, transposed_axes
+from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape
+from tilewright.schedule.gemm.reduction_nest import ReductionNest
+from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
+
+FEW_TILES = 2
+"""Tiles that the most rows make where their number is not known but small: each row too many costs time."""
+
+
+@dataclass(frozen=True, eq=False)
+class GemmPlan:
+    """The parts of the loops, the shape that the cost model sees, and the tile and blocks that it has chosen. `weights`
+    are stages that dequantise constant operands; `group` is the loop over products that one instruction adds up."""
+
+    axes: GemmAxes
+    shape: Contraction
+    decision: Decision
+    weights: Sequence[Stage] = ()
+    group: Op | None = None
+
+    @property
+    def stage(self) -> Stage:
+        return self.axes.sums.stage
+
+
+def plan_gemm(
+    s: Schedule,
+    sums: ReductionNest,
+    target: Target,
+    decision: Decision | None,
+    weights: Sequence[Stage],
+    transposed: bool,
+) -> GemmPlan:
+    """Decide as the cost model chooses, or as `decision` says. ScheduleError when it is no contraction, and when
+    vectors along the rows are wanted (`transposed`) and not possible. Reasons against what is not done are noted."""
+    axes = assign_axes(sums)
+    constants = [*constants_of(s.func), *(w.buffer for w in weights)]
+    group = group_of_products(s, axes, constants, target)
+    shape = gemm_shape(axes, constants)
+    if group is not None:
+        shape = replace(shape, uncut="groups of integers are multiplied in tiles of the whole depth")
+    if weights:
+        shape = replace(shape, uncut="weights are dequantised by panels of the whole depth")
+    if group is None and (transposed or decision is None):
+        axes, shape = _better_axes(s, axes, shape, constants, target, transposed)
+    decision = decision or _chosen(s, shape, target)
+    return GemmPlan(axes, shape, replace(decision, tile=_for_its_rows(decision.tile, axes)), weights, group)
+
+
+def _better_axes(
+    s: Schedule,
+    axes: GemmAxes,
+    shape: Contraction,
+    constants: Sequence[Value],
+    target: Target,
+    transposed: bool,
+) -> tuple[GemmAxes, Contraction]:
+    """The axes with vectors along the columns, or along constant rows: what is faster, or the latter if they must be
+    `transposed`."""
+    found = transposed_axes(axes, constants)
+    if found is None:
+        if transposed:
+            raise ScheduleError("its constant rows are not whole vectors")
+        return axes, shape
+    found_shape = transposed_shape(found, constants)
+    reason = "" if transposed else why_not_turned(shape, found_shape, target)
+    if reason:
+        s.missed.append(f"vectors along the constants, the result transposed: {reason}")
+        return axes, shape
+    return found, found_shape
+
+
+def _chosen(s: Schedule, shape: Contraction, target: Target) -> Decision:
+    """The cost model's decision."""
+    choice = choose(shape, target)
+    s.missed += choice.declined
+    if choice.decision.blocks is None:
+        s.missed.append(f"not cut into blocks: {why_not_cut(shape, choice)}")
+    return choice.decision
+
+
+def _for_its_rows(tile: Tile, axes: GemmAxes) -> Tile:
+    """The tile with fewer rows where there may be so few that they would be a tile or two."""
+    rows = None if axes.row is None else extent_of(axes.row)
+    most = None if rows is None or rows.is_const else rows.bounds[1]
+    return tile if most is None else replace(tile, rows=min(tile.rows, -(-most // FEW_TILES)))
