@@ -30,6 +30,7 @@ from tilewright.ops.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress, Request
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact
+from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
@@ -106,6 +107,7 @@ def compile_module(
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
     back_end = back_end_for(machine, plugins)
     back_end.check(machine, options)
+    edited = edited_schedules(options)
     clock = _Clock()
     ctx = pass_context(machine, options, switches)
     strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
@@ -129,7 +131,7 @@ def compile_module(
             clock.lap("llvm")
 
         told = steps(progress, "kernels")
-        schedule_regions(module, machine, strategies, ctx.remarks, emit, told, switches=switches)
+        schedule_regions(module, machine, strategies, ctx.remarks, emit, told, switches=switches, edited=edited)
         switches.run("branches", lambda: back_end.arrange(module, machine, ctx.remarks))
         clock.lap("schedule")
         inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
@@ -180,6 +182,12 @@ def strategies_with(
             found = [s for s in plugin.strategies if isinstance(s, Strategy)]
             outside += [(plugin.name, s) for s in found if s.kind == machine.kind]
     return Strategies(ours, tuple(outside), remarks, switches.checked)
+
+
+def edited_schedules(options: Options) -> EditedSchedules | None:
+    """The schedules that the options give; TextError where they cannot be read."""
+    given = options.schedule
+    return None if given is None else EditedSchedules(given.text, given.name)
 
 
 def lower_graph(

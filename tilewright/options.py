@@ -30,6 +30,34 @@ class Progress:
     total: int
 
 
+@dataclass(frozen=True)
+class ScheduleFile:
+    """Schedules of kernels as text, and the name of the file that they come from."""
+
+    text: str
+    name: str = "schedule"
+
+    @classmethod
+    def of(cls, source: object) -> ScheduleFile | None:
+        """From a path, or the bytes of a file; OptionError where it cannot be read."""
+        if source is None or isinstance(source, cls):
+            return source
+        if not isinstance(source, str | os.PathLike | bytes):
+            raise OptionError(
+                f"schedule={source!r:.80} is not allowed: give the path of a file, or the bytes of one"
+            )
+        name = "schedule" if isinstance(source, bytes) else os.fspath(source)
+        try:
+            data = source if isinstance(source, bytes) else Path(source).read_bytes()
+            return cls(data.decode(), name)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise OptionError(
+                f"cannot read the schedules of {name}: {reason}",
+                hint="give a file as `tilewright show MODEL --level schedule` prints it",
+            ) from error
+
+
 OnProgress = Callable[[Progress], None]
 """What is called between two steps of a compilation, by the thread that compiles; an error that it raises ends the
 compilation and reaches the caller."""
@@ -58,6 +86,9 @@ class Options:
         call computes and moves.
     verify: check every program after every pass, and every kernel (slow; for tests and bug reports). An optimisation
         that fails unexpectedly is an error then; otherwise it is switched off, and a remark in the report says so.
+    schedule: schedules of kernels that take the place of the compiler's own: the path, or the bytes, of a file as
+        `tilewright show MODEL --level schedule` prints it, edited. Kernels that it does not name keep theirs. A step
+        that is refused is a ScheduleError with its line and the reason.
     """
 
     threads: int | None = None
@@ -67,6 +98,7 @@ class Options:
     compile_threads: int | None = None
     profile: bool = False
     verify: bool = False
+    schedule: ScheduleFile | None = None
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -77,6 +109,7 @@ class Options:
             raise OptionError(
                 f"target={self.target!r} is not allowed: give a name, such as 'zen3', or None for this machine"
             )
+        object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
         for name in ("cache", "profile", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
@@ -95,7 +128,8 @@ class Options:
     def fingerprint(self) -> str:
         """Text of everything that changes the artefact (threads do not: they are chosen when it is loaded)."""
         profile = ";profile" if self.profile else ""
-        return f"numerics={self.numerics};target={self.target or 'host'}{profile}"
+        schedule = f";schedule={self.schedule.text}" if self.schedule else ""
+        return f"numerics={self.numerics};target={self.target or 'host'}{profile}{schedule}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from tilewright.asm.listing import annotated
 from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.compiler import (
+    edited_schedules,
     import_request,
     lower_graph,
     pass_context,
@@ -24,12 +26,13 @@ from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.errors import OptionError
+from tilewright.schedule.edited import EditedSchedules, print_schedule
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.session import Session
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-LEVELS = ("import", "graph", "loops", "llvm", "asm")
+LEVELS = ("import", "graph", "schedule", "loops", "llvm", "asm")
 
 
 def programs(
@@ -64,9 +67,16 @@ def programs(
         lower_graph(module, ctx, options, told, strategies, back_end.passes(machine, options))
         if level == "graph":
             return {module.main.name: print_module(module)}
+        edited = edited_schedules(options) or EditedSchedules()
         told_kernels = steps(told, "kernels")
-        schedule_regions(module, machine, strategies, ctx.remarks, step=told_kernels, switches=switches)
-        return {f.name: _kernel_text(f, level, machine, back_end) for f in _kernels(module, kernel)}
+        schedule_regions(
+            module, machine, strategies, ctx.remarks, step=told_kernels, switches=switches, edited=edited
+        )
+        kernels = _kernels(module, kernel)
+        if level == "schedule":
+            calls = Counter(op.attrs["kernel"] for op in module.main.body.ops if op.name == "call")
+            return {f.name: print_schedule(f, edited.digests[f.name], calls[f.name]) for f in kernels}
+        return {f.name: _kernel_text(f, level, machine, back_end) for f in kernels}
 
     return whatever_fails(request, session, options, progress, texts)
 

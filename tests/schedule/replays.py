@@ -26,6 +26,7 @@ from tilewright.options import Options, Request
 from tilewright.schedule.defaults import schedule_kernel
 from tilewright.schedule.replay import replay
 from tilewright.schedule.sharing import kernels
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.text import parse_trace
 from tilewright.session import Session
 from tilewright.target.named import parse_target
@@ -58,7 +59,7 @@ def replays(module: Module, target: str) -> Iterator[tuple[str, str | None]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "schedule_kernel", scheduled)
-        kernels.schedule_regions(module, parse_target(target), [])
+        kernels.schedule_regions(module, parse_target(target), STRATEGIES, [])
     yield from found
 
 

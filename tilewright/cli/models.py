@@ -37,18 +37,26 @@ def compile_options(command: F) -> F:
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals."),
         click.option("--target", metavar="NAME",
                      help="Machine to compile for: one that `tilewright info` lists  [default: this one]"),
+        click.option("--schedule", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Schedules of kernels in place of the compiler's own (see `tilewright show --help`)."),
     ):  # fmt: skip
         command = decorate(command)
     return command
 
 
 def compile_fields(
-    target: str | None, numerics: str, shapes: Sequence[str], constants: Sequence[str], no_cache: bool
+    target: str | None,
+    numerics: str,
+    shapes: Sequence[str],
+    constants: Sequence[str],
+    schedule: Path | None,
+    no_cache: bool,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
         "target": target,
         "numerics": numerics,
+        "schedule": schedule,
         "cache": not no_cache,
         "shapes": unique("--shape", map(_shape, shapes)),
         "constants": unique("--constant", map(_constant, constants)),
@@ -79,10 +87,11 @@ def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
     """UsageError where an option says how to compile what is compiled."""
-    changed = any(fields.get(name) for name in ("target", "shapes", "constants"))
+    changed = any(fields.get(name) for name in ("target", "shapes", "constants", "schedule"))
     if changed or fields["numerics"] != "default":
         raise click.UsageError(
-            f"{path} is compiled already: --target, --numerics, --shape and --constant need the model it came from"
+            f"{path} is compiled already: --target, --numerics, --shape, --constant and --schedule need the model it "
+            "came from"
         )
 
 

@@ -85,5 +85,9 @@ class ScheduleError(TilewrightError):
     """A scheduling step is not legal; the message says why."""
 
 
+class GivenScheduleError(ScheduleError):
+    """A schedule that the user gave cannot be used; the message shows the line."""
+
+
 class InternalError(TilewrightError):
     """A defect of the compiler itself; the message asks for a report."""

@@ -6,13 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tilewright.ir.diag import InputError, ModelError, Remark, UnsupportedError, failure
+from tilewright.ir.diag import (
+    GivenScheduleError,
+    InputError,
+    ModelError,
+    Remark,
+    TextError,
+    UnsupportedError,
+    failure,
+)
 from tilewright.runtime.errors import ExecutionError, OptionError
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-EXPECTED = (ModelError, UnsupportedError, OptionError, InputError, ExecutionError, MemoryError)
+EXPECTED = (
+    ModelError, UnsupportedError, OptionError, InputError, ExecutionError, GivenScheduleError, TextError, MemoryError,
+)  # fmt: skip
 """What says something of the model, of the options or of the machine. All else that is raised is a defect."""
 
 

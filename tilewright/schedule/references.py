@@ -24,19 +24,28 @@ ACCESSES = ("load", "store", "prefetch")
 _NOT_IN_LABELS = re.compile(r"\W+", re.ASCII)
 
 
-def reference_to(subject: Op | Value, func: Func) -> str:
-    """The reference that finds `subject` in `func`."""
-    if isinstance(subject, Value):
-        label = _label(subject)
-        others = func.args if subject.op is None else _buffers(func)
-        return _numbered(label, (v for v in others if _label(v) == label), subject)
-    if is_loop(subject):
-        v = loop_var(subject)
-        return _numbered(v.name, (o for o in _loops(func.body) if loop_var(o).name == v.name), subject)
-    text = f"op.{subject.name}"
-    if subject.name in ACCESSES:
-        text = f"{_label(subject.operands[-1])}.{subject.name}"
-    return _numbered(text, _ops_called(text, func), subject)
+class References:
+    """What finds the loops, buffers and accesses of `func` as it is now."""
+
+    def __init__(self, func: Func) -> None:
+        self.func = func
+        self._loops: list[Op] | None = None
+
+    def to(self, subject: Op | Value) -> str:
+        """The reference to `subject`."""
+        if isinstance(subject, Value):
+            label = _label(subject)
+            others = self.func.args if subject.op is None else _buffers(self.func)
+            return _numbered(label, (v for v in others if _label(v) == label), subject)
+        if is_loop(subject):
+            if self._loops is None:  # once for all loops of a step: steps are written down often
+                self._loops = loops_of(self.func.body)
+            name = loop_var(subject).name
+            return _numbered(name, (o for o in self._loops if loop_var(o).name == name), subject)
+        text = f"op.{subject.name}"
+        if subject.name in ACCESSES:
+            text = f"{_label(subject.operands[-1])}.{subject.name}"
+        return _numbered(text, _ops_called(text, self.func), subject)
 
 
 def find_buffer(reference: str, func: Func) -> Value:
@@ -52,7 +61,7 @@ def find_op(reference: str, func: Func) -> Op:
     name, number = _parts(reference)
     if "." in name and (found := list(_ops_called(name, func))):
         return _chosen(reference, found, number, "op", [])
-    loops = list(_loops(func.body))
+    loops = loops_of(func.body)
     found = [o for o in loops if loop_var(o).name == name]
     names = [loop_var(o).name for o in loops]
     if "." in name:
@@ -81,14 +90,16 @@ def _parts(reference: str) -> tuple[str, int]:
     return name, int(number or 1)
 
 
-def _loops(block: Block) -> Iterator[Op]:
-    """All loops in program order. (A step is written down often: most ops are passed over as fast as can be.)"""
+def loops_of(block: Block) -> list[Op]:
+    """All loops in program order, as `loops_in` gives them, without a look at other ops."""
+    found: list[Op] = []
     for op in block.ops:
         if op.blocks:
             if op.name == "for":
-                yield op
+                found.append(op)
             for inner in op.blocks:
-                yield from _loops(inner)
+                found += loops_of(inner)
+    return found
 
 
 def _buffers(func: Func) -> Iterator[Value]:
@@ -117,8 +128,15 @@ def _chosen(reference: str, found: Sequence[T], number: int, what: str, names: S
         return found[number - 1]
     if found:
         raise ScheduleError(f"there is no {what} '{reference}' here: there are {len(found)} of this name")
-    near = difflib.get_close_matches(reference, names, 2)
-    hint = f"did you mean {' or '.join(near)}?" if near else None
-    listed = ", ".join(dict.fromkeys(names)) or "none"
+    known = list(dict.fromkeys(names))
     plural = "accesses" if what == "access" else f"{what}s"
-    raise ScheduleError(f"there is no {what} '{reference}' here; the {plural} are {listed}", hint=hint)
+    raise ScheduleError(
+        f"there is no {what} '{reference}' here; the {plural} are {', '.join(known) or 'none'}",
+        hint=similar(reference, known),
+    )
+
+
+def similar(name: str, names: Iterable[str]) -> str | None:
+    """A hint at the names that `name` may have been meant to be."""
+    near = difflib.get_close_matches(name, list(names), 2)
+    return f"did you mean {' or '.join(near)}?" if near else None

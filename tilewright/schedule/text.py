@@ -12,13 +12,13 @@ kernel @k3_conv digest="0f4c1d2e" {        # which kernel, and how it was before
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.ir.text.scope import Scope
 from tilewright.loops.storage.packing import Packing
+from tilewright.schedule.references import similar
 from tilewright.schedule.trace import (
     BUFFERS,
     EXPRESSIONS,
@@ -74,12 +74,6 @@ def parse_schedules(text: str, *, file: str = "text") -> dict[str, KernelTrace]:
         found[name] = KernelTrace(name, digest, _trace(scope), scope.starts[at])
         scope.expect("}")
     return found
-
-
-def similar(name: str, names: Iterable[str]) -> str | None:
-    """A hint at the names that `name` may have been meant to be."""
-    near = difflib.get_close_matches(name, list(names), 2)
-    return f"did you mean {' or '.join(near)}?" if near else None
 
 
 def _scope(text: str, file: str) -> Scope:

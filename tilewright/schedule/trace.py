@@ -51,7 +51,7 @@ from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.rfactor import rfactor
 from tilewright.loops.storage.set_space import set_space
 from tilewright.loops.storage.swap_axes import swap_axes
-from tilewright.schedule.references import reference_to
+from tilewright.schedule.references import References
 from tilewright.target.machine import Intrinsic, Route
 
 P = ParamSpec("P")
@@ -111,13 +111,14 @@ class Primitive:
         given = dict(named)
         for k, p in enumerate(self.parameters[: len(positional)]):
             given[p.name] = tuple(positional[k:]) if p.many else positional[k]
-        arguments = [(p, _as_argument(given[p.name], func)) for p in self.parameters if p.name in given]
+        references = References(func)
+        arguments = [(p, _as_argument(given[p.name], references)) for p in self.parameters if p.name in given]
         return Step(self.name, tuple((p.name, a) for p, a in arguments if a != p.default))
 
 
-def _as_argument(value: Any, func: Func) -> Argument:
+def _as_argument(value: Any, references: References) -> Argument:
     if isinstance(value, Op | Value):
-        return reference_to(value, func)
+        return references.to(value)
     if isinstance(value, Sym):
         return str(value)
     if isinstance(value, Intrinsic):
@@ -125,7 +126,7 @@ def _as_argument(value: Any, func: Func) -> Argument:
     if isinstance(value, Route):
         return f"{value.source} -> {value.target}"
     if isinstance(value, list | tuple):
-        return tuple(reference_to(item, func) for item in value)
+        return tuple(map(references.to, value))
     found: Argument = value
     return found
 

@@ -24,6 +24,8 @@ HELP = """Print the program that MODEL becomes at a level.
 \b
   import  the graph as the file says it
   graph   after all passes: fused regions, each of which becomes a kernel
+  schedule  the steps that make each kernel, to be edited and given to
+          `tilewright compile MODEL --schedule FILE`
   loops   the scheduled loops of each kernel, and the steps that made them
   llvm    the LLVM IR of each kernel, before LLVM's own passes
   asm     the machine code of each kernel, as assembler text, with what its

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
-from tilewright.ir.diag import Remark
+from tilewright.ir.diag import Remark, TilewrightError
 from tilewright.ir.switches import CHECKED, Switches
 from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
@@ -26,7 +26,8 @@ from tilewright.loops.lower import Lowered, lower_region
 from tilewright.loops.machine.rules import spec_of
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
-from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly
+from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly, total_work
+from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
 from tilewright.schedule.sharing.regions import Canonical, canonical_regions, own_regions
 from tilewright.schedule.strategy import Strategy
@@ -42,14 +43,19 @@ def schedule_regions(
     step: Callable[[int, int], None] | None = None,
     *,
     switches: Switches = CHECKED,
+    edited: EditedSchedules | None = None,
 ) -> None:
     """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place.
 
     `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile. `step`
     is told how many of how many regions have their kernels. Unless `switches` say that programs are checked, a kernel
     whose schedule fails unexpectedly, or cannot be made into code by `ready`, gets a plain schedule, and a remark.
+    Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be, or where it is for a
+    kernel that there is not.
     """
-    _Kernels(module, target, strategies, remarks, ready, switches).run(step)
+    _Kernels(module, target, strategies, remarks, ready, switches, edited).run(step)
+    if edited is not None:
+        edited.check_all_used()
 
 
 class _Kernels:
@@ -63,6 +69,7 @@ class _Kernels:
         remarks: list[Remark],
         ready: Callable[[Func], None] | None,
         switches: Switches,
+        edited: EditedSchedules | None,
     ) -> None:
         self.module = module
         self.target = target
@@ -70,6 +77,7 @@ class _Kernels:
         self.remarks = remarks
         self.ready = ready
         self.switches = switches
+        self.edited = edited
         self.by_key: dict[Any, Func] = {}
         self.packed: dict[tuple[str, Any], str] = {}
         self.readers: Counter[str] = Counter()
@@ -118,6 +126,8 @@ class _Kernels:
         constants = [k for k, c in enumerate(constant) if c]
         keeps_layout = any(s.keeps_layout for s in found)
         lowered = lower_region(region, name, constants, keeps_layout=keeps_layout)
+        if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
+            return self._from_trace(func, lowered, self.edited)
         if self.switches.plain:
             return self._finished(schedule_plainly(lowered, found, self.target, self.remarks, None))
         try:
@@ -129,6 +139,17 @@ class _Kernels:
                 raise
             self.module.funcs.pop(name, None)
             return self._finished(schedule_plainly(lowered, found, self.target, self.remarks, error))
+
+    def _from_trace(self, func: Func, lowered: Lowered, edited: EditedSchedules) -> Func:
+        """What a user's own steps made of a kernel. ScheduleError where it cannot be made into code."""
+        func.info = replace(kernel_info(func), work=total_work(lowered))
+        self.remarks.append(Remark("schedule", func.name, f"the steps of {edited.file}", "applied"))
+        try:
+            return self._finished(Lowered(func, []))
+        except (MemoryError, TilewrightError):
+            raise
+        except Exception as error:
+            raise edited.not_emitted(func.name, error) from error
 
     def _finished(self, scheduled: Lowered) -> Func:
         """The kernel as a function of the module, handed on."""
