@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -48,7 +48,7 @@ class Sample:
 @dataclass(frozen=True)
 class Kind:
     """`question` is a function of `tilewright/cost`; `answers`, given its arguments, are those that are compared, of
-    which the one that it gives is one; `draw` makes a network; programs run on so many `threads`."""
+    which the one that it gives is one; `draw` makes a network; programs are made for, and run on, so many `threads`."""
 
     name: str
     question: Callable[..., Any]
@@ -60,6 +60,7 @@ class Kind:
 def compiled(kind: Kind, sample: Sample, target: Target) -> tuple[str, dict[str, Artifact]] | None:
     """The answer of the model as text, and a program for each answer that gives another one than those before; None
     where the compiler does not ask, or all answers give one program."""
+    target = replace(target, cores=kind.threads)
     asked: dict[tuple[Any, ...], Any] = {}
 
     def recorded(*arguments: Any, **more: Any) -> Any:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.core import divisors, is_kept, l2_room
-from tilewright.cost.parallel import bands_for_all_cores
+from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles, multiply_cycles
+from tilewright.cost.parallel import bands_for_all_cores, share_of_greatest, threads
 from tilewright.target.target import Target
 
 PANEL_BLOCKS = 2
@@ -28,8 +28,8 @@ MOST_PANEL_BLOCKS = 4
 SMALLEST_SIDE = 8
 """Of an image that leaves its blocks by squares."""
 
-WINDOW_BANDS_PER_CORE, PLAIN_BANDS_PER_CORE = 2, 4
-"""Panels of bands that every core should find at least: of windows, and of results that leave their blocks."""
+PLAIN_BANDS_PER_CORE = 4
+"""Panels of bands that every core should find at least, of results that leave their blocks."""
 
 FLOPS_PER_BYTE = 6
 """Operations of a contraction that take as long as a byte to or from the memory behind L2."""
@@ -135,12 +135,40 @@ def panel_of_blocks(blocks: int) -> int:
     return max(n for n in divisors(blocks) if n <= MOST_PANEL_BLOCKS)
 
 
-def lines_of_windows(rows: int, one: int, two: int, parts: int, target: Target) -> int:
-    """Lines of a band of `rows` lines of windows, of which one reads so many bytes and two so many: as many as leave
-    what they read in L2, and enough bands for all cores. There are `parts` panels."""
-    most = 1 + int(max(0, l2_room(target, "kept") - one)) // max(1, two - one)
-    bands = max(-(-rows // most), bands_for_all_cores(parts, WINDOW_BANDS_PER_CORE, target))
-    return -(-rows // min(bands, rows))
+@dataclass(frozen=True, slots=True)
+class WindowLines:
+    """`rows` lines of windows, in panels of channels of which there are `parts`. A line reads `one` bytes of the lines
+    that a contraction computes for it, two lines `two` bytes, in elements of `element` bytes, each a sum of `depth`
+    terms."""
+
+    rows: int
+    one: int
+    two: int
+    element: int
+    depth: int
+    parts: int
+
+    def read(self, lines: int) -> int:
+        """Bytes that so many lines read."""
+        return self.one + (lines - 1) * (self.two - self.one)
+
+
+def lines_of_windows(image: WindowLines, target: Target) -> int:
+    """Lines of a band with the fewest cycles, of bands of equal heights that are enough for all cores."""
+    least = min(image.rows, -(-threads(target) // max(1, image.parts)))
+    heights = dict.fromkeys(-(-image.rows // bands) for bands in range(least, image.rows + 1))
+    return min(heights, key=lambda lines: cycles_of_bands(image, lines, target))
+
+
+def cycles_of_bands(image: WindowLines, lines: int, target: Target) -> float:
+    """Cycles of one core for a panel in bands of so many lines: lines that two bands read are computed twice, and what
+    does not stay in L2 goes to L3 and comes from there. Where cores share bands unevenly, as if all had the greatest
+    share."""
+    read = image.read(lines)
+    bands = -(-image.rows // lines)
+    multiplying = multiply_cycles(bands * read / image.element * image.depth, image.element, target)
+    moving = 2 * bands * move_cycles(read, "l2" if is_kept(read, target) else "l3", target)
+    return (multiplying + moving) * share_of_greatest(bands * image.parts, threads(target))
 
 
 def lines_of_plain(rows: int, line: int, parts: int, target: Target) -> int:

@@ -32,6 +32,19 @@ def is_kept(size: float, target: Target) -> bool:
     return size <= l2_room(target, "kept")
 
 
+def multiply_cycles(products: float, element: int, target: Target) -> float:
+    """Cycles of so many multiply-adds of elements of so many bytes, in register tiles that fill the units."""
+    lanes = target.vector_bits // (8 * element)
+    return products / (target.pipes.multiply_adds * lanes * target.calibration.peak)
+
+
+def move_cycles(size: float, source: Source, target: Target) -> float:
+    """What reading or writing so many bytes adds to the time of a core that multiplies meanwhile."""
+    exposed: float = getattr(target.calibration.exposed, source)
+    rate: float = getattr(target.bandwidth, source)
+    return size * exposed / rate
+
+
 def largest_cache(target: Target) -> int:
     """Bytes of the last cache before memory."""
     return target.caches.l3 or target.caches.l2

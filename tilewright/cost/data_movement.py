@@ -39,7 +39,7 @@ def block_of_squares(extent: int | None, side: int) -> int:
 def lines_come_late(size: int | None, target: Target) -> bool:
     """Whether lines of a result of so many bytes (None: not known) come from beyond L2, so that they are requested
     ahead."""
-    return size is None or not is_kept(size, target)
+    return target.calibration.requests_stores and (size is None or not is_kept(size, target))
 
 
 def passes_caches(size: Sym, target: Target) -> Sym:

@@ -320,7 +320,7 @@ def candidates(shape: Contraction, target: Target) -> list[Decision]:
     """The decisions that are compared for a contraction; unknown extents count as large. None may be possible where
     the result is turned."""
     known = assumed(shape)
-    tiles = candidate_tiles(replace(known, exact_columns=False), target)
+    tiles = candidate_tiles(replace(known, exact_columns=known.part), target)
     found: list[Decision] = []
     for n, tile in enumerate([] if shape.turned else tiles):
         found.append(Decision(tile))

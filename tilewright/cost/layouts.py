@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tilewright.cost.core import is_kept
-from tilewright.target.target import VECTOR_BYTES, Target
+from tilewright.cost.core import is_kept, multiply_cycles
+from tilewright.cost.register_tile import Contraction, candidate_tiles, cost_of_step, registers_per_vector
+from tilewright.target.target import LINE_BYTES, VECTOR_BYTES, Target
 
 LEAST_FILTERS = 8
 """Fewer filters than these would leave most lanes of a block empty."""
@@ -16,13 +18,8 @@ MOST_GAPS = 4 / 3
 FEWEST_GROUPS = 8
 """Groups of positions in a line, below which a tile has too few sums to keep the units busy."""
 
-MOST_WORK, MOST_WORK_STRIDED = 1.3, 4.0
-"""Taps with the added ones to taps without. Vectors along positions are read anew for each product, at half the rate
-of multiplications as they cross cache lines; with a stride between positions, at a quarter."""
-
-NEAR_PASSES, FAR_PASSES = 20, 64
-"""Products of a lane in the time in which an element is written with padding, and cut out of the sums again: within
-L2, and beyond."""
+ELEMENT = 4
+"""Bytes of an element of data in blocks of channels."""
 
 ROWS_OF_TILES = 8
 """Filters of a group that register tiles of all filters do not cross."""
@@ -38,13 +35,21 @@ def keep_gaps(filled: Sequence[int], together: int) -> bool:
     return sum(filled) <= MOST_GAPS * together
 
 
-def positions_as_channels(positions: int | None, taps: int, stride: int, block: int) -> bool:
+def positions_as_channels(positions: int | None, taps: int, stride: int, block: int, target: Target) -> bool:
     """Whether a convolution with one filter of so many taps is better computed with `block` positions in the place of
     channels. Its lines have `positions` results, None where that is not known."""
     if positions is not None and positions < FEWEST_GROUPS * block:
         return False
-    most = MOST_WORK if stride == 1 else MOST_WORK_STRIDED
-    return taps + (block - 1) * stride <= most * taps
+    by_positions = (taps + (block - 1) * stride) * multiply_cycles(1, ELEMENT, target)
+    return by_positions <= taps * _cycles_along_line(stride, target)
+
+
+def _cycles_along_line(stride: int, target: Target) -> float:
+    """Cycles of a product of one element with vectors along positions: these are read anew for each product and cross
+    cache lines; with a stride between positions they are shuffled, in units that do not multiply."""
+    pipes, width = target.pipes, target.vector_bits // 8
+    shuffled = 0.0 if stride == 1 else 1 / max(1, pipes.arithmetic - pipes.multiply_adds)
+    return ((1 + width / LINE_BYTES) / pipes.loads + shuffled) * ELEMENT / width
 
 
 def tiles_lie_within_groups(filters: int) -> bool:
@@ -52,13 +57,42 @@ def tiles_lie_within_groups(filters: int) -> bool:
     return filters % ROWS_OF_TILES == 0
 
 
-def positions_over_lines(
-    line: int, pitch: int, terms: int, size: int, element: int, target: Target | None
-) -> bool:
-    """Whether vectors over the positions of all lines, `pitch` apart, fill so many more lanes than vectors of single
-    lines of `line` results that it pays for writing the padded data and cutting the result, which has `size` bytes.
-    Each result is a sum of so many terms."""
-    lanes = max(1, VECTOR_BYTES // element)
-    saved = terms * (-(-line // lanes) * lanes - pitch) / line
-    is_near = target is not None and is_kept(size, target)
-    return saved > (NEAR_PASSES if is_near else FAR_PASSES)
+@dataclass(frozen=True, slots=True)
+class GroupedLines:
+    """The results of a convolution with `groups` (of all images): `rows` filters of each and `lines` of `line` results,
+    `pitch` apart in the padded data, whose sums have `depth` terms of `channels` channels of `element` bytes."""
+
+    groups: int
+    rows: int
+    lines: int
+    line: int
+    pitch: int
+    channels: int
+    depth: int
+    element: int
+
+
+def positions_over_lines(shape: GroupedLines, target: Target | None) -> bool:
+    """Whether vectors over the positions of all lines take fewer cycles than vectors of single lines, with the passes
+    over the data that are written with padding, and over the sums that are cut."""
+    if target is None:
+        return False
+    lanes = max(1, VECTOR_BYTES // shape.element)
+    whole = -(-shape.line // lanes)
+    single = shape.lines * _cycles_of_tiles(shape, whole, lanes, target)
+    joined = _cycles_of_tiles(shape, -(-shape.lines * shape.pitch // lanes), lanes, target)
+    vectors = shape.groups * (shape.channels + shape.rows) * shape.lines * whole
+    passes = vectors * target.calibration.exposed.passes
+    size = shape.groups * (shape.channels + shape.rows) * shape.lines * shape.pitch * shape.element
+    if not is_kept(size, target):
+        passes += 2 * size / target.bandwidth.l3
+    return joined + passes < single
+
+
+def _cycles_of_tiles(shape: GroupedLines, columns: int, lanes: int, target: Target) -> float:
+    """Cycles of all groups for `columns` vectors, in the best register tiles."""
+    found = Contraction(shape.rows, columns, shape.depth, lanes, shape.element)
+    tile = candidate_tiles(found, target)[0]
+    registers = tile.columns * registers_per_vector(lanes, shape.element, target)
+    count = -(-shape.rows // tile.rows) * -(-columns // tile.columns)
+    return shape.groups * count * shape.depth * cost_of_step(tile.rows, registers, target)

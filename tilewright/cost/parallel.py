@@ -42,11 +42,11 @@ def share_of_greatest(iterations: int, cores: int) -> float:
     return -(-iterations // cores) * cores / max(1, iterations)
 
 
-def uneven(iterations: int, cores: int, what: str = "iterations") -> str:
+def uneven(iterations: int, target: Target, what: str = "iterations") -> str:
     """Why threads lose time with so many equal iterations; empty where they do not."""
-    if share_of_greatest(iterations, cores) <= UNEVEN:
+    if share_of_greatest(iterations, target.cores) <= UNEVEN:
         return ""
-    return f"{cores} threads do not get equal shares of {iterations} {what}"
+    return f"{target.cores} threads do not get equal shares of {iterations} {what}"
 
 
 def is_worth_a_fork(work: int, target: Target, forks: float = 1) -> bool:

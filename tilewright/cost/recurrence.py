@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.core import chains, is_kept
+from tilewright.cost.core import chains, is_kept, line_elements
 from tilewright.target.target import Target
 
 GROUPS = (6, 4, 3, 2, 1)
@@ -21,6 +21,12 @@ groups that take turns would push out of L2."""
 SOME_WEIGHTS = 1 << 16
 """Those from which on they do so where groups would compute some entries twice: fewer are multiplied so fast that
 threads do not wait for each other at each step."""
+
+LEAST_LINES = 4
+"""Cache lines of units of a gate from which on the last one is filled up."""
+
+ELEMENT = 4
+"""Bytes of a state."""
 
 MOST_LANES = 64
 """Of one vector loop."""
@@ -61,3 +67,15 @@ def reads_in_turns(weights: int, target: Target) -> bool:
     """Whether steps read weights of so many bytes in opposite orders, in turns: what L2 holds of them is still there.
     In one order all of them would push one another out. What fits needs no order."""
     return not is_kept(weights, target)
+
+
+def floats_of_line() -> int:
+    """Floats of a cache line: states of each entry begin with a line, and gates may."""
+    return line_elements(ELEMENT)
+
+
+def columns_of_gate(units: int) -> int:
+    """Columns that a gate of so many units gets in the product of the inputs: whole cache lines, where that is little
+    more to compute."""
+    line = floats_of_line()
+    return -(-units // line) * line if units >= LEAST_LINES * line else units

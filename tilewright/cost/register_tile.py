@@ -40,9 +40,10 @@ class Contraction:
     There are `lines` of so many rows, as in an image, and all of it is done `around` times, `repeats` of which have
     columns of their own. An element of the rows' operand is used by `windows` steps and rows on average; there, rows
     lie `stride` bytes apart (0: not evenly), and `run` elements of one row together (0: the rows themselves do).
-    `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns` a tile's
-    columns must divide them; with `packed` they are constants. A `turned` result is contiguous in its rows, and is
-    transposed from the sums of blocks. `uncut` says why no blocks can be made, if so.
+    `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns` tiles of
+    blocks must divide the columns; with `packed` they are constants, with `part` a part of such: where no tile divides
+    them, they could not be packed ahead of time. A `turned` result is contiguous in its rows, and is transposed from
+    the sums of blocks. `uncut` says why no blocks can be made, if so.
     """
 
     rows: int | None
@@ -59,6 +60,7 @@ class Contraction:
     outer_depth: int = 1
     exact_columns: bool = False
     packed: bool = False
+    part: bool = False
     turned: bool = False
     uncut: str = ""
 

@@ -5,30 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.cost.parallel import enough_iterations
-from tilewright.target.target import Target
+from tilewright.target.target import LINE_BYTES, Target
 
 MOST = 4
 """Rows that are interleaved. What a row waits for, some hundred cycles, is hidden when three others compute
 meanwhile."""
 
-ELEMENTS = 512
-"""Of all interleaved rows, where they are more than two."""
+PAGE = 4096
+"""Bytes after which the same addresses within a page come again: cores take rows so far apart for one another (on Zen 4
+norms of 1024 elements take 1.2 times as long in twos, a softmax of 1000 as AVX2 code 1.4 times)."""
 
-LONGEST = 960
-"""Elements of rows that run in twos. What longer ones wait for is little beside what they compute, and rows of about
-4 KiB are the same places of two pages, which cores take for one another (norms of 1024 elements take 1.2 times as long
-on Zen 4, a softmax of 1000 as AVX2 code 1.4 times)."""
+NEIGHBOURS = 256
+"""Elements of rows from which on two neighbours that come from far are slower than one."""
 
 FAR = 2
 """Times L2: of operands that are larger, little is still there."""
 
 
-def interleaved_rows(longest: int, rows: int | None, far: bool, halves: bool, target: Target) -> int:
-    """How many of `rows` rows (None: not known) of up to `longest` elements run in turns: a power of two. `far` says
-    that operands come from beyond L2, `halves` that rows can be taken half of the tensor apart."""
-    count = max(min(MOST, ELEMENTS // longest), 2 if longest <= LONGEST else 1)
-    if longest > ELEMENTS // 2 and far and not halves:
-        count = 1  # two neighbours would be slower than one
+def interleaved_rows(
+    longest: int, element: int, rows: int | None, far: bool, halves: bool, target: Target
+) -> int:
+    """How many of `rows` rows (None: not known) of up to `longest` elements of `element` bytes run in turns: a power of
+    two. `far` says that operands come from beyond L2, `halves` that rows can be taken half of the tensor apart."""
+    size, shares = longest * element, target.calibration.shares
+    room = target.caches.l1d
+    count = (
+        MOST if MOST * size <= shares.near_row * room else 2 if 2 * size <= shares.near_lines * room else 1
+    )
+    if size > PAGE // 2 and min(size % PAGE, -size % PAGE) < 2 * LINE_BYTES:
+        count = 1
+    if longest > NEIGHBOURS and far and not halves:
+        count = 1
     if rows is not None:
         count = min(count, rows // enough_iterations(target))
     return 1 if count < 2 else 1 << count.bit_length() - 1

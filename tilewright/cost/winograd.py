@@ -10,19 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.cost.core import Source, source_of
-from tilewright.target.target import VECTOR_BYTES, Target
+from tilewright.cost.core import Source, move_cycles, multiply_cycles, source_of
+from tilewright.target.target import Target
 
 GAIN = 0.9
 """Of the direct convolution's time: a smaller gain is not worth other roundings and a longer compilation."""
 
+ELEMENT = 4
+"""Bytes of an element."""
+
 TYPICAL_SIZE = 64
 """Stands for an extent of an image that is not known."""
-
-PEAK_SHARE = 0.85
-FMA_PORTS = 2
-CACHE_BYTES_PER_CYCLE = 5
-FILTER_BYTES_PER_CYCLE = {"memory": 4, "l3": 8, "l2": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,9 @@ def winograd_cycles(shape: ConvShape, m: Sequence[int], filters_from: Source, ta
 def _cycles(products: float, filters: float, blocks: float, filters_from: Source, target: Target) -> float:
     """Of so many products, elements of filters, and blocks of channels at one position."""
     return (
-        products / (FMA_PORTS * target.f32_lanes * PEAK_SHARE)
-        + filters * 4 / FILTER_BYTES_PER_CYCLE[filters_from]
-        + blocks * VECTOR_BYTES / CACHE_BYTES_PER_CYCLE
+        multiply_cycles(products, ELEMENT, target)
+        + move_cycles(filters * ELEMENT, filters_from, target)
+        + blocks * target.calibration.exposed.transform
     )
 
 
@@ -97,7 +95,7 @@ def choose_algorithm(
     and Winograd's with one of the `tiles`, which keep rounding errors small."""
     if not tiles:
         return Algorithm((), f"no tiles of filters of {extents_text(shape.taps)} keep rounding errors small")
-    pairs = shape.inputs * shape.outputs * 4
+    pairs = shape.inputs * shape.outputs * ELEMENT
     direct = direct_cycles(shape, source_of(max(prod(shape.taps) * pairs, all_weights), target), target)
     estimates = []
     for m in tiles:

@@ -12,20 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.cost.core import divisors, is_kept, l2_room
+from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles
 from tilewright.cost.parallel import share_of_greatest, threads
 from tilewright.cost.register_tile import Contraction, candidate_tiles, cost_of_step, registers_per_vector
 from tilewright.target.target import Target
-
-L2_BYTES_PER_CYCLE = 24
-L3_BYTES_PER_CYCLE = 7
-"""What the shares below were measured with."""
-
-FILTER_SHARE = 0.3
-"""Of the time in which filters come from far memory that prefetching does not hide; measured, as is the next."""
-
-TILE_SHARE = 0.3
-"""The same for tiles that another kernel made: they are read in long runs."""
 
 SPILL_PASSES = 3
 """Times that what does not fit the cache passes its border: allocated, written, read."""
@@ -92,16 +82,20 @@ def cost(tiles: Tiles, band: Band, target: Target) -> float:
     data = bands * length * tiles.points * tiles.depth * tiles.element
     sums = bands * length * tiles.points * width * tiles.element
     fits = _held(tiles, band) <= l2_room(target, "tiles")
-    reading_filters = 0.0 if is_kept(filters, target) else bands * filters * FILTER_SHARE / L3_BYTES_PER_CYCLE
-    near = panels * data * TILE_SHARE if tiles.made_here and fits else 0.0
+    reading_filters = 0.0 if is_kept(filters, target) else bands * move_cycles(filters, "l3", target)
     if not tiles.made_here:
-        far = panels * data * TILE_SHARE + (0 if fits else SPILL_PASSES * sums)
+        moving = move_cycles(panels * data, "l3", target) + (0 if fits else spilled(sums, target))
+    elif fits:
+        moving = move_cycles(panels * data, "l2", target)
     else:
-        far = 0 if fits else panels * data + SPILL_PASSES * (sums + data)
+        moving = panels * data / target.bandwidth.l3 + spilled(sums + data, target)
     tasks = _tasks(tiles, band)
-    return share_of_greatest(tasks, target.cores) * (
-        multiplying + reading_filters + near / L2_BYTES_PER_CYCLE + far / L3_BYTES_PER_CYCLE
-    )
+    return share_of_greatest(tasks, target.cores) * (multiplying + reading_filters + moving)
+
+
+def spilled(size: float, target: Target) -> float:
+    """Cycles in which what does not fit L2 passes its border."""
+    return SPILL_PASSES * size / target.bandwidth.l3
 
 
 def _held(tiles: Tiles, band: Band) -> int:

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.frontends.translation import Translation
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import recurrent
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.source import full
-from tilewright.ops.view import pad, reshape, shape_of, slice_
+from tilewright.ops.view import reshape, shape_of, slice_
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
@@ -50,7 +49,7 @@ class Direction:
     couple: bool = False
 
 
-def layer(translation: Translation, x: Value, d: Direction) -> tuple[Value, ...]:
+def layer(x: Value, d: Direction) -> tuple[Value, ...]:
     """The results of a direction for x [steps, batch, width]: states over time, the last state, of LSTM also the last
     cell."""
     for name in d.activations:
@@ -58,16 +57,12 @@ def layer(translation: Translation, x: Value, d: Direction) -> tuple[Value, ...]
             raise UnsupportedError(f"{d.kind} with activation '{name}' is not supported")
     count, hidden, dtype = GATES[d.kind], d.hidden, dtype_of(x)
     steps, batch, width = shape_of(x)
-    units = _units(translation, d.input_weights, hidden)
-    weights = _extended(d.input_weights, count, units)
-    product = matmul(reshape(x, shape=(steps * batch, width)), weights, transpose_b=True)
-    gates = reshape(product, shape=(steps, batch, count * units))
+    product = matmul(reshape(x, shape=(steps * batch, width)), d.input_weights, transpose_b=True)
+    gates = reshape(product, shape=(steps, batch, count * hidden))
     bias = full(value=0.0, dtype=dtype, shape=(count * hidden,))
     if d.input_bias is not None and d.bias is not None:
         bias = d.bias
-        gates = ew.add(
-            gates, _extended(_shared_bias(d.kind, d.input_bias, bias, hidden, dtype), count, units)
-        )
+        gates = ew.add(gates, _shared_bias(d.kind, d.input_bias, bias, hidden, dtype))
     r = reshape(d.weights, shape=(count, hidden, hidden))
     h, *cells = (
         full(value=0.0, dtype=dtype, shape=(batch, hidden)) if given is None else given
@@ -82,25 +77,6 @@ def layer(translation: Translation, x: Value, d: Direction) -> tuple[Value, ...]
         return recurrent.gru(gates, r, last, h, *lengths, linear_before_reset=d.linear_before_reset, **attrs)
     peepholes = full(value=0.0, dtype=dtype, shape=(3 * hidden,)) if d.peepholes is None else d.peepholes
     return recurrent.lstm(gates, r, peepholes, h, *cells, *lengths, couple=d.couple, **attrs)
-
-
-def _units(translation: Translation, weights: Value, hidden: int) -> Sym:
-    """The rows that a gate gets: up to whole cache lines, where that is little more to compute and the weights are
-    constants."""
-    aligned = hidden >= 4 * recurrent.LINE and translation.constant_of(weights) is not None
-    return recurrent.lined(hidden) if aligned else sym(hidden)
-
-
-def _extended(x: Value, gates: int, units: Sym) -> Value:
-    """Zeros after the rows of each gate, [gates * hidden, ...] to [gates * units, ...]."""
-    rows, *rest = shape_of(x)
-    if rows == gates * units:
-        return x
-    hidden = rows // gates
-    apart = reshape(x, shape=(gates, hidden, *rest))
-    zeros = [0] * len(rest)
-    padded = pad(apart, before=(0, 0, *zeros), after=(0, units - hidden, *zeros))
-    return reshape(padded, shape=(gates * units, *rest))
 
 
 def _shared_bias(kind: str, input_bias: Value, bias: Value, hidden: int, dtype: DType) -> Value:

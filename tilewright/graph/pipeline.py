@@ -12,6 +12,7 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupAxis
+from tilewright.graph.layout.recurrent_steps import RecurrentSteps
 from tilewright.graph.rewrites.affine import FoldAffine
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.dead import DropDead
@@ -26,7 +27,7 @@ from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, NarrowWeights, LiftFactors,
-    MergeProducts, BlockChannels, GroupAxis, Winograd, LineSums,
+    MergeProducts, BlockChannels, GroupAxis, RecurrentSteps, Winograd, LineSums,
 )  # fmt: skip
 
 
@@ -39,6 +40,7 @@ def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]
 def default_passes(target: Any, options: Any) -> list[Pass]:
     """The passes before fusion, for a target and compile options."""
     return [
+        RecurrentSteps(),
         Canonicalize(),
         Fold(),
         Canonicalize(),

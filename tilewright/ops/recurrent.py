@@ -1,8 +1,9 @@
 """Recurrent networks: the steps over time as one loop for a few batch entries at once.
 
 What does not depend on the state, the product of the inputs with their weights, is computed before for all
-steps at once and comes as `gates`: for each gate its units, which may be followed by the rest of their last cache line.
-A weight of the recurrent product that was read serves all entries of a group. Steps beyond an entry's length leave its
+steps at once and comes as `gates`: for each gate its units, which may be filled up to whole lines of `line` floats, as
+states are in memory. A weight of the recurrent product that was read serves all of the `entries` of a group: how many
+these are, and how long lines are, changes no result. Steps beyond an entry's length leave its
 state as it is and give zeros; without lengths all entries last for all steps.
 """
 
@@ -14,34 +15,17 @@ from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, ceildiv, minimum
-from tilewright.ir.types import TensorType, product
+from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.shape import require_equal_dim
 from tilewright.ops.trace import Array, Scalar, Trace
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 
-GROUPS = (6, 4, 3, 2, 1)
-"""Numbers of batch entries that may go through time together where weights are few."""
 
-WEIGHTS_COST = 2
-"""Entries that one more group costs, as it reads all weights again."""
-
-MANY_WEIGHTS = 1 << 18
-"""Recurrent weights above which all entries go through time together, so that each step reads them once: a MiB, which
-groups that take turns would push out of a second-level cache."""
-
-SOME_WEIGHTS = 1 << 16
-"""Those from which on they do so where groups would compute some entries twice: fewer are multiplied so fast that
-threads do not wait for each other at each step."""
-
-LINE = 16
-"""Floats of a cache line: states of each entry begin with a line, and the gates of a unit may."""
-
-
-def lined(units: Sym | int) -> Sym:
-    """So many floats and those that are left of their last cache line."""
-    return ceildiv(units, LINE) * LINE
+def lined(units: Sym | int, line: int) -> Sym:
+    """So many floats and those that are left of their last line of `line` floats."""
+    return ceildiv(units, line) * line
 
 
 def activated(t: Trace, name: str, x: Scalar) -> Scalar:
@@ -49,14 +33,19 @@ def activated(t: Trace, name: str, x: Scalar) -> Scalar:
 
 
 def _checked(
-    gates: TensorType, r: TensorType, lengths: TensorType | None, count: int, activations: Sequence[str]
+    gates: TensorType,
+    r: TensorType,
+    lengths: TensorType | None,
+    count: int,
+    activations: Sequence[str],
+    line: int,
 ) -> tuple[TensorType, TensorType]:
     """The types of all outputs over time and of the last state."""
     if gates.rank != 3 or r.rank != 3:
         raise ValueError("gates must be [time, batch, gates * units] and weights [gates, hidden, hidden]")
     steps, batch, width = gates.shape
     hidden = r.shape[2]
-    if width != lined(hidden) * count:
+    if width != lined(hidden, line) * count:
         require_equal_dim(width, hidden * count, "the gates and the hidden size times their number")
     require_equal_dim(
         r.shape[0] * r.shape[1], hidden * count, "the rows of the recurrent weights and the gates"
@@ -70,28 +59,19 @@ def _checked(
     return TensorType(gates.dtype, (steps, batch, hidden)), TensorType(gates.dtype, (batch, hidden))
 
 
-def _group_size(batch: Sym, weights: Sym) -> int:
-    """How many entries go through time together; 1 for a batch that is not known."""
-    if not batch.is_const:
-        return 1
-    entries = max(1, batch.value)
-    size = min((n for n in GROUPS if n <= entries), key=lambda n: -(-entries // n) * (n + WEIGHTS_COST))
-    few = weights.is_const and weights.value <= (SOME_WEIGHTS if entries % size else MANY_WEIGHTS)
-    return size if few or not weights.is_const else entries
-
-
 @dataclass(frozen=True)
 class _Group:
     """Batch entries `start`, `start + 1`, ... that go through time together, and their states in scratch memory."""
 
     size: int
     hidden: Sym
+    line: int
     start: Sym
     states: tuple[Array, ...]
 
     def rows(self, t: Trace) -> Array:
         """Memory for the units of each entry."""
-        return t.alloc(dt.f32, (self.size, lined(self.hidden)))
+        return t.alloc(dt.f32, (self.size, lined(self.hidden, self.line)))
 
     @contextmanager
     def units(self, t: Trace) -> Iterator[tuple[Sym, Sym]]:
@@ -101,14 +81,17 @@ class _Group:
 
 
 @contextmanager
-def _groups(t: Trace, r: Array, first: Sequence[Array], last: Sequence[Array]) -> Iterator[_Group]:
-    """A loop over groups of entries with their states, from `first` and to `last`. The last group overlaps the one
-    before where the batch is no multiple: both give the same. `r` are the recurrent weights."""
+def _groups(
+    t: Trace, entries: int, line: int, first: Sequence[Array], last: Sequence[Array]
+) -> Iterator[_Group]:
+    """A loop over groups of so many entries with their states, from `first` and to `last`. The last group overlaps the
+    one before where the batch is no multiple: both give the same."""
     batch, hidden = first[0].shape
-    size = _group_size(batch, product(r.shape))
+    size = min(entries, max(1, batch.value)) if batch.is_const else 1
     with t.loop(ceildiv(batch, size), "b", "parallel") as b:
         start = b * size if batch % size == 0 else minimum(b * size, batch - size)
-        group = _Group(size, hidden, start, tuple(t.alloc(dt.f32, (size, lined(hidden))) for _ in first))
+        states = tuple(t.alloc(dt.f32, (size, lined(hidden, line))) for _ in first)
+        group = _Group(size, hidden, line, start, states)
         with group.units(t) as (e, j):
             for state, begin in zip(group.states, first, strict=True):
                 state.store((e, j), begin[start + e, j].cast(dt.f32))
@@ -188,8 +171,10 @@ def _rnn_types(
     *,
     activations: Sequence[str] = ("tanh",),
     reverse: bool = False,
+    entries: int = 1,
+    line: int = 1,
 ) -> tuple[TensorType, ...]:
-    return _checked(gates, r, lengths, 1, activations)
+    return _checked(gates, r, lengths, 1, activations, line)
 
 
 @irregular(_rnn_types)
@@ -200,10 +185,12 @@ def rnn(
     *,
     activations: Sequence[str] = ("tanh",),
     reverse: bool = False,
+    entries: int = 1,
+    line: int = 1,
 ) -> None:
     """h = f(gates + R h): outputs of all steps [time, batch, hidden] and the last h [batch, hidden]."""
     (gates, r, h0, *lengths), (y, hn) = inputs, outputs
-    with _groups(t, r, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
+    with _groups(t, entries, line, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
         (h,) = group.states
         new = group.rows(t)
         sums = _products(t, group, r, range(1), h)
@@ -226,8 +213,10 @@ def _gru_types(
     activations: Sequence[str] = ("sigmoid", "tanh"),
     reverse: bool = False,
     linear_before_reset: bool = False,
+    entries: int = 1,
+    line: int = 1,
 ) -> tuple[TensorType, ...]:
-    return _checked(gates, r, lengths, 3, activations)
+    return _checked(gates, r, lengths, 3, activations, line)
 
 
 @irregular(_gru_types)
@@ -239,6 +228,8 @@ def gru(
     activations: Sequence[str] = ("sigmoid", "tanh"),
     reverse: bool = False,
     linear_before_reset: bool = False,
+    entries: int = 1,
+    line: int = 1,
 ) -> None:
     """Gated recurrent unit, gates in the order z, r, h (Cho et al., 2014); `bias` is the recurrent one of h.
 
@@ -247,7 +238,7 @@ def gru(
     """
     (gates, r, bias, h0, *lengths), (y, hn) = inputs, outputs
     f, g = activations
-    with _groups(t, r, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
+    with _groups(t, entries, line, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
         (h,) = group.states
         stride = gates.shape[2] // 3
         new, update, reset = (group.rows(t) for _ in range(3))
@@ -291,8 +282,10 @@ def _lstm_types(
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
     couple: bool = False,
+    entries: int = 1,
+    line: int = 1,
 ) -> tuple[TensorType, ...]:
-    over_time, last = _checked(gates, r, lengths, 4, activations)
+    over_time, last = _checked(gates, r, lengths, 4, activations, line)
     return over_time, last, last
 
 
@@ -305,6 +298,8 @@ def lstm(
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
     couple: bool = False,
+    entries: int = 1,
+    line: int = 1,
 ) -> None:
     """Long short-term memory, gates in the order i, o, f, c (Hochreiter & Schmidhuber, 1997).
 
@@ -313,7 +308,7 @@ def lstm(
     """
     (gates, r, peepholes, h0, c0, *lengths), (y, hn, cn) = inputs, outputs
     f, g, out = activations
-    with _groups(t, r, [h0, c0], [hn, cn]) as group, _steps(t, gates, lengths, reverse) as step:
+    with _groups(t, entries, line, [h0, c0], [hn, cn]) as group, _steps(t, gates, lengths, reverse) as step:
         h, c = group.states
         size, stride = group.hidden, gates.shape[2] // 4
         new = group.rows(t)

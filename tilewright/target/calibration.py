@@ -18,8 +18,10 @@ class Exposed:
     `load` is of the cycles of the inner loops' loads; `l2`, `l3` and `memory` are of the cycles in which bytes come
     from there (`late`: in addition, where a long panel is prefetched too late); `passes` are cycles of reading and
     writing one vector of sums once more; `copied` and `apart` are cycles of copying an element of the rows, and of
-    reading one from a cache line that it shares with no other. `one_stream` multiplies the time of memory where few
-    rows read all columns as one run of addresses, on a core that follows several.
+    reading one from a cache line that it shares with no other. `transform` are cycles of a vector of data that are
+    transformed, or padded, for a convolution: read, computed with, written, and read by the products. `one_stream`
+    multiplies the time of memory where few rows read all columns as one run of addresses, on a core that follows
+    several.
     """
 
     load: float = 0.49
@@ -30,6 +32,7 @@ class Exposed:
     passes: float = 3.7
     copied: float = 0.49
     apart: float = 0.06
+    transform: float = 12.8
     one_stream: float = 1.07
 
 
@@ -61,11 +64,15 @@ class CacheShares:
 class Calibration:
     """What was measured of a family of cores.
 
-    `fork_work` are the scalar operations that take about as long as waking other threads and waiting for them;
-    `fork_cycles` the cycles below which one core does it alone.
+    `peak` is the part of the multiply-adds that a core could begin which register tiles reach. `fork_work` are the
+    scalar operations that take about as long as waking other threads and waiting for them; `fork_cycles` the cycles
+    below which one core does it alone. `requests_stores` says that squares of a transpose gain where the lines that
+    they write are requested ahead.
     """
 
     exposed: Exposed = field(default_factory=Exposed)
     shares: CacheShares = field(default_factory=CacheShares)
+    peak: float = 0.85
     fork_work: int = 32_768
     fork_cycles: int = 10_000
+    requests_stores: bool = True

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from tilewright.target.calibration import Calibration, Exposed
 from tilewright.target.target import Bandwidth, Pipes
 
 _WIDE = Pipes(arithmetic=2)
@@ -68,6 +69,10 @@ _ZEN_BANDWIDTH = Bandwidth(l2=28, l3=20, memory=6.6, streams=1)
 Zen 4: docs/decisions/0024-streams.md."""
 
 
+_ZEN5_BANDWIDTH = replace(_ZEN_BANDWIDTH, streams=3)
+"""Rates of Zen 4. Products of two rows with 2 to 17 MB of weights take 0.78 to 0.86 of the time in two or three
+streams."""
+
 _APPLE_BANDWIDTH = Bandwidth(l2=32, l3=18, memory=18)
 """Derived: one core of an M1 reads about 58 GB/s from memory at 3.2 GHz (published measurements), and the system-level
 cache stands before the memory, at about its speed; from L2 two thirds of what the load units take."""
@@ -82,14 +87,24 @@ _BANDWIDTH: Mapping[str, Bandwidth] = MappingProxyType(
 )
 
 
+_CALIBRATION: Mapping[str, Calibration] = MappingProxyType(
+    {"znver5": Calibration(Exposed(transform=4.5), requests_stores=False)}
+)
+
+
 def pipes_of(cpu: str, vector_bits: int) -> Pipes:
     """Of a core that computes in vectors of so many bits. Units for 512 bits are mostly those for 256 joined, or take
     two cycles."""
     return _PIPES.get((cpu, vector_bits), _WIDE if vector_bits == 512 else Pipes())
 
 
+def calibration_of(cpu: str) -> Calibration:
+    """What was measured of the family of a core; the mean of several where nothing was."""
+    return _CALIBRATION.get(cpu, Calibration())
+
+
 def bandwidth_of(cpu: str) -> Bandwidth:
     """Of a core; that of a usual server where nothing is known."""
     if cpu.startswith("znver"):
-        return _ZEN_BANDWIDTH
+        return _ZEN5_BANDWIDTH if cpu == "znver5" else _ZEN_BANDWIDTH
     return _APPLE_BANDWIDTH if cpu.startswith("apple-") else _BANDWIDTH.get(cpu, Bandwidth())

@@ -10,7 +10,7 @@ from pathlib import Path
 import llvmlite
 from llvmlite import binding
 
-from tilewright.target.cores import bandwidth_of, pipes_of
+from tilewright.target.cores import bandwidth_of, calibration_of, pipes_of
 from tilewright.target.features import FEATURES, V4_FEATURES
 from tilewright.target.target import Caches, Target, arch_of
 
@@ -51,6 +51,7 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
         absent=off,
         pipes=pipes_of(cpu, bits),
         bandwidth=bandwidth_of(cpu),
+        calibration=calibration_of(cpu),
     )
 
 

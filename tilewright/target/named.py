@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NoReturn
 
-from tilewright.target.cores import bandwidth_of, pipes_of
+from tilewright.target.cores import bandwidth_of, calibration_of, pipes_of
 from tilewright.target.features import FEATURES, V3_FEATURES, V4_FEATURES
 from tilewright.target.host import host_target
 from tilewright.target.machine import Machine, TargetError
@@ -69,7 +69,7 @@ def _apple(number: int, features: tuple[str, ...], l2: int) -> Target:
 
 def _with_core(target: Target) -> Target:
     pipes, bandwidth = pipes_of(target.cpu, target.vector_bits), bandwidth_of(target.cpu)
-    return replace(target, pipes=pipes, bandwidth=bandwidth)
+    return replace(target, pipes=pipes, bandwidth=bandwidth, calibration=calibration_of(target.cpu))
 
 
 _NAMED = (

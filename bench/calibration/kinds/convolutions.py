@@ -113,7 +113,7 @@ def one_filter(rng: np.random.Generator) -> Sample:
 KINDS = (
     Kind("tile and blocks of convolutions", choose, choices, any_convolution),
     Kind("Winograd or direct", choose_algorithm, algorithms, windows),
-    Kind("bands of Winograd", choose_band, bands, squares),
+    Kind("bands of Winograd", choose_band, bands, squares, threads=2),
     Kind("tiles of Winograd stored", why_tiles_are_stored, reason_or_none, squares),
     Kind("groups over lines", positions_over_lines, yes_or_no, grouped),
     Kind("positions as channels", positions_as_channels, yes_or_no, one_filter),

@@ -61,8 +61,11 @@ def expanded(rng: np.random.Generator) -> Sample:
     return Sample(text, [f32(1, inputs, side, side)], body)
 
 
-def lines(rows: int, one: int, two: int, parts: int, target: Any) -> list[int]:
-    return sorted({n for n in (2, 4, 7, 10, 14, 20, 28, 56, rows) if n <= rows})
+def lines(image: Any, target: Any) -> list[int]:
+    """Heights of bands of equal heights."""
+    return sorted(
+        {-(-image.rows // bands) for bands in (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20) if bands <= image.rows}
+    )
 
 
 def leaving(rng: np.random.Generator) -> Sample:
@@ -89,6 +92,6 @@ def leaving(rng: np.random.Generator) -> Sample:
 KINDS = (
     Kind("register tile of windows", vectors_of_tile, tiles, depthwise),
     Kind("windows by bands", why_windows_are_apart, reason_or_none, expanded),
-    Kind("lines of a band", lines_of_windows, lines, expanded),
+    Kind("lines of a band", lines_of_windows, lines, expanded, threads=2),
     Kind("leaving blocks by bands", why_blocks_are_left_apart, reason_or_none, leaving),
 )

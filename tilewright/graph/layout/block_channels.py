@@ -27,7 +27,7 @@ class BlockChannels:
 
     def run(self, module: Module, ctx: PassContext) -> None:
         body = module.main.body
-        if not any(starts_blocks(op, self.block) for op in body.ops):
+        if not any(starts_blocks(op, self.block, ctx.target) for op in body.ops):
             return
         layouts = LayoutMap(module, self.block)
         replaced: list[Op] = []

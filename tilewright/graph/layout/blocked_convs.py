@@ -19,12 +19,13 @@ from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.view import reshape, slice_
 
 STAGE = "block-channels"
+from tilewright.target.target import Target
 
 
-def starts_blocks(op: Op, block: int) -> bool:
+def starts_blocks(op: Op, block: int, target: Target | None) -> bool:
     """Whether an op asks for blocks by itself: other operators only continue them."""
     if op.name == "conv":
-        return suits_positions(op, block) or has_blocked_result(op, block)
+        return suits_positions(op, block, target) or has_blocked_result(op, block)
     return op.name == "conv_transpose"
 
 
@@ -52,7 +53,7 @@ def layout_conv(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
     def remark(message: str, applied: bool = False) -> None:
         ctx.remark(STAGE, f"conv {op.loc}", message, applied=applied)
 
-    if suits_positions(op, layouts.block):
+    if suits_positions(op, layouts.block, ctx.target):
         conv_by_positions(op, layouts)
         remark("positions take the place of its one channel", applied=True)
         return True

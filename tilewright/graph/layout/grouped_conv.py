@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tilewright.cost.layouts import positions_over_lines, tiles_lie_within_groups
+from tilewright.cost.layouts import GroupedLines, positions_over_lines, tiles_lie_within_groups
 from tilewright.graph.layout.conv_window import ConvWindow, pad_space
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
@@ -93,8 +93,19 @@ def _is_flat(op: Op, window: ConvWindow, target: Target | None) -> bool:
         return False
     line, pitch = shape[-1].value, _padded_space(op, window)[-1].value
     element = dtype_of(op.result).bytes
-    terms, size = product(shape_of(op.operands[1])[1:]).value, element * product(shape).value
-    return positions_over_lines(line, pitch, terms, size, element, target)
+    filters, channels, *kernel = shape_of(op.operands[1])
+    groups = op.attrs["groups"]
+    lines = GroupedLines(
+        groups=groups * shape[0].value,
+        rows=filters.value // groups,
+        lines=product(shape[2:-1]).value,
+        line=line,
+        pitch=pitch,
+        channels=channels.value,
+        depth=(channels * product(kernel)).value,
+        element=element,
+    )
+    return positions_over_lines(lines, target)
 
 
 def _padded_space(op: Op, window: ConvWindow) -> tuple[Sym, ...]:

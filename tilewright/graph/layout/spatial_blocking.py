@@ -21,11 +21,12 @@ from tilewright.ir.core import Op
 from tilewright.ir.sym import ceildiv
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.view import reshape, slice_
+from tilewright.target.target import Target
 
 
-def suits_positions(conv: Op, block: int) -> bool:
+def suits_positions(conv: Op, block: int, target: Target | None) -> bool:
     """Whether a convolution has one filter, which is long enough for positions in the place of channels."""
-    if not has_known_filters(conv):
+    if target is None or not has_known_filters(conv):
         return False
     filters, _, *kernel = shape_of(conv.operands[1])
     window = ConvWindow(conv)
@@ -33,7 +34,7 @@ def suits_positions(conv: Op, block: int) -> bool:
         return False
     positions = shape_of(conv.result)[-1]
     count = positions.value if positions.is_const else None
-    return positions_as_channels(count, kernel[-1].value, window.strides[-1], block)
+    return positions_as_channels(count, kernel[-1].value, window.strides[-1], block, target)
 
 
 def conv_by_positions(conv: Op, layouts: LayoutMap) -> None:

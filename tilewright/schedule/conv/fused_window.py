@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.bands import lines_of_windows, panel_of_windows
+from tilewright.cost.bands import WindowLines, lines_of_windows, panel_of_windows
 from tilewright.graph.fusion.profitability import windows_by_bands
 from tilewright.graph.fusion.rules import epilogue, into_reduction, the_contraction
 from tilewright.graph.fusion.strategy import Join, Match
@@ -144,7 +144,11 @@ def _band(form: _Form, windows: Stage, panel: int, target: Target) -> int:
     one, two = (_bytes_read(form.lines, windows, panel, lines) for lines in (1, 2))
     others = product(extent_of(o) for o in windows.axes[:2])
     parts = others.value // panel if others.is_const else 1
-    return lines_of_windows(rows.value, one, two, parts, target)
+    depth = product(extent_of(o) for o in form.sums.reduce)
+    if not depth.is_const:
+        raise ScheduleError("the number of terms of a sum is not known")
+    element = buffer_type(form.lines.buffer).dtype.bytes
+    return lines_of_windows(WindowLines(rows.value, one, two, element, depth.value, parts), target)
 
 
 def _bytes_read(lines: Stage, windows: Stage, panel: int, count: int) -> int:

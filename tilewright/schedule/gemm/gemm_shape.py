@@ -39,6 +39,7 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> Contraction:
         exact_columns=axes.block is not None,
         packed=all(o.operands[0] in constants for o in axes.columns),
     )
+    shape = replace(shape, part=shape.packed and any(_reads_part(o, shape) for o in axes.columns))
     if axes.row is None:
         return replace(shape, uncut="it has no rows")
     if shape.rows is None or shape.depth is None:
@@ -59,6 +60,14 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> Contraction:
 def transposed_shape(axes: GemmAxes, constants: Sequence[Value]) -> Contraction:
     """As `gemm_shape`, of the axes that `transposed_axes` found."""
     return replace(gemm_shape(axes, constants), exact_columns=True, turned=True)
+
+
+def _reads_part(load: Op, shape: Contraction) -> bool:
+    """Whether the columns are a part of an operand that has more of them."""
+    if shape.columns is None or shape.depth is None:
+        return False
+    elements = product(buffer_type(load.operands[0]).shape)
+    return elements.is_const and elements.value > shape.repeats * shape.columns * shape.lanes * shape.depth
 
 
 def _windows(load: Op, shape: Contraction) -> float:

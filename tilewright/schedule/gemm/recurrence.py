@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.cost.parallel import threads, uneven, why_entries_are_shared
+from tilewright.cost.parallel import uneven, why_entries_are_shared
 from tilewright.cost.recurrence import StepTile, reads_in_turns, step_tile
 from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.core import Op, Value
@@ -108,7 +108,7 @@ def _share_steps(s: Schedule, tiles: list[Op], target: Target) -> None:
         s.serial(loop)
     for loop in tiles:
         s.parallel(loop)
-        reason = uneven(extent_of(loop).value, threads(target), "tiles of units")
+        reason = uneven(extent_of(loop).value, target, "tiles of units")
         if reason:
             s.missed.append(reason)
 

@@ -36,7 +36,9 @@ def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
         return 1
     longest = max(lengths)
     rows = product(extent_of(o) for o in [*enclosing_loops(row), row])
-    count = interleaved_rows(longest, known(rows), _comes_from_far(s, target), _halves(row), target)
+    count = interleaved_rows(
+        longest, _widest(s), known(rows), _comes_from_far(s, target), _halves(row), target
+    )
     if count < 2:
         s.missed.append(f"rows run one by one: there are {rows}, of up to {longest} elements")
     return count
@@ -54,6 +56,11 @@ def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
         s.unroll_and_jam(parts.inner)
     except ScheduleError as e:
         s.missed.append(f"rows run one by one: {e}")
+
+
+def _widest(s: Schedule) -> int:
+    """Bytes of the widest element that a kernel reads or writes."""
+    return max(buffer_type(v).dtype.bytes for v in s.func.args)
 
 
 def _halves(row: Op) -> bool:

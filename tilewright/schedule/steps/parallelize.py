@@ -38,7 +38,7 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
         s.missed.append(f"not shared by more threads: {e}")
     iterations = extent_of(outer)
     if iterations.is_const and kind_of(outer) == "parallel":
-        reason = uneven(iterations.value, target.cores)
+        reason = uneven(iterations.value, target)
         if reason:
             s.missed.append(reason)
 

@@ -26,7 +26,7 @@ def recurrent_network(node: Node) -> tuple[Value, ...]:
     batch_first = bool(node.attr("layout", 0))
     x = transpose(node.input(0), perm=(1, 0, 2)) if batch_first else node.input(0)
     results = [
-        layer(node.translation, x, _direction(node, k, reverse, hidden))
+        layer(x, _direction(node, k, reverse, hidden))
         for k, reverse in enumerate(directions)
     ]
     over_time, *states = zip(*results, strict=True)

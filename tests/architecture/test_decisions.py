@@ -1,0 +1,89 @@
+"""One room decides about time: facts of a machine are read by `cost` and `codegen` alone, and graph and schedule hold
+no rates, sizes or shares of their own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import tilewright
+
+PACKAGE = Path(tilewright.__file__).parent
+
+FACTS = {"caches", "bandwidth", "pipes", "calibration", "cores", "LINE_BYTES"}
+"""What only the rooms that may know of time read of a target."""
+
+ASKING = ("graph", "schedule", "memory", "ops", "frontends")
+"""Rooms that ask `cost`."""
+
+LIMITS = {
+    "schedule/conv/sliding_window.py": {
+        "WRITTEN_OUT": "length of code",
+        "STRIDES": "what code generation has loads for",
+        "MOST_PEELED": "length of code",
+    },
+    "schedule/gemm/gemm_axes.py": {"FEW_TILES": "tiles of a few rows, by number"},
+    "schedule/gemm/panels.py": {"LONGEST_STRIDE": "what code generation has loads for"},
+    "schedule/steps/blocked_summation.py": {"PART": "digits of a sum", "LONGEST_PART": "digits of a sum"},
+    "schedule/steps/index_set_splitting.py": {
+        "SHORTEST": "length of code",
+        "MOST_PIECES": "length of code",
+        "ROUNDS": "pieces that are looked for",
+    },
+    "schedule/sharing/regions.py": {"FEWEST_STARTS": "number of kernels"},
+    "schedule/sharing/concurrent_kernels.py": {"MOST_TRIED": "time of compiling"},
+    "graph/algorithms/winograd.py": {"MOST_GROWTH": "rounding errors"},
+    "graph/match.py": {"SMALL_ELEMENTS": "time of compiling"},
+    "graph/rewrites/duplicates.py": {"COMPARED_BYTES": "time of compiling"},
+    "graph/rewrites/fold.py": {"TABLE_WORK": "size of the artefact"},
+    "graph/rewrites/integer_products.py": {"HALF": "range of a byte"},
+    "graph/rewrites/weight_only.py": {"LEAST_BYTES": "size of the artefact"},
+}
+"""Numbers at the head of modules that are no times, and what they bound."""
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for room in ASKING:
+        for path in sorted((PACKAGE / room).rglob("*.py")):
+            yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+
+
+def test_facts_of_machines_are_read_by_the_rooms_that_may_know_of_time() -> None:
+    read = {
+        f"{file}:{node.lineno} {name}"
+        for file, tree in trees()
+        for node in ast.walk(tree)
+        for name in (
+            [node.attr]
+            if isinstance(node, ast.Attribute)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+        if name in FACTS
+    }
+    assert read == set()
+
+
+def is_number(node: ast.expr | None) -> bool:
+    """Whether an expression holds numbers and nothing but these and operators."""
+    if node is None:
+        return False
+    parts = [n for n in ast.walk(node) if isinstance(n, ast.expr)]
+    allowed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.Name)
+    numbers = [n for n in parts if isinstance(n, ast.Constant) and type(n.value) in (int, float)]
+    return bool(numbers) and all(isinstance(n, allowed) for n in parts)
+
+
+def test_graph_and_schedule_hold_no_rates_sizes_or_shares() -> None:
+    found = {
+        f"{file} {target.id}"
+        for file, tree in trees()
+        if file.startswith(("graph/", "schedule/"))
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and is_number(node.value)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    assert found == {f"{file} {name}" for file, names in LIMITS.items() for name in names}
