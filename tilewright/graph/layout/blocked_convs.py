@@ -17,9 +17,9 @@ from tilewright.ops.blocked import conv_blocked, depthwise_blocked
 from tilewright.ops.contract import matmul
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.view import reshape, slice_
+from tilewright.target.target import Target
 
 STAGE = "block-channels"
-from tilewright.target.target import Target
 
 
 def starts_blocks(op: Op, block: int, target: Target | None) -> bool:
