@@ -4,15 +4,15 @@
       rows: scratch = transform of the data of the band, unless another kernel made them
       for panels of columns {
       sums: scratch                            all points of the tiles of a band, for a panel of columns
-      contraction into sums                    as schedule.contraction tiles it
+      contraction into sums                    as gemm.contraction tiles it
       for tiles of the band {
         tile: scratch = transform of its sums
         y = epilogue(tile)
       }
     }
 
-What lies between the two parts stays in L2. The tiles of an image of unknown size are one axis, of
-which a band is a fixed number; bands may begin and end within rows of tiles.
+What lies between the two parts stays in L2. The tiles of an image of unknown size are one axis, of which a band is a
+fixed number; bands may begin and end within rows of tiles.
 """
 
 from __future__ import annotations

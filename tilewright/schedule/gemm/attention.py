@@ -9,8 +9,8 @@
       }
     }
 
-The scores of a block stay in L2; those of a whole head are never stored. A few rows, such as the
-one query of a decoder, are a block of their own: nothing is packed, as every key and value is read only once.
+The scores of a block stay in L2; those of a whole head are never stored. A few rows, such as the one query of a
+decoder, are a block of their own: nothing is packed, as every key and value is read only once.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     else:
         copies, nests = _blocks(s, form, row, target)
     s.simplify()
-    _share_rounds_of_rows(s, form, copies)
+    _sum_weights_as_computed(s, form, copies)
     for nest in nests:
         mark(s, nest)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
@@ -339,7 +339,7 @@ def _join_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
             return
 
 
-def _share_rounds_of_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
+def _sum_weights_as_computed(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
     """Weights are summed as they are computed."""
     for row in dict.fromkeys(copies.get(st.axes[-2]) for st in form.rows if len(st.axes) > 1):
         if row is not None and row.parent is not None:

@@ -184,8 +184,8 @@ def _is_read_often(load: Op) -> bool:
 
 
 def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Target) -> None:
-    """Bring packed operands from memory into L2 before they are needed. `reduction` is the loop
-    that reads a panel of them (what it became, where deep sums are cut in parts).
+    """Bring packed operands from memory into L2 before they are needed. `reduction` is the loop that reads a panel of
+    them (what it became, where deep sums are added up in blocks).
 
     While one panel is used for several tiles of rows, the next one comes, as slowly as memory delivers it. Of a panel
     that is read once, what later steps read comes: rows that multiply in bursts outrun the hardware's own guesses. With
