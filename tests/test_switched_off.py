@@ -209,7 +209,7 @@ def test_what_says_something_of_the_model_or_the_machine_is_no_defect(
     def refuse(*arguments: object) -> None:
         raise error
 
-    as_for_users.setattr(compiler, "group_branches", refuse)
+    as_for_users.setattr("tilewright.back_end.group_branches", refuse)
     with pytest.raises(type(error)):
         tilewright.compile(mlp(), cache=False)
 
@@ -238,13 +238,13 @@ def test_failures_are_errors_of_tests_and_where_programs_are_checked(
 ) -> None:
     if verify:
         monkeypatch.setattr(compiler, "is_checked", IS_CHECKED)
-    monkeypatch.setattr(compiler, "group_branches", failing)
+    monkeypatch.setattr("tilewright.back_end.group_branches", failing)
     with pytest.raises(IndexError):
         tilewright.compile(mlp(), cache=False, verify=verify)
 
 
 def test_commands_warn_of_what_is_switched_off(as_for_users: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    as_for_users.setattr(compiler, "group_branches", failing)
+    as_for_users.setattr("tilewright.back_end.group_branches", failing)
     result = CliRunner().invoke(commands, ["explain", str(written(mlp(), tmp_path, "mlp")), "--no-cache"])
     assert result.exit_code == 0
     assert "warning: the model: IndexError: list index out of range; 'branches' is switched off" in result.stderr

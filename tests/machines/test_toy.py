@@ -27,8 +27,6 @@ from tilewright.options import Options
 from tilewright.plugins import Plugin
 from tilewright.runtime import Model
 from tilewright.runtime.errors import ArtifactError
-from tilewright.schedule import defaults
-from tilewright.schedule.sharing import kernels as sharing
 from tilewright.session import Session
 from tilewright.stages import programs
 from tilewright.target.machine import TargetError
@@ -137,12 +135,11 @@ def test_the_verifier_refuses(what: str, tmp_path: Path) -> None:
     assert all(message in str(error.value) for message in messages), error.value
 
 
-PLAIN = defaults.schedule_plainly
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_users_get_a_slower_kernel_and_the_reason(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "schedule_plainly", PLAIN)  # which tests otherwise forbid
+    monkeypatch.setattr("tilewright.compiler.is_checked", lambda options: options.verify)  # as for users
     products, message, _ = REFUSED[what]
     made = compiled("relu", tmp_path, products)
     assert np.array_equal(made(X)[0], EXPECTED["relu"])

@@ -169,7 +169,7 @@ def test_a_kernel_that_no_code_can_be_made_of(monkeypatch: pytest.MonkeyPatch) -
     def refusing(kernel: Func, *rest: object) -> None:
         raise AssertionError("no such code")
 
-    monkeypatch.setattr("tilewright.compiler.kernel_ir", refusing)
+    monkeypatch.setattr("tilewright.back_end.kernel_ir", refusing)
     error = refused(printed())
     assert error.what.startswith("no code can be made of this kernel: AssertionError: no such code")
     assert error.where == "schedule:1:1"

@@ -214,7 +214,7 @@ def test_text_that_is_no_trace(text: str, reason: str, place: str) -> None:
     ("text", "hint"),
     [
         ("splt(i, factor=2)", "did you mean split"),
-        ("zzz(i)", "the steps are boustrophedon, cache"),
+        ("zzz(i)", "the steps are async_copy, barrier"),
         ("split(i, facter=2)", "did you mean factor?"),
         ("split(i)", "it is written split(loop, factor, [tail=], [rest=])"),
         ("peel(i, 1, 1, 1)", "it is written peel(loop, [first=], [last=])"),
