@@ -73,7 +73,13 @@ def made(folder: str) -> list[str]:
 
 
 def test_the_page_has_an_example_of_each_kind() -> None:
-    for folder in ("tilewright/ops/", "tilewright/graph/", "tilewright/loops/", "tests/"):
+    for folder in (
+        "tilewright/ops/",
+        "tilewright/graph/",
+        "tilewright/schedule/",
+        "tilewright/loops/",
+        "tests/",
+    ):
         assert made(folder), folder
     assert "tilewright/target/named.py" in dict(blocks("diff"))
 
@@ -92,7 +98,7 @@ def test_the_files_keep_the_rules_of_the_house(tree: Path) -> None:
 
 def test_the_tests_of_the_page_pass(tree: Path) -> None:
     tests = [path for path in made("tests/") if Path(path).name.startswith("test_")]
-    assert len(tests) >= 3
+    assert len(tests) >= 4
     run(tree, "-m", "pytest", *tests)
 
 

@@ -143,7 +143,7 @@ def _scheduled(
         if isinstance(target, Target):
             stream_results(s, target)
         remarks.append(Remark("strategy", name, strategies[k].name, "applied"))
-        remarks += [Remark("tiling", name, reason) for reason in s.missed]
+        remarks += [Remark("tiling", name, reason) for reason in dict.fromkeys(s.missed)]
         candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines())
         return candidate, k
     remarks.append(Remark("strategy", name, "no strategy schedules it: its loops run as they were lowered"))

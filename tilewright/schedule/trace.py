@@ -9,7 +9,8 @@ The text of a step is a call of a primitive, whose subjects are named as they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -218,9 +219,19 @@ class Schedule:
             return False
         try:
             self.specialize(extent, least)
-        except ScheduleError:
+        except ScheduleError as e:
+            self.missed.append(f"no kernel for {extent} of {least} and more alone: {e}")
             return False
         return True
+
+    @contextmanager
+    def noting(self, consequence: str) -> Iterator[None]:
+        """Around steps that the kernel also does without: where one is refused, the reason is noted, and what follows
+        from it."""
+        try:
+            yield
+        except ScheduleError as e:
+            self.missed.append(f"{consequence}: {e}")
 
     def lines(self) -> tuple[str, ...]:
         """The steps as text, one a line."""

@@ -73,6 +73,11 @@ def is_operator(op: Op) -> bool:
     return op.name in OPERATORS
 
 
+def has_own_loops(op: Op) -> bool:
+    """Whether it is an operator that brings its own loops."""
+    return is_operator(op) and OPERATORS[op.name].kind != "primitive"
+
+
 def classify(op: Op) -> OpInfo:
     """The facts about a graph op."""
     operator = OPERATORS.get(op.name)

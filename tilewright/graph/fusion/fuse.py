@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tilewright.graph.fusion.classify import OpClass, is_operator
+from tilewright.graph.fusion.classify import OpClass, has_own_loops, is_operator
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match, Strategies, cheapest
 from tilewright.graph.rewrites.weight_only import separate_weights
@@ -74,7 +74,7 @@ class _Fusion:
     def _leaves(self, source: Op) -> bool:
         """Whether a source is itself a result of the function, or read by an operator with loops of its own."""
         users = (u for v in source.results for u in v.users)
-        return any(not is_operator(u) or self.facts.info(u).kind is OpClass.OPAQUE for u in users)
+        return any(not is_operator(u) or has_own_loops(u) for u in users)
 
     def region(self, op: Op) -> Region:
         return self.of[op].root()

@@ -169,7 +169,8 @@ class Strategies(Generic[S]):
 
     def answers(self, question: Callable[[S], A]) -> list[tuple[S, A | None]]:
         """What each strategy answers."""
-        return [(s, self.ask(s, question, None)) for s in self]
+        outside = [(s, self.ask(s, question, None)) for _, s in self.outside if s.name not in self.failed]
+        return [*outside, *((s, question(s)) for s in self.ours)]
 
     def ask(self, strategy: S, question: Callable[[S], A], instead: A) -> A:
         """The answer of a strategy; `instead` where it fails. A ScheduleError is an answer, too."""

@@ -199,19 +199,15 @@ def _short_or_long(s: Schedule, lane: Op, lanes: int) -> int:
 def _whole_tiles(s: Schedule, column: Op, size: int) -> tuple[list[Op], Op]:
     """Split in tiles, the last of which may overlap the one before it, unless a later step reads what it writes."""
     if extent_of(column) != size and s.at_least(extent_of(column), size):
-        try:
+        with s.noting("the last tile is masked and does not overlap the one before it"):
             return tile_loop(s, column, size, "overlap")
-        except ScheduleError as e:
-            s.missed.append(str(e))
     return tile_loop(s, column, size)
 
 
 def _skip_padding(s: Schedule, add: Nest) -> None:
     """Conditions around the iterations instead of zeros within them."""
-    try:
+    with s.noting("padding is read as zeros"):
         s.guard_reduction(add.loops[0])
-    except ScheduleError:
-        return
 
 
 def _unroll_innermost(s: Schedule, add: Nest) -> None:

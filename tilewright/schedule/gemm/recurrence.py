@@ -122,11 +122,9 @@ def _alternate(s: Schedule, tiles: list[Op], weights: int, target: Target) -> No
         steps = (
             [o for o in enclosing_loops(loop) if kind_of(o) == "serial"] if loop.parent is not None else []
         )
-        try:
+        with s.noting("weights read in one order"):
             if steps:
                 s.boustrophedon(loop, steps[-1])
-        except ScheduleError as error:
-            s.missed.append(f"weights read in one order: {error}")
 
 
 def _products(s: Schedule) -> Iterator[_Product]:

@@ -94,10 +94,8 @@ def _through_registers(s: Schedule, loops: list[Op], target: Target) -> None:
     side = side_of(*found, target) if found is not None else 0
     if found is None or not side:
         return
-    try:
+    with s.noting("not transposed through registers"):
         schedule_squares(s, loops, *found, side, target)
-    except ScheduleError:
-        return
 
 
 def _fuse_stages(s: Schedule, lowered: Lowered) -> None:
@@ -116,7 +114,8 @@ def _fuse_nests(s: Schedule, first: Sequence[Op], second: Sequence[Op]) -> int:
     for depth, (a, b) in enumerate(zip(first, second, strict=True)):
         try:
             s.fuse(a, b)
-        except ScheduleError:
+        except ScheduleError as e:
+            s.missed.append(f"two stages of equal axes stay apart: {e}")
             return depth
     return len(first)
 
@@ -130,10 +129,8 @@ def _split_where_divided(s: Schedule, nest: Op) -> None:
         extent = extent_of(loop)
         if len(divisors) != 1 or (extent.is_const and extent.value <= min(divisors)):
             continue
-        try:
+        with s.noting("indices are divided for every element"):
             s.split(loop, divisors.pop(), tail="guard")
-        except ScheduleError:
-            continue
     s.simplify()
 
 
@@ -164,15 +161,16 @@ def _chunk_single_loop(s: Schedule) -> None:
 
 def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
     lanes = lanes_for(loop, target)
-    if lanes < 2 or kind_of(loop) not in ("serial", "parallel") or not _worthwhile(loop):
+    if lanes < 2 or kind_of(loop) not in ("serial", "parallel"):
         return
-    try:
+    if not _worthwhile(loop):
+        s.missed.append(f"loop '{loop_var(loop).name}' is not vectorised: it stores elements that are not contiguous")
+        return
+    with s.noting("not vectorised"):
         if loop.parent is s.func.body:
             s.vectorize(loop, lanes, tail="branch")
         else:
             vectorize_map(s, loop, lanes, target)
-    except ScheduleError:
-        return
 
 
 def _worthwhile(loop: Op) -> bool:

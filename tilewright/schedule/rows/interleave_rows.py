@@ -6,7 +6,6 @@ from math import gcd
 
 from tilewright.cost.rows import come_from_far, interleaved_rows
 from tilewright.ir.core import Op
-from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
 from tilewright.loops.kernel_info import operands_of
@@ -52,10 +51,8 @@ def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
     apart = gcd(extent_of(row).value, count) if extent_of(row).is_const and _comes_from_far(s, target) else 1
     parts = s.strided_split(row, apart) if apart > 1 else s.split(row, count, tail="branch")
     ask_for_next_rows(s, parts.inner, parts.outer, target)
-    try:
+    with s.noting("rows run one by one"):
         s.unroll_and_jam(parts.inner)
-    except ScheduleError as e:
-        s.missed.append(f"rows run one by one: {e}")
 
 
 def _widest(s: Schedule) -> int:

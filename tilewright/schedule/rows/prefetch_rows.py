@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from tilewright.cost.rows import is_prefetched
 from tilewright.ir.core import Op, Value
-from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import body_of, buffer_type, is_loop, kind_of, loop_var
 from tilewright.loops.kernel_info import operands_of
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stride_in
@@ -36,10 +35,8 @@ def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
         if not is_prefetched(size, target):
             s.missed.append(f"the next {size} bytes of rows are not asked for: they are too many")
             continue
-        try:
+        with s.noting("the next row is not prefetched"):
             s.prefetch(load, loop, nearest=True)
-        except ScheduleError as e:
-            s.missed.append(f"the next row is not asked for: {e}")
 
 
 def _longest_reads(passes: Sequence[Op], operands: Sequence[Value]) -> dict[Value, Op]:

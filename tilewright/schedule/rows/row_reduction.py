@@ -169,7 +169,8 @@ def share_rounds(s: Schedule, block: Block) -> None:
         try:
             for first, second in zip(loops, following, strict=True):
                 s.fuse(first, second)
-        except ScheduleError:
+        except ScheduleError as e:
+            s.missed.append(f"a row is gone over twice: {e}")
             continue
         nests[k + 1] = nest
 
@@ -222,5 +223,5 @@ def _compute_in_outputs(s: Schedule) -> None:
             try:
                 s.compute_in(scratch, output)
                 break
-            except ScheduleError:
+            except ScheduleError:  # a search: most rows have no result that they could be kept in
                 continue

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.graph.fusion.classify import OpClass, classify, is_operator
+from tilewright.graph.fusion.classify import has_own_loops
 from tilewright.ir.core import Module, Op, replace_in_block
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.types import TensorType
@@ -20,7 +20,7 @@ def write_out_numbers(regions: Sequence[Op], module: Module) -> None:
     kernel's text it needs no register while something else is computed."""
     groups: dict[Any, list[Op]] = defaultdict(list)
     for region, canonical in canonical_regions(regions).items():
-        if not any(is_operator(o) and classify(o).kind is OpClass.OPAQUE for o in region.blocks[0].ops):
+        if not any(map(has_own_loops, region.blocks[0].ops)):
             groups[canonical.key].append(region)
     for group in groups.values():
         for k in reversed(range(len(group[0].operands))):

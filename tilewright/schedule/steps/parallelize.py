@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from tilewright.cost.parallel import ASSUMED_EXTENT, enough_iterations, uneven
 from tilewright.ir.core import Op
-from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of
 from tilewright.schedule.trace import Schedule
@@ -25,7 +24,7 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
     outer = loops[0]
     wanted = enough_iterations(target)
     assumed = _assumed_dims(outer)
-    try:
+    with s.noting("not shared by more threads"):
         s.parallel(outer)
         while not _has_enough(outer, wanted, assumed):
             inner = _only_loop(outer)
@@ -34,8 +33,6 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
             outer = s.collapse(
                 outer, _as_much_as_needed(s, outer, inner, wanted) if keep_innermost else inner
             )
-    except ScheduleError as e:
-        s.missed.append(f"not shared by more threads: {e}")
     iterations = extent_of(outer)
     if iterations.is_const and kind_of(outer) == "parallel":
         reason = uneven(iterations.value, target)

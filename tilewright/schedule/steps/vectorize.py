@@ -58,13 +58,9 @@ def vectorize_inner(s: Schedule, loop: Op, target: Target, interleaved: int = 1)
         return
     try:
         _vectorize_sum(s, loop, lanes, target, interleaved)
-        return
-    except ScheduleError:
-        pass  # it is no sum
-    try:
-        vectorize_map(s, loop, lanes, target)
-    except ScheduleError as e:
-        s.missed.append(f"a loop without vectors: {e}")
+    except ScheduleError as as_sum:
+        with s.noting(f"not vectorised as a reduction ({as_sum}) nor by elements"):
+            vectorize_map(s, loop, lanes, target)
 
 
 def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
@@ -80,13 +76,11 @@ def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     remainder = loop if short else s.vectorize(loop, lanes, tail="peel").tail
     if remainder is None:
         return
-    try:
+    with s.noting("the remainder is not vectorised"):
         if extent_of(remainder).is_const:
             _vectorize_remainder(s, remainder, lanes, target)
         elif target.masked_memory:
             s.vectorize(remainder, lanes, tail="guard")
-    except ScheduleError as e:
-        s.missed.append(f"the remainder of a loop without vectors: {e}")
 
 
 def _vectorize_remainder(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
