@@ -64,7 +64,7 @@ def test_kernel_that_cannot_be_emitted(as_for_users: pytest.MonkeyPatch) -> None
             raise AssertionError("no such code")
         return kernel_ir(kernel, target)
 
-    as_for_users.setattr("tilewright.compiler.kernel_ir", refusing)
+    as_for_users.setattr("tilewright.back_end.kernel_ir", refusing)
     model = tilewright.compile(mlp(), threads=1, cache=False)
     (y,) = model(X)
     np.testing.assert_allclose(y, mlp_expected(X), rtol=1e-5)
