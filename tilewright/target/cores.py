@@ -66,12 +66,8 @@ _PIPES: Mapping[tuple[str, int], Pipes] = MappingProxyType(
 
 _ZEN_BANDWIDTH = Bandwidth(l2=28, l3=20, memory=6.6, streams=1)
 """Of Zen 3: 97, 72 and 23 GB/s at 3.45 GHz (Zen 4: 117, 99 and 31 at 3.66). Several streams are slower than one on
-Zen 4: docs/decisions/0024-streams.md."""
+Zen 4, and on Zen 5 where weights come from memory: docs/decisions/0024-streams.md."""
 
-
-_ZEN5_BANDWIDTH = replace(_ZEN_BANDWIDTH, streams=3)
-"""Rates of Zen 4. Products of two rows with 2 to 17 MB of weights take 0.78 to 0.86 of the time in two or three
-streams."""
 
 _APPLE_BANDWIDTH = Bandwidth(l2=32, l3=18, memory=18)
 """Derived: one core of an M1 reads about 58 GB/s from memory at 3.2 GHz (published measurements), and the system-level
@@ -106,5 +102,5 @@ def calibration_of(cpu: str) -> Calibration:
 def bandwidth_of(cpu: str) -> Bandwidth:
     """Of a core; that of a usual server where nothing is known."""
     if cpu.startswith("znver"):
-        return _ZEN5_BANDWIDTH if cpu == "znver5" else _ZEN_BANDWIDTH
+        return _ZEN_BANDWIDTH
     return _APPLE_BANDWIDTH if cpu.startswith("apple-") else _BANDWIDTH.get(cpu, Bandwidth())

@@ -45,7 +45,8 @@ def any_product(rng: np.random.Generator) -> Sample:
 
 
 def few_rows(rng: np.random.Generator) -> Sample:
-    return _product(int(rng.integers(1, 3)), extent(rng, 256, 3000, 16), extent(rng, 512, 6000, 16))
+    """Of one row or two, with more weights than caches hold, as those of a decoder are."""
+    return _product(int(rng.integers(1, 3)), extent(rng, 2000, 5000, 16), extent(rng, 4000, 8000, 16))
 
 
 def some_rows(rng: np.random.Generator) -> Sample:
