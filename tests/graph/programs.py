@@ -18,6 +18,7 @@ from tilewright.ops import contract, elementwise, reduce, view
 from tilewright.ops.define import constant
 from tilewright.ops.interp import evaluate_func
 from tilewright.ops.spec import graph_spec
+from tilewright.target.named import parse_target
 
 
 def program(body: Callable[..., Value | Sequence[Value]], *args: Sequence[int | Sym] | TensorType) -> Module:
@@ -47,7 +48,7 @@ def run(module: Module, *passes: Pass, tolerance: float = 1e-5) -> PassContext:
     """Run passes in place; the program must stay legal and compute the same, twice in a row for each pass."""
     arrays = inputs(module)
     wanted = evaluate_func(module.main, module, arrays)
-    ctx = PassContext()
+    ctx = PassContext(parse_target("x86-64-v3"))
     run_passes(module, passes, ctx, verify=lambda m: verify_func(m.main, graph_spec(m)))
     found = evaluate_func(module.main, module, arrays)
     for a, b in zip(wanted, found, strict=True):
