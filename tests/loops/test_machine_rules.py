@@ -155,6 +155,35 @@ def test_a_run_that_nobody_waits_for() -> None:
         verify_func(read(text), machine_spec(MACHINE))
 
 
+IN_TURN = """
+kernel @k(x: &f32[8, 4], y: &f32[4]) dims() with {outputs=1} {
+  alloc a: pad f32[4]
+  alloc b: pad f32[4]
+  for k in 0..4 {
+    run copy on dma as t {
+      for i in 0..4 {
+        a[i] = x[k, i]
+      }
+    }
+    run copy on dma as u {
+      for j in 0..4 {
+        b[j] = x[k + 4, j]
+      }
+    }
+    wait t
+  }
+  return
+}
+"""
+
+
+def test_a_wait_is_for_what_was_started_before_in_this_iteration_and_earlier_ones() -> None:
+    """The second copy of an iteration has ended when the first one of the next has, but the last one has not."""
+    with pytest.raises(VerifyError, match=r"nobody waits for this run on queue 'dma'[^{]*run copy on dma as u"):
+        verify_func(read(IN_TURN), machine_spec(MACHINE))
+    verify_func(read(IN_TURN.replace("wait t", "wait u")), machine_spec(MACHINE))
+
+
 def test_tokens_are_what_is_waited_for() -> None:
     func = read(COPIED.replace("alloc a: pad", "alloc a: scratch"))
     (waits,) = (op for op in func.body.walk() if op.name == "wait")

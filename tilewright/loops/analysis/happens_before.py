@@ -99,7 +99,7 @@ class _Check:
         self.func = func
         self.levels = tuple(levels)
         self.accesses = {a.op: a for a in accesses(func.body)}
-        self.ended_with: dict[Op, frozenset[Op]] = {}
+        self.ended_with: dict[Op, frozenset[_Pending]] = {}
         self.proven: dict[tuple[object, ...], bool] = {}
         self.running: Op | None = None
 
@@ -153,20 +153,20 @@ class _Check:
 
     # Queues and barriers
 
-    def _closure(self, op: Op) -> frozenset[Op]:
+    def _closure(self, op: Op, state: _State) -> frozenset[_Pending]:
         """The runs that have ended when the tokens that `op` takes are there."""
-        runs = [v.op for v in op.operands if v.op is not None]
-        return frozenset(runs).union(*(self.ended_with.get(r, frozenset()) for r in runs))
+        runs = {v.op for v in op.operands if v.op is not None}
+        own = frozenset(p for p in state.pending if p.run in runs)
+        return own.union(*(self.ended_with[r] for r in runs if r in self.ended_with))
 
     def _waited(self, op: Op, state: _State) -> _State:
-        return _without(state, self._closure(op))
+        return _without(state, self._closure(op, state))
 
     def _queued(self, run: Op, state: _State) -> _State:
-        ended = self._closure(run)
-        before = {p.run for p in state.pending if _queue(p.run) == _queue(run)}
-        self.ended_with[run] = self.ended_with.get(run, frozenset()) | ended | before
+        before = frozenset(p for p in state.pending if _queue(p.run) == _queue(run))
+        self.ended_with[run] = before | self._closure(run, state)
         self.running = run
-        inside = self._block(body_of(run), _without(state, ended | before))
+        inside = self._block(body_of(run), _without(state, self.ended_with[run]))
         self.running = None
         own = {level: frozenset(s for s in seen if s.run is run) for level, seen in inside.open.items()}
         return state.joined(_State(frozenset({_Pending(run, frozenset(enclosing_loops(run)))}), own))
@@ -253,13 +253,14 @@ def _queue(run: Op) -> str:
     return queue
 
 
-def _without(state: _State, ended: frozenset[Op]) -> _State:
+def _without(state: _State, ended: frozenset[_Pending]) -> _State:
     """After runs have ended for the thread that waits: what they did is then done by this thread."""
-    opened = {
-        level: frozenset(replace(s, run=None) if s.run in ended else s for s in seen)
-        for level, seen in state.open.items()
-    }
-    return _State(frozenset(p for p in state.pending if p.run not in ended), opened)
+
+    def waited(seen: _Seen) -> _Seen:
+        has_ended = seen.run is not None and _Pending(seen.run, seen.same) in ended
+        return replace(seen, run=None) if has_ended else seen
+
+    return _State(state.pending - ended, {level: frozenset(map(waited, seen)) for level, seen in state.open.items()})
 
 
 def _loop_of(access: Access, level: str) -> Op | None:
