@@ -169,17 +169,16 @@ class Strategies(Generic[S]):
 
     def answers(self, question: Callable[[S], A]) -> list[tuple[S, A | None]]:
         """What each strategy answers."""
-        outside = [(s, self.ask(s, question, None)) for _, s in self.outside if s.name not in self.failed]
-        return [*outside, *((s, question(s)) for s in self.ours)]
+        return [(s, self.ask(s, question, None)) for s in self]
 
     def ask(self, strategy: S, question: Callable[[S], A], instead: A) -> A:
         """The answer of a strategy; `instead` where it fails. A ScheduleError is an answer, too."""
-        plugin = next((plugin for plugin, s in self.outside if s is strategy), None)
         try:
             return question(strategy)
         except (ScheduleError, MemoryError):
             raise
         except Exception as error:
+            plugin = next((plugin for plugin, s in self.outside if s is strategy), None)
             if plugin is None and self.checked:
                 raise
             self.failed.add(strategy.name)
