@@ -32,7 +32,9 @@ from tilewright.loops.machine.barrier import barrier
 from tilewright.loops.machine.pipeline import pipeline
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.loops.machine.tensorize import tensorize
+from tilewright.loops.order.fission import fission
 from tilewright.loops.order.parallel import parallel, serial
+from tilewright.loops.order.reorder import reorder
 from tilewright.loops.storage.set_space import set_space
 from tilewright.schedule.replay import ReplayError, replay
 from tilewright.schedule.text import parse_trace
@@ -404,3 +406,14 @@ def test_set_space_refuses() -> None:
     lanes = next(op.result for op in f.body.walk() if op.name == "alloc")
     with pytest.raises(ScheduleError, match="its lanes are added up, which are in registers"):
         set_space(f, lanes, "scratch")
+
+
+def test_loops_around_a_run_do_not_change_places_with_those_in_it() -> None:
+    text = COPIED_ROWS.replace("for j in 0..5 {", "for h in 0..1 {\n for j in 0..5 {")
+    f = read(text.replace("x[i, j]\n", "x[i, j]\n }\n"))
+    async_copy(f, loop(f, "j"), ROWS)
+    with pytest.raises(ScheduleError, match="a run lies between the loops, which is done as a whole"):
+        reorder(f, loop(f, "j"), loop(f, "h"))
+    load = next(op for op in f.body.walk() if op.name == "load")
+    with pytest.raises(ScheduleError, match="it is in a run, which is done as a whole"):
+        fission(f, load, 2)

@@ -17,6 +17,7 @@ from tilewright.loops.edit import (
     extent_of,
     fresh_var,
     insert_before,
+    is_in_run,
     is_inside,
     is_loop,
     kind_of,
@@ -50,6 +51,8 @@ def fission(func: Func, last: Op, depth: int = 1) -> Fission:
     the second, when anything stands beside an inner one of these loops, or when the second part may touch
     in one iteration what the first touches in a later one.
     """
+    if is_in_run(last):
+        refuse("fission", last, "it is in a run, which is done as a whole")
     block = block_of(last)
     cut = block.ops.index(last) + 1
     first, second = block.ops[:cut], block.ops[cut:]

@@ -69,6 +69,8 @@ def _chain(wanted: Sequence[Op]) -> list[Op]:
             refuse(
                 "reorder", holder, f"it holds more than the next loop ({describe(others)}); use fission first"
             )
+        if holder.name == "run":
+            refuse("reorder", wanted[0], "a run lies between the loops, which is done as a whole")
         if holder.operands:
             refuse("reorder", holder, "its condition is computed from data")
         left.discard(holder)
