@@ -44,11 +44,11 @@ def inputs(module: Module, dims: int = 2, seed: int = 0) -> list[np.ndarray]:
     ]
 
 
-def run(module: Module, *passes: Pass, tolerance: float = 1e-5) -> PassContext:
+def run(module: Module, *passes: Pass, tolerance: float = 1e-5, target: str = "") -> PassContext:
     """Run passes in place; the program must stay legal and compute the same, twice in a row for each pass."""
     arrays = inputs(module)
     wanted = evaluate_func(module.main, module, arrays)
-    ctx = PassContext(parse_target("x86-64-v3"))
+    ctx = PassContext(parse_target(target) if target else None)
     run_passes(module, passes, ctx, verify=lambda m: verify_func(m.main, graph_spec(m)))
     found = evaluate_func(module.main, module, arrays)
     for a, b in zip(wanted, found, strict=True):

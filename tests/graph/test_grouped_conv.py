@@ -34,7 +34,7 @@ def filters(*shape):
 def found(shape, w, groups, passes=(), **attrs):
     """The operators after the pass; `run` compares results with those before."""
     module = program(lambda x: ct.conv(x, constant(w), groups=groups, **attrs), shape)
-    run(module, GroupAxis(), Fold(), Canonicalize(), *passes)
+    run(module, GroupAxis(), Fold(), Canonicalize(), *passes, target="x86-64-v3")
     return ops(module)
 
 
@@ -90,7 +90,7 @@ def test_blocks_are_written_by_the_convolution(each, stays):
     module = program(
         lambda x: block_channels(relu(ct.conv(x, constant(w), groups=2, **SAME)), block=16), (1, 6, 20, 31)
     )
-    run(module, GroupAxis(), Fold(), Canonicalize())
+    run(module, GroupAxis(), Fold(), Canonicalize(), target="x86-64-v3")
     assert ("conv" in ops(module)) == stays
 
 
@@ -100,7 +100,7 @@ def test_bias_and_activation_follow_in_the_kernel():
         return relu(ew.add(y, constant(filters(24, 1, 1))))
 
     module = program(body, (1, 24, 20, 31))
-    run(module, *default_passes(None, Options()), Fuse(STRATEGIES))
+    run(module, *default_passes(None, Options()), Fuse(STRATEGIES), target="x86-64-v3")
     assert kernels(module) == [["conv_grouped", "add", "max"]]
 
 

@@ -20,7 +20,7 @@ def found(shape, filters, **attrs):
     """The operators of a convolution after the pass; `run` compares its results with those before."""
     w = RNG.standard_normal(filters).astype(np.float32)
     module = program(lambda x: ct.conv(x, constant(w), **attrs), shape)
-    run(module, BlockChannels(), Fold(), Canonicalize())
+    run(module, BlockChannels(), Fold(), Canonicalize(), target="x86-64-v3")
     return ops(module)
 
 

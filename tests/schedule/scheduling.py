@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tilewright.graph.fusion.fuse import Fuse
+from tilewright.graph.layout.recurrent_steps import RecurrentSteps
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
@@ -34,8 +35,9 @@ def expected(module: Module, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def scheduled(module: Module, target: str = "x86-64-v3") -> PassContext:
-    """Fuse and schedule in place; the context with the remarks."""
+    """Lay recurrent steps out, fuse and schedule in place; the context with the remarks."""
     ctx = PassContext(parse_target(target))
+    RecurrentSteps().run(module, ctx)
     Fuse(STRATEGIES).run(module, ctx)
     schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
     return ctx

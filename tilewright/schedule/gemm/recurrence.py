@@ -98,7 +98,7 @@ def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str:
     """Why threads share groups of entries rather than the tiles of each step; empty when they share steps."""
     mean = sum(p.multiplications.value for p in products) // len(products)
     shared = [o for o in s.func.body.ops if is_loop(o) and kind_of(o) == "parallel"]
-    groups = [extent_of(o).value for o in shared if extent_of(o).is_const]
+    groups = tuple(extent_of(o).value for o in shared if extent_of(o).is_const)
     return why_entries_are_shared(mean, groups, target)
 
 
