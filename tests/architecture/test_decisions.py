@@ -19,17 +19,17 @@ ASKING = ("graph", "schedule", "memory", "ops", "frontends")
 
 LIMITS = {
     "schedule/conv/sliding_window.py": {
-        "WRITTEN_OUT": "length of code",
+        "MOST_UNROLLED": "length of code",
         "STRIDES": "what code generation has loads for",
         "MOST_PEELED": "length of code",
     },
-    "schedule/gemm/gemm_axes.py": {"FEW_TILES": "tiles of a few rows, by number"},
+    "schedule/gemm/gemm_plan.py": {"FEW_TILES": "tiles of a few rows, by number"},
     "schedule/gemm/panels.py": {"LONGEST_STRIDE": "what code generation has loads for"},
     "schedule/steps/blocked_summation.py": {"PART": "digits of a sum", "LONGEST_PART": "digits of a sum"},
     "schedule/steps/index_set_splitting.py": {
         "SHORTEST": "length of code",
         "MOST_PIECES": "length of code",
-        "ROUNDS": "pieces that are looked for",
+        "MULTIPLES": "pieces that are looked for",
     },
     "schedule/sharing/regions.py": {"FEWEST_STARTS": "number of kernels"},
     "schedule/sharing/concurrent_kernels.py": {"MOST_TRIED": "time of compiling"},

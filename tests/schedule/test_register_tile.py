@@ -30,6 +30,7 @@ from tilewright.schedule.gemm.register_tile import (
     tile_sums,
 )
 from tilewright.schedule.steps.tiling import column_tiles, innermost_left, loop_around, tile_loop
+from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.trace import Schedule
 from tilewright.target.named import parse_target
 
@@ -44,7 +45,7 @@ def costly(x: Value, w: Value) -> Value:
 
 def lowered(rows: int, depth: int, columns: int, body: Callable[..., Value] = product) -> Lowered:
     module = build([tensor(dt.f32, (rows, depth)), tensor(dt.f32, (depth, columns))], body)
-    Fuse().run(module, PassContext(parse_target("x86-64-v3")))
+    Fuse(STRATEGIES).run(module, PassContext(parse_target("x86-64-v3")))
     (region,) = (op for op in module.main.body.ops if op.name == "fused")
     return lower_region(region, "k")
 

@@ -27,7 +27,7 @@ from tilewright.schedule.trace import Schedule
 SHORTEST = 16
 """Iterations from which on a loop is worth its pieces."""
 MOST_PIECES = 6
-ROUNDS = (-1, 0, 1, 2)
+MULTIPLES = (-1, 0, 1, 2)
 """Multiples of a divisor at which an index may start anew; what does so more often has no long piece."""
 
 
@@ -104,7 +104,7 @@ def _borders_of(e: Sym, v: Sym, extent: Sym) -> Iterator[Sym]:
     elif e.kind in ("mod", "floordiv"):
         x, divisor = e.args
         if v not in divisor.vars and not _is_often(x, divisor, v, extent):
-            for k in ROUNDS:
+            for k in MULTIPLES:
                 yield from _sign_changes(x - k * divisor, v)
 
 
