@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tilewright.api import compile as compile
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
+    from tilewright.ir.diag import ScheduleError as ScheduleError
     from tilewright.ir.diag import TypeRuleError as TypeRuleError
     from tilewright.ir.diag import UnsupportedError as UnsupportedError
     from tilewright.options import Options as Options
@@ -41,6 +42,7 @@ _HOMES = {
     "Options": "tilewright.options",
     "Progress": "tilewright.options",
     "Report": "tilewright.runtime.report",
+    "ScheduleError": "tilewright.ir.diag",
     "Session": "tilewright.session",
     "TargetError": "tilewright.target.machine",
     "TensorInfo": "tilewright.runtime",
