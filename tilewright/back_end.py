@@ -20,6 +20,7 @@ from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
 from tilewright.ir.passes import Pass
 from tilewright.ir.verify import Spec
+from tilewright.loops.machine.intrinsics import check_machine
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.options import Options
 from tilewright.plugins import Plugins
@@ -150,9 +151,12 @@ CPU = Cpu()
 
 
 def back_end_for(machine: Machine, plugins: Plugins) -> BackEnd:
-    """The back end for a machine's kind; TargetError where nobody brings one."""
+    """The back end for a machine's kind; TargetError where nobody brings one, or where facts of the machine contradict
+    each other."""
     for back_end in (CPU, *plugins.back_ends):
         if back_end.name == machine.kind:
+            if back_end is not CPU:  # ours are tested
+                check_machine(machine)
             return back_end
     raise TargetError(
         f"there is no back end for machine '{machine.name}', which is of the kind '{machine.kind}'",

@@ -215,3 +215,10 @@ def test_a_machine_that_contradicts_itself(tmp_path: Path) -> None:
 def test_an_unknown_machine_lists_those_of_plugins(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="unknown target 'toys'\n  hint: did you mean 'toy'"):
         tilewright.compile(model("affine"), target="toys", session=session(tmp_path))
+
+
+def test_a_machine_whose_facts_contradict_each_other_is_refused(tmp_path: Path) -> None:
+    wrong = dataclasses.replace(TOY, name="wrong", routes=(dataclasses.replace(TOY.routes[0], target="attic"),))
+    own = Session(folder=tmp_path, plugins=(dataclasses.replace(PLUGIN, machines=(wrong,)),))
+    with pytest.raises(TargetError, match="machine 'wrong'.*'attic'"):
+        tilewright.compile(model("matmul"), target="wrong", session=own)

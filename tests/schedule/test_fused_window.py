@@ -1,4 +1,4 @@
-"""Windows over bands of a convolution's result: one kernel, right, with the band in the second-level cache."""
+"""Windows over bands of a convolution's result: one kernel, right, with the band in L2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(23)
 SMALL_L2 = 64 << 10
-"""A second-level cache that holds some lines of the images below."""
+"""A L2 that holds some lines of the images below."""
 
 
 def data(*shape: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(29)
 SMALL_L2 = 64 << 10
-"""A second-level cache that does not hold the images below."""
+"""A L2 that does not hold the images below."""
 
 TARGETS = [f"{name},l2={SMALL_L2},cores=2" for name in ("zen3", "zen4", "neoverse-n1")]
 

@@ -1,4 +1,4 @@
-"""Blocks of large contractions: which rows, columns and piece of the depth may stay in the second-level cache."""
+"""Blocks of large contractions: which rows, columns and piece of the depth may stay in L2."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Blocks:
 
 
 def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) -> list[Blocks]:
-    """Up to `most` blocks for each length of the depth, that fit the second-level cache: those that give every core
+    """Up to `most` blocks for each length of the depth, that fit L2: those that give every core
     the same first, then the largest."""
     if not may_be_cut(shape, tile):
         return []

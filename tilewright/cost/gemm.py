@@ -29,7 +29,7 @@ from tilewright.target.calibration import Exposed
 from tilewright.target.target import LINE_BYTES, Target
 
 CROWDED = 4
-"""Rows of a tile that one set of the first-level cache may hold, beside the columns."""
+"""Rows of a tile that one set of L1 may hold, beside the columns."""
 
 CROWDING = 2
 
@@ -54,7 +54,7 @@ LEAST_GAIN = 1.03
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How to compute a contraction: the register tile; blocks in the second-level cache (None: not cut); and, where it
+    """How to compute a contraction: the register tile; blocks in L2 (None: not cut); and, where it
     is not cut, whether column tiles go outside of all lines of rows, so that columns are read once (else inside)."""
 
     tile: Tile
@@ -71,7 +71,7 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What a decision makes one core do, in cycles as if nothing else had to be done: `multiply` (the inner loops),
-    `load` (their loads), bytes from the second-level cache, the third and memory, those from memory that come
+    `load` (their loads), bytes from L2, the third and memory, those from memory that come
     `late` as panels are long, `passes` over sums (vectors), elements `copied`, and elements of rows read one by one
     from lines `apart`."""
 
@@ -252,7 +252,7 @@ def _cut_loops(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -
 def _near_rows(
     shape: Contraction, tile: Tile, depth: int, first: tuple[float, float, float], size: float
 ) -> float:
-    """Bytes of a tile's rows that a first-level cache of `size` bytes reads. Where rows lie side by side and steps
+    """Bytes of a tile's rows that an L1 of `size` bytes reads. Where rows lie side by side and steps
     apart, each step has lines of its own; unless these fit beside the panel, the next tiles, which need the rest of
     them, find them gone."""
     rows, panel, _ = first
@@ -283,7 +283,7 @@ def _read(
 
 
 def _distance(shape: Contraction, tile: Tile, blocks: Blocks | None, sets: int) -> int:
-    """What reading one element of a row costs beside a hit in the first-level cache, in that of a line of its own far
+    """What reading one element of a row costs beside a hit in L1, in that of a line of its own far
     from those of other rows: 1 where rows lie on such lines, CROWDING more where they push one another out."""
     if blocks is not None and shape.run:
         return 0  # they are copied
@@ -358,7 +358,7 @@ def choose(shape: Contraction, target: Target) -> Choice:
 def why_not_turned(shape: Contraction, turned: Contraction, target: Target) -> str:
     """Why a contraction is better computed as it is than `turned`; empty where it is not."""
     if not candidates(turned, target):
-        return "no block fits the second-level cache"
+        return "no block fits L2"
     across, along = choose(turned, target).cycles, choose(shape, target).cycles
     return "" if across < along else f"{millions(across)} predicted, {millions(along)} without"
 
@@ -376,6 +376,6 @@ def why_not_cut(shape: Contraction, choice: Choice) -> str:
         return "there are too few tiles"
     cut = [(d, time) for d, time in choice.others if d.blocks is not None]
     if not cut:
-        return "no block fits the second-level cache"
+        return "no block fits L2"
     (best, time), *_ = cut
     return f"{millions(time)} predicted with {best}, {millions(choice.cycles)} without blocks"

@@ -2,7 +2,7 @@
 
 A band is read with all columns' operands (filters); a panel is a number of blocks of columns for which the tiles of a
 band are read. Their sums wait for the transform that follows. Larger bands read filters less often, larger panels read
-tiles less often, until sums and tiles do not fit the second-level cache. Like the choice of register tiles, this
+tiles less often, until sums and tiles do not fit L2. Like the choice of register tiles, this
 counts cycles from the target's facts.
 """
 

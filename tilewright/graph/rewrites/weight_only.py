@@ -50,7 +50,7 @@ def is_known(value: Value) -> bool:
 
 def narrow_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
     """The casts of constants that should not be folded: those that matrix products read, at most after a little
-    arithmetic, if all of these together are more than a core's second-level cache holds."""
+    arithmetic, if all of these together are more than a core's L2 holds."""
     found: list[Op] = []
     for op in module.main.body.ops:
         if op.name != "cast" or not _widens(op):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from tilewright.ir.core import Func
 from tilewright.ir.diag import TextError
@@ -20,11 +20,6 @@ def kernel_of(intrinsic: Intrinsic) -> Func:
 def conditions_of(intrinsic: Intrinsic, kernel: Func) -> tuple[Sym, ...]:
     """Its limits as expressions over the dims of its kernel, not 0 where they hold."""
     return tuple(_expression(text, kernel) for text in intrinsic.limits)
-
-
-def cycles_of(intrinsic: Intrinsic, sizes: Mapping[str, int]) -> int:
-    """The time that it takes, in cycles, for these values of its dims."""
-    return int(parse_sym(intrinsic.cycles, var).evaluate(sizes))
 
 
 def _expression(text: str, kernel: Func) -> Sym:

@@ -39,7 +39,7 @@ def prefetch(func: Func, load: Op, loop: Op, ahead: int = 1, *, nearest: bool = 
         for jo { for io in 0..8 { for k { prefetch B[jo + 1, 0, 4*(K*io + k)]; S(B[jo, k, j]) } } }
 
     The steps are those of the innermost loops of which each step has a cache line to ask for, if there are such; of a
-    round without loops within it is the round. What is asked for goes to the second-level cache, as the first one is to
+    round without loops within it is the round. What is asked for goes to L2, as the first one is to
     keep what is in use, or to the `nearest`.
     Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
     ScheduleError where the buffer is not dense or belongs to one round, rounds do not read elements a constant
@@ -94,7 +94,7 @@ def prefetch_run(func: Func, access: Op, loop: Op) -> list[Op]:
 
         for io in 0..8 { for k { prefetch y[k, 16*io + 16]; for j in 0..16 { y[k, 16*io + j] = S(k, j) } } }
 
-    with one request to the second-level cache for each line. Results stay the same: the op is a hint, whose address may
+    with one request to L2 for each line. Results stay the same: the op is a hint, whose address may
     lie behind the end of the buffer. Returns the ops. ScheduleError where the innermost loop is no run of a known
     number of elements, or is `loop` itself, or where each round has a buffer of its own.
     """

@@ -108,7 +108,7 @@ def _why_apart(join: Join, winograd: Winograd) -> str | None:
         return _why_not_into_tiles(join)
     if join.info.kind is OpClass.CONTRACTION and sums_tiles and facts.target is not None:
         return tiles_by_bands(op, facts.target)
-    if producer.strategy is winograd:  # elementwise work on tiles while they are in the first-level cache
+    if producer.strategy is winograd:  # elementwise work on tiles while they are in L1
         others = (
             o
             for o in consumer.ops

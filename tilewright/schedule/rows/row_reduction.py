@@ -2,7 +2,7 @@
 
     for row parallel { for each stage { for j vector { ... } } }
 
-Every intermediate lives for one row only, so it stays in the first-level cache. Short rows run several side by side.
+Every intermediate lives for one row only, so it stays in L1. Short rows run several side by side.
 """
 
 from __future__ import annotations

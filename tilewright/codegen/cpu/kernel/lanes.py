@@ -1,9 +1,8 @@
-"""How elements are spelled in LLVM IR: types in memory and in registers, literals, and registers of lanes."""
+"""How elements are spelled in LLVM IR: types in memory and in registers, and literals."""
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,29 +48,6 @@ def _wrapped(dtype: DType, value: int) -> int:
     """`value` modulo 2^bits, in the range of the dtype."""
     value &= (1 << dtype.bits) - 1
     return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
-
-
-@dataclass(frozen=True, slots=True)
-class Reg:
-    """An SSA value or a literal: `lanes` elements of `dtype` (1: the same element for all lanes of a vector
-    loop)."""
-
-    name: str
-    dtype: DType
-    lanes: int = 1
-
-    @property
-    def type(self) -> str:
-        return vector(register_type(self.dtype), self.lanes)
-
-    @property
-    def typed(self) -> str:
-        """The operand with its type, as instructions spell their first operand."""
-        return f"{self.type} {self.name}"
-
-    @property
-    def is_literal(self) -> bool:
-        return not self.name.startswith("%")
 
 
 def splat_literal(element: str, text: str, lanes: int) -> str:
