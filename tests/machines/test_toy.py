@@ -220,5 +220,5 @@ def test_an_unknown_machine_lists_those_of_plugins(tmp_path: Path) -> None:
 def test_a_machine_whose_facts_contradict_each_other_is_refused(tmp_path: Path) -> None:
     wrong = dataclasses.replace(TOY, name="wrong", routes=(dataclasses.replace(TOY.routes[0], target="attic"),))
     own = Session(folder=tmp_path, plugins=(dataclasses.replace(PLUGIN, machines=(wrong,)),))
-    with pytest.raises(TargetError, match="machine 'wrong'.*'attic'"):
+    with pytest.raises(TargetError, match=r"machine 'wrong'.*'attic'"):
         tilewright.compile(model("matmul"), target="wrong", session=own)
