@@ -27,12 +27,12 @@ import numpy as np
 from llvmlite import binding
 
 from bench.calibration import regret
-from bench.calibration.shapes import DRAWS, Conv, Layer, Matmul, Turned, layers_of
+from bench.calibration.shapes import DRAWS, Conv, Layer, Matmul, TransposedMatmul, layers_of
 from tilewright.codegen.cpu.assemble import compile_ir
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.cost.cache_blocking import Blocks
 from tilewright.cost.gemm import Counts, Decision, candidates, choose, count, cycles
-from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.cost.register_tile import GemmShape, Tile
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
@@ -71,7 +71,7 @@ def kernel_of(layer: Layer) -> Lowered:
     match layer:
         case Matmul():
             shape: tuple[int, ...] = (layer.rows, layer.depth)
-        case Turned():
+        case TransposedMatmul():
             shape = (layer.depth, layer.columns)
         case Conv():
             shape = _blocked_shape(layer, space)
@@ -81,8 +81,8 @@ def kernel_of(layer: Layer) -> Lowered:
         match layer:
             case Matmul():
                 made = _matmul(x, layer)
-            case Turned():
-                made = _turned(x, layer)
+            case TransposedMatmul():
+                made = _transposed(x, layer)
             case Conv():
                 made = _conv(x, layer, space)
         builder.emit("return", (made,))
@@ -107,7 +107,7 @@ def _matmul(x: Value, layer: Matmul) -> Value:
     return ew.add(product_, _zeros("b", layer.columns))
 
 
-def _turned(x: Value, layer: Turned) -> Value:
+def _transposed(x: Value, layer: TransposedMatmul) -> Value:
     product_ = contract.matmul(_zeros("w", layer.rows, layer.depth), x)
     return ew.add(product_, _zeros("b", layer.rows, 1))
 
@@ -121,13 +121,13 @@ def _conv(x: Value, layer: Conv, space: int) -> Value:
     return ew.max_(ew.add(y, _zeros("b", -(-layer.outputs // 16), *(1,) * space, 16)), 0.0)
 
 
-def shape_of(lowered: Lowered, turned: bool) -> Contraction:
-    """What the model sees of a kernel, with vectors along its rows if `turned`."""
+def shape_of(lowered: Lowered, transposed: bool) -> GemmShape:
+    """What the model sees of a kernel, with vectors along its rows if `transposed`."""
     copy = lowered.clone()
     s = Schedule(copy.func)
     constants = constants_of(copy.func)
     axes = assign_axes(one_reduction(s, copy))
-    if not turned:
+    if not transposed:
         return gemm_shape(axes, constants)
     across = transposed_axes(axes, constants)
     assert across is not None
@@ -146,11 +146,11 @@ class Compiled:
     rounds: int
 
 
-def compile_kernel(lowered: Lowered, decision: Decision, target: Target, turned: bool) -> Compiled | None:
+def compile_kernel(lowered: Lowered, decision: Decision, target: Target, transposed: bool) -> Compiled | None:
     """The kernel under a decision; None where that is not possible."""
     copy = lowered.clone()
     try:
-        schedule_contraction(Schedule(copy.func), copy, target, decision, transposed=turned)
+        schedule_contraction(Schedule(copy.func), copy, target, decision, transposed=transposed)
     except ScheduleError:
         return None
     text = kernel_ir(copy.func, target)
@@ -166,8 +166,8 @@ def compile_all(layers: Sequence[Layer], folder: Path, target: Target) -> None:
     for layer in layers:
         path = file_of(layer, folder)
         lowered = kernel_of(layer)
-        turned = isinstance(layer, Turned)
-        shape = shape_of(lowered, turned)
+        transposed = isinstance(layer, TransposedMatmul)
+        shape = shape_of(lowered, transposed)
         found: dict[str, Compiled | None] = pickle.loads(path.read_bytes())[1] if path.exists() else {}
         decisions = candidates(shape, target)
         if not decisions:
@@ -175,7 +175,7 @@ def compile_all(layers: Sequence[Layer], folder: Path, target: Target) -> None:
         lacking = {text_of(d): d for d in (*decisions, choose(shape, target).decision)}
         lacking = {text: d for text, d in lacking.items() if text not in found}
         if lacking:
-            found |= {text: compile_kernel(lowered, d, target, turned) for text, d in lacking.items()}
+            found |= {text: compile_kernel(lowered, d, target, transposed) for text, d in lacking.items()}
             path.write_bytes(pickle.dumps((asdict(shape), found)))
             print(layer, f"{len(lacking)} of {len(found)} are new", flush=True)
 
@@ -307,7 +307,7 @@ class Measured:
     """A layer, its target, and the measured decisions with their times in microseconds."""
 
     name: str
-    shape: Contraction
+    shape: GemmShape
     target: Target
     decisions: tuple[Decision, ...]
     times: np.ndarray
@@ -322,7 +322,7 @@ def load(machine: str, layers: str) -> list[Measured]:
     """What was measured of a set of layers on a machine."""
     found = []
     for e in json.loads(file_of_times(machine, layers).read_text()):
-        shape, times = Contraction(**e["contraction"]), e["microseconds"]
+        shape, times = GemmShape(**e["contraction"]), e["microseconds"]
         decisions = tuple(decision_of(text, shape.lanes) for text in times)
         measured = np.array(list(times.values()))
         found.append(Measured(e["name"], shape, parse_target(TARGETS[machine]), decisions, measured))

@@ -18,10 +18,10 @@ from tilewright.codegen.program import (
     Dim,
     InputAxis,
     InputElement,
+    KernelCall,
     KernelText,
     Program,
     ProgramText,
-    Step,
     kernel_step,
 )
 from tilewright.graph.assumptions import Assumption
@@ -87,7 +87,7 @@ def make_program(
 ) -> Program:
     """The calls of the main function with the addresses of their buffers; what is assumed is checked before."""
     main = module.main
-    order: list[Step | Branches] = []
+    order: list[KernelCall | Branches] = []
     calls = [op for op in main.body.ops if op.name == "call"]
     for branches, together in groupby(calls, lambda op: op.attrs.get("branches", op)):
         steps = [_step(op, module, storage, constants, kernels) for op in together]
@@ -107,7 +107,7 @@ def make_program(
 
 def _step(
     call: Op, module: Module, storage: Storage, constants: Constants, kernels: dict[str, KernelText]
-) -> Step:
+) -> KernelCall:
     kernel = module.funcs[call.attrs["kernel"]]
     buffers = [_buffer(storage.places[v], constants) for v in (*call.operands, *call.results)]
     return kernel_step(kernel, kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))

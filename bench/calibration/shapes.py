@@ -39,7 +39,7 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class Turned:
+class TransposedMatmul:
     """constant rows x depth by depth x columns with a bias for each row, and vectors along the rows."""
 
     rows: int
@@ -47,10 +47,10 @@ class Turned:
     columns: int
 
     def __str__(self) -> str:
-        return f"turned {self.rows}x{self.depth}x{self.columns}"
+        return f"transposed {self.rows}x{self.depth}x{self.columns}"
 
 
-Layer = Matmul | Conv | Turned
+Layer = Matmul | Conv | TransposedMatmul
 
 _BERT = ((768, 768), (768, 2304), (768, 3072), (3072, 768))
 _MATMULS = (
@@ -98,10 +98,10 @@ class Draw:
     matmuls: int = 14
     convs: int = 20
     long: int = 0
-    turned: int = 0
+    transposed: int = 0
 
 
-DRAWS = {"second": Draw(20261124), "third": Draw(20261203, long=5, turned=7)}
+DRAWS = {"second": Draw(20261124), "third": Draw(20261203, long=5, transposed=7)}
 """The second draw judged the model after its last change; the third was drawn when kernels had changed since."""
 
 FEWEST_PRODUCTS, MOST_PRODUCTS = 2e6, 3e8
@@ -142,10 +142,10 @@ def drawn(draw: Draw) -> tuple[Layer, ...]:
         )
         if rows * depth * columns <= MOST_LONG_PRODUCTS and rows * max(depth, columns) <= MOST_ELEMENTS:
             found.append(Matmul(rows, depth, columns))
-    while len(found) < draw.matmuls + draw.convs + draw.long + draw.turned:
+    while len(found) < draw.matmuls + draw.convs + draw.long + draw.transposed:
         rows, depth, columns = _extent(rng, 32, 2048, 16), _extent(rng, 32, 2048), _extent(rng, 16, 3200)
         if FEWEST_PRODUCTS <= rows * depth * columns <= MOST_PRODUCTS:
-            found.append(Turned(rows, depth, columns))
+            found.append(TransposedMatmul(rows, depth, columns))
     return tuple(found)
 
 

@@ -18,11 +18,11 @@ from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
 
-Body = Callable[[Trace, list[Array]], None]
+Body = Callable[[ScalarBuilder, list[Array]], None]
 
 
 def kernel(types: Sequence[BufferType], body: Body, *, dims: Sequence[Sym] = (), outputs: int = 1) -> Func:
@@ -30,7 +30,7 @@ def kernel(types: Sequence[BufferType], body: Body, *, dims: Sequence[Sym] = (),
     block = Block(list(types))
     func = new_kernel("k", block, dims, KernelInfo(outputs=outputs))
     builder = Builder(block)
-    trace = Trace(builder)
+    trace = ScalarBuilder(builder)
     body(trace, [trace.array(a) for a in block.args])
     builder.emit("return")
     return func

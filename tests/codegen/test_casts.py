@@ -11,7 +11,7 @@ from tests.codegen.native import kernel, run_kernel
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import buffer
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 
 NUMBERS = tuple(d for d in dt.ALL if d is not dt.string)
 INTEGERS = tuple(d for d in NUMBERS if d.is_int)
@@ -22,7 +22,7 @@ NARROW = tuple(d for d in FLOATS if d.bits < 32)
 def _cast(x: np.ndarray, to: DType, kind: str = "vector") -> np.ndarray:
     source = dt.from_numpy(x.dtype)
 
-    def body(t: Trace, args: list[Array]) -> None:
+    def body(t: ScalarBuilder, args: list[Array]) -> None:
         with t.loop(len(x) // 16, "i") as i, t.loop(16, "j", kind) as j:
             args[1].store((16 * i + j,), args[0][16 * i + j].cast(to))
 

@@ -18,14 +18,14 @@ from tilewright.ir.core import Func
 from tilewright.ir.diag import InternalError, UnsupportedError
 from tilewright.ir.sym import Sym, ceildiv, lt, var
 from tilewright.ir.types import buffer
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 from tilewright.target.named import NAMED
 from tilewright.target.target import Target
 
 n = var("n", 0)
 
 
-def _elements(t: Trace, rows: int, columns: int, lanes: int) -> Iterator[tuple[Sym, Sym]]:
+def _elements(t: ScalarBuilder, rows: int, columns: int, lanes: int) -> Iterator[tuple[Sym, Sym]]:
     """Position (row, column) of a register tile, inside of its loops."""
     with (
         t.loop(rows, "i", "unroll") as i,
@@ -38,7 +38,7 @@ def _elements(t: Trace, rows: int, columns: int, lanes: int) -> Iterator[tuple[S
 def _tile(rows: int, columns: int, lanes: int, depth: int) -> Func:
     """C[io*rows + i, c] += A[io, k, i] * B[k, c], with all sums in registers."""
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(n, "i", "parallel") as io:
             acc = t.alloc(dt.f32, (rows, columns * lanes), "reg")
             for i, c in _elements(t, rows, columns, lanes):
@@ -122,7 +122,7 @@ def test_other_targets_compile(name: str) -> None:
 
 
 def _divide(kind: str, guarded: bool) -> Func:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", kind) as j:
             if guarded:
                 with t.when(lt(j, n)):
@@ -162,7 +162,7 @@ def test_smallest_integer_over_minus_one_wraps() -> None:
 
 @pytest.mark.parametrize("kind", ["vector", "serial"])
 def test_the_first_failed_check_is_reported_from_the_base_of_the_step(kind: str) -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", kind) as j:
             t.check(a[0][j] < 100, "ExecutionError", "too large")
             t.check(a[0][j] >= 0, "ExecutionError", "negative")
@@ -179,7 +179,7 @@ def test_the_first_failed_check_is_reported_from_the_base_of_the_step(kind: str)
 
 @pytest.mark.parametrize("size", [0, 1, 5, 64])
 def test_loops_of_unknown_length(size: int) -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         a[1].store((0,), 0.0)
         with t.loop(n, "i") as i, t.loop(i, "k") as k, t.when(lt(2 * k, i)):
             a[1].store((0,), a[1][0] + a[0][k])
@@ -191,7 +191,7 @@ def test_loops_of_unknown_length(size: int) -> None:
 
 
 def test_division_of_dims_that_are_zero_does_not_trap() -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(n, "i") as i:
             a[0].store((i // n + (i - 1) % n,), 1)
 
@@ -201,7 +201,7 @@ def test_division_of_dims_that_are_zero_does_not_trap() -> None:
 
 
 def test_vector_of_unrolled_and_unrolled_of_vector_loops() -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with (
             t.loop(ceildiv(n, 32), "o") as o,
             t.loop(2, "u", "unroll") as u,
@@ -219,7 +219,7 @@ def test_vector_of_unrolled_and_unrolled_of_vector_loops() -> None:
 
 
 def test_strings_are_refused() -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         a[1].store((0,), a[0][0])
 
     with pytest.raises(UnsupportedError, match="strings cannot be elements"):

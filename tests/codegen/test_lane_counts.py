@@ -17,7 +17,7 @@ from tilewright.ir.core import Func
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.types import buffer
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 from tilewright.target.named import parse_target
 
 LANES = (2, 3)
@@ -29,7 +29,7 @@ def every_operation(dtype: DType, lanes: int) -> Func:
         dt.bool_ if SCALAR_OPS[name].result_dtype((dtype,) * 3) is dt.bool_ else dtype for name in FLOAT_OPS
     ]
 
-    def body(t: Trace, args: list[Array]) -> None:
+    def body(t: ScalarBuilder, args: list[Array]) -> None:
         for out, name in zip(args[2:], FLOAT_OPS, strict=True):
             with t.loop(lanes, "j", "vector") as j:
                 x, y = args[0][j], args[1][j]

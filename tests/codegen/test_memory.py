@@ -12,7 +12,7 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, ceildiv, lt, sym, var
 from tilewright.ir.types import BufferType, buffer
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 from tilewright.target.host import host_target
 from tilewright.target.named import NAMED
 from tilewright.target.target import Target
@@ -39,7 +39,7 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 100])
 def test_masked_tail(size: int, target: Target) -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(ceildiv(n, 16), "i") as i, t.loop(16, "j", "vector") as j, t.when(lt(16 * i + j, n)):
             a[1].store((16 * i + j,), a[0][16 * i + j] * 2.0)
 
@@ -52,7 +52,7 @@ def test_masked_tail(size: int, target: Target) -> None:
 
 @pytest.mark.parametrize("extent", [1, 3, 7, 12, 24, 100])
 def test_any_constant_extent_is_cut_into_vectors(extent: int) -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(3, "i") as i, t.loop(extent, "j", "vector") as j:
             a[1].store((i, j), a[0][i, j] + t.index(j).cast(dt.f32))
 
@@ -85,7 +85,7 @@ PATTERNS: dict[str, Index] = {
 def test_loads_of_every_pattern(pattern: str, dtype: dt.DType, target: Target) -> None:
     index = PATTERNS[pattern]
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:
             a[1].store((j,), a[0][index(j)])
 
@@ -105,7 +105,7 @@ def test_loads_of_every_pattern(pattern: str, dtype: dt.DType, target: Target) -
 def test_masked_accesses_of_every_pattern(pattern: str, active: int, target: Target) -> None:
     index = PATTERNS[pattern]
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j, t.when(lt(j, n)):
             a[1].store((index(j),), a[0][index(j)] + 1.0)
 
@@ -126,7 +126,7 @@ def test_masked_accesses_of_every_pattern(pattern: str, active: int, target: Tar
 def test_masked_strides_are_loads_of_whole_vectors(name: str, stride: int) -> None:
     """The first and last windows of an image read every second element, some of them outside."""
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:
             inside = (lt(0, j), lt(stride * j, n))
             a[1].store((j,), a[0].load((stride * j,), guard=inside, other=-1.0))
@@ -144,7 +144,7 @@ def test_strided_buffers_with_an_offset_and_symbolic_strides() -> None:
     m = var("m", 1)
     type = BufferType(dt.f32, (n, m), (sym(1), n), "global", sym(2))  # column by column, two elements in
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(n, "i") as i, t.loop(m, "j") as j:
             a[1].store((i, j), a[0][i, j])
 
@@ -158,7 +158,7 @@ def test_strided_buffers_with_an_offset_and_symbolic_strides() -> None:
 def test_guarded_loads_pad(kind: str) -> None:
     """Padding of 3 on the left and 5 on the right with a number; nothing outside is read."""
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", kind) as j:
             inside = (lt(2, j), lt(j - 3, 8))
             a[1].store((j,), a[0].load((j - 3,), guard=inside, other=-1.5))
@@ -171,7 +171,7 @@ def test_guarded_loads_pad(kind: str) -> None:
 
 @pytest.mark.parametrize("row", [0, 1])
 def test_a_guard_for_all_lanes_reads_nothing_where_false(row: int) -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:
             far = 1 << 40  # would fault
             value = a[0].load((far * n, j), guard=(lt(n, 1),), other=3)
@@ -191,7 +191,7 @@ def test_a_guard_for_all_lanes_reads_nothing_where_false(row: int) -> None:
 
 
 def test_indices_from_data() -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:
             k = t.bind(a[1][j], "k", 0, 99)
             a[2].store((j,), a[0][k, 2])
@@ -206,7 +206,7 @@ def test_indices_from_data() -> None:
 
 
 def test_scatter_through_data() -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:
             k = t.bind(a[1][j], "k", 0, 15)
             a[2].store((k,), a[0][j])
@@ -224,7 +224,7 @@ def test_each_lane_has_its_own_registers() -> None:
     """A reduction over rows inside of a vector loop over columns, with a condition that differs between
     lanes."""
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:
             acc = t.alloc(dt.f32, (1,), "reg")
             acc.store((0,), 0.0)
@@ -244,7 +244,7 @@ def test_lanes_reduce(lanes: int, combine: str) -> None:
     from tilewright.ir.types import ScalarType
     from tilewright.ops.trace import Scalar
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         acc = t.alloc(dt.f32, (lanes,), "reg")
         with t.loop(lanes, "j", "vector") as j:
             acc.store((j,), a[0][0, j])
@@ -265,7 +265,7 @@ def test_lanes_reduce_of_booleans(combine: str) -> None:
     from tilewright.ir.types import ScalarType
     from tilewright.ops.trace import Scalar
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(4, "i") as i:
             lanes = t.alloc(dt.bool_, (8,), "reg")
             with t.loop(8, "j", "vector") as j:
@@ -280,7 +280,7 @@ def test_lanes_reduce_of_booleans(combine: str) -> None:
 
 
 def test_scratch_memory_of_symbolic_size() -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(3, "i", "parallel") as i:
             first, second = t.alloc(dt.f32, (n,)), t.alloc(dt.f32, (n,))
             with t.loop(n, "j") as j:
@@ -301,7 +301,7 @@ def test_scratch_memory_of_symbolic_size() -> None:
 def test_a_loop_that_lanes_cannot_run_runs_serially() -> None:
     """All iterations add to one element."""
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:
             a[1].store((0,), a[1][0] + a[0][j])
 
@@ -312,7 +312,7 @@ def test_a_loop_that_lanes_cannot_run_runs_serially() -> None:
 
 
 def test_four_bit_integers_take_a_byte() -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(16, "j", "vector") as j:
             a[1].store((j,), a[0][j] + 7)
 
@@ -326,7 +326,7 @@ def test_four_bit_integers_take_a_byte() -> None:
 def test_conditions_and_indices_that_lose_the_lane_once_unrolled(step: int) -> None:
     """For u = 0, `u * j` is 0 in all lanes, though the expression mentions the lane."""
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with (
             t.loop(2, "u", "unroll") as u,
             t.loop(16, "j", "vector") as j,

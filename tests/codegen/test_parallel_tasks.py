@@ -15,14 +15,14 @@ from tilewright.loops.edit import body_of, holds_parallel, kind_of, loop_var
 from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.spec import LOOPS_SPEC, parallel_extent
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 from tilewright.target.named import NAMED
 
 WIDTH = 96
 STEPS, count = var("steps", 1), var("count", 1)
 
 
-def _relaxation(t: Trace, a: list[Array]) -> None:
+def _relaxation(t: ScalarBuilder, a: list[Array]) -> None:
     """Steps that each replace every element by a mean of three; y keeps all of them. The old elements lie in memory of
     the kernel, each new one is computed in memory of its thread."""
     x, y = a
@@ -85,7 +85,7 @@ def test_rounds_that_take_turns_in_their_order_do_the_same(threads: int) -> None
 def test_every_other_round_runs_from_the_last_iteration() -> None:
     """Each round reads what the iteration before it in time has left behind."""
 
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(4, "s") as s, t.loop(WIDTH, "i") as i:
             a[1].store((s, i), a[0][0])
             a[0].store((0,), a[0][0] + 1)
@@ -108,7 +108,7 @@ def test_every_other_round_runs_from_the_last_iteration() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_shared_loop_beside_others_and_a_round_that_is_known(threads: int) -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(WIDTH, "i", "parallel") as i:
             a[1].store((0, i), a[0][i] + 1)
         with t.loop(1, "s") as s, t.loop(WIDTH, "i", "parallel") as i:
@@ -122,7 +122,7 @@ def test_a_shared_loop_beside_others_and_a_round_that_is_known(threads: int) -> 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_check_in_a_shared_loop_is_reported(threads: int) -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(2, "s") as s, t.loop(WIDTH, "i", "parallel") as i:
             t.check(a[0][i] < 90, "ExecutionError", "value too large")
             a[1].store((s, i), t.apply("div", a[0][i], a[0][0]))
@@ -137,7 +137,7 @@ def test_a_check_in_a_shared_loop_is_reported(threads: int) -> None:
 
 
 def test_only_a_loop_that_is_all_of_the_kernel_is_a_task_of_the_program() -> None:
-    def body(t: Trace, a: list[Array]) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(WIDTH, "i", "parallel") as i:
             a[1].store((i,), a[0][i])
 
@@ -147,7 +147,7 @@ def test_only_a_loop_that_is_all_of_the_kernel_is_a_task_of_the_program() -> Non
     text = kernel_ir(whole, NAMED["zen3"])
     assert not text.forks and "tw_parallel" not in text.text
 
-    def twice(t: Trace, a: list[Array]) -> None:
+    def twice(t: ScalarBuilder, a: list[Array]) -> None:
         body(t, a)
         body(t, a)
 

@@ -22,22 +22,22 @@ from tilewright.codegen.program import (
     ErrorTable,
     InputAxis,
     InputElement,
+    KernelCall,
     Program,
-    Step,
     kernel_step,
 )
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import ceildiv, eq, ge, lt, sym, var
 from tilewright.ir.types import buffer
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 from tilewright.target.host import host_target
 
 n = var("n", 0)
 batch, width = var("batch", 0), var("width", 0)
 
 
-def _scale(t: Trace, a: list[Array]) -> None:
+def _scale(t: ScalarBuilder, a: list[Array]) -> None:
     """y = 2 x, in blocks of 64 by threads."""
     with t.loop(ceildiv(n, 64), "o", "parallel") as o:
         scratch = t.alloc(dt.f32, (64,))
@@ -47,14 +47,14 @@ def _scale(t: Trace, a: list[Array]) -> None:
             a[1].store((64 * o + j,), scratch[j])
 
 
-def _ratio(t: Trace, a: list[Array]) -> None:
+def _ratio(t: ScalarBuilder, a: list[Array]) -> None:
     """y = x // 3 with a check, on one thread."""
     with t.loop(n, "i") as i:
         t.check(a[0][i] < 1000, "ExecutionError", "value too large")
         a[1].store((i,), t.apply("div", a[0][i], 3))
 
 
-def _copy(t: Trace, a: list[Array]) -> None:
+def _copy(t: ScalarBuilder, a: list[Array]) -> None:
     """y = x, on one thread."""
     with t.loop(2, "i") as i:
         a[1].store((i,), a[0][i])
@@ -198,6 +198,6 @@ def test_error_table_keeps_equal_lists_once() -> None:
 
 
 def test_scratch_is_what_the_greediest_step_needs() -> None:
-    steps = tuple(Step("k", (), (), None, sym(1), size) for size in (sym(100), 4 * batch))
+    steps = tuple(KernelCall("k", (), (), None, sym(1), size) for size in (sym(100), 4 * batch))
     program = Program((), (), steps, sym(0))
     assert [program.scratch.evaluate({"batch": b}) for b in (1, 100)] == [128, 448]

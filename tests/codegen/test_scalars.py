@@ -17,7 +17,7 @@ from tilewright.ir.core import Func
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.types import buffer
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 from tilewright.target.named import NAMED, parse_target
 
 N = 128  # two vectors of the widest loop
@@ -96,7 +96,7 @@ def _native(name: str, arrays: list[np.ndarray], kind: str) -> np.ndarray:
     dtypes = tuple(dt.from_numpy(a.dtype) for a in arrays)
     result = SCALAR_OPS[name].result_dtype(dtypes)
 
-    def body(t: Trace, args: list[Array]) -> None:
+    def body(t: ScalarBuilder, args: list[Array]) -> None:
         with t.loop(N // 64, "i") as i, t.loop(64, "j", kind) as j:
             args[-1].store((64 * i + j,), t.apply(name, *[a[64 * i + j] for a in args[:-1]]))
 
@@ -236,7 +236,7 @@ def test_negative_integer_powers_go_towards_zero() -> None:
 def _clip(lanes: int) -> Func:
     """out[j] = min(max(x[j], 0), 6)."""
 
-    def body(t: Trace, args: list[Array]) -> None:
+    def body(t: ScalarBuilder, args: list[Array]) -> None:
         with t.loop(lanes, "j", "vector") as j:
             args[1].store((j,), t.apply("min", t.apply("max", args[0][j], 0.0), 6.0))
 
@@ -264,7 +264,7 @@ def test_an_extremum_with_a_literal_is_one_instruction_a_register(target: str, l
 def _largest(lanes: int) -> Func:
     """out[j] = max(out[j], x[i, j]) for 100 rows."""
 
-    def body(t: Trace, args: list[Array]) -> None:
+    def body(t: ScalarBuilder, args: list[Array]) -> None:
         with t.loop(100, "i") as i, t.loop(lanes, "j", "vector") as j:
             args[1].store((j,), t.apply("max", args[1][j], args[0][i, j]))
 
@@ -294,7 +294,7 @@ def test_the_largest_element_is_nan_wherever_one_is() -> None:
 def _exp(lanes: int) -> Func:
     """out[j] = exp(x[j])."""
 
-    def body(t: Trace, args: list[Array]) -> None:
+    def body(t: ScalarBuilder, args: list[Array]) -> None:
         with t.loop(lanes, "j", "vector") as j:
             args[1].store((j,), t.apply("exp", args[0][j]))
 

@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.cost.cache_blocking import Blocks
 from tilewright.cost.gemm import MOST_CANDIDATES, Decision, candidates, choose, cycles, why_not_cut
-from tilewright.cost.register_tile import Contraction, Tile, registers_used
+from tilewright.cost.register_tile import GemmShape, Tile, registers_used
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
@@ -25,7 +25,7 @@ class Layer:
     """A layer with the measured time of each decision, in microseconds."""
 
     name: str
-    shape: Contraction
+    shape: GemmShape
     times: dict[Decision, float]
 
 
@@ -40,7 +40,7 @@ def decision(text: str, lanes: int) -> Decision:
 def layers(file: str) -> list[Layer]:
     found = []
     for entry in json.loads((MEASURED / f"{file}.json").read_text()):
-        shape = Contraction(**entry["contraction"])
+        shape = GemmShape(**entry["contraction"])
         times = {decision(text, shape.lanes): us for text, us in entry["microseconds"].items()}
         found.append(Layer(entry["name"], shape, times))
     return found
@@ -59,7 +59,7 @@ def drawn(machine: str, set_: str) -> list[Layer]:
 
 def is_unusual(layer: Layer) -> bool:
     """Whether it is of a kind that the shares are not fitted to at all: many rows, or vectors along constant rows."""
-    return layer.shape.turned or (layer.shape.lines == 1 and (layer.shape.rows or 0) >= 2048)
+    return layer.shape.transposed or (layer.shape.lines == 1 and (layer.shape.rows or 0) >= 2048)
 
 
 def predicted(layer: Layer, target: Target) -> dict[Decision, float]:
@@ -113,10 +113,10 @@ def test_most_choices_were_measured(machine: str, set_: str) -> None:
     assert np.mean(known) >= 0.8
 
 
-MATMUL = Contraction(
+MATMUL = GemmShape(
     rows=128, columns=48, depth=768, lanes=16, stride=3072, run=16, outer_depth=768, packed=True
 )
-POINTWISE = Contraction(
+POINTWISE = GemmShape(
     rows=3136, columns=16, depth=64, lanes=16, stride=64, outer_depth=4, exact_columns=True, packed=True
 )
 SHAPES = {
@@ -127,15 +127,15 @@ SHAPES = {
     "a convolution 3x3": replace(POINTWISE, rows=14, lines=14, depth=2304, outer_depth=16, windows=7.0),
     "a large batch": replace(POINTWISE, lines=8),
     "rows of unknown number": replace(MATMUL, rows=None, uncut="the number of rows is not known"),
-    "nothing known": Contraction(rows=None, columns=None, depth=None, lanes=16),
-    "odd": Contraction(rows=33, columns=9, depth=65, lanes=16, stride=260, run=4, outer_depth=65),
+    "nothing known": GemmShape(rows=None, columns=None, depth=None, lanes=16),
+    "odd": GemmShape(rows=33, columns=9, depth=65, lanes=16, stride=260, run=4, outer_depth=65),
 }
 NAMES = ("x86-64-v4", "zen3", "aarch64-neon", "zen3,cores=64")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_few_decisions_are_compared_and_all_fit_the_registers(shape: Contraction, name: str) -> None:
+def test_few_decisions_are_compared_and_all_fit_the_registers(shape: GemmShape, name: str) -> None:
     target = parse_target(name)
     found = candidates(shape, target)
     assert 1 <= len(found) <= MOST_CANDIDATES
@@ -162,7 +162,7 @@ def test_a_row_alone_reads_each_column_once(name: str) -> None:
 @pytest.mark.parametrize(("depth", "cores", "columns"), [(1536, 1, 8), (1536, 2, 4), (40, 2, 8)])
 def test_every_core_has_a_tile_where_there_is_work_enough(depth: int, cores: int, columns: int) -> None:
     """A row of 128 columns: one tile is best for one core, and for a short sum."""
-    shape = Contraction(rows=1, lines=1, columns=8, depth=depth, outer_depth=depth, around=1, lanes=16)
+    shape = GemmShape(rows=1, lines=1, columns=8, depth=depth, outer_depth=depth, around=1, lanes=16)
     tile = choose(shape, parse_target(f"cascadelake,cores={cores}")).decision.tile
     assert tile.columns == columns
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.frontends.helpers import check, imported, info, model_of, node_model, run
 from tilewright.frontends.errors import ConstantNeededError
-from tilewright.frontends.inputs import Dims
+from tilewright.frontends.inputs import SymbolicDims
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError
 
@@ -340,7 +340,7 @@ def test_symbolic_dims() -> None:
 
 
 def test_names_of_dims_become_identifiers() -> None:
-    dims = Dims()
+    dims = SymbolicDims()
     names = [dims.named(p).name for p in ("batch", "seq len", "seq-len", "d0", "1x", "val_a", 'f("x")')]
     assert len(set(names)) == len(names)
     assert all(n.isidentifier() for n in names)

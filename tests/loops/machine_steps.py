@@ -119,7 +119,7 @@ def cached_and_pipelined(c: Chance) -> None:
 def on_a_clone_first(c: Chance, steps: Callable[[Chance], None]) -> None:
     """Several steps of which any may be refused: then none is done."""
     state = c.r.getstate()
-    steps(Chance(Schedule(c.func.clone(), c.s.supposing), c.r, c.env))
+    steps(Chance(Schedule(c.func.clone(), c.s.may_specialize), c.r, c.env))
     c.r.setstate(state)
     steps(c)
 

@@ -14,7 +14,7 @@ from tilewright.ir.sym import Sym, ge0, sym
 from tilewright.ir.types import buffer
 from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import KernelInfo, kernel_info, new_kernel
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 
 Body = Callable[..., None]
 
@@ -31,7 +31,7 @@ def kernel(
     names = [f"x{k}" for k in range(len(ins))] + [f"y{k}" for k in range(len(outs))]
     block = Block(types, names)
     builder = Builder(block)
-    trace = Trace(builder)
+    trace = ScalarBuilder(builder)
     body(trace, *[trace.array(a) for a in block.args])
     builder.emit("return")
     return new_kernel("k", block, dims, KernelInfo(outputs=len(outs)))
@@ -40,7 +40,7 @@ def kernel(
 def matmul(m: int | Sym, n: int | Sym, k: int, dims: Sequence[Sym] = (), dtype: DType = dt.f64) -> Func:
     """y[m, n] = max(x0[m, k] @ x1[k, n] + x2[n], 0), with the product in a scratch buffer."""
 
-    def body(t: Trace, a: Array, b: Array, bias: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, a: Array, b: Array, bias: Array, y: Array) -> None:
         c = t.alloc(dtype, (m, n))
         c.value.name = "c"
         product_into(t, a, b, c, m, n, k)
@@ -57,7 +57,7 @@ def plain_matmul(m: int | Sym, n: int | Sym, k: int, dims: Sequence[Sym] = ()) -
     )  # fmt: skip
 
 
-def product_into(t: Trace, a: Array, b: Array, c: Array, m: int | Sym, n: int | Sym, k: int | Sym) -> None:
+def product_into(t: ScalarBuilder, a: Array, b: Array, c: Array, m: int | Sym, n: int | Sym, k: int | Sym) -> None:
     with t.loop(m, "i") as i, t.loop(n, "j") as j:
         c.store((i, j), 0)
         with t.loop(k, "k") as p:
@@ -68,7 +68,7 @@ def convolution(channels: int, out: int, size: int, kernel_size: int, pad: int) 
     """y[o, h, w] = sum over c, ky, kx of x0[c, h + ky - pad, w + kx - pad] * x1[o, c, ky, kx], zero padded;
     relu."""
 
-    def body(t: Trace, x: Array, w: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, w: Array, y: Array) -> None:
         full = size + 2 * pad - kernel_size + 1
         acc = t.alloc(dt.f64, (out, full, full))
         acc.value.name = "acc"

@@ -17,7 +17,7 @@ from tilewright.ir.types import buffer
 from tilewright.loops.edit import loops_in
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.loops.lanes.vectorize import vectorize
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 
 
 def chain(r: random.Random) -> tuple[Func, dict[str, int]]:
@@ -25,7 +25,7 @@ def chain(r: random.Random) -> tuple[Func, dict[str, int]]:
     m, n = r.randint(1, 9), r.randint(2, 11)
     rows = var("m", 1)
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         first = t.alloc(x.dtype, (rows, n))
         second = t.alloc(x.dtype, (rows, n))
         with t.loop(rows, "a") as i, t.loop(n, "b") as j:
@@ -52,7 +52,7 @@ def rows_normalised(r: random.Random) -> tuple[Func, dict[str, int]]:
     rows."""
     m, n = r.randint(1, 7), r.randint(1, 9)
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         top, total = t.alloc(x.dtype, (m, 1)), t.alloc(x.dtype, (m,))
         with t.loop(m, "a") as i:
             top.store((i, 0), -100)
@@ -79,7 +79,7 @@ def stencil(r: random.Random) -> tuple[Func, dict[str, int]]:
             total = total + source.load((i + d,), [ge0(i + d), ge0(size - 1 - i - d)])  # type: ignore[operator]
         return total
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         once = t.alloc(x.dtype, (n,))
         with t.loop(n, "a") as i:
             once.store((i,), point(x, i, n))  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def carried(r: random.Random) -> tuple[Func, dict[str, int]]:
     n, m = r.randint(2, 9), r.randint(2, 6)
     which = r.randrange(4)
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         with t.loop(m, "a") as i, t.loop(n, "b") as j:
             if which == 0:
                 y.store((i, j), x[i, j] + y.load((i, j - 1), [ge0(j - 1)]))
@@ -114,7 +114,7 @@ def transposed(r: random.Random) -> tuple[Func, dict[str, int]]:
     """A permuted copy through a buffer, and column sums of it, in one flat loop."""
     m, n = r.randint(1, 6), r.randint(1, 6)
 
-    def body(t: Trace, x: Array, y: Array, s: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array, s: Array) -> None:
         copy = t.alloc(x.dtype, (n, m))
         with t.loop(m * n, "a") as i:
             copy.store((i % n, i // n), x[i // n, i % n])
@@ -133,7 +133,7 @@ def gathered(r: random.Random) -> tuple[Func, dict[str, int]]:
     m, n = r.randint(2, 6), r.randint(1, 8)
     summed = r.random() < 0.5
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         with t.loop(m, "a") as i, t.loop(n, "b") as j:
             if not summed:
                 row = t.bind(t.apply("abs", x[i, 0]).cast(dt.i64), "row", 0, 8)
@@ -160,7 +160,7 @@ def updated(r: random.Random) -> tuple[Func, dict[str, int]]:
     m, n = r.randint(1, 4), r.randint(2, 11)
     which = r.randrange(4)
 
-    def body(t: Trace, x: Array, h: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, h: Array, y: Array) -> None:
         with t.loop(n, "a") as j:
             if which == 0:
                 h.store((j,), h[j] * 2 + x[0, j])
@@ -184,7 +184,7 @@ def through_a_cell(r: random.Random) -> tuple[Func, dict[str, int]]:
     m, n = r.randint(1, 5), r.randint(1, 6)
     carried_over = r.random() < 0.5
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         cell = t.alloc(x.dtype, (1,))
         cell.store((0,), 1)
         with t.loop(m, "a") as i, t.loop(n, "b") as j:
@@ -203,7 +203,7 @@ def guarded(r: random.Random) -> tuple[Func, dict[str, int]]:
     m, n = r.randint(1, 6), r.randint(1, 7)
     below = r.random() < 0.5
 
-    def body(t: Trace, x: Array, y: Array, s: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array, s: Array) -> None:
         with t.loop(m, "a") as i:
             s.store((i,), 1)
             with t.loop(n, "b") as j:
@@ -222,7 +222,7 @@ def scattered(r: random.Random) -> tuple[Func, dict[str, int]]:
     m, n, size = r.randint(1, 4), r.randint(2, 9), r.randint(1, 5)
     which = r.randrange(3)
 
-    def body(t: Trace, x: Array, y: Array, z: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array, z: Array) -> None:
         with t.loop(m, "a") as i, t.loop(n, "b") as j:
             place = t.apply("abs", x[i, j]).cast(dt.i64)
             t.check(place >= 0, "index", "a place below 0")
@@ -238,7 +238,7 @@ def scattered(r: random.Random) -> tuple[Func, dict[str, int]]:
     return programs.kernel([(m, n)], [(size,), (size, n)], body), {}
 
 
-def j_value(t: Trace, j: object) -> object:
+def j_value(t: ScalarBuilder, j: object) -> object:
     """An index as an element."""
     return t.index(j).cast(dt.f64)  # type: ignore[arg-type]
 
@@ -248,7 +248,7 @@ def perhaps_empty(r: random.Random) -> tuple[Func, dict[str, int]]:
     rows, columns = var("m", 0), var("n", 0)
     fixed = r.randint(1, 9)
 
-    def body(t: Trace, x: Array, y: Array, s: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array, s: Array) -> None:
         top = t.alloc(x.dtype, (fixed,))
         with t.loop(fixed, "a") as i:
             top.store((i,), -1)
@@ -270,7 +270,7 @@ def rows_in_turn(r: random.Random) -> tuple[Func, dict[str, int]]:
     m, n = r.randint(1, 5), r.choice([3, 8, 16])
     turned = r.random() < 0.3
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         with t.loop(m, "a") as i:
             row, total = t.alloc(x.dtype, (1, n)), t.alloc(x.dtype, (1,))
             total.store((0,), 0)
@@ -290,7 +290,7 @@ def groups_of_bytes(r: random.Random) -> tuple[Func, dict[str, int]]:
     types = [buffer(dt.u8, (m, k, 4)), buffer(dt.i8, (k, n, 4)), buffer(dt.i32, (m, n))]
     block = Block(types, ["a", "b", "y"])
     builder = Builder(block)
-    trace = Trace(builder)
+    trace = ScalarBuilder(builder)
     a, b, y = (trace.array(arg) for arg in block.args)
     with trace.loop(m, "i") as i, trace.loop(n, "j") as j:
         y.store((i, j), 0)
@@ -305,7 +305,7 @@ def recurrent(r: random.Random) -> tuple[Func, dict[str, int]]:
     steps, n = r.randint(1, 5), r.choice([2, 5, 8])
     size = var("t", 1)
 
-    def body(t: Trace, x: Array, w: Array, y: Array, h: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, w: Array, y: Array, h: Array) -> None:
         following = t.alloc(x.dtype, (n,))
         with t.loop(n, "a") as j:
             h.store((j,), j_value(t, j))
@@ -325,7 +325,7 @@ def doubled_lines(r: random.Random) -> tuple[Func, dict[str, int]]:
     """Whole cache lines that are written and never read, as vectors or not yet."""
     rows, n = var("m", 0), 8 * r.randint(1, 3)
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         with t.loop(rows, "a") as i, t.loop(n, "b") as j:
             y.store((i, j), x[i, j] * 2)
 

@@ -257,7 +257,7 @@ def at_least(c: Chance) -> None:
     specialize(tried, extent, least)
     if any(c.env[name] < low for name, low in kernel_info(tried).specialized_for.items()):
         raise ScheduleError("the dims have other values")
-    c.s.supposing = True
+    c.s.may_specialize = True
     c.s.at_least(extent, least, of_few=True)
 
 

@@ -13,7 +13,7 @@ from tilewright.ir.sym import sym, var
 from tilewright.ir.types import BufferType
 from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 
 
 def read(text: str) -> Func:
@@ -37,7 +37,7 @@ def test_padded_convolution() -> None:
 
 
 def test_float32_rounds_at_every_step() -> None:
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         y.store((0,), 0)
         with t.loop(200) as i:
             y.store((0,), y[0] + x[i])
@@ -75,7 +75,7 @@ def test_lanes_of_a_vector_loop_run_op_by_op() -> None:
 def test_strides_and_offset_of_a_buffer() -> None:
     """Every other element from the third on, of flat memory."""
 
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         with t.loop(3) as i:
             y.store((i,), x[i])
 
@@ -106,7 +106,7 @@ def test_access_out_of_bounds_names_buffer_and_index(extent: int) -> None:
 
 @pytest.mark.parametrize("extent", [2, 30])
 def test_failing_check(extent: int) -> None:
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         with t.loop(extent) as i:
             t.check(x[i] < 1, "ExecutionError", "the element is too large")
             y.store((i,), x[i])

@@ -78,7 +78,7 @@ def test_large_shares_take_several_requests() -> None:
 
 def test_what_later_rounds_read_is_asked_for_at_the_start_of_a_round() -> None:
     func = read("8")
-    prefetch(func, load_of(func, "b"), find_loop(func, "k"), ahead=3)
+    prefetch(func, load_of(func, "b"), find_loop(func, "k"), distance=3)
     assert asked(func) == ["prefetch b[jo, k + 3, 0]", "prefetch b[jo, k + 3, 16]"]
 
 

@@ -195,7 +195,7 @@ CASES = {
     ),
     "split with smaller rounds at the end": (
         DOUBLE,
-        lambda f: split(f, find_loop(f, "i"), 7, "overlap", rest=2),
+        lambda f: split(f, find_loop(f, "i"), 7, "overlap", remainder=2),
         """
         for io <= 0 in 0..1 {
           for ii <= 6 in 0..7 {

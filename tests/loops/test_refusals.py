@@ -273,12 +273,12 @@ REFUSED = {
     ),
     "smaller rounds at the end of peeled ones": (
         DOUBLE,
-        lambda f: split(f, find_loop(f, "i"), 4, "peel", rest=2),
-        "split loop 'i' (0..10, serial): smaller rounds need tail 'overlap', and a serial loop",
+        lambda f: split(f, find_loop(f, "i"), 4, "peel", remainder=2),
+        "split loop 'i' (0..10, serial): smaller tiles at the end need tail 'overlap', and a serial loop",
     ),
     "smaller rounds of a negative number": (
         DOUBLE,
-        lambda f: split(f, find_loop(f, "i"), 4, "overlap", rest=-1),
+        lambda f: split(f, find_loop(f, "i"), 4, "overlap", remainder=-1),
         "split loop 'i' (0..10, serial): the factor is -1, it must be at least 1",
     ),
     "overlapping rounds of a state updated in place": (

@@ -17,7 +17,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import KernelInfo, parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.packing import Packing
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 F64 = ScalarType(dt.f64)
 
@@ -36,30 +36,30 @@ def test_condition_on_indices_is_a_bool() -> None:
     verify_func(parse_kernel(text), LOOPS_SPEC)
 
 
-def broken_loop(t: Trace, **attrs: object) -> None:
+def broken_loop(t: ScalarBuilder, **attrs: object) -> None:
     with t.loop(4):
         loop = t.builder.block.parent
     assert isinstance(loop, Op)
     loop.attrs.update(attrs)
 
 
-def nested(t: Trace, outer: str, inner: str) -> None:
+def nested(t: ScalarBuilder, outer: str, inner: str) -> None:
     with t.loop(4, kind=outer), t.loop(4, kind=inner):
         pass
 
 
-def shared_value(t: Trace, y: Array, value: Scalar | int) -> None:
+def shared_value(t: ScalarBuilder, y: Array, value: Scalar | int) -> None:
     """A loop that threads share in every round of another, and which stores a value."""
     with t.loop(3), t.loop(4, kind="parallel") as j:
         y.store((j,), value)
 
 
-def shared_place(t: Trace, y: Array, place: Sym) -> None:
+def shared_place(t: ScalarBuilder, y: Array, place: Sym) -> None:
     with t.loop(3), t.loop(4, kind="parallel") as j:
         y.store((place + j,), 1)
 
 
-def loop_with(t: Trace, op: Op, kind: str = "vector") -> None:
+def loop_with(t: ScalarBuilder, op: Op, kind: str = "vector") -> None:
     with t.loop(4, kind=kind):
         t.builder.block.append(op)
 
@@ -128,7 +128,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("problem", BROKEN)
 def test_broken_rule(problem: str) -> None:
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         BROKEN[problem](t, x, y)
 
     func = programs.kernel([(8,)], [(8,)], body, [var("n")])
@@ -138,7 +138,7 @@ def test_broken_rule(problem: str) -> None:
 
 
 def test_threads_may_share_a_loop_beside_others_and_in_serial_loops() -> None:
-    def body(t: Trace, x: Array, y: Array) -> None:
+    def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         sums = t.alloc(dt.f64, (8,))
         with t.loop(8, kind="parallel") as i:
             sums.store((i,), x[i])
@@ -151,7 +151,7 @@ def test_threads_may_share_a_loop_beside_others_and_in_serial_loops() -> None:
 
 
 def test_alloc_whose_size_depends_on_a_loop() -> None:
-    def body(t: Trace, y: Array) -> None:
+    def body(t: ScalarBuilder, y: Array) -> None:
         with t.loop(4) as i:
             t.alloc(dt.f64, (i + 1,))
 

@@ -13,7 +13,7 @@ from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
 from tilewright.cost.cache_blocking import Blocks, candidate_blocks, footprint
 from tilewright.cost.gemm import Choice, candidates, choose, cycles
-from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.cost.register_tile import GemmShape, Tile
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value, substitute
@@ -45,7 +45,7 @@ from tilewright.target.target import Caches, Target
 SMALL = Caches(l1d=32 << 10, l2=96 << 10, l3=1 << 20)
 """So small an L2 that small matrices are cut into blocks."""
 
-LARGE = Contraction(
+LARGE = GemmShape(
     rows=1024, columns=64, depth=1024, lanes=16, stride=4096, run=16, outer_depth=1024, packed=True
 )
 TILE = Tile(13, 2, 16)
@@ -59,7 +59,7 @@ def data(*shape: int) -> np.ndarray:
 def blocks_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the cheapest decision with blocks where there is one: small cases are not worth it otherwise."""
 
-    def choose_blocks(shape: Contraction, target: Target) -> Choice:
+    def choose_blocks(shape: GemmShape, target: Target) -> Choice:
         cut = [d for d in candidates(shape, target) if d.blocks is not None]
         if not cut:
             return choose(shape, target)

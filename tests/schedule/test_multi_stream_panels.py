@@ -8,7 +8,7 @@ import pytest
 from tests.schedule import scheduling as oracle
 from tilewright.cost.gemm import Decision, choose, cycles
 from tilewright.cost.panels import streams_of
-from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.cost.register_tile import GemmShape, Tile
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, sym, var
@@ -74,8 +74,8 @@ def test_streams_are_as_many_as_have_whole_pairs_of_lines(columns: int) -> None:
     assert streams > 1 or columns < 4 or all(columns % d for d in range(2, columns // 2 + 1))
 
 
-def vector_times(columns: int, depth: int) -> Contraction:
-    return Contraction(rows=1, columns=columns, depth=depth, lanes=16, packed=True, uncut="it has no rows")
+def vector_times(columns: int, depth: int) -> GemmShape:
+    return GemmShape(rows=1, columns=columns, depth=depth, lanes=16, packed=True, uncut="it has no rows")
 
 
 def test_tiles_that_have_no_streams_are_dearer() -> None:

@@ -124,10 +124,10 @@ def test_a_buffer_that_is_not_there() -> None:
 def test_every_argument_is_in_the_text() -> None:
     """Steps with arguments of each type, as they are written down."""
     func = read(TWICE)
-    s = Schedule(func, supposing=True)
+    s = Schedule(func, may_specialize=True)
     i, j = find_loop(func, "i"), find_loop(func, "j")
     s.at_least(func.dims[0], 5)
-    s.split(j, 4, tail="overlap", rest=2)
+    s.split(j, 4, tail="overlap", remainder=2)
     later = find_op("j", func)
     s.pack(func.args[0], later, Packing(((), (5,)), (1, 0, 2)), only=[find_op("x.load@2", func)])
     s.split_range(i, func.dims[0] - 3)
@@ -136,7 +136,7 @@ def test_every_argument_is_in_the_text() -> None:
     s.vectorize(find_op("ji", func))
     assert s.lines() == (
         "specialize(n, least=5)",
-        'split(j, factor=4, tail="overlap", rest=2)',
+        'split(j, factor=4, tail="overlap", remainder=2)',
         "pack(x, j, packing=Packing{factors=((), (5,)), order=(1, 0, 2)}, only=[x.load@2])",
         "split_range(i, n - 3)",
         "simplify(within=i_2)",
@@ -152,7 +152,7 @@ def test_what_is_read_is_printed_so() -> None:
     reorder(j, i)
     specialize(4*n + max(1, n - 2), least=9)
     vectorize(lanes=none, loop=j)
-    prefetch(x.load, i, ahead=2, nearest=true)
+    prefetch(x.load, i, distance=2, nearest=true)
     pack(x, i, only=[])
     otherwise {
       unroll(i)
@@ -165,7 +165,7 @@ def test_what_is_read_is_printed_so() -> None:
         "reorder(j, i)",
         "specialize(4*n + max(1, n - 2), least=9)",
         "vectorize(j)",
-        "prefetch(x.load, i, ahead=2, nearest=true)",
+        "prefetch(x.load, i, distance=2, nearest=true)",
         "pack(x, i)",
         "otherwise {",
         "  unroll(i)",
@@ -216,7 +216,7 @@ def test_text_that_is_no_trace(text: str, reason: str, place: str) -> None:
         ("splt(i, factor=2)", "did you mean split"),
         ("zzz(i)", "the steps are async_copy, barrier"),
         ("split(i, facter=2)", "did you mean factor?"),
-        ("split(i)", "it is written split(loop, factor, [tail=], [rest=])"),
+        ("split(i)", "it is written split(loop, factor, [tail=], [remainder=])"),
         ("peel(i, 1, 1, 1)", "it is written peel(loop, [first=], [last=])"),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
-from tilewright.cost.gemm import candidates, choose, why_not_turned
-from tilewright.cost.register_tile import Contraction
+from tilewright.cost.gemm import candidates, choose, why_not_transposed
+from tilewright.cost.register_tile import GemmShape
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
@@ -83,10 +83,10 @@ def small(target: Target) -> Target:
 def transposed_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transpose whatever can be: small cases are not worth it otherwise."""
 
-    def why_not(shape: Contraction, turned: Contraction, target: Target) -> str:
-        return "" if candidates(turned, target) else "there is no block"
+    def why_not(shape: GemmShape, transposed: GemmShape, target: Target) -> str:
+        return "" if candidates(transposed, target) else "there is no block"
 
-    monkeypatch.setattr(gemm_plan, "why_not_turned", why_not)
+    monkeypatch.setattr(gemm_plan, "why_not_transposed", why_not)
 
 
 def module_of(body: Body, *shapes: tuple[int, ...]) -> Module:
@@ -143,13 +143,13 @@ def test_what_gains_nothing_or_cannot_be_is_not_transposed(name: str) -> None:
 def test_idle_lanes_decide() -> None:
     """49 columns fill three vectors of 16 and one lane of a fourth; 512 rows of constants fill all."""
     target = replace(parse_target("x86-64-v4"), caches=Caches(32 << 10, 1 << 20, 32 << 20), cores=1)
-    plain = Contraction(
+    plain = GemmShape(
         rows=512, columns=4, depth=2048, lanes=16, stride=8192, run=16, outer_depth=2048, packed=False
     )
-    turned = Contraction(
+    transposed = GemmShape(
         rows=49, columns=32, depth=2048, lanes=16, stride=4, outer_depth=2048, exact_columns=True,
-        packed=True, turned=True,
+        packed=True, transposed=True,
     )  # fmt: skip
-    assert not why_not_turned(plain, turned, target)
-    assert "predicted" in why_not_turned(replace(plain, columns=32), replace(turned, rows=512), target)
-    assert choose(turned, target).decision.blocks is not None
+    assert not why_not_transposed(plain, transposed, target)
+    assert "predicted" in why_not_transposed(replace(plain, columns=32), replace(transposed, rows=512), target)
+    assert choose(transposed, target).decision.blocks is not None

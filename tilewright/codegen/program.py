@@ -52,7 +52,7 @@ class BufferRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class KernelCall:
     """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread, or one that
     `forks`, which calls the pool itself), its work in scalar operations, the scratch bytes of a worker, and the errors
     it can report."""
@@ -71,7 +71,7 @@ class Step:
 class Branches:
     """Calls whose rounds threads share as if they were one kernel's. The kernels do not fork, and report no errors."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[KernelCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,14 @@ class Program:
 
     ranks: tuple[int, ...]
     outputs: tuple[tuple[Sym, ...], ...]
-    order: tuple[Step | Branches, ...]
+    order: tuple[KernelCall | Branches, ...]
     arena: Sym
     dims: tuple[Dim, ...] = ()
     conditions: tuple[Condition, ...] = ()
     flush_denormals: bool = False
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[KernelCall, ...]:
         """All calls."""
         return tuple(s for o in self.order for s in (o.steps if isinstance(o, Branches) else (o,)))
 
@@ -166,7 +166,7 @@ class ProgramText:
 
 def kernel_step(
     func: Func, kernel: KernelText, buffers: Sequence[BufferRef], dims: Sequence[Sym], where: str = ""
-) -> Step:
+) -> KernelCall:
     """The call of `func` with `dims` for its dims, in order; `where` names its place in the model in
     errors."""
     actual = dict(zip(func.dims, dims, strict=True))
@@ -174,6 +174,6 @@ def kernel_step(
     work = sym(UNCOUNTED_WORK) if counted is None else counted
     parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
     checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
-    return Step(
+    return KernelCall(
         kernel.symbol, tuple(buffers), tuple(dims), parallel, work, scratch, checks, forks=kernel.forks
     )

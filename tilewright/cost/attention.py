@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.cost.core import l2_room
 from tilewright.cost.gemm import choose_tile
-from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.cost.register_tile import GemmShape, Tile
 from tilewright.target.target import VECTOR_BYTES, Target
 
 MOST_ROWS = 72
@@ -63,4 +63,4 @@ def tile_of_products(rows: int, columns: int | None, depth: int | None, target: 
     """The register tile of one of the two products of a block; None for extents that are not known."""
     lanes = VECTOR_BYTES // ELEMENT
     vectors = ASSUMED_VECTORS if columns is None else -(-columns // lanes)
-    return choose_tile(Contraction(rows=rows, columns=vectors, depth=depth, lanes=lanes), target)
+    return choose_tile(GemmShape(rows=rows, columns=vectors, depth=depth, lanes=lanes), target)

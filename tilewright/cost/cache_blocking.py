@@ -9,7 +9,7 @@ from math import isqrt
 
 from tilewright.cost.core import l2_room
 from tilewright.cost.parallel import share_of_greatest
-from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.cost.register_tile import GemmShape, Tile
 from tilewright.target.target import Target
 
 LONGEST_SUMS = (512, 256, 128)
@@ -34,7 +34,7 @@ class Blocks:
     depth: int
 
 
-def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) -> list[Blocks]:
+def candidate_blocks(shape: GemmShape, tile: Tile, target: Target, most: int) -> list[Blocks]:
     """Up to `most` blocks for each length of the depth, that fit L2: those that give every core
     the same first, then the largest."""
     if not may_be_cut(shape, tile):
@@ -42,7 +42,7 @@ def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) 
     assert shape.rows is not None and shape.columns is not None
     rows, columns = shape.rows * shape.lines, -(-shape.columns // tile.columns)
     unit = shape.rows if shape.lines > 1 else tile.rows
-    least = shape.lanes if shape.turned else 1  # a square of the result, which is transposed
+    least = shape.lanes if shape.transposed else 1  # a square of the result, which is transposed
     heights = {rows, *(min(rows, -(-rows // n // unit) * unit) for n in _parts(rows, target))}
     widths = {-(-columns // n) for n in _parts(shape.columns * tile.lanes, target)}
     if shape.exact_columns:
@@ -58,14 +58,14 @@ def candidate_blocks(shape: Contraction, tile: Tile, target: Target, most: int) 
     return found
 
 
-def may_be_cut(shape: Contraction, tile: Tile) -> bool:
+def may_be_cut(shape: GemmShape, tile: Tile) -> bool:
     """Whether the extents are known and there are tiles enough for blocks of them."""
     if shape.uncut or shape.rows is None or shape.columns is None or shape.depth is None:
         return False
     return shape.rows * shape.lines >= 2 * tile.rows and shape.columns >= 2 * tile.columns
 
 
-def footprint(shape: Contraction, tile: Tile, rows: int, columns: int, depth: int) -> int:
+def footprint(shape: GemmShape, tile: Tile, rows: int, columns: int, depth: int) -> int:
     """Bytes of the rows and sums of a block of so many rows, column tiles and outer steps, and of two panels."""
     assert shape.depth is not None
     width = tile.columns * tile.lanes
@@ -73,14 +73,14 @@ def footprint(shape: Contraction, tile: Tile, rows: int, columns: int, depth: in
     return shape.element * (int(rows * steps / shape.windows) + rows * columns * width + 2 * steps * width)
 
 
-def count(shape: Contraction, tile: Tile, blocks: Blocks) -> int:
+def count(shape: GemmShape, tile: Tile, blocks: Blocks) -> int:
     """Blocks in all, which threads share."""
     assert shape.rows is not None and shape.columns is not None
     columns = -(-shape.columns // tile.columns)
     return shape.around * -(-shape.rows * shape.lines // blocks.rows) * -(-columns // blocks.columns)
 
 
-def unevenness(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -> float:
+def unevenness(shape: GemmShape, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The greatest share of the blocks that a core gets, in that of the mean."""
     return share_of_greatest(count(shape, tile, blocks), target.cores)
 
@@ -91,7 +91,7 @@ def _parts(extent: int, target: Target) -> list[int]:
     return [1 << n for n in range(most.bit_length())]
 
 
-def _pieces(shape: Contraction) -> list[int]:
+def _pieces(shape: GemmShape) -> list[int]:
     """For each length of sums the largest divisor of the depth; whole runs where rows are copied in such."""
     assert shape.depth is not None
     steps = shape.depth // shape.outer_depth

@@ -19,7 +19,7 @@ from tilewright.cost.core import l2_room, millions
 from tilewright.cost.panels import MOST_ROWS_OF_STREAMS, streams_of
 from tilewright.cost.parallel import share_of_greatest
 from tilewright.cost.register_tile import (
-    Contraction,
+    GemmShape,
     Tile,
     candidate_tiles,
     cycles_per_step,
@@ -45,7 +45,7 @@ MANY_BLOCKS, FEW_BLOCKS = 3, 1
 MOST_CANDIDATES = 36
 """Bound on the decisions that are compared for one contraction, which takes less than a millisecond."""
 
-TURNING = 2
+TRANSPOSING = 2
 """Passes over the sums that transposing them costs: its shuffles take about as long."""
 
 LEAST_GAIN = 1.03
@@ -100,7 +100,7 @@ class Counts:
         )
 
 
-def cycles(shape: Contraction, decision: Decision, target: Target) -> float:
+def cycles(shape: GemmShape, decision: Decision, target: Target) -> float:
     """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share. Where
     tiles are fewer than cores, or columns that are read once not the same for all, the mean of one core's cycles and of
     those of all that wait."""
@@ -119,19 +119,19 @@ def _lacks_streams(tile: Tile, element: int, target: Target) -> bool:
     return few_rows and streams_of(tile, element, target) == 1
 
 
-def _reads_once(shape: Contraction, tile: Tile) -> bool:
+def _reads_once(shape: GemmShape, tile: Tile) -> bool:
     """Whether all columns are read for one tile of rows alone."""
     assert shape.rows is not None
     return shape.around * shape.lines == 1 and shape.rows <= tile.rows
 
 
-def _tiles(shape: Contraction, tile: Tile) -> int:
+def _tiles(shape: GemmShape, tile: Tile) -> int:
     """Register tiles of all of the result, which threads share."""
     assert shape.rows is not None and shape.columns is not None
     return shape.around * shape.lines * -(-shape.rows // tile.rows) * -(-shape.columns // tile.columns)
 
 
-def count(shape: Contraction, decision: Decision, target: Target) -> Counts:
+def count(shape: GemmShape, decision: Decision, target: Target) -> Counts:
     """Count for a contraction of known extents."""
     loops = (
         _cut_loops(shape, decision.tile, decision.blocks, target)
@@ -194,7 +194,7 @@ class _Loops:
         return any(loop[0] > 1 for loop in takewhile(lambda loop: not loop[2], self.nest))
 
 
-def _loops(shape: Contraction, decision: Decision, target: Target) -> _Loops:
+def _loops(shape: GemmShape, decision: Decision, target: Target) -> _Loops:
     """Of register tiles alone. The last tile of a line overlaps the one before."""
     assert shape.rows is not None and shape.columns is not None and shape.depth is not None
     tile = decision.tile
@@ -216,7 +216,7 @@ def _loops(shape: Contraction, decision: Decision, target: Target) -> _Loops:
     )
 
 
-def _cut_loops(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -> _Loops:
+def _cut_loops(shape: GemmShape, tile: Tile, blocks: Blocks, target: Target) -> _Loops:
     """Of blocks. Rows that are left over in a line have a tile of their own."""
     assert shape.rows is not None and shape.columns is not None and shape.depth is not None
     registers = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
@@ -244,13 +244,13 @@ def _cut_loops(shape: Contraction, tile: Tile, blocks: Blocks, target: Target) -
         multiply=steps * (whole * cycles_per_step(tile.rows, registers, target) + left_step),
         loads=steps * (whole * (tile.rows + registers) + (left + registers if left else 0)),
         row_reads=steps * (blocks.rows // lines),
-        passes=(pieces + 1 + (TURNING if shape.turned else 0)) * vectors,
+        passes=(pieces + 1 + (TRANSPOSING if shape.transposed else 0)) * vectors,
         copied=copied if shape.run else 0,
     )
 
 
 def _near_rows(
-    shape: Contraction, tile: Tile, depth: int, first: tuple[float, float, float], size: float
+    shape: GemmShape, tile: Tile, depth: int, first: tuple[float, float, float], size: float
 ) -> float:
     """Bytes of a tile's rows that an L1 of `size` bytes reads. Where rows lie side by side and steps
     apart, each step has lines of its own; unless these fit beside the panel, the next tiles, which need the rest of
@@ -282,7 +282,7 @@ def _read(
     return read_rows, read_columns, read_sums
 
 
-def _distance(shape: Contraction, tile: Tile, blocks: Blocks | None, sets: int) -> int:
+def _distance(shape: GemmShape, tile: Tile, blocks: Blocks | None, sets: int) -> int:
     """What reading one element of a row costs beside a hit in L1, in that of a line of its own far
     from those of other rows: 1 where rows lie on such lines, CROWDING more where they push one another out."""
     if blocks is not None and shape.run:
@@ -316,13 +316,13 @@ class Choice:
         ]
 
 
-def candidates(shape: Contraction, target: Target) -> list[Decision]:
+def candidates(shape: GemmShape, target: Target) -> list[Decision]:
     """The decisions that are compared for a contraction; unknown extents count as large. None may be possible where
-    the result is turned."""
+    the result is transposed."""
     known = assumed(shape)
     tiles = candidate_tiles(replace(known, exact_columns=known.part), target)
     found: list[Decision] = []
-    for n, tile in enumerate([] if shape.turned else tiles):
+    for n, tile in enumerate([] if shape.transposed else tiles):
         found.append(Decision(tile))
         if n < CUT_TILES and known.lines * (known.around // known.repeats) > 1:
             found.append(Decision(tile, columns_outside=False))
@@ -333,14 +333,14 @@ def candidates(shape: Contraction, target: Target) -> list[Decision]:
     return found
 
 
-def assumed(shape: Contraction) -> Contraction:
+def assumed(shape: GemmShape) -> GemmShape:
     """The contraction with a large extent in place of each that is not known."""
     return replace(shape, rows=shape.rows or LARGE, columns=shape.columns or LARGE, depth=shape.depth or LARGE,
                    outer_depth=shape.outer_depth if shape.depth else LARGE)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def choose(shape: Contraction, target: Target) -> Choice:
+def choose(shape: GemmShape, target: Target) -> Choice:
     """The decision with the fewest cycles; the first of equal ones."""
     known = assumed(shape)
     found = candidates(shape, target)
@@ -355,20 +355,20 @@ def choose(shape: Contraction, target: Target) -> Choice:
     return Choice(taken, costs[best], len(found), tuple((found[n], costs[n]) for n in dict.fromkeys(others)))
 
 
-def why_not_turned(shape: Contraction, turned: Contraction, target: Target) -> str:
-    """Why a contraction is better computed as it is than `turned`; empty where it is not."""
-    if not candidates(turned, target):
+def why_not_transposed(shape: GemmShape, transposed: GemmShape, target: Target) -> str:
+    """Why a contraction is better computed as it is than `transposed`; empty where it is not."""
+    if not candidates(transposed, target):
         return "no block fits L2"
-    across, along = choose(turned, target).cycles, choose(shape, target).cycles
+    across, along = choose(transposed, target).cycles, choose(shape, target).cycles
     return "" if across < along else f"{millions(across)} predicted, {millions(along)} without"
 
 
-def choose_tile(shape: Contraction, target: Target) -> Tile:
+def choose_tile(shape: GemmShape, target: Target) -> Tile:
     """The cheapest register tile of a contraction that is not cut into blocks."""
     return choose(replace(shape, uncut=shape.uncut or "tiles are chosen alone"), target).decision.tile
 
 
-def why_not_cut(shape: Contraction, choice: Choice) -> str:
+def why_not_cut(shape: GemmShape, choice: Choice) -> str:
     """Why a contraction has no blocks."""
     if shape.uncut:
         return shape.uncut

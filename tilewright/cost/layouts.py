@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.core import is_kept, multiply_cycles
-from tilewright.cost.register_tile import Contraction, candidate_tiles, cost_of_step, registers_per_vector
+from tilewright.cost.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
 from tilewright.target.target import LINE_BYTES, VECTOR_BYTES, Target
 
 LEAST_FILTERS = 8
@@ -91,7 +91,7 @@ def positions_over_lines(shape: GroupedLines, target: Target | None) -> bool:
 
 def _cycles_of_tiles(shape: GroupedLines, columns: int, lanes: int, target: Target) -> float:
     """Cycles of all groups for `columns` vectors, in the best register tiles."""
-    found = Contraction(shape.rows, columns, shape.depth, lanes, shape.element)
+    found = GemmShape(shape.rows, columns, shape.depth, lanes, shape.element)
     tile = candidate_tiles(found, target)[0]
     registers = tile.columns * registers_per_vector(lanes, shape.element, target)
     count = -(-shape.rows // tile.rows) * -(-columns // tile.columns)

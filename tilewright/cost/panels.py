@@ -57,7 +57,7 @@ def run_between_requests(steps: int) -> int:
     return max(d for d in range(1, LONGEST_RUN + 1) if steps % d == 0)
 
 
-def steps_ahead(step: int) -> int:
+def prefetch_distance(step: int) -> int:
     """How many steps ahead a panel that is read once is prefetched, where a step reads so many bytes of it; 0 where it
     reads less than a line, which would be requested several times."""
     return 0 if step < LINE_BYTES else -(-PREFETCHED_LINES * LINE_BYTES // step)

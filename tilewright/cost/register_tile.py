@@ -33,7 +33,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class GemmShape:
     """What decides the schedule of a contraction: extents of `rows`, `columns` (vectors of `lanes` elements of
     `element` bytes) and `depth` (all steps of the reduction); None where only known at run time.
 
@@ -42,8 +42,8 @@ class Contraction:
     lie `stride` bytes apart (0: not evenly), and `run` elements of one row together (0: the rows themselves do).
     `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns` tiles of
     blocks must divide the columns; with `packed` they are constants, with `part` a part of such: where no tile divides
-    them, they could not be packed ahead of time. A `turned` result is contiguous in its rows, and is transposed from
-    the sums of blocks. `uncut` says why no blocks can be made, if so.
+    them, they could not be packed ahead of time. A `transposed` result is contiguous in its rows, and is transposed
+    from the sums of blocks. `uncut` says why no blocks can be made, if so.
     """
 
     rows: int | None
@@ -61,7 +61,7 @@ class Contraction:
     exact_columns: bool = False
     packed: bool = False
     part: bool = False
-    turned: bool = False
+    transposed: bool = False
     uncut: str = ""
 
 
@@ -104,7 +104,7 @@ def cost_of_step(rows: int, columns: int, target: Target) -> float:
     return cycles_per_step(rows, columns, target) + LOAD_SHARE * (rows + columns)
 
 
-def candidate_tiles(shape: Contraction, target: Target) -> list[Tile]:
+def candidate_tiles(shape: GemmShape, target: Target) -> list[Tile]:
     """The tiles with the least count of cycles if all data were near, the best first; extents must be known."""
     assert shape.rows is not None and shape.columns is not None
     per_vector = registers_per_vector(shape.lanes, shape.element, target)
@@ -119,7 +119,7 @@ def candidate_tiles(shape: Contraction, target: Target) -> list[Tile]:
     return best[:MOST_TILES] or [Tile(1, 1, shape.lanes)]
 
 
-def _rows_of_tiles(shape: Contraction, columns: int, target: Target) -> set[int]:
+def _rows_of_tiles(shape: GemmShape, columns: int, target: Target) -> set[int]:
     """As many rows as registers hold, and as many as make equal tiles, or one more of these."""
     assert shape.rows is not None
     row = columns * registers_per_vector(shape.lanes, shape.element, target)

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles
 from tilewright.cost.parallel import share_of_greatest, threads
-from tilewright.cost.register_tile import Contraction, candidate_tiles, cost_of_step, registers_per_vector
+from tilewright.cost.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
 from tilewright.target.target import Target
 
 SPILL_PASSES = 3
@@ -71,7 +71,7 @@ def cost(tiles: Tiles, band: Band, target: Target) -> float:
     bands = tiles.images * tiles.rows * tiles.across // length
     panels = tiles.columns // band.panel
     width = tiles.columns * tiles.lanes
-    shape = Contraction(length, band.panel, tiles.depth, tiles.lanes, tiles.element, exact_columns=True)
+    shape = GemmShape(length, band.panel, tiles.depth, tiles.lanes, tiles.element, exact_columns=True)
     tile = candidate_tiles(shape, target)[0]
     step = cost_of_step(
         tile.rows, tile.columns * registers_per_vector(tiles.lanes, tiles.element, target), target

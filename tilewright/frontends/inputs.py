@@ -27,7 +27,7 @@ class Declared(NamedTuple):
     shape: tuple[int | str | None, ...] | None
 
 
-class Dims:
+class SymbolicDims:
     """Gives one variable to each symbolic dim; names of the file become identifiers, and stay different."""
 
     def __init__(self) -> None:
@@ -63,11 +63,11 @@ def types_of(
 ) -> dict[str, TensorType]:
     """The types of the inputs, with `shapes` in place of those declared."""
     _check_names(inputs, shapes, "shapes=")
-    dims = Dims()
+    dims = SymbolicDims()
     return {name: _type_of(name, declared, dims, shapes.get(name)) for name, declared in inputs.items()}
 
 
-def _type_of(name: str, declared: Declared, dims: Dims, given: Sequence[int | str] | None) -> TensorType:
+def _type_of(name: str, declared: Declared, dims: SymbolicDims, given: Sequence[int | str] | None) -> TensorType:
     where = f"graph input '{shown(name)}'"
     if declared.dtype.kind == "string":
         raise UnsupportedError("string tensors are not supported", where=where)
@@ -85,7 +85,7 @@ def _type_of(name: str, declared: Declared, dims: Dims, given: Sequence[int | st
     return TensorType(declared.dtype, tuple(_dim(d, name, k, dims, where) for k, d in enumerate(shape)))
 
 
-def _dim(dim: int | str | None, owner: str, axis: int, dims: Dims, where: str) -> Sym:
+def _dim(dim: int | str | None, owner: str, axis: int, dims: SymbolicDims, where: str) -> Sym:
     if dim is None:
         return dims.unnamed(owner, axis)
     if isinstance(dim, str):

@@ -11,7 +11,7 @@ from tilewright.ir.sym import Sym
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowAttributes:
     """One entry for each spatial axis. `pads_end` above what was asked for make rounded-up sizes."""
 
     kernel: tuple[Sym, ...]
@@ -39,7 +39,7 @@ def same_pads(size: Sym, kernel: Sym, stride: int, dilation: int, upper: bool) -
     return (half, total - half) if upper else (total - half, half)
 
 
-def rounded_up(window: Window, space: Sequence[Sym]) -> Window:
+def rounded_up(window: WindowAttributes, space: Sequence[Sym]) -> WindowAttributes:
     """ceil_mode: as many positions as begin inside of the input or its padding at the begin."""
     end = []
     for k, size in enumerate(space):

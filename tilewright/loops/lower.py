@@ -19,7 +19,7 @@ from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.ops.define import OPERATORS, Axis, Compute
-from tilewright.ops.trace import Array, Trace
+from tilewright.ops.trace import Array, ScalarBuilder
 
 
 @dataclass(eq=False)
@@ -258,7 +258,7 @@ class _Lowering:
             name, "reduce" if compute.combine else "map", compute.combine, target, tiles=compute.tiles
         )
         axes, mapping = self._fresh_axes(compute.domain, "i")
-        trace = Trace(self.builder)
+        trace = ScalarBuilder(self.builder)
         outer = self.builder.block
         self._open_loops(axes, stage.axes)
         position = tuple(v for v, _ in axes)
@@ -275,7 +275,7 @@ class _Lowering:
         self.buffers[value] = target
 
     def _reduction(
-        self, stage: Stage, node: _Node, mapping: dict[Sym, Sym], position: tuple[Sym, ...], trace: Trace
+        self, stage: Stage, node: _Node, mapping: dict[Sym, Sym], position: tuple[Sym, ...], trace: ScalarBuilder
     ) -> None:
         """acc = neutral; for r: acc = acc (combine) element; then, when the dtypes differ, a finishing stage."""
         compute = node.compute
@@ -356,7 +356,7 @@ class _Lowering:
         assert isinstance(type, BufferType)
         stage = Stage(target.name, "map", "", target)
         axes, _ = self._fresh_axes(tuple((var(f"d{k}"), d) for k, d in enumerate(type.shape)), "i")
-        trace = Trace(self.builder)
+        trace = ScalarBuilder(self.builder)
         outer = self.builder.block
         self._open_loops(axes, stage.axes)
         position = tuple(v for v, _ in axes)
@@ -365,7 +365,7 @@ class _Lowering:
         self.builder.block = outer
         self.stages.append(stage)
 
-    def _store(self, trace: Trace, target: Value, position: tuple[Sym, ...], element: Value) -> None:
+    def _store(self, trace: ScalarBuilder, target: Value, position: tuple[Sym, ...], element: Value) -> None:
         self.builder.emit("store", [element, target], [], {"idx": position})
 
     def _fresh_axes(self, axes: Sequence[Axis], prefix: str) -> tuple[list[Axis], dict[Sym, Sym]]:
@@ -485,7 +485,7 @@ class _BodyWriter:
     def _select(self, guard: tuple[Sym, ...], element: Value, other: Any) -> Value:
         type = element.type
         assert isinstance(type, ScalarType)
-        trace = Trace(self.builder)
+        trace = ScalarBuilder(self.builder)
         holds = trace.index(logical_and(*guard)).ne(0)
         padding = trace.const(other, type.dtype)
         return self.builder.emit("select", [holds.value, element, padding.value], [type]).result
@@ -541,7 +541,7 @@ def _lower_irregular(region: Op, name: str, constants: Sequence[int]) -> Lowered
     info = KernelInfo(outputs=len(outs), origin=_origins(region), constants=tuple(constants))
     func = new_kernel(name, block, (), info)
     builder = Builder(block, loc=op.loc)
-    trace = Trace(builder)
+    trace = ScalarBuilder(builder)
     by_value = dict(zip(body.args, block.args, strict=False))
     arrays = [trace.array(by_value[v]) for v in op.operands]
     operator.lower(trace, arrays, [trace.array(a) for a in block.args[len(ins) :]], **op.attrs)

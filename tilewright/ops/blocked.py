@@ -10,7 +10,7 @@ from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ops.contract import checked_groups, group_of, widened_product
 from tilewright.ops.define import Compute, compute, primitive
 from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_same_dtype
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.window import Window
 
 
@@ -26,7 +26,7 @@ def block_channels(x: Array, *, block: int) -> Compute:
         raise ValueError(f"the data must have a batch and a channel axis, not {x.rank} axes")
     channels = x.shape[1]
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, cb, *space, lane = i
         channel = cb * block + lane
         return x.load((n, channel, *space), _exists(channel, channels, block))
@@ -44,7 +44,7 @@ def unblock_channels(x: Array, *, channels: Dim) -> Compute:
         ceildiv(sym(channels), block), x.shape[1], "the number of blocks of the channels and of the data"
     )
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, c, *space = i
         return x[(n, c // block, *space, c % block)]
 
@@ -81,7 +81,7 @@ def conv_blocked(
     window = Window(x.shape[2 : w.rank], w.shape[2:], strides, pads_begin, pads_end, dilations)
     run = gcd(summed.value, block)  # channels of a block that follow each other: the last may be shorter
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, ob, *out, lane = i
         o = ob * block + lane
         first = group_of(o, per_group, groups) * summed  # channel of the data
@@ -121,7 +121,7 @@ def depthwise_blocked(
     require_equal_dim(w.shape[1], sym(1), "the channels of a filter and 1")
     window = Window(x.shape[2:-1], w.shape[2:], strides, pads_begin, pads_end, dilations)
 
-    def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
         n, cb, *out, lane = i
         at = window.positions(out, k)
         c = cb * block + lane

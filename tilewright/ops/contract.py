@@ -18,7 +18,7 @@ from tilewright.ops.shape import (
     require_same_dtype,
     require_space,
 )
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.window import Window
 
 
@@ -66,7 +66,7 @@ def _matrix_product(
     require_equal_dim(ka, kb, "the inner dims")
     batch = broadcast(a.shape[:-2], b.shape[:-2])
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         *outer, row, column = i
         (k,) = r
         left = a.at((*outer, k, row) if transpose_a else (*outer, row, k))
@@ -107,7 +107,7 @@ def conv(
     window = Window(require_space(x), w.shape[2:], strides, pads_begin, pads_end, dilations)
     per_group = checked_groups(x.shape[1], w.shape[1], w.shape[0], groups)
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         (n, o, *space), (c, *k) = i, r
         at = window.positions(space, k)
         data = x.load((n, group_of(o, per_group, groups) * w.shape[1] + c, *at), window.guard(at))
@@ -132,7 +132,7 @@ def conv_grouped(
     require_rank(w, x.rank, "the filters")
     window = Window(x.shape[3:], w.shape[3:], strides, pads_begin, pads_end, dilations)
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         (n, g, o, *space), (c, *k) = i, r
         at = window.positions(space, k)
         return widened_product(x.load((n, g, c, *at), window.guard(at)), w[(g, o, c, *k)])
@@ -156,7 +156,7 @@ def conv_flat(x: Array, w: Array, *, pitches: Sequence[Dim], count: Dim) -> Comp
     if (hi := (x.shape[3] - reach).bounds[1]) is not None and hi < 0:
         raise ValueError(f"{count} positions read {reach} elements, the data have {x.shape[3]}")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         (n, g, o, at), (c, *k) = i, r
         for kk, pitch in zip(k, pitches, strict=True):
             at = at + kk * pitch
@@ -220,7 +220,7 @@ def conv_transpose(
     ):
         sizes.append((d - 1) * stride + dilation * (k - 1) + 1 + more - b - a)
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         (n, o, *out), (c, *k) = i, r
         group = group_of(o, per_group, groups)
         at, guard = [], []

@@ -22,7 +22,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.outside import Definitions
 from tilewright.ir.sym import Sym, ceildiv, sym, var
 from tilewright.ir.types import TensorType
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 Axis = tuple[Sym, Sym]
 """An iteration axis: variable and extent; the variable runs over 0..extent."""
@@ -63,7 +63,7 @@ class Compute:
         return TensorType(self.dtype, self.shape)
 
 
-Body = Callable[[Trace, Sequence[Sym], Sequence[Sym]], Scalar]
+Body = Callable[[ScalarBuilder, Sequence[Sym], Sequence[Sym]], Scalar]
 
 
 def compute(
@@ -80,7 +80,7 @@ def compute(
     `operands` are the arrays that the primitive's function was called with. With `combine` ("add", "mul",
     "min", "max", "and", "or") the elements are reduced over `reduce`; the result has `dtype`, or the body's.
     """
-    trace = operands[0].trace if operands else Trace(Builder(Block()))
+    trace = operands[0].trace if operands else ScalarBuilder(Builder(Block()))
     block = trace.builder.block
     i = tuple(var(f"d{k}") for k in range(len(shape)))
     r = tuple(var(f"r{k}") for k in range(len(reduce)))
@@ -99,7 +99,7 @@ def compute(
     )  # fmt: skip
 
 
-TileBody = Callable[[Trace, Sequence[Sym], Sequence[Sym]], Sequence[Scalar]]
+TileBody = Callable[[ScalarBuilder, Sequence[Sym], Sequence[Sym]], Sequence[Scalar]]
 
 
 def compute_tiles(
@@ -257,7 +257,7 @@ def _computation(application: _Application) -> Compute:
     operator, types, attrs = application.operator, application.types, application.attrs
     assert operator.kind == "primitive", f"{operator.name} is not a primitive"
     block = Block(types)
-    trace = Trace(Builder(block))
+    trace = ScalarBuilder(Builder(block))
     with operator.explaining(types, attrs):
         computation: Compute = operator.fn(*[trace.array(a) for a in block.args], **attrs)
         return computation

@@ -6,7 +6,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 from tilewright.ops.define import Compute, Operator, compute, primitive
 from tilewright.ops.shape import broadcast, require_same_dtype
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 _KINDS = {
     "float": lambda d: d.is_float,
@@ -48,7 +48,7 @@ def _binary(name: str, kind: str, doc: str) -> Operator:
     return primitive(fn)
 
 
-def _paired(t: Trace, name: str, a: Scalar, b: Scalar) -> Scalar:
+def _paired(t: ScalarBuilder, name: str, a: Scalar, b: Scalar) -> Scalar:
     if name in ("div", "rem", "mod") and a.dtype.is_int:
         return integer_division(t, name, a, b)
     if name in ("min", "max", "mul", "add") and a.dtype.kind == "bool":
@@ -56,7 +56,7 @@ def _paired(t: Trace, name: str, a: Scalar, b: Scalar) -> Scalar:
     return t.apply(name, a, b)
 
 
-def integer_division(t: Trace, name: str, a: Scalar, b: Scalar) -> Scalar:
+def integer_division(t: ScalarBuilder, name: str, a: Scalar, b: Scalar) -> Scalar:
     """`div`, `rem` or `mod` of integers that never traps: zero is reported, -1 negates."""
     nonzero = b.ne(0)
     t.check(nonzero, "ExecutionError", "integer division by zero")
@@ -160,7 +160,7 @@ def _shift(name: str, doc: str) -> Operator:
         dtype = require_same_dtype(a, b)
         _require_kind(a, "integer")
 
-        def body(t: Trace, i: object, r: object) -> Scalar:
+        def body(t: ScalarBuilder, i: object, r: object) -> Scalar:
             count = b.at(i)  # type: ignore[arg-type]
             fits = count < dtype.bits if dtype.kind == "uint" else (count < dtype.bits) & (count >= 0)
             value = a.at(i)  # type: ignore[arg-type]

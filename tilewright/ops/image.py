@@ -18,7 +18,7 @@ from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
 from tilewright.ops.shape import Dim, checked_axis, require_rank, require_same_dtype
 from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
 MAX_GATHERED_TAPS = 4
@@ -138,7 +138,7 @@ def grid_sample(
     if not space:
         raise ValueError("a grid samples tensors with spatial axes")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, c, *out = i
         axes = []
         for k, size in enumerate(space):
@@ -152,7 +152,7 @@ def grid_sample(
 class _Taps:
     """Positions and weights of the elements along one axis that a coordinate is made of."""
 
-    def __init__(self, t: Trace, raw: Scalar, size: Sym, mode: str, padding: str, align: bool) -> None:
+    def __init__(self, t: ScalarBuilder, raw: Scalar, size: Sym, mode: str, padding: str, align: bool) -> None:
         length = t.index(size, dt.i64).cast(dt.f32)
         at = (raw + 1) * 0.5 * (length - 1) if align else ((raw + 1) * length - 1) * 0.5
         self.low = t.const(0.0, dt.f32) if align else t.const(-0.5, dt.f32)
@@ -210,7 +210,7 @@ def cubic_weights(share: Scalar, a: float = -0.75) -> list[Scalar]:
     return [far(share + 1), near(share), near(1 - share), far(2 - share)]
 
 
-def _weighted(t: Trace, x: Array, outer: Sequence[Sym], axes: Sequence[_Taps]) -> Scalar:
+def _weighted(t: ScalarBuilder, x: Array, outer: Sequence[Sym], axes: Sequence[_Taps]) -> Scalar:
     total: Scalar | None = None
     for chosen in itertools.product(*[a.taps for a in axes]):
         guard = [g for axis, (p, _) in zip(axes, chosen, strict=True) for g in axis.guard(p)]
@@ -244,7 +244,7 @@ def roi_align(
     if samples < 1 or mode not in ("avg", "max"):
         raise ValueError(f"there is no mode '{mode}' with {samples} samples")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         (k, c, *cell) = i
         image = batch[k].cast(dt.i64)
         inside = (image >= 0) & (image < t.index(x.shape[0]))
@@ -273,7 +273,7 @@ def roi_align(
 
 
 def _roi_taps(
-    t: Trace,
+    t: ScalarBuilder,
     rois: Array,
     k: Sym,
     axis: int,
@@ -309,7 +309,7 @@ def _roi_taps(
 def max_unpool(x: Array, positions: Array, *, shape: Sequence[Dim]) -> Compute:
     """A tensor of `shape` that holds each x[k] at flat position `positions[k]`, and 0 elsewhere."""
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         place = sym(0)
         for k, d in zip(i, shape, strict=True):
             place = place * d + k

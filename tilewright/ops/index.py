@@ -10,19 +10,19 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.shape import Dim, checked_axis, require_equal_dim, surely_different
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 _OUT_OF_RANGE = "an index is out of range"
 
 
-def _in_range(t: Trace, raw: Scalar, size: Sym) -> tuple[Scalar, Scalar]:
+def _in_range(t: ScalarBuilder, raw: Scalar, size: Sym) -> tuple[Scalar, Scalar]:
     """An index counted from the front, and whether it lies in 0..size."""
     wide = raw.cast(dt.i64)
     position = t.select(wide < 0, wide + t.index(size), wide)
     return position, (position >= 0) & (position < t.index(size))
 
 
-def checked_position(t: Trace, raw: Scalar, size: Sym) -> Sym:
+def checked_position(t: ScalarBuilder, raw: Scalar, size: Sym) -> Sym:
     """An index as a variable in 0..size; out of range is reported, and then it is 0."""
     position, ok = _in_range(t, raw, size)
     t.check(ok, "ExecutionError", _OUT_OF_RANGE)
@@ -48,7 +48,7 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> Compute:
     _require_index_dtype(indices)
     end = a + indices.rank
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         at = checked_position(t, indices[tuple(i[a:end])], x.shape[a])
         return x.load((*i[:a], at, *i[end:]), _not_empty([at], [x.shape[a]]))
 
@@ -66,7 +66,7 @@ def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Compute:
     if indices.rank != x.rank:
         raise ValueError(f"indices must have as many axes as the data, {x.rank}, not {indices.rank}")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         at = checked_position(t, indices[tuple(i)], x.shape[a])
         return x.load((*i[:a], at, *i[a + 1 :]), _not_empty([at], [x.shape[a]]))
 
@@ -83,7 +83,7 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Compute:
     depth = _index_depth(indices, x.rank, batch_dims)
     outer = indices.rank - 1
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         sizes = x.shape[batch_dims : batch_dims + depth]
         at = [checked_position(t, indices[(*i[:outer], k)], d) for k, d in enumerate(sizes)]
         return x.load((*i[:batch_dims], *at, *i[outer:]), _not_empty(at, sizes))
@@ -111,7 +111,7 @@ def one_hot(indices: Array, values: Array, *, depth: Dim, axis: int = -1) -> Com
     a = checked_axis(axis, indices.rank + 1)
     size = sym(depth)
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         raw = indices[tuple(k for n, k in enumerate(i) if n != a)].cast(dt.i64)
         position = t.select(raw < 0, raw + t.index(size), raw)
         return t.select(position.eq(t.index(i[a])), values[1], values[0])
@@ -126,7 +126,7 @@ def triangle(x: Array, *, diagonal: Dim = 0, upper: bool = True) -> Compute:
     if x.rank < 2:
         raise ValueError(f"a matrix has 2 axes at least, not {x.rank}")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         beyond = i[-1] - i[-2] - diagonal
         return x.load(i, [s.ge0(beyond if upper else -beyond)])
 
@@ -175,7 +175,7 @@ def _scatter_nd_types(
     return _scatter_types(x, indices, updates, reduction=reduction)
 
 
-def for_each(t: Trace, shape: Sequence[Sym], body: Callable[[tuple[Sym, ...]], None]) -> None:
+def for_each(t: ScalarBuilder, shape: Sequence[Sym], body: Callable[[tuple[Sym, ...]], None]) -> None:
     """Run `body` for every index of `shape`, in row-major order."""
 
     def nested(index: tuple[Sym, ...]) -> None:
@@ -188,7 +188,7 @@ def for_each(t: Trace, shape: Sequence[Sym], body: Callable[[tuple[Sym, ...]], N
     nested(())
 
 
-def _put(t: Trace, out: Array, index: Sequence[Sym], value: Scalar, reduction: str) -> None:
+def _put(t: ScalarBuilder, out: Array, index: Sequence[Sym], value: Scalar, reduction: str) -> None:
     if reduction == "none":
         out.store(index, value)
         return
@@ -198,7 +198,7 @@ def _put(t: Trace, out: Array, index: Sequence[Sym], value: Scalar, reduction: s
 
 
 def _put_checked(
-    t: Trace, out: Array, raw: Sequence[tuple[int, Scalar]], index: list[Sym], value: Scalar, reduction: str
+    t: ScalarBuilder, out: Array, raw: Sequence[tuple[int, Scalar]], index: list[Sym], value: Scalar, reduction: str
 ) -> None:
     """Put `value` at `index`, of which the axes in `raw` are data; nothing where an index is out of range."""
     pairs = [(axis, *_in_range(t, position, out.shape[axis])) for axis, position in raw]
@@ -212,7 +212,7 @@ def _put_checked(
 
 @irregular(_scatter_elements_types)
 def scatter_elements(
-    t: Trace, inputs: list[Array], outputs: list[Array], *, axis: int = 0, reduction: str = "none"
+    t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, axis: int = 0, reduction: str = "none"
 ) -> None:
     """x with the elements of `updates` put where `indices` say along `axis`, in row-major order."""
     (x, indices, updates), (out,) = inputs, outputs
@@ -230,7 +230,7 @@ scatter_elements.onnx("Scatter", since=9, axis="axis")
 
 
 @irregular(_scatter_nd_types)
-def scatter_nd(t: Trace, inputs: list[Array], outputs: list[Array], *, reduction: str = "none") -> None:
+def scatter_nd(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, reduction: str = "none") -> None:
     """x with the slices of `updates` put at the index vectors of `indices`, in row-major order."""
     (x, indices, updates), (out,) = inputs, outputs
     depth = indices.shape[-1].value

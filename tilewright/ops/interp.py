@@ -33,7 +33,7 @@ from tilewright.ops.bodies import (
 )
 from tilewright.ops.define import OPERATORS, Compute, Operator
 from tilewright.ops.denormals import computes, without_denormals
-from tilewright.ops.trace import Trace
+from tilewright.ops.trace import ScalarBuilder
 
 MAX_POSITIONS = 1 << 23
 """Grids are evaluated in pieces of at most about this many positions, so that memory stays bounded."""
@@ -305,7 +305,7 @@ def _evaluate_irregular(
 ) -> tuple[np.ndarray, ...]:
     results = operator.result_types(types, dict(attrs))
     block = Block([buffer(t.dtype, t.shape) for t in (*types, *results)])
-    trace = Trace(Builder(block))
+    trace = ScalarBuilder(Builder(block))
     handles = [trace.array(a) for a in block.args]
     assert operator.lower is not None
     operator.lower(trace, handles[: len(types)], handles[len(types) :], **attrs)

@@ -14,7 +14,7 @@ from tilewright.ops.elementwise import abs_, cast, div, mul, pow_
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
 from tilewright.ops.shape import Dim, require_space
 from tilewright.ops.source import full, sym_tensor
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.view import pad, shape_of
 from tilewright.ops.window import Window
 
@@ -34,7 +34,7 @@ def _pool(name: str, doc: str, combine: str, trailing: int = 0) -> Operator:
         window = Window(require_space(x, trailing), kernel, strides, pads_begin, pads_end, dilations)
         end = x.rank - trailing
 
-        def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
+        def body(t: ScalarBuilder, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
             at = window.positions(i[2:end], k)
             return x.load((*i[:2], *at, *i[end:]), window.guard(at), identity(combine, x.dtype))
 
@@ -72,7 +72,7 @@ def max_pool_positions(
     if column_major:
         steps = (*steps[:2], *row_major(x.shape[:1:-1])[::-1])
 
-    def body(t: Trace, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
         at = (*i[:2], *window.positions(i[2:], k))
         lowest = identity("max", x.dtype)
         found = x.load(at, window.guard(at[2:]), lowest).eq(pooled[tuple(i)])

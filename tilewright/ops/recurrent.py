@@ -18,7 +18,7 @@ from tilewright.ir.sym import Sym, ceildiv, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.shape import require_equal_dim
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 
@@ -28,7 +28,7 @@ def lined(units: Sym | int, line: int) -> Sym:
     return ceildiv(units, line) * line
 
 
-def activated(t: Trace, name: str, x: Scalar) -> Scalar:
+def activated(t: ScalarBuilder, name: str, x: Scalar) -> Scalar:
     return t.apply("max", x, 0.0) if name == "relu" else t.apply(name, x)
 
 
@@ -69,12 +69,12 @@ class _Group:
     start: Sym
     states: tuple[Array, ...]
 
-    def rows(self, t: Trace) -> Array:
+    def rows(self, t: ScalarBuilder) -> Array:
         """Memory for the units of each entry."""
         return t.alloc(dt.f32, (self.size, lined(self.hidden, self.line)))
 
     @contextmanager
-    def units(self, t: Trace) -> Iterator[tuple[Sym, Sym]]:
+    def units(self, t: ScalarBuilder) -> Iterator[tuple[Sym, Sym]]:
         """A loop over the entries of the group and one over the hidden units."""
         with t.loop(self.size, "e") as e, t.loop(self.hidden, "j") as j:
             yield e, j
@@ -82,7 +82,7 @@ class _Group:
 
 @contextmanager
 def _groups(
-    t: Trace, entries: int, line: int, first: Sequence[Array], last: Sequence[Array]
+    t: ScalarBuilder, entries: int, line: int, first: Sequence[Array], last: Sequence[Array]
 ) -> Iterator[_Group]:
     """A loop over groups of so many entries with their states, from `first` and to `last`. The last group overlaps the
     one before where the batch is no multiple: both give the same."""
@@ -110,7 +110,7 @@ class _Step:
     lengths: Array | None
     reverse: bool
 
-    def at(self, t: Trace, entry: Sym) -> _Moment:
+    def at(self, t: ScalarBuilder, entry: Sym) -> _Moment:
         """The step of one entry; `reverse` begins at the entry's own end."""
         if self.lengths is None:
             return _Moment(self.count - 1 - self.number if self.reverse else self.number, None)
@@ -129,18 +129,18 @@ class _Moment:
     place: Sym
     active: Scalar | None
 
-    def kept(self, t: Trace, new: Scalar, old: Scalar | float) -> Scalar:
+    def kept(self, t: ScalarBuilder, new: Scalar, old: Scalar | float) -> Scalar:
         return new if self.active is None else t.select(self.active, new, old)
 
 
 @contextmanager
-def _steps(t: Trace, gates: Array, lengths: Sequence[Array], reverse: bool) -> Iterator[_Step]:
+def _steps(t: ScalarBuilder, gates: Array, lengths: Sequence[Array], reverse: bool) -> Iterator[_Step]:
     """A loop over time; `lengths` holds one vector or nothing."""
     with t.loop(gates.shape[0], "t") as number:
         yield _Step(number, gates.shape[0], lengths[0] if lengths else None, reverse)
 
 
-def _products(t: Trace, group: _Group, r: Array, gates: range, state: Array) -> Array:
+def _products(t: ScalarBuilder, group: _Group, r: Array, gates: range, state: Array) -> Array:
     """r[gates] . state for each entry: [entries, gates, hidden]."""
     sums = t.alloc(dt.f32, (group.size, len(gates), group.hidden))
     with t.loop(group.size, "e") as e, t.loop(len(gates), "g") as g, t.loop(group.hidden, "j") as j:
@@ -157,7 +157,7 @@ def _products(t: Trace, group: _Group, r: Array, gates: range, state: Array) -> 
     return sums
 
 
-def _advance(t: Trace, group: _Group, state: Array, new: Array) -> None:
+def _advance(t: ScalarBuilder, group: _Group, state: Array, new: Array) -> None:
     """The new state becomes the state, once all of the old one has been read."""
     with group.units(t) as (e, j):
         state.store((e, j), new[e, j])
@@ -179,7 +179,7 @@ def _rnn_types(
 
 @irregular(_rnn_types)
 def rnn(
-    t: Trace,
+    t: ScalarBuilder,
     inputs: list[Array],
     outputs: list[Array],
     *,
@@ -221,7 +221,7 @@ def _gru_types(
 
 @irregular(_gru_types)
 def gru(
-    t: Trace,
+    t: ScalarBuilder,
     inputs: list[Array],
     outputs: list[Array],
     *,
@@ -291,7 +291,7 @@ def _lstm_types(
 
 @irregular(_lstm_types)
 def lstm(
-    t: Trace,
+    t: ScalarBuilder,
     inputs: list[Array],
     outputs: list[Array],
     *,

@@ -28,7 +28,7 @@ from tilewright.ops.elementwise import (
 )
 from tilewright.ops.shape import checked_axes, checked_axis
 from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.view import shape_of, squeeze
 
 
@@ -40,7 +40,7 @@ def _reduction(name: str, combine: str, doc: str) -> Operator:
         kept = [k for k in range(x.rank) if k not in reduced]
         shape = [sym(1) if k in reduced else d for k, d in enumerate(x.shape)]
 
-        def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
             outer = [i[k] for k in kept] if keepdims else i
             position = dict(zip(kept, outer, strict=True)) | dict(zip(reduced, r, strict=True))
             return x[tuple(position[k] for k in range(x.rank))]

@@ -16,7 +16,7 @@ from tilewright.ir.sym import Sym, ceildiv, le, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular, op
 from tilewright.ops.shape import checked_axis
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.view import reshape, shape_of
 
 STRIP = 1024
@@ -30,7 +30,7 @@ GROUP = 8
 class _Running:
     """One scan of x[before, axis, after] into out: how a total goes on, and which one belongs to a position."""
 
-    trace: Trace
+    trace: ScalarBuilder
     x: Array
     out: Array
     combine: str
@@ -97,7 +97,7 @@ def _running_types(x: TensorType, *, combine: str, exclusive: bool, reverse: boo
 
 @irregular(_running_types)
 def running(
-    t: Trace,
+    t: ScalarBuilder,
     inputs: list[Array],
     outputs: list[Array],
     *,

@@ -9,7 +9,7 @@ from tilewright.ir.sym import Sym, le, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.shape import Dim, checked_axis
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 
 def _topk_types(x: TensorType, *, k: Dim, axis: int, largest: bool = True) -> tuple[TensorType, ...]:
@@ -25,7 +25,7 @@ def _topk_types(x: TensorType, *, k: Dim, axis: int, largest: bool = True) -> tu
 
 @irregular(_topk_types)
 def topk(
-    t: Trace, inputs: list[Array], outputs: list[Array], *, k: Dim, axis: int, largest: bool = True
+    t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, k: Dim, axis: int, largest: bool = True
 ) -> None:
     """The `k` greatest (or least) elements along `axis` in order, and their positions (i64).
 
@@ -60,14 +60,14 @@ def _enough_elements(x: TensorType, *, k: Dim, axis: int, largest: bool) -> tupl
 class _Element:
     """A value and its position, kept in memory between iterations; position -1 stands for none."""
 
-    def __init__(self, t: Trace, x: Array) -> None:
+    def __init__(self, t: ScalarBuilder, x: Array) -> None:
         self.value = t.alloc(x.dtype, (1,))
         self.position = t.alloc(dt.i64, (1,))
         self.value.store((0,), t.const(0, x.dtype))
 
 
 def _consider(
-    t: Trace, value: Scalar, position: Scalar, last: _Element, best: _Element, largest: bool
+    t: ScalarBuilder, value: Scalar, position: Scalar, last: _Element, best: _Element, largest: bool
 ) -> None:
     """Make (value, position) the best so far if it comes after `last` in the order and before `best`."""
     last_value, last_position = last.value[0], last.position[0]
@@ -82,7 +82,7 @@ def _consider(
     best.position.store((0,), t.select(take, position, best_position))
 
 
-def _precedes(t: Trace, a: Scalar, b: Scalar, largest: bool) -> Scalar:
+def _precedes(t: ScalarBuilder, a: Scalar, b: Scalar, largest: bool) -> Scalar:
     """Does a come before b? NaN is the greatest."""
     high, low = (a, b) if largest else (b, a)
     if not a.dtype.is_float:
@@ -90,7 +90,7 @@ def _precedes(t: Trace, a: Scalar, b: Scalar, largest: bool) -> Scalar:
     return (high > low) | (t.apply("is_nan", high) & low.eq(low))
 
 
-def _same(t: Trace, a: Scalar, b: Scalar) -> Scalar:
+def _same(t: ScalarBuilder, a: Scalar, b: Scalar) -> Scalar:
     return a.eq(b) if not a.dtype.is_float else a.eq(b) | (t.apply("is_nan", a) & t.apply("is_nan", b))
 
 

@@ -10,7 +10,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ops.define import Compute, compute, primitive
 from tilewright.ops.shape import Dim, checked_axis, dims
-from tilewright.ops.trace import Scalar, Trace
+from tilewright.ops.trace import Scalar, ScalarBuilder
 
 
 @primitive
@@ -32,7 +32,7 @@ def sym_tensor(*, values: tuple[Sym, ...], scalar: bool = False) -> Compute:
     if scalar and len(values) != 1:
         raise ValueError(f"a scalar has one value, not {len(values)}")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         chosen = s.sym(values[-1]) if values else s.sym(0)
         for k in reversed(range(len(values) - 1)):
             chosen = s.select(s.eq(i[0], k), values[k], chosen)

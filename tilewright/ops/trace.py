@@ -25,7 +25,7 @@ class Scalar:
 
     __slots__ = ("trace", "value")
 
-    def __init__(self, trace: Trace, value: Value) -> None:
+    def __init__(self, trace: ScalarBuilder, value: Value) -> None:
         self.trace = trace
         self.value = value
 
@@ -94,7 +94,7 @@ class Array:
 
     __slots__ = ("trace", "value")
 
-    def __init__(self, trace: Trace, value: Value) -> None:
+    def __init__(self, trace: ScalarBuilder, value: Value) -> None:
         self.trace = trace
         self.value = value
 
@@ -143,7 +143,7 @@ class Array:
         self.trace.builder.emit("store", [scalar.value, self.value], [], attrs)
 
 
-class Trace:
+class ScalarBuilder:
     """Emits scalar ops and loops through a builder."""
 
     def __init__(self, builder: Builder) -> None:

@@ -20,7 +20,7 @@ from tilewright.ops.shape import (
     require_same_dtype,
     surely_different,
 )
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 
 def shape_of(x: Value) -> tuple[Sym, ...]:
@@ -46,7 +46,7 @@ def reshape(x: Array, *, shape: Sequence[Dim]) -> Compute:
     if surely_different(product(x.shape), product(new)):
         raise ValueError(f"{product(x.shape)} elements cannot take a shape of {product(new)}")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         if any(d == 0 for d in (*x.shape, *new)):
             return t.const(0, x.dtype)
         return x[reshaped_index(x.shape, new, i)]
@@ -153,7 +153,7 @@ def pad(
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise ValueError(f"mode '{mode}' is none of constant, edge, reflect, wrap")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         inner = [k - b for k, b in zip(i, before, strict=True)]
         if mode == "constant":
             guard = [g for k in padded for g in _inside(inner[k], x.shape[k], before[k], after[k])]
@@ -207,7 +207,7 @@ def concat(*xs: Array, axis: int) -> Compute:
     shape = [_most_known([x.shape[k] for x in xs]) for k in range(xs[0].rank)]
     shape[a] = ends[-1]
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         element: Scalar | None = None
         for n in reversed(range(len(xs))):
             own = [k - ends[n] if axis_ == a else k for axis_, k in enumerate(i)]

@@ -21,7 +21,7 @@ from tilewright.ops.contract import widened_product
 from tilewright.ops.cook_toom import Interpolation, Row, interpolation
 from tilewright.ops.define import Compute, compute, compute_tiles, primitive
 from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_same_dtype
-from tilewright.ops.trace import Array, Scalar, Trace
+from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.window import Window
 
 FILTERS_AT_ONCE = 32
@@ -48,7 +48,7 @@ def winograd_input(
     window = Window(x.shape[2:-1], taps, (), pads_begin, pads_end, ())
     counts = tile_counts(window.counts, m)
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
         n, cb, _, tile, lane = i
         corner = [at * rule.m - p for at, rule, p in zip(_position(tile, counts), rules, window.before, strict=True)]
         places = [_places(*axis) for axis in zip(corner, window.sizes, rules, strict=True)]
@@ -85,8 +85,8 @@ def _places(first: Sym, extent: Sym, rule: Interpolation) -> list[tuple[Sym, tup
 
 
 def _along_axes(
-    t: Trace,
-    transform: Callable[[Trace, Interpolation, Sequence[Scalar]], list[Scalar]],
+    t: ScalarBuilder,
+    transform: Callable[[ScalarBuilder, Interpolation, Sequence[Scalar]], list[Scalar]],
     rules: Sequence[Interpolation],
     lengths: Sequence[int],
     element: Callable[[tuple[int, ...]], Scalar],
@@ -119,7 +119,7 @@ def winograd_product(v: Array, u: Array) -> Compute:
         u.shape[1] % block, sym(0), f"the remainder of {u.shape[1]} filters in blocks of {block}"
     )
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         (n, ob, point, tile, lane), (cb, ci) = i, r
         return widened_product(v[(n, cb, point, tile, ci)], u[(point, ob * block + lane, cb * block + ci)])
 
@@ -138,7 +138,7 @@ def winograd_output(p: Array, *, m: Sequence[int], taps: Sequence[int], space: S
     require_equal_dim(p.shape[2], sym(prod(sizes)), "the points of the sums and of the tiles")
     require_equal_dim(p.shape[3], product(counts), "the tiles of the sums and of the image")
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
         n, ob, *at, lane = i
         tile = at[0]
         for position, count in zip(at[1:], counts[1:], strict=True):
@@ -169,7 +169,7 @@ def transformed_filters(w: np.ndarray, m: Sequence[int]) -> np.ndarray:
 # One-dimensional transforms, written out: rows of opposite points share the sums of their even and odd terms
 
 
-def _interpolated(t: Trace, rule: Interpolation, d: Sequence[Scalar]) -> list[Scalar]:
+def _interpolated(t: ScalarBuilder, rule: Interpolation, d: Sequence[Scalar]) -> list[Scalar]:
     """B^T d."""
     if rule.size == 1:
         return list(d)
@@ -182,7 +182,7 @@ def _interpolated(t: Trace, rule: Interpolation, d: Sequence[Scalar]) -> list[Sc
     return [*found, _sum(t, rule.inputs[-1], d)]
 
 
-def _evaluated(t: Trace, rule: Interpolation, p: Sequence[Scalar]) -> list[Scalar]:
+def _evaluated(t: ScalarBuilder, rule: Interpolation, p: Sequence[Scalar]) -> list[Scalar]:
     """A^T p."""
     if rule.size == 1:
         return list(p)
@@ -197,7 +197,7 @@ def _evaluated(t: Trace, rule: Interpolation, p: Sequence[Scalar]) -> list[Scala
     return found
 
 
-def _sum(t: Trace, coefficients: Row, terms: Sequence[Scalar]) -> Scalar:
+def _sum(t: ScalarBuilder, coefficients: Row, terms: Sequence[Scalar]) -> Scalar:
     """The sum of coefficient * term; a term of coefficient 1 first, so that the others are fused multiply-adds."""
     pairs = [(c, x) for c, x in zip(coefficients, terms, strict=True) if c != 0]
     pairs.sort(key=lambda pair: pair[0] != 1)

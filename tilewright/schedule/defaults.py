@@ -100,7 +100,7 @@ def _for_all_dims(
     lowered: Lowered, strategies: Sequence[Strategy], target: Machine, remarks: list[Remark]
 ) -> Lowered:
     """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together."""
-    large, k = _scheduled(lowered, strategies, target, remarks, supposing=True)
+    large, k = _scheduled(lowered, strategies, target, remarks, may_specialize=True)
     info = kernel_info(large.func)
     if not info.specialized_for:
         return large
@@ -110,13 +110,13 @@ def _for_all_dims(
     if smaller or (is_narrower and strategies[k].in_steps):
         small = _for_all_dims(others, smaller or strategies, target, [])
     else:
-        small, _ = _scheduled(others, strategies, target, [], supposing=False)
+        small, _ = _scheduled(others, strategies, target, [], may_specialize=False)
     steps = with_otherwise(info.schedule, kernel_info(small.func).schedule)
     try:
         for_other_dims(large.func, small.func, lowered.func.dims)
     except ScheduleError as e:
         remarks.append(Remark("schedule", f"{lowered.func.name}: a kernel for large dims", str(e)))
-        return _scheduled(lowered, strategies, target, [], supposing=False)[0]
+        return _scheduled(lowered, strategies, target, [], may_specialize=False)[0]
     large.func.info = replace(kernel_info(large.func), schedule=steps)
     return large
 
@@ -127,14 +127,14 @@ def _scheduled(
     target: Machine,
     remarks: list[Remark],
     *,
-    supposing: bool,
+    may_specialize: bool,
 ) -> tuple[Lowered, int]:
     """The kernel of the first strategy that does not decline, and which one that was."""
     name = lowered.func.name
     first = len(strategies) - 1 if _is_empty(lowered) else 0
     for k in range(max(0, first), len(strategies)):
         candidate = lowered.clone()
-        s = Schedule(candidate.func, supposing)
+        s = Schedule(candidate.func, may_specialize)
         try:
             strategies[k].schedule(s, candidate, target)
         except ScheduleError as e:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.ir.text.scope import Scope
+from tilewright.ir.text.scope import ScopedCursor
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.references import similar
 from tilewright.schedule.trace import (
@@ -76,11 +76,11 @@ def parse_schedules(text: str, *, file: str = "text") -> dict[str, KernelTrace]:
     return found
 
 
-def _scope(text: str, file: str) -> Scope:
-    return Scope(text, file, {"Packing": Packing}, {})
+def _scope(text: str, file: str) -> ScopedCursor:
+    return ScopedCursor(text, file, {"Packing": Packing}, {})
 
 
-def _trace(scope: Scope) -> Trace:
+def _trace(scope: ScopedCursor) -> Trace:
     """Steps up to a closing bracket or the end."""
     place = scope.starts[scope.at]
     steps: list[Step] = []
@@ -98,7 +98,7 @@ def _trace(scope: Scope) -> Trace:
     return Trace(tuple(steps), place=place)
 
 
-def _step(scope: Scope) -> Step:
+def _step(scope: ScopedCursor) -> Step:
     at = scope.at
     name = scope.name("the name of a step")
     primitive = PRIMITIVES.get(name)
@@ -120,7 +120,7 @@ def _step(scope: Scope) -> Step:
     return Step(name, tuple((n, a) for n, a in arguments if a != defaults[n]), scope.starts[at])
 
 
-def _parameter(scope: Scope, primitive: Primitive, given: dict[str, Argument]) -> Parameter:
+def _parameter(scope: ScopedCursor, primitive: Primitive, given: dict[str, Argument]) -> Parameter:
     """The parameter that the next argument is for: that of its name, or else of its place."""
     if scope.kind == "name" and scope.peek() == "=":
         at, name = scope.at, scope.advance()
@@ -149,7 +149,7 @@ def _usage(primitive: Primitive) -> str:
 # Arguments
 
 
-def _reference(scope: Scope) -> str:
+def _reference(scope: ScopedCursor) -> str:
     name = scope.name("the name of a loop, buffer or access")
     if not scope.accept("@"):
         return name
@@ -159,7 +159,7 @@ def _reference(scope: Scope) -> str:
     return name if number == 1 else f"{name}@{number}"
 
 
-def _several(scope: Scope) -> tuple[str, ...]:
+def _several(scope: ScopedCursor) -> tuple[str, ...]:
     found = [_reference(scope)]
     while scope.token == ",":
         scope.advance()
@@ -167,14 +167,14 @@ def _several(scope: Scope) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _listed(scope: Scope) -> tuple[str, ...]:
+def _listed(scope: ScopedCursor) -> tuple[str, ...]:
     scope.expect("[")
     found = () if scope.token == "]" else _several(scope)
     scope.expect("]")
     return found
 
 
-def _expression(scope: Scope) -> str:
+def _expression(scope: ScopedCursor) -> str:
     """The text of an expression; its variables get their meaning when the step is taken."""
     start = scope.starts[scope.at]
     scope.sym()
@@ -183,13 +183,13 @@ def _expression(scope: Scope) -> str:
     return " ".join(_COMMENT.sub("", text).split())
 
 
-def _bool(scope: Scope) -> bool:
+def _bool(scope: ScopedCursor) -> bool:
     if scope.token not in ("true", "false"):
         scope.fail("expected true or false")
     return scope.advance() == "true"
 
 
-def _packing(scope: Scope) -> Packing:
+def _packing(scope: ScopedCursor) -> Packing:
     at = scope.at
     if scope.token != "Packing":
         scope.fail("expected a Packing", hint="such as Packing{factors=((), (16,)), order=(1, 0, 2)}")
@@ -199,15 +199,15 @@ def _packing(scope: Scope) -> Packing:
     return found
 
 
-def _number_or_none(scope: Scope) -> int | None:
+def _number_or_none(scope: ScopedCursor) -> int | None:
     return None if scope.accept("none") else scope.integer()
 
 
-_READERS: dict[str, Callable[[Scope], Argument]] = {
+_READERS: dict[str, Callable[[ScopedCursor], Argument]] = {
     **dict.fromkeys((*OPS, *BUFFERS), _reference),
     **dict.fromkeys(EXPRESSIONS, _expression),
     SEVERAL_OPS: _listed,
-    "int": Scope.integer,
+    "int": ScopedCursor.integer,
     "int | None": _number_or_none,
     "bool": _bool,
     **dict.fromkeys(("str", "Intrinsic", "Route"), lambda scope: scope.string("text")),

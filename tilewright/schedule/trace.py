@@ -202,10 +202,10 @@ def _step(function: Callable[Concatenate[Func, P], R]) -> Callable[Concatenate[S
 class Schedule:
     """The steps taken on `func` so far; each method but `at_least` is the primitive of its name.
 
-    With `supposing` the kernel may be made for large dims only; another one then serves the others."""
+    With `may_specialize` the kernel may be made for large dims only; another one then serves the others."""
 
     func: Func
-    supposing: bool = False
+    may_specialize: bool = False
     steps: list[Step] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
 
@@ -215,7 +215,7 @@ class Schedule:
         low, high = extent.bounds
         if low is not None and low >= least:
             return True
-        if not self.supposing or (high is not None and not of_few):
+        if not self.may_specialize or (high is not None and not of_few):
             return False
         try:
             self.specialize(extent, least)

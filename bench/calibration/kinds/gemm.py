@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.calibration.kind import Kind, Sample, extent, f32, weights
-from tilewright.cost.gemm import Choice, assumed, candidates, choose, cycles, why_not_turned
+from tilewright.cost.gemm import Choice, assumed, candidates, choose, cycles, why_not_transposed
 from tilewright.cost.panels import is_prefetched, pays_for_a_copy, streams_of, why_lines_are_not_written
 from tilewright.ir.core import Value
 from tilewright.ops import contract
@@ -104,7 +104,7 @@ def divisors_of_columns(tile: Any, element: int, target: Any) -> list[int]:
 
 KINDS = (
     Kind("tile and blocks", choose, choices, any_product),
-    Kind("vectors along constant rows", why_not_turned, reason_or_none, constant_rows),
+    Kind("vectors along constant rows", why_not_transposed, reason_or_none, constant_rows),
     Kind("streams of a panel", streams_of, divisors_of_columns, few_rows),
     Kind("prefetching panels", is_prefetched, yes_or_no, some_rows),
     Kind("packing panels", pays_for_a_copy, yes_or_no, two_inputs),

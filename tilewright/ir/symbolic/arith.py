@@ -9,7 +9,7 @@ from math import gcd
 from typing import Any
 
 from tilewright.ir.symbolic.interning import InternTable
-from tilewright.ir.symbolic.node import Kind, Node, check_variable
+from tilewright.ir.symbolic.node import Kind, SymNode, check_variable
 
 Terms = dict["Sym", int]
 
@@ -20,7 +20,7 @@ REMEMBERED = 1 << 14
 SHORT = 64  # the terms of operands up to which that is done, so that what is remembered has a bound
 
 
-class Sym(Node):
+class Sym(SymNode):
     """An interned integer expression in canonical form; made by functions and operators, never directly.
 
     Equality is identity, but that a constant also equals the int of its value.

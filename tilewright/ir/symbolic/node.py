@@ -51,7 +51,7 @@ def check_variable(name: str, lo: int | None, hi: int | None) -> None:
         raise ValueError(f"variable '{name}' has no value: its lower bound {lo} exceeds its upper bound {hi}")
 
 
-class Node:
+class SymNode:
     """A node of an expression: its kind, its operands, and the facts that follow from these."""
 
     __slots__ = (
@@ -179,11 +179,11 @@ class Node:
         return f"Sym({self})"
 
 
-def _names(variables: Iterable[Node]) -> str:
+def _names(variables: Iterable[SymNode]) -> str:
     return ", ".join(sorted(v.name for v in variables))
 
 
-def _sort_key_of(e: Node) -> tuple[Any, ...]:
+def _sort_key_of(e: SymNode) -> tuple[Any, ...]:
     if e.kind == "var":
         lo, hi = e._payload
         return 0, e.name, (lo is None, lo or 0), (hi is None, hi or 0)
@@ -192,7 +192,7 @@ def _sort_key_of(e: Node) -> tuple[Any, ...]:
     return _RANK.get(e.kind, 10), tuple(arg.sort_key for arg in e.args)
 
 
-def _interval_of(e: Node) -> Interval:
+def _interval_of(e: SymNode) -> Interval:
     if e.kind == "const":
         return e._payload, e._payload
     if e.kind == "var":
@@ -223,7 +223,7 @@ def _interval_of(e: Node) -> Interval:
     return 0, 1
 
 
-def _evaluate(e: Node, env: Mapping[str, int]) -> int:
+def _evaluate(e: SymNode, env: Mapping[str, int]) -> int:
     if e.kind == "const":
         return int(e._payload)
     if e.kind == "var":
@@ -252,7 +252,7 @@ def _evaluate(e: Node, env: Mapping[str, int]) -> int:
     return product
 
 
-def _evaluate_numpy(e: Node, env: Mapping[str, np.ndarray | int]) -> Any:
+def _evaluate_numpy(e: SymNode, env: Mapping[str, np.ndarray | int]) -> Any:
     if e.kind == "const":
         return e._payload
     if e.kind == "var":
@@ -284,13 +284,13 @@ def _evaluate_numpy(e: Node, env: Mapping[str, np.ndarray | int]) -> Any:
 _OR, _AND, _COMPARISON, _SUM, _PRODUCT, _PRIMARY = range(1, 7)
 
 
-def text(e: Node, least: int) -> str:
+def text(e: SymNode, least: int) -> str:
     """The spelling of e, in parentheses where it binds less tightly than `least`."""
     spelled, level = _spelled(e)
     return f"({spelled})" if level < least else spelled
 
 
-def _spelled(e: Node) -> tuple[str, int]:
+def _spelled(e: SymNode) -> tuple[str, int]:
     match e.kind:
         case "const":
             return str(e._payload), (_PRIMARY if e._payload >= 0 else _SUM)
@@ -322,19 +322,19 @@ def _spelled(e: Node) -> tuple[str, int]:
     return f"{e.kind}({', '.join(text(arg, 0) for arg in e.args)})", _PRIMARY
 
 
-def _is_inequality(e: Node) -> bool:
+def _is_inequality(e: SymNode) -> bool:
     """Whether e is 1 - (x == 0), which is spelled as x != 0."""
     return [(mono.kind, coef) for mono, coef in e.terms] == [("eq0", -1), ("const", 1)]
 
 
-def _is_condition(e: Node) -> bool:
+def _is_condition(e: SymNode) -> bool:
     """Whether e is spelled as a comparison, or as `and` or `or` of such."""
     if e.kind in ("min", "max"):
         return all(_is_condition(arg) for arg in e.args)
     return e.kind in ("ge0", "eq0") or (e.kind == "add" and _is_inequality(e))
 
 
-def _sum_text(terms: Iterable[tuple[Node, int]]) -> str:
+def _sum_text(terms: Iterable[tuple[SymNode, int]]) -> str:
     """The polynomial with these terms; 0 for none."""
     spelled = ""
     for mono, coef in terms:
@@ -351,15 +351,15 @@ def _sum_text(terms: Iterable[tuple[Node, int]]) -> str:
     return spelled or "0"
 
 
-def _factor_level(mono: Node, coef: int, is_later: bool) -> int:
+def _factor_level(mono: SymNode, coef: int, is_later: bool) -> int:
     """How tightly a monomial must bind next to its coefficient: a quotient needs parentheses, a product none."""
     return _PRODUCT if mono.kind == "mul" or coef == 1 or (coef == -1 and is_later) else _PRIMARY
 
 
-def _sides(e: Node) -> tuple[list[tuple[Node, int]], list[tuple[Node, int]], int]:
+def _sides(e: SymNode) -> tuple[list[tuple[SymNode, int]], list[tuple[SymNode, int]], int]:
     """(positive, negative, constant) with e == positive - negative + constant."""
-    positive: list[tuple[Node, int]] = []
-    negative: list[tuple[Node, int]] = []
+    positive: list[tuple[SymNode, int]] = []
+    negative: list[tuple[SymNode, int]] = []
     constant = 0
     for mono, coef in e.terms:
         if mono.kind == "const":
@@ -371,14 +371,14 @@ def _sides(e: Node) -> tuple[list[tuple[Node, int]], list[tuple[Node, int]], int
     return positive, negative, constant
 
 
-def _with_constant(terms: list[tuple[Node, int]], constant: int) -> str:
+def _with_constant(terms: list[tuple[SymNode, int]], constant: int) -> str:
     if not terms:
         return str(constant)
     size = f" {'+' if constant > 0 else '-'} {abs(constant)}" if constant else ""
     return _sum_text(terms) + size
 
 
-def _comparison(e: Node) -> str:
+def _comparison(e: SymNode) -> str:
     """e >= 0 without negative terms: `i < n` for n - i - 1 >= 0."""
     positive, negative, constant = _sides(e)
     if not negative:
@@ -390,7 +390,7 @@ def _comparison(e: Node) -> str:
     return f"{_sum_text(negative)} <= {_with_constant(positive, constant)}"
 
 
-def _equation(e: Node, sign: str) -> str:
+def _equation(e: SymNode, sign: str) -> str:
     """e == 0 (or != 0) without negative terms: `i == j + 1` for i - j - 1 == 0."""
     positive, negative, constant = _sides(e)
     if negative and constant > 0:

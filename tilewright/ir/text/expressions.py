@@ -11,7 +11,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym
 from tilewright.ir.text.notation import COMPARISON, INFIX
-from tilewright.ir.text.scope import Scope
+from tilewright.ir.text.scope import ScopedCursor
 from tilewright.ir.types import BufferType, ScalarType, TensorType
 
 _BY_SIGN = {sign: (name, level) for name, (sign, level) in INFIX.items()}
@@ -29,7 +29,7 @@ class Literal:
 Operand = Value | Literal
 
 
-class Expressions(Scope):
+class Expressions(ScopedCursor):
     """Recursive descent by precedence."""
 
     depth = 0

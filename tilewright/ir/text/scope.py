@@ -15,7 +15,7 @@ from tilewright.ir.text.tokens import PLAIN_ATTRS, Cursor
 from tilewright.ir.types import Type
 
 
-class Scope(Cursor):
+class ScopedCursor(Cursor):
     """Names of values, the current block, and attributes."""
 
     def __init__(

@@ -148,14 +148,14 @@ def _of_atom(atom: Sym, v: Sym, interval: Interval, sign: int) -> Sym | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Box:
     """A box of a buffer: for each axis the first index, and how many from there."""
 
     start: tuple[Sym, ...]
     sizes: tuple[Sym, ...]
 
 
-def box(indices: Sequence[tuple[Sym, ...]], ranges: Sequence[Ranges]) -> Region | None:
+def box(indices: Sequence[tuple[Sym, ...]], ranges: Sequence[Ranges]) -> Box | None:
     """The smallest known box around index tuples, the k-th over `ranges[k]`; None when an axis has no
     bound."""
     start: list[Sym] = []
@@ -168,4 +168,4 @@ def box(indices: Sequence[tuple[Sym, ...]], ranges: Sequence[Ranges]) -> Region 
         low = minimum(*(b for b in lows if b is not None))
         start.append(low)
         sizes.append(maximum(*(b for b in highs if b is not None)) - low + 1)
-    return Region(tuple(start), tuple(sizes))
+    return Box(tuple(start), tuple(sizes))

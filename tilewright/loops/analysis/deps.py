@@ -119,7 +119,7 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
 
     `band` are loops around both, outermost first; variables of `outer` have the same value for both.
     """
-    if _differs_between_rounds(a, b, band, outer):
+    if _differs_between_iterations(a, b, band, outer):
         return set(band)
     equal: set[Op] = set()
     found = True
@@ -132,7 +132,7 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
     return equal
 
 
-def _differs_between_rounds(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> bool:
+def _differs_between_iterations(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> bool:
     """Whether both have one index, which no two iterations of the loops around them share."""
     if a.idx != b.idx or a.loops != b.loops or a.unknown:
         return False

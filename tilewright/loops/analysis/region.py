@@ -9,7 +9,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import ONE, ZERO, Sym, ge0, sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
-from tilewright.loops.analysis.bounds import Ranges, Region, box, holds, upper
+from tilewright.loops.analysis.bounds import Box, Ranges, box, holds, upper
 from tilewright.loops.analysis.deps import Access
 from tilewright.loops.edit import (
     buffer_type,
@@ -25,7 +25,7 @@ from tilewright.loops.edit import (
 )
 
 
-def region_of(step: str, buffer: Value, found: Sequence[Access], around: Ranges) -> Region:
+def region_of(step: str, buffer: Value, found: Sequence[Access], around: Ranges) -> Box:
     """The box that the accesses touch while the loops of `around` stand still; its sizes read none of their
     variables. ScheduleError when it has no known bounds or an access depends on data."""
     for a in found:
@@ -48,7 +48,7 @@ def region_of(step: str, buffer: Value, found: Sequence[Access], around: Ranges)
                 f"the part of axis {axis} that is used has size {size}, which has no known bound",
             )
         sizes.append(bound)
-    return Region(region.start, tuple(sizes))
+    return Box(region.start, tuple(sizes))
 
 
 def refuse_in_vector(step: str, buffer: Value, around: Sequence[Op]) -> None:
@@ -86,7 +86,7 @@ def tile_axes(names: set[str], sizes: Sequence[Sym]) -> list[tuple[Sym, Sym]]:
 
 
 def copy_nest(
-    names: set[str], source: Value, target: Value, region: Region, around: Ranges, *, into_tile: bool
+    names: set[str], source: Value, target: Value, region: Box, around: Ranges, *, into_tile: bool
 ) -> list[Op]:
     """Loops that copy a region of a buffer into a tile (`into_tile`), or a tile to the region; at least one
     op.
@@ -110,7 +110,7 @@ def copy_nest(
     return nest_of(axes, [load, store]) or [load, store]
 
 
-def covers(access: Access, region: Region) -> bool:
+def covers(access: Access, region: Box) -> bool:
     """Whether a store, over the loops around it, certainly fills the region."""
     if access.conditional or access.unknown:
         return False
@@ -130,7 +130,7 @@ def covers(access: Access, region: Region) -> bool:
     return True
 
 
-def written_first(found: Sequence[Access], region: Region) -> bool:
+def written_first(found: Sequence[Access], region: Box) -> bool:
     """Whether the first access (with the loops around it) fills the region before anything is read.
 
     Reads in the same nest come after it when they read just the element that it wrote.

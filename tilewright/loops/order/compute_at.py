@@ -9,7 +9,7 @@ from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ge0, maximum, minimum
 from tilewright.ir.types import ScalarType
-from tilewright.loops.analysis.bounds import Ranges, Region, holds
+from tilewright.loops.analysis.bounds import Box, Ranges, holds
 from tilewright.loops.analysis.deps import Access, accesses, written_buffers
 from tilewright.loops.analysis.region import in_bounds, new_tile, redirect, refuse_in_vector, region_of
 from tilewright.loops.edit import (
@@ -113,7 +113,7 @@ def compute_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guar
     return made
 
 
-def _shifted(region: Region, shape: Sequence[Sym], around: Ranges) -> Region:
+def _shifted(region: Box, shape: Sequence[Sym], around: Ranges) -> Box:
     """The region moved to where it lies within a buffer of this shape, and cut to its size."""
     starts: list[Sym] = []
     sizes: list[Sym] = []
@@ -121,7 +121,7 @@ def _shifted(region: Region, shape: Sequence[Sym], around: Ranges) -> Region:
         sizes.append(minimum(size, n))
         inside = holds(ge0(start), around) and holds(ge0(n - start - sizes[-1]), around)
         starts.append(start if inside else maximum(0, minimum(start, n - sizes[-1])))
-    return Region(tuple(starts), tuple(sizes))
+    return Box(tuple(starts), tuple(sizes))
 
 
 def _producers(buffer: Value, before: Sequence[Op]) -> list[Op]:
@@ -184,7 +184,7 @@ def _drop_if_unread(buffer: Value, stages: Sequence[Op]) -> None:
 class _Fusion:
     """State of one fusion: where the copies go and what is restricted."""
 
-    def __init__(self, func: Func, buffer: Value, loop: Op, region: Region, space: str, guard: str) -> None:
+    def __init__(self, func: Func, buffer: Value, loop: Op, region: Box, space: str, guard: str) -> None:
         if guard not in ("if", "loads", "shift"):
             refuse(STEP, buffer, f"guard '{guard}' is neither 'if' nor 'loads' nor 'shift'")
         self.old = buffer

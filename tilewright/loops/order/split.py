@@ -42,7 +42,7 @@ class Split(NamedTuple):
     tail: Op | None
 
 
-def split(func: Func, loop: Op, factor: int, tail: str = "guard", rest: int = 0) -> Split:
+def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int = 0) -> Split:
     """`v` becomes `factor*vo + vi`; the outer loop keeps the identity (and kind) of `loop`.
 
         for v in 0..n { S }
@@ -72,8 +72,8 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", rest: int = 0)
     itself: a second run must write the same. The outer loop is marked as `overlap`, so that the iterations that
     write one element twice still count as independent.
 
-    With `rest`, tail "overlap" makes smaller rounds of so many iterations of what whole ones leave (for an extent that
-    is never below that), the last of which starts early enough
+    With `remainder`, tail "overlap" makes tiles of so many iterations of what whole ones leave (for an extent that is
+    never below that), the last of which starts early enough
 
         for vo in 0..n // 4 { for vi in 0..4 { S } }
         for vt in 0..ceildiv(n % 4, 2) { for vi in 0..2 { S at min(4*(n // 4) + 2*vt, n - 2) + vi } }
@@ -82,19 +82,19 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", rest: int = 0)
     below 1, an unknown tail, a vector or unrolled loop, for peeling a parallel loop, and for overlapping rounds of
     which a second run might write something else.
     """
-    _check(loop, factor, tail, rest)
+    _check(loop, factor, tail, remainder)
     names = names_in(func)
     n, v = extent_of(loop), loop_var(loop)
     exact = n % factor is ZERO
-    peels = not exact and (tail == "peel" or rest > 0)
+    peels = not exact and (tail == "peel" or remainder > 0)
     rounds = n // factor if exact or peels else ceildiv(n, factor)
     outer = fresh_var(names, f"{base_name(v)}o", rounds)
     inner = fresh_var(names, f"{base_name(v)}i", sym(factor))
     overlaps = tail == "overlap" and not exact and not peels
     base = minimum(factor * outer, n - factor) if overlaps else factor * outer
     left: Op | None = None
-    if not exact and rest:
-        left = _smaller_rounds(loop, factor, rest, names)
+    if not exact and remainder:
+        left = _remainder_loop(loop, factor, remainder, names)
     elif not exact and tail in ("peel", "branch"):
         start = factor * (n // factor) if tail == "peel" else factor * outer
         left = _tail_loop(loop, start, n % factor, names)
@@ -114,19 +114,19 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", rest: int = 0)
     return Split(loop, inside, left)
 
 
-def _check(loop: Op, factor: int, tail: str, rest: int) -> None:
-    if factor < 1 or rest < 0:
-        refuse("split", loop, f"the factor is {min(factor, rest)}, it must be at least 1")
-    if rest and (tail != "overlap" or kind_of(loop) == "parallel"):
-        refuse("split", loop, "smaller rounds need tail 'overlap', and a serial loop")
+def _check(loop: Op, factor: int, tail: str, remainder: int) -> None:
+    if factor < 1 or remainder < 0:
+        refuse("split", loop, f"the factor is {min(factor, remainder)}, it must be at least 1")
+    if remainder and (tail != "overlap" or kind_of(loop) == "parallel"):
+        refuse("split", loop, "smaller tiles at the end need tail 'overlap', and a serial loop")
     if tail not in TAILS:
         refuse("split", loop, f"tail '{tail}' is none of {', '.join(TAILS)}")
     if kind_of(loop) in ("vector", "unroll", "dot"):
         refuse("split", loop, f"it is a {kind_of(loop)} loop already; split it before that")
     if tail == "overlap":
         least = extent_of(loop).bounds[0]
-        if least is None or least < (rest or factor):
-            refuse("split", loop, f"tail 'overlap' needs an extent that is never below {rest or factor}")
+        if least is None or least < (remainder or factor):
+            refuse("split", loop, f"tail 'overlap' needs an extent that is never below {remainder or factor}")
         check_independent("split", loop)
         _check_repeatable(loop)
     if tail == "peel" and kind_of(loop) == "parallel":
@@ -151,15 +151,15 @@ def _check_repeatable(loop: Op) -> None:
                 )  # fmt: skip
 
 
-def _smaller_rounds(loop: Op, factor: int, rest: int, names: set[str]) -> Op:
-    """A copy of the loop for what rounds of `factor` leave, in rounds of `rest` iterations."""
+def _remainder_loop(loop: Op, factor: int, remainder: int, names: set[str]) -> Op:
+    """A copy of the loop for what tiles of `factor` iterations leave, in tiles of `remainder`."""
     n, v = extent_of(loop), loop_var(loop)
-    count = ceildiv(n % factor, rest)
+    count = ceildiv(n % factor, remainder)
     outer = fresh_var(names, f"{base_name(v)}t", count)
-    inner = fresh_var(names, f"{base_name(v)}i", sym(rest))
+    inner = fresh_var(names, f"{base_name(v)}i", sym(remainder))
     copy = loop.clone({})
-    substitute_in(body_of(copy), {v: minimum(factor * (n // factor) + rest * outer, n - rest) + inner})
-    inside = new_loop(inner, sym(rest), take_ops(body_of(copy)), loc=loop.loc)
+    substitute_in(body_of(copy), {v: minimum(factor * (n // factor) + remainder * outer, n - remainder) + inner})
+    inside = new_loop(inner, sym(remainder), take_ops(body_of(copy)), loc=loop.loc)
     copy.attrs |= {"var": outer, "extent": count, "overlap": True}
     put_ops(body_of(copy), [inside])
     rename_vars(body_of(inside).ops, names)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import ScalarType
-from tilewright.loops.analysis.bounds import Region
+from tilewright.loops.analysis.bounds import Box
 from tilewright.loops.analysis.deps import accesses, private_buffers, written_buffers
 from tilewright.loops.analysis.region import (
     copy_nest,
@@ -123,7 +123,7 @@ def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
         if op not in producers and any(a.buffer is buffer for a in accesses(op)):
             refuse("cache_write", buffer, f"{describe(op)} reads it before all of it is written")
     type = buffer_type(buffer)
-    whole = Region(tuple(sym(0) for _ in type.shape), type.shape)
+    whole = Box(tuple(sym(0) for _ in type.shape), type.shape)
     if not written_first([a for a in accesses(home) if a.buffer is buffer], whole):
         refuse(
             "cache_write", buffer, "it is not certain that all of it is written, and before anything is read"

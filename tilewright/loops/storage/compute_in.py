@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, ge0
-from tilewright.loops.analysis.bounds import Region, holds
+from tilewright.loops.analysis.bounds import Box, holds
 from tilewright.loops.analysis.deps import Access, accesses
 from tilewright.loops.analysis.region import covers
 from tilewright.loops.edit import (
@@ -114,7 +114,7 @@ def _just_before(a: Access, last: Access) -> bool:
 def _check_replaced(buffer: Value, output: Value, start: tuple[Sym, ...], last: Access) -> None:
     """The last stage must leave no intermediate value in the output, where another round may have put a result, and
     must not take a result for an intermediate value."""
-    if not covers(last, Region(start, buffer_type(buffer).shape)):
+    if not covers(last, Box(start, buffer_type(buffer).shape)):
         refuse(STEP, buffer, f"not every element of it gets a last value in {describe(output)}")
     moving = frozenset[Sym]().union(*(i.vars for i in last.idx))
     for loop in last.loops:

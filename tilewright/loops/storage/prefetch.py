@@ -29,8 +29,8 @@ ASSUMED_EXTENT = 2
 """Rounds of a loop of unknown extent that ask: few, as there may be no more."""
 
 
-def prefetch(func: Func, load: Op, loop: Op, ahead: int = 1, *, nearest: bool = False) -> list[Op]:
-    """In each round of `loop`, ask for what `load` reads `ahead` rounds later: a share in each step within.
+def prefetch(func: Func, load: Op, loop: Op, distance: int = 1, *, nearest: bool = False) -> list[Op]:
+    """In each round of `loop`, ask for what `load` reads `distance` iterations later: a share in each step within.
 
         for jo { for io in 0..8 { for k { S(B[jo, k, j]) } } }
 
@@ -74,7 +74,7 @@ def prefetch(func: Func, load: Op, loop: Op, ahead: int = 1, *, nearest: bool = 
     for o in steps:
         position = position * extent_of(o) + loop_var(o)
     share = -(-moved[0].value // prod(counts))
-    first = {loop_var(o): ZERO for o in within} | {loop_var(loop): loop_var(loop) + ahead}
+    first = {loop_var(o): ZERO for o in within} | {loop_var(loop): loop_var(loop) + distance}
     *outer, last = substitute(load.attrs["idx"], first)
     asked = [(*outer, last + share * position + n) for n in range(0, share, line)]
     ops = [_ask(load, idx, nearest) for idx in asked]

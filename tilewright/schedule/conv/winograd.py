@@ -68,7 +68,7 @@ class _Bands:
         return [self.batch, *self.bands, self.panels, *self.tiles, *self.within]
 
 
-class Winograd(Strategy):
+class WinogradTiles(Strategy):
     """A contraction whose result is transformed tile by tile, the transform of its data, where that is made band by
     band, and elementwise work on the tiles."""
 
@@ -88,19 +88,19 @@ class Winograd(Strategy):
 
 
 class WinogradRows(Strategy):
-    """Kernels of `Winograd` for images of unknown size, row by row."""
+    """Kernels of `WinogradTiles` for images of unknown size, row by row."""
 
     name = "winograd_rows"
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
-        is_winograd = isinstance(region.strategy, Winograd)
+        is_winograd = isinstance(region.strategy, WinogradTiles)
         return Match() if is_winograd else NoMatch("it has no tiles")
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_rows_of_tiles(s, lowered, target)
 
 
-def _why_apart(join: Join, winograd: Winograd) -> str | None:
+def _why_apart(join: Join, winograd: WinogradTiles) -> str | None:
     """Why the two regions are not one kernel; "" when they are, None when `op` neither reads nor makes tiles."""
     facts, producer, consumer, op = join.facts, join.producer, join.consumer, join.op
     sums_tiles = all(facts.info(o).is_tiled for o in producer.ops)

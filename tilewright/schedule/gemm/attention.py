@@ -35,7 +35,7 @@ from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.gemm.panels import pack_all_columns
 from tilewright.schedule.gemm.reduction_nest import copied, reading_nest, reduction_of
 from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark, tile_sums
-from tilewright.schedule.rows.row_reduction import is_row_reduction, share_rounds
+from tilewright.schedule.rows.row_reduction import is_row_reduction, share_iterations
 from tilewright.schedule.steps.access import iterations_of, known, loads_in, stores_in, stride_in
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop
@@ -343,7 +343,7 @@ def _sum_weights_as_computed(s: Schedule, form: _Form, copies: dict[Op, Op]) -> 
     """Weights are summed as they are computed."""
     for row in dict.fromkeys(copies.get(st.axes[-2]) for st in form.rows if len(st.axes) > 1):
         if row is not None and row.parent is not None:
-            share_rounds(s, body_of(row))
+            share_iterations(s, body_of(row))
 
 
 def _holds_loops(loop: Op) -> bool:

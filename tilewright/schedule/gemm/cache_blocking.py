@@ -37,7 +37,7 @@ from tilewright.target.target import Target
 
 def tile_in_blocks(s: Schedule, plan: GemmPlan, target: Target) -> None:
     """Compute the sums by tiles in registers within blocks, in the nest that reads them."""
-    axes, tile, transposed = plan.axes, plan.decision.tile, plan.shape.turned
+    axes, tile, transposed = plan.axes, plan.decision.tile, plan.shape.transposed
     outer, inner = _block_loops(s, plan)
     s.reorder(*outer, *inner)
     fused = s.compute_at(axes.sums.sums, outer[-1], space="scratch", guard="loads")

@@ -236,7 +236,7 @@ def _sizes_of_tiles(s: Schedule, nest: Nest, tile: Tile, remainder: int) -> list
     """All rows in tiles of one size; or whole tiles, and those of as many rows as the `remainder` says."""
     if not remainder:
         return [nest]
-    parts = s.split(nest.outer[-1], tile.rows, tail="overlap", rest=remainder)
+    parts = s.split(nest.outer[-1], tile.rows, tail="overlap", remainder=remainder)
     whole = Nest(nest.outer, [parts.inner, *nest.tile])
     if parts.tail is None:
         return [whole]

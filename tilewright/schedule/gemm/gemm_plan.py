@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.cost.gemm import Decision, choose, why_not_cut, why_not_turned
-from tilewright.cost.register_tile import Contraction, Tile
+from tilewright.cost.gemm import Decision, choose, why_not_cut, why_not_transposed
+from tilewright.cost.register_tile import GemmShape, Tile
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import extent_of
@@ -29,7 +29,7 @@ class GemmPlan:
     are stages that dequantise constant operands; `group` is the loop over products that one instruction adds up."""
 
     axes: GemmAxes
-    shape: Contraction
+    shape: GemmShape
     decision: Decision
     weights: Sequence[Stage] = ()
     group: Op | None = None
@@ -66,11 +66,11 @@ def plan_gemm(
 def _better_axes(
     s: Schedule,
     axes: GemmAxes,
-    shape: Contraction,
+    shape: GemmShape,
     constants: Sequence[Value],
     target: Target,
     transposed: bool,
-) -> tuple[GemmAxes, Contraction]:
+) -> tuple[GemmAxes, GemmShape]:
     """The axes with vectors along the columns, or along constant rows: what is faster, or the latter if they must be
     `transposed`."""
     found = transposed_axes(axes, constants)
@@ -79,14 +79,14 @@ def _better_axes(
             raise ScheduleError("its constant rows are not whole vectors")
         return axes, shape
     found_shape = transposed_shape(found, constants)
-    reason = "" if transposed else why_not_turned(shape, found_shape, target)
+    reason = "" if transposed else why_not_transposed(shape, found_shape, target)
     if reason:
         s.missed.append(f"vectors along the constants, the result transposed: {reason}")
         return axes, shape
     return found, found_shape
 
 
-def _chosen(s: Schedule, shape: Contraction, target: Target) -> Decision:
+def _chosen(s: Schedule, shape: GemmShape, target: Target) -> Decision:
     """The cost model's decision."""
     choice = choose(shape, target)
     s.missed += choice.declined

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import gcd
 
 from tilewright.cost.core import line_elements
-from tilewright.cost.register_tile import Contraction
+from tilewright.cost.register_tile import GemmShape
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, ceildiv
 from tilewright.ir.types import product
@@ -17,7 +17,7 @@ from tilewright.schedule.steps.access import element_bytes, iterations_of, known
 from tilewright.target.target import VECTOR_BYTES
 
 
-def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> Contraction:
+def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> GemmShape:
     """The extents of a contraction, and how its operands lie in memory; `constants` can be packed when compiling."""
     stage = axes.sums.stage
     element = element_bytes(stage.buffer)
@@ -26,7 +26,7 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> Contraction:
     while width.is_const and lanes > 1 and lanes // 2 >= width.value:
         lanes //= 2
     around = [o for o in axes.outer if o is not axes.line]
-    shape = Contraction(
+    shape = GemmShape(
         rows=1 if axes.row is None else known(extent_of(axes.row)),
         columns=known(ceildiv(width, lanes) if axes.block is None else extent_of(axes.block)),
         depth=iterations_of(stage.reduce),
@@ -57,12 +57,12 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> Contraction:
     )
 
 
-def transposed_shape(axes: GemmAxes, constants: Sequence[Value]) -> Contraction:
+def transposed_shape(axes: GemmAxes, constants: Sequence[Value]) -> GemmShape:
     """As `gemm_shape`, of the axes that `transposed_axes` found."""
-    return replace(gemm_shape(axes, constants), exact_columns=True, turned=True)
+    return replace(gemm_shape(axes, constants), exact_columns=True, transposed=True)
 
 
-def _reads_part(load: Op, shape: Contraction) -> bool:
+def _reads_part(load: Op, shape: GemmShape) -> bool:
     """Whether the columns are a part of an operand that has more of them."""
     if shape.columns is None or shape.depth is None:
         return False
@@ -70,7 +70,7 @@ def _reads_part(load: Op, shape: Contraction) -> bool:
     return elements.is_const and elements.value > shape.repeats * shape.columns * shape.lanes * shape.depth
 
 
-def _windows(load: Op, shape: Contraction) -> float:
+def _windows(load: Op, shape: GemmShape) -> float:
     """How many steps and rows use an element of the rows' operand, on average."""
     read = product(buffer_type(load.operands[0]).shape)
     assert shape.rows is not None and shape.depth is not None

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.cost.panels import is_far, is_prefetched, pays_for_a_copy, run_between_requests, steps_ahead
+from tilewright.cost.panels import (
+    is_far,
+    is_prefetched,
+    pays_for_a_copy,
+    prefetch_distance,
+    run_between_requests,
+)
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
@@ -217,14 +223,14 @@ def _ask_for_later_steps(s: Schedule, load: Op, depth: Op) -> None:
     no elements a constant distance apart; and in streams, which the hardware's prefetchers follow."""
     step = stride_in(load, loop_var(depth))
     size = step.value * element_bytes(load.operands[0]) if step is not None and step.is_const else 0
-    ahead = steps_ahead(size)
-    if not ahead:
+    distance = prefetch_distance(size)
+    if not distance:
         raise ScheduleError("a step of the sum reads less than a cache line")
     around = enclosing_loops(load)
     read = elements_read(load, around[around.index(depth) + 1 :]) or 0
     if read * element_bytes(load.operands[0]) > size:
         raise ScheduleError("a step of the sum reads several streams")
-    s.prefetch(load, depth, ahead=ahead)
+    s.prefetch(load, depth, distance=distance)
 
 
 def _in_long_steps(s: Schedule, depth: Op) -> None:

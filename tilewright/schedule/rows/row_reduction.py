@@ -102,7 +102,7 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
         _share_rows(s, lowered.stages, shared)
     s.simplify()
     for block in [s.func.body, *(body_of(op) for op in s.func.body.walk() if is_loop(op))]:
-        share_rounds(s, block)
+        share_iterations(s, block)
     _compute_in_outputs(s)
     _flatten_sums(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
@@ -155,7 +155,7 @@ def _share_rows(s: Schedule, stages: Sequence[Stage], shared: int) -> None:
         s.compute_at(stage.buffer, stages[first].axes[shared - 1])
 
 
-def share_rounds(s: Schedule, block: Block) -> None:
+def share_iterations(s: Schedule, block: Block) -> None:
     """One pass for neighbouring stages where the later reads just the element that the one before has computed."""
     nests = [op for op in block.ops if is_loop(op)]
     for k, nest in enumerate(nests[:-1]):

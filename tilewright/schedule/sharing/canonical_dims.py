@@ -14,7 +14,7 @@ from tilewright.ir.types import TensorType
 
 
 @dataclass(frozen=True)
-class Dims:
+class CanonicalDims:
     """`canonical`: what stands for each variable of the model in the region's kernel; `actual`: the value of each
     canonical variable, over variables of the model."""
 
@@ -22,7 +22,7 @@ class Dims:
     actual: Mapping[Sym, Sym] = field(default_factory=dict)
 
 
-def canonical_dims(region: Op) -> Dims:
+def canonical_dims(region: Op) -> CanonicalDims:
     """Canonical names of the variables that the region's types and attributes mention, in order.
 
     A variable that occurs only in quotients becomes its quotient: in a region over images of (h + 31) // 32 lines that
@@ -46,12 +46,12 @@ def canonical_dims(region: Op) -> Dims:
         named = var(f"n{k}", *value.bounds)
         canonical[v] = named if value is v else common * named - shift
         actual[named] = value
-    return Dims(canonical, actual)
+    return CanonicalDims(canonical, actual)
 
 
-def own_dims(region: Op) -> Dims:
+def own_dims(region: Op) -> CanonicalDims:
     """The variables that the region mentions, as they are."""
-    return Dims(actual={v: v for e in _expressions(region) for v in e.vars})
+    return CanonicalDims(actual={v: v for e in _expressions(region) for v in e.vars})
 
 
 @dataclass(frozen=True)

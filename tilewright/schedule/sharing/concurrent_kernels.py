@@ -30,7 +30,7 @@ def group_branches(module: Module, target: Target, remarks: list[Remark]) -> Non
     """Bring calls together that may run at the same time, and number each set of them in the attribute `branches`."""
     body = module.main.body
     calls = [op for op in body.ops if op.name == "call"]
-    few = [op for op in calls if _has_few_rounds(module.funcs[op.attrs["kernel"]], op, target)]
+    few = [op for op in calls if _has_few_iterations(module.funcs[op.attrs["kernel"]], op, target)]
     sets: list[list[Op]] = []
     for call in few:
         for known in sets[-MOST_TRIED:]:
@@ -52,7 +52,7 @@ def group_branches(module: Module, target: Target, remarks: list[Remark]) -> Non
         remarks.append(Remark("branches", first, message, "applied"))
 
 
-def _has_few_rounds(kernel: Func, call: Op, target: Target) -> bool:
+def _has_few_iterations(kernel: Func, call: Op, target: Target) -> bool:
     """Whether the call takes long, keeps not all threads busy, and reports no errors. Where dims are not known, a batch
     has one entry, and all else its usual size."""
     actual = dict(zip(kernel.dims, call.attrs["dims"], strict=True))

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.ir.core import Block, Op, Value, substitute
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType
-from tilewright.schedule.sharing.canonical_dims import Dims, canonical_dims, own_dims
+from tilewright.schedule.sharing.canonical_dims import CanonicalDims, canonical_dims, own_dims
 
 FEWEST_STARTS = 3
 """Different starts from which on they become a dim: a constant start saves an addition or two per row."""
@@ -28,7 +28,7 @@ class Canonical:
     for regions that can share a kernel."""
 
     region: Op
-    dims: Dims
+    dims: CanonicalDims
     starts: Mapping[Site, Sym] = field(default_factory=dict)
 
     @property

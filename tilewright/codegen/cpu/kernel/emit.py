@@ -14,7 +14,7 @@ from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
 from tilewright.codegen.cpu.kernel.integers import safe_divisor
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
-from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, Memory, from_memory, stored_as
+from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, MemoryAccess, from_memory, stored_as
 from tilewright.codegen.cpu.kernel.scalars import apply_scalar, horizontal
 from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.codegen.cpu.kernel.vectorizable import segments, why_serial
@@ -54,7 +54,7 @@ class _Kernel:
         self.target = target
         self.text = Text(target.scale)
         self.indices = Indices(self.text)
-        self.memory = Memory(self.text, self.indices, target)
+        self.memory = MemoryAccess(self.text, self.indices, target)
         self.checks = KernelChecks()
         self.values: dict[Value, Reg] = {}
         self.buffers: dict[Value, Buffer] = {}

@@ -50,7 +50,7 @@ class Guard:
         return self.uniform is not None and self.uniform.known is False
 
 
-class Memory:
+class MemoryAccess:
     """Emits accesses through an address that is an expression in elements."""
 
     def __init__(self, text: Text, indices: Indices, target: Target) -> None:

@@ -26,9 +26,9 @@ from tilewright.codegen.program import (
     Dim,
     ErrorTable,
     InputAxis,
+    KernelCall,
     Program,
     ProgramText,
-    Step,
 )
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, sym
@@ -64,7 +64,7 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
     return ProgramText("\n".join(parts) + "\n", errors)
 
 
-def _together(symbol: str, steps: Sequence[Step]) -> str:
+def _together(symbol: str, steps: Sequence[KernelCall]) -> str:
     """The function (state, buffers, dims, rounds of each call, scratch, begin, end) that runs this range of the rounds
     of all calls, one call after the other, and its task."""
     buffers = [f"ptr %b{n}" for n in range(sum(len(s.buffers) for s in steps))]
@@ -234,7 +234,7 @@ class _Run(_Function):
         offset = self.indices.uniform(ref.offset)
         return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
-    def _branches(self, symbol: str, steps: Sequence[Step]) -> None:
+    def _branches(self, symbol: str, steps: Sequence[KernelCall]) -> None:
         """One fork for the rounds of all calls; a kernel that threads do not share is one round."""
         pointers = [self._pointer(ref) for step in steps for ref in step.buffers]
         dims = [self.indices.uniform(d) for step in steps for d in step.dims]
@@ -242,7 +242,7 @@ class _Run(_Function):
         dims += [self.indices.uniform(n) for n in rounds]
         self._fork(symbol, pointers, dims, self.indices.uniform(sum(rounds, sym(0))))
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: KernelCall) -> None:
         if step.checks:
             at = self.code.emit(f"getelementptr i32, ptr {self.state}, i64 1")
             self.code.line(f"store i32 {self.errors.base(step.checks)}, ptr {at}, align 4")
@@ -260,14 +260,14 @@ class _Run(_Function):
             return
         self._by_size(step, pointers, dims, extent)
 
-    def _by_size(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
+    def _by_size(self, step: KernelCall, pointers: list[str], dims: list[str], extent: str) -> None:
         """Choose when the size is known: without a pool the task runs on the caller's thread."""
         work = self.indices.uniform(step.work)
         is_small = self.code.emit(f"icmp slt i64 {work}, {self.fork_work}")
         pool = self.code.emit(f"select i1 {is_small}, ptr null, ptr %pool")
         self._fork(step.kernel, pointers, dims, extent, pool)
 
-    def _direct(self, step: Step, pointers: list[str], dims: list[str], extent: str) -> None:
+    def _direct(self, step: KernelCall, pointers: list[str], dims: list[str], extent: str) -> None:
         arguments = [f"ptr {self.state}", *(f"ptr {p}" for p in pointers), *(f"i64 {d}" for d in dims)]
         stride = self.indices.uniform(self.program.scratch)
         last = [f"i64 {stride}", "ptr %pool"] if step.forks else ["i64 0", f"i64 {extent}"]

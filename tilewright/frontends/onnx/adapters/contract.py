@@ -9,7 +9,7 @@ from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.frontends.products import einsum_of, matrix_product, with_bias
-from tilewright.frontends.windows import Window
+from tilewright.frontends.windows import WindowAttributes
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -76,7 +76,9 @@ def conv_transpose(node: Node) -> Value:
     return with_bias(result, node.optional(2))
 
 
-def _for_output(node: Node, window: Window, extra: Sequence[int], wanted: Sequence[Sym | int]) -> Window:
+def _for_output(
+    node: Node, window: WindowAttributes, extra: Sequence[int], wanted: Sequence[Sym | int]
+) -> WindowAttributes:
     """The pads that give spatial sizes `wanted`; an odd one goes to the begin, with SAME_UPPER to the end."""
     begin, end = [], []
     for k, size in enumerate([sym(d) for d in wanted][-len(window.kernel) :]):

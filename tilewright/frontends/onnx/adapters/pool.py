@@ -7,7 +7,7 @@ from typing import Any
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.windows import Window, rounded_up
+from tilewright.frontends.windows import WindowAttributes, rounded_up
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
@@ -16,13 +16,13 @@ from tilewright.ops import pool
 from tilewright.ops.reduce import reduce_max, reduce_mean, reduce_sum
 
 
-def _windows(node: Node) -> tuple[Window, Window]:
+def _windows(node: Node) -> tuple[WindowAttributes, WindowAttributes]:
     """The window as the attributes have it, and as ceil_mode makes it."""
     window = window_of(node, tuple(map(sym, node.attr("kernel_shape"))))
     return window, rounded_up(window, node.shape(0)[2:]) if node.attr("ceil_mode", 0) else window
 
 
-def _attrs(window: Window) -> dict[str, Any]:
+def _attrs(window: WindowAttributes) -> dict[str, Any]:
     return {"kernel": window.kernel, **window.sliding}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.windows import Window, same_pads
+from tilewright.frontends.windows import WindowAttributes, same_pads
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 
 MAX_EXTENT = 2**31 - 1
 
 
-def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> Window:
+def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> WindowAttributes:
     """The window that the attributes of a convolution or pooling describe; auto_pad is worked out."""
     space = node.shape(0)[2:]
     n = len(space)
@@ -35,11 +35,11 @@ def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> Wi
     if mode.startswith("SAME") and not transposed:
         axes = zip(space, kernel, strides, dilations, strict=True)
         begin, end = zip(*[same_pads(*axis, mode == "SAME_UPPER") for axis in axes], strict=True)
-        return Window(tuple(kernel), strides, begin, end, dilations)
+        return WindowAttributes(tuple(kernel), strides, begin, end, dilations)
     pads = node.attr("pads", (0,) * 2 * n) if mode == "NOTSET" else (0,) * 2 * n
     if len(pads) != 2 * n or any(not 0 <= p <= MAX_EXTENT for p in pads):
         raise ModelError(f"{node.op}: pads {list(pads)} do not fit {n} spatial axes")
-    return Window(tuple(kernel), strides, tuple(map(sym, pads[:n])), tuple(map(sym, pads[n:])), dilations)
+    return WindowAttributes(tuple(kernel), strides, tuple(map(sym, pads[:n])), tuple(map(sym, pads[n:])), dilations)
 
 
 def _positive(node: Node, name: str, n: int) -> tuple[int, ...]:
