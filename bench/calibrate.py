@@ -30,9 +30,9 @@ from bench.calibration import regret
 from bench.calibration.shapes import DRAWS, Conv, Layer, Matmul, TransposedMatmul, layers_of
 from tilewright.codegen.cpu.assemble import compile_ir
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
-from tilewright.cost.cache_blocking import Blocks
-from tilewright.cost.gemm import Counts, Decision, candidates, choose, count, cycles
-from tilewright.cost.register_tile import GemmShape, Tile
+from tilewright.cost.gemm.cache_blocking import Blocks
+from tilewright.cost.gemm.cost_model import Counts, Decision, candidates, choose, count, cycles
+from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value

@@ -19,7 +19,7 @@ import tilewright
 from tilewright.frontends.onnx import registry
 from tilewright.ir import outside
 from tilewright.ir.outside import Definitions, Unreadable, outside_digest
-from tilewright.ops import define
+from tilewright.ops.define import operator as define
 from tilewright.options import Options, Request
 from tilewright.session import Session
 

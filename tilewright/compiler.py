@@ -26,7 +26,7 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.storage import assign_storage
-from tilewright.ops.spec import graph_spec
+from tilewright.ops.define.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress, Request
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact

@@ -33,7 +33,7 @@ from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
 from tilewright.memory.storage import Place, Storage, needs_copy
 from tilewright.memory.views import bytes_of
-from tilewright.ops.binding import input_variables
+from tilewright.ops.define.binding import input_variables
 from tilewright.ops.view import copy
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.artifact import Artifact, ConstantInfo, Failure, StaticPlan, TargetInfo, TensorInfo

@@ -15,6 +15,7 @@ import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
 MAX_LINES = 600
+MAX_FILES = 15
 
 # What each room imports of ours. `errors` is runtime/errors.py, the root of all errors, which every room may use.
 ROOMS: dict[str, set[str]] = {
@@ -189,6 +190,14 @@ def test_no_import_cycles() -> None:
 def test_no_file_is_long(folder: Path) -> None:
     long = {p.name: n for p in folder.rglob("*.py") if (n := len(p.read_text().splitlines())) > MAX_LINES}
     assert long == {}
+
+
+def test_no_folder_has_many_files() -> None:
+    """Families of operators and of adapters have a file each, however many there are."""
+    families = {PACKAGE / "ops", PACKAGE / "frontends" / "onnx" / "adapters"}
+    folders = {path.parent for path in files()} - families
+    many = {f.relative_to(PACKAGE).as_posix(): n for f in folders if (n := len(list(f.glob("*.py")))) > MAX_FILES}
+    assert many == {}
 
 
 def test_the_environment_is_read_in_few_places() -> None:

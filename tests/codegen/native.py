@@ -18,7 +18,7 @@ from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
 

@@ -11,7 +11,7 @@ from tests.codegen.native import kernel, run_kernel
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import buffer
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 NUMBERS = tuple(d for d in dt.ALL if d is not dt.string)
 INTEGERS = tuple(d for d in NUMBERS if d.is_int)

@@ -18,7 +18,7 @@ from tilewright.ir.core import Func
 from tilewright.ir.diag import InternalError, UnsupportedError
 from tilewright.ir.sym import Sym, ceildiv, lt, var
 from tilewright.ir.types import buffer
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.target.named import NAMED
 from tilewright.target.target import Target
 

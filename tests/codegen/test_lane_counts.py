@@ -17,7 +17,7 @@ from tilewright.ir.core import Func
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.types import buffer
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.target.named import parse_target
 
 LANES = (2, 3)

@@ -12,7 +12,7 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, ceildiv, lt, sym, var
 from tilewright.ir.types import BufferType, buffer
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.target.host import host_target
 from tilewright.target.named import NAMED
 from tilewright.target.target import Target
@@ -242,7 +242,7 @@ def test_each_lane_has_its_own_registers() -> None:
 @pytest.mark.parametrize("combine", ["add", "max"])
 def test_lanes_reduce(lanes: int, combine: str) -> None:
     from tilewright.ir.types import ScalarType
-    from tilewright.ops.trace import Scalar
+    from tilewright.ops.define.scalar_builder import Scalar
 
     def body(t: ScalarBuilder, a: list[Array]) -> None:
         acc = t.alloc(dt.f32, (lanes,), "reg")
@@ -263,7 +263,7 @@ def test_lanes_reduce(lanes: int, combine: str) -> None:
 @pytest.mark.parametrize("combine", ["and", "or"])
 def test_lanes_reduce_of_booleans(combine: str) -> None:
     from tilewright.ir.types import ScalarType
-    from tilewright.ops.trace import Scalar
+    from tilewright.ops.define.scalar_builder import Scalar
 
     def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(4, "i") as i:

@@ -15,7 +15,7 @@ from tilewright.loops.edit import body_of, holds_parallel, kind_of, loop_var
 from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.spec import LOOPS_SPEC, parallel_extent
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.target.named import NAMED
 
 WIDTH = 96

@@ -30,7 +30,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.sym import ceildiv, eq, ge, lt, sym, var
 from tilewright.ir.types import buffer
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.target.host import host_target
 
 n = var("n", 0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.cost.bands import WindowLines, cycles_of_bands, lines_of_windows
+from tilewright.cost.conv.bands import WindowLines, cycles_of_bands, lines_of_windows
 from tilewright.target.named import parse_target
 from tilewright.target.target import Bandwidth
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.cost.cache_blocking import Blocks
-from tilewright.cost.gemm import MOST_CANDIDATES, Decision, candidates, choose, cycles, why_not_cut
-from tilewright.cost.register_tile import GemmShape, Tile, registers_used
+from tilewright.cost.gemm.cache_blocking import Blocks
+from tilewright.cost.gemm.cost_model import MOST_CANDIDATES, Decision, candidates, choose, cycles, why_not_cut
+from tilewright.cost.gemm.register_tile import GemmShape, Tile, registers_used
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.cost.window_tile import choose_columns
+from tilewright.cost.conv.window_tile import choose_columns
 from tilewright.target.named import NAMED
 
 

@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from tilewright.cost.winograd import Algorithm, ConvShape, choose_algorithm
+from tilewright.cost.conv.winograd import Algorithm, ConvShape, choose_algorithm
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.target.named import parse_target
 

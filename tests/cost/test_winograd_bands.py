@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.cost.winograd_bands import Band, Tiles, choose_band, cost
+from tilewright.cost.conv.winograd_bands import Band, Tiles, choose_band, cost
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 

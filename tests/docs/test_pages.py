@@ -18,7 +18,7 @@ from tests import models
 from tests.ops.sampling import normal
 from tilewright.cli.app import commands
 from tilewright.frontends.onnx.load import load_onnx
-from tilewright.ops.interp import evaluate_func
+from tilewright.ops.define.interp import evaluate_func
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]

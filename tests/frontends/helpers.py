@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
-from tilewright.ops.interp import evaluate_func
+from tilewright.ops.define.interp import evaluate_func
 
 NEWEST = 23
 

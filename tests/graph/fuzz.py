@@ -13,7 +13,7 @@ from tests.graph.random_programs import random_program
 from tilewright.compiler import compile_module
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
-from tilewright.ops.interp import evaluate_func
+from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.runtime import Model
 from tilewright.schedule.strategies import STRATEGIES

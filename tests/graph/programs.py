@@ -16,8 +16,8 @@ from tilewright.ir.types import TensorType, tensor
 from tilewright.ir.verify import verify_func
 from tilewright.ops import contract, elementwise, reduce, view
 from tilewright.ops.define import constant
-from tilewright.ops.interp import evaluate_func
-from tilewright.ops.spec import graph_spec
+from tilewright.ops.define.interp import evaluate_func
+from tilewright.ops.define.spec import graph_spec
 from tilewright.target.named import parse_target
 
 

@@ -22,8 +22,8 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops import view as vw
 from tilewright.ops.define import constant
+from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.source import full
-from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
 
 CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {

@@ -21,7 +21,7 @@ from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops import view as vw
-from tilewright.ops.interp import evaluate_func
+from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.source import full
 from tilewright.options import Options
 from tilewright.schedule.strategies import STRATEGIES

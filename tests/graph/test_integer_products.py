@@ -13,7 +13,7 @@ from tilewright.ir.dtype import from_numpy
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
 from tilewright.ops.define import constant
-from tilewright.ops.interp import evaluate_func
+from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.quant import matmul_integer
 from tilewright.options import Options
 from tilewright.target.named import parse_target

@@ -15,8 +15,8 @@ from tilewright.ir.sym import var
 from tilewright.ir.verify import verify_func
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
-from tilewright.ops.interp import evaluate_func
-from tilewright.ops.spec import graph_spec
+from tilewright.ops.define.interp import evaluate_func
+from tilewright.ops.define.spec import graph_spec
 from tilewright.options import Options
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target

@@ -25,9 +25,9 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
 from tilewright.ops import view as vw
 from tilewright.ops.define import constant
+from tilewright.ops.define.interp import evaluate_func
+from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.index import gather
-from tilewright.ops.interp import evaluate_func
-from tilewright.ops.spec import graph_spec
 from tilewright.options import Options
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target

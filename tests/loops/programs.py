@@ -14,7 +14,7 @@ from tilewright.ir.sym import Sym, ge0, sym
 from tilewright.ir.types import buffer
 from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import KernelInfo, kernel_info, new_kernel
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 Body = Callable[..., None]
 

@@ -17,7 +17,7 @@ from tilewright.ir.types import buffer
 from tilewright.loops.edit import loops_in
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.loops.lanes.vectorize import vectorize
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 
 def chain(r: random.Random) -> tuple[Func, dict[str, int]]:

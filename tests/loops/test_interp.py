@@ -13,7 +13,7 @@ from tilewright.ir.sym import sym, var
 from tilewright.ir.types import BufferType
 from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 
 def read(text: str) -> Func:

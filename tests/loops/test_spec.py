@@ -17,7 +17,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import KernelInfo, parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.packing import Packing
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 
 F64 = ScalarType(dt.f64)
 

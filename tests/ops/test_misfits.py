@@ -13,7 +13,7 @@ from tilewright.ir.core import Block, Builder, Module
 from tilewright.ir.diag import ExecutionError, TypeRuleError
 from tilewright.ir.types import tensor
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.interp import evaluate
+from tilewright.ops.define.interp import evaluate
 
 X = normal((2, 3, 4))
 BLOCKS = normal((2, 2, 5, 4))  # 8 channels in blocks of 4

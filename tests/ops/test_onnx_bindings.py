@@ -12,7 +12,7 @@ import pytest
 
 from tests.ops.sampling import normal, onnx_reference
 from tilewright.ops.define import OPERATORS, OnnxBinding
-from tilewright.ops.interp import evaluate
+from tilewright.ops.define.interp import evaluate
 
 BINDINGS = [
     pytest.param(name, binding, id=f"{name}-{f'{binding.domain}.{binding.name}'.lstrip('.')}")

@@ -10,7 +10,7 @@ import pytest
 from tests.ops.samples import FAMILIES
 from tests.ops.sampling import EPSILON, Sample
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.interp import evaluate
+from tilewright.ops.define.interp import evaluate
 
 
 def check(found: np.ndarray, expected: np.ndarray, sample: Sample, looser: float = 1.0) -> None:

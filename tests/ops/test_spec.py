@@ -6,7 +6,7 @@ import tilewright.ops  # noqa: F401  (defines the operators)
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.text import parse_module
 from tilewright.ir.verify import verify_module
-from tilewright.ops.spec import graph_spec
+from tilewright.ops.define.spec import graph_spec
 
 TEXT = """\
 constant @w: f32[4, 2]

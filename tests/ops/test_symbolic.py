@@ -15,12 +15,12 @@ from tilewright.ir.sym import Sym, parse_sym, sym, var
 from tilewright.ir.types import tensor
 from tilewright.ops import contract, index, norm, reduce, source, view
 from tilewright.ops import elementwise as ew
-from tilewright.ops.binding import bound_dims, input_variables
 from tilewright.ops.define import constant
-from tilewright.ops.exact import Arithmetic, element_of
-from tilewright.ops.floats import Ratio, UnknownValueError
-from tilewright.ops.interp import evaluate_func
-from tilewright.ops.symbolic import symbolic_value
+from tilewright.ops.define.binding import bound_dims, input_variables
+from tilewright.ops.define.exact import Arithmetic, element_of
+from tilewright.ops.define.floats import Ratio, UnknownValueError
+from tilewright.ops.define.interp import evaluate_func
+from tilewright.ops.define.symbolic import symbolic_value
 
 N, H = var("n"), var("h", 1)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ops.cook_toom import growth, interpolation, tile_lengths
-from tilewright.ops.interp import evaluate
+from tilewright.ops.define.interp import evaluate
 from tilewright.ops.winograd import (
     transformed_filters,
     winograd_input,

@@ -11,9 +11,9 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
-from tilewright.cost.cache_blocking import Blocks, candidate_blocks, footprint
-from tilewright.cost.gemm import Choice, candidates, choose, cycles
-from tilewright.cost.register_tile import GemmShape, Tile
+from tilewright.cost.gemm.cache_blocking import Blocks, candidate_blocks, footprint
+from tilewright.cost.gemm.cost_model import Choice, candidates, choose, cycles
+from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value, substitute

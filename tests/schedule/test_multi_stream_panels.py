@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
-from tilewright.cost.gemm import Decision, choose, cycles
-from tilewright.cost.panels import streams_of
-from tilewright.cost.register_tile import GemmShape, Tile
+from tilewright.cost.gemm.cost_model import Decision, choose, cycles
+from tilewright.cost.gemm.panels import streams_of
+from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym, sym, var

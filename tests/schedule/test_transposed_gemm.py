@@ -10,8 +10,8 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
-from tilewright.cost.gemm import candidates, choose, why_not_transposed
-from tilewright.cost.register_tile import GemmShape
+from tilewright.cost.gemm.cost_model import candidates, choose, why_not_transposed
+from tilewright.cost.gemm.register_tile import GemmShape
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value

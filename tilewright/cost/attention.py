@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.cost.core import l2_room
-from tilewright.cost.gemm import choose_tile
-from tilewright.cost.register_tile import GemmShape, Tile
+from tilewright.cost.gemm.cost_model import choose_tile
+from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.target.target import VECTOR_BYTES, Target
 
 MOST_ROWS = 72

@@ -9,7 +9,7 @@ from tilewright.frontends.errors import shown
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.ops.binding import input_variables
+from tilewright.ops.define.binding import input_variables
 
 
 def constants_hint(inputs: Sequence[Value]) -> str:

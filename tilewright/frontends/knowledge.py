@@ -8,9 +8,9 @@ import numpy as np
 
 from tilewright.ir.core import Module, Value
 from tilewright.ir.sym import Sym
-from tilewright.ops.binding import MAX_ELEMENTS
-from tilewright.ops.floats import UnknownValueError
-from tilewright.ops.symbolic import Known, Values, symbols
+from tilewright.ops.define.binding import MAX_ELEMENTS
+from tilewright.ops.define.floats import UnknownValueError
+from tilewright.ops.define.symbolic import Known, Values, symbols
 
 
 class Knowledge:

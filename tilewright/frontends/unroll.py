@@ -17,8 +17,8 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
-from tilewright.ops.binding import is_input_value
 from tilewright.ops.define import constant
+from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
 
 MAX_TRIPS = 256

@@ -19,7 +19,7 @@ from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.ops.define import OPERATORS, Axis, Compute
-from tilewright.ops.trace import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 
 @dataclass(eq=False)

@@ -9,8 +9,8 @@ from tilewright.ir import sym as s
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ops.contract import checked_groups, group_of, widened_product
 from tilewright.ops.define import Compute, compute, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_same_dtype
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.window import Window
 
 

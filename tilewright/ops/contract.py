@@ -9,6 +9,7 @@ from tilewright.ir import sym as s
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.define import Compute, compute, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import (
     Dim,
     broadcast,
@@ -18,7 +19,6 @@ from tilewright.ops.shape import (
     require_same_dtype,
     require_space,
 )
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.window import Window
 
 

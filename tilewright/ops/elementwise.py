@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 from tilewright.ops.define import Compute, Operator, compute, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import broadcast, require_same_dtype
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 _KINDS = {
     "float": lambda d: d.is_float,

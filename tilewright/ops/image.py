@@ -14,11 +14,11 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import Compute, compute, constant, op, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
 from tilewright.ops.shape import Dim, checked_axis, require_rank, require_same_dtype
 from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
 MAX_GATHERED_TAPS = 4

@@ -9,8 +9,8 @@ from tilewright.ir import sym as s
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, checked_axis, require_equal_dim, surely_different
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 _OUT_OF_RANGE = "an index is out of range"
 

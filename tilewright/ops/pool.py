@@ -10,11 +10,11 @@ from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product, row_major
 from tilewright.ops.define import Compute, Operator, compute, op, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.elementwise import abs_, cast, div, mul, pow_
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
 from tilewright.ops.shape import Dim, require_space
 from tilewright.ops.source import full, sym_tensor
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.view import pad, shape_of
 from tilewright.ops.window import Window
 

@@ -17,8 +17,8 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, ceildiv, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import require_equal_dim
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 

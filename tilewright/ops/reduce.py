@@ -10,6 +10,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, le, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import Compute, Operator, compute, op, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.elementwise import (
     abs_,
     add,
@@ -28,7 +29,6 @@ from tilewright.ops.elementwise import (
 )
 from tilewright.ops.shape import checked_axes, checked_axis
 from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.view import shape_of, squeeze
 
 

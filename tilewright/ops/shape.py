@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
-from tilewright.ops.trace import Array
+from tilewright.ops.define.scalar_builder import Array
 
 Dim = Sym | int
 

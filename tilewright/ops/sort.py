@@ -8,8 +8,8 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, le, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, checked_axis
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 
 def _topk_types(x: TensorType, *, k: Dim, axis: int, largest: bool = True) -> tuple[TensorType, ...]:

@@ -9,8 +9,8 @@ from tilewright.ir import sym as s
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ops.define import Compute, compute, primitive
+from tilewright.ops.define.scalar_builder import Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, checked_axis, dims
-from tilewright.ops.trace import Scalar, ScalarBuilder
 
 
 @primitive

@@ -10,6 +10,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import Compute, compute, op, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import (
     Dim,
     checked_axes,
@@ -20,7 +21,6 @@ from tilewright.ops.shape import (
     require_same_dtype,
     surely_different,
 )
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 
 
 def shape_of(x: Value) -> tuple[Sym, ...]:

@@ -20,8 +20,8 @@ from tilewright.ir.types import product
 from tilewright.ops.contract import widened_product
 from tilewright.ops.cook_toom import Interpolation, Row, interpolation
 from tilewright.ops.define import Compute, compute, compute_tiles, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_same_dtype
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
 from tilewright.ops.window import Window
 
 FILTERS_AT_ONCE = 32

@@ -8,14 +8,14 @@ import numpy as np
 
 from bench.calibration.kind import Kind, Sample, extent, f32, weights
 from bench.calibration.kinds.gemm import choices, reason_or_none, yes_or_no
-from tilewright.cost.bands import why_tiles_are_stored
-from tilewright.cost.gemm import choose
-from tilewright.cost.layouts import positions_as_channels, positions_over_lines
+from tilewright.cost.conv.bands import why_tiles_are_stored
+from tilewright.cost.conv.layouts import positions_as_channels, positions_over_lines
+from tilewright.cost.conv.winograd import Algorithm, choose_algorithm
+from tilewright.cost.conv.winograd_bands import _candidates as bands_of
+from tilewright.cost.conv.winograd_bands import _tasks as tasks_of
+from tilewright.cost.conv.winograd_bands import choose_band, cost
+from tilewright.cost.gemm.cost_model import choose
 from tilewright.cost.parallel import threads
-from tilewright.cost.winograd import Algorithm, choose_algorithm
-from tilewright.cost.winograd_bands import _candidates as bands_of
-from tilewright.cost.winograd_bands import _tasks as tasks_of
-from tilewright.cost.winograd_bands import choose_band, cost
 from tilewright.ir.core import Value
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bench.calibration.kind import Kind, Sample, extent, f32, weights
-from tilewright.cost.gemm import Choice, assumed, candidates, choose, cycles, why_not_transposed
-from tilewright.cost.panels import is_prefetched, pays_for_a_copy, streams_of, why_lines_are_not_written
+from tilewright.cost.gemm.cost_model import Choice, assumed, candidates, choose, cycles, why_not_transposed
+from tilewright.cost.gemm.panels import is_prefetched, pays_for_a_copy, streams_of, why_lines_are_not_written
 from tilewright.ir.core import Value
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew

@@ -8,8 +8,8 @@ import numpy as np
 
 from bench.calibration.kind import Kind, Sample, extent, f32, weights
 from bench.calibration.kinds.gemm import reason_or_none
-from tilewright.cost.bands import lines_of_windows, why_blocks_are_left_apart, why_windows_are_apart
-from tilewright.cost.window_tile import MOST_COLUMNS, vectors_of_tile
+from tilewright.cost.conv.bands import lines_of_windows, why_blocks_are_left_apart, why_windows_are_apart
+from tilewright.cost.conv.window_tile import MOST_COLUMNS, vectors_of_tile
 from tilewright.ir.core import Value
 from tilewright.ops import contract, pool
 from tilewright.ops import elementwise as ew

@@ -18,7 +18,7 @@ from tilewright.ir.core import Module
 from tilewright.ir.passes import options_of, parse_passes, run_passes
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import verify_func
-from tilewright.ops.spec import graph_spec
+from tilewright.ops.define.spec import graph_spec
 from tilewright.options import Options
 from tilewright.runtime.errors import InputError
 from tilewright.schedule.strategies import STRATEGIES

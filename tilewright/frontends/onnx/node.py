@@ -16,8 +16,8 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
-from tilewright.ops.exact import Arithmetic
-from tilewright.ops.floats import Element
+from tilewright.ops.define.exact import Arithmetic
+from tilewright.ops.define.floats import Element
 
 if TYPE_CHECKING:
     from tilewright.frontends.onnx.importer import Importer

@@ -1,5 +1,5 @@
-"""Which convolutions are computed by Winograd's algorithm: where it saves time (`cost/winograd.py`) and its error is
-small enough. The outcome is a remark for each layer."""
+"""Which convolutions are computed by Winograd's algorithm: where it saves time (`cost/conv/winograd.py`) and its error
+is small enough. The outcome is a remark for each layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.cost.winograd import TYPICAL_SIZE, Algorithm, ConvShape, choose_algorithm
+from tilewright.cost.conv.winograd import TYPICAL_SIZE, Algorithm, ConvShape, choose_algorithm
 from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt

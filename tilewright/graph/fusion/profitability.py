@@ -1,8 +1,8 @@
-"""What `cost/bands.py` is asked about regions: the extents of images and of what is computed from them."""
+"""What `cost/conv/bands.py` is asked about regions: the extents of images and of what is computed from them."""
 
 from __future__ import annotations
 
-from tilewright.cost.bands import (
+from tilewright.cost.conv.bands import (
     PANEL_BLOCKS,
     TiledImage,
     WindowedImage,

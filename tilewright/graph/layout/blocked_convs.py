@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.cost.layouts import fills_blocks
+from tilewright.cost.conv.layouts import fills_blocks
 from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters
 from tilewright.graph.layout.layout_map import LayoutMap

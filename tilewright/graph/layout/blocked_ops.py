@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tilewright.cost.layouts import fills_blocks, keep_gaps
+from tilewright.cost.conv.layouts import fills_blocks, keep_gaps
 from tilewright.graph.layout.blocked_convs import STAGE, layout_conv, sums_all_channels
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.layout.subpixel_deconv import layout_conv_transpose

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tilewright.cost.layouts import GroupedLines, positions_over_lines, tiles_lie_within_groups
+from tilewright.cost.conv.layouts import GroupedLines, positions_over_lines, tiles_lie_within_groups
 from tilewright.graph.layout.conv_window import ConvWindow, pad_space
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead

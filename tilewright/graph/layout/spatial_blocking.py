@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.cost.layouts import positions_as_channels
+from tilewright.cost.conv.layouts import positions_as_channels
 from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters, pad_space
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.match import shape_of

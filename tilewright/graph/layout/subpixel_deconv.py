@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.cost.layouts import fills_blocks
+from tilewright.cost.conv.layouts import fills_blocks
 from tilewright.graph.layout.conv_window import has_known_filters, pad_space
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.match import shape_of

@@ -18,7 +18,7 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.interp import evaluate_op
+from tilewright.ops.define.interp import evaluate_op
 
 TABLE_WORK = 16
 """Ops that may work on the elements of a table before gathers read it."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.bands import WindowLines, lines_of_windows, panel_of_windows
+from tilewright.cost.conv.bands import WindowLines, lines_of_windows, panel_of_windows
 from tilewright.graph.fusion.profitability import windows_by_bands
 from tilewright.graph.fusion.rules import epilogue, into_reduction, the_contraction
 from tilewright.graph.fusion.strategy import Join, Match

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.window_tile import tile_of_any_line, vectors_of_tile
+from tilewright.cost.conv.window_tile import tile_of_any_line, vectors_of_tile
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op

@@ -10,7 +10,7 @@ The lines of a panel stay near; in a kernel of its own, the change of layout wou
 
 from __future__ import annotations
 
-from tilewright.cost.bands import lines_of_plain, panel_of_blocks
+from tilewright.cost.conv.bands import lines_of_plain, panel_of_blocks
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.fusion.profitability import unblocks_by_bands
 from tilewright.graph.fusion.rules import the_contraction

@@ -20,7 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.cost.winograd_bands import TILES_OF_ANY_IMAGE, Band, Tiles, choose_band, panel_of_any_image
+from tilewright.cost.conv.winograd_bands import (
+    TILES_OF_ANY_IMAGE,
+    Band,
+    Tiles,
+    choose_band,
+    panel_of_any_image,
+)
 from tilewright.graph.fusion.classify import OpClass
 from tilewright.graph.fusion.profitability import tiles_by_bands
 from tilewright.graph.fusion.strategy import Join, Match

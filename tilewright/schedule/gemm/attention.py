@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.attention import is_one_block, most_rows, rows_of_block, rows_of_chunk, tile_of_products
-from tilewright.cost.register_tile import Tile
+from tilewright.cost.gemm.register_tile import Tile
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import the_contraction
 from tilewright.graph.fusion.strategy import Facts, Group

@@ -6,8 +6,8 @@
       y[row, column] = epilogue(acc[..])
     }
 
-Tiles come from the cost model (`cost.gemm`); constant operands are packed in the order in which this nest reads
-them.
+Tiles come from the cost model (`cost.gemm.cost_model`); constant operands are packed in the order in which this nest
+reads them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.cost.gemm import Decision
+from tilewright.cost.gemm.cost_model import Decision
+from tilewright.cost.gemm.register_tile import Tile, rows_of_remainder
 from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import is_cheap
-from tilewright.cost.register_tile import Tile, rows_of_remainder
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue

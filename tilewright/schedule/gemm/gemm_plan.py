@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.cost.gemm import Decision, choose, why_not_cut, why_not_transposed
-from tilewright.cost.register_tile import GemmShape, Tile
+from tilewright.cost.gemm.cost_model import Decision, choose, why_not_cut, why_not_transposed
+from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import extent_of

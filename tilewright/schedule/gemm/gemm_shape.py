@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import gcd
 
 from tilewright.cost.core import line_elements
-from tilewright.cost.register_tile import GemmShape
+from tilewright.cost.gemm.register_tile import GemmShape
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, ceildiv
 from tilewright.ir.types import product

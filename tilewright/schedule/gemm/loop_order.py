@@ -8,7 +8,7 @@ own: memory takes them two or three times as slowly as long runs.
 
 from __future__ import annotations
 
-from tilewright.cost.panels import WINDOWS, rows_lie_apart, why_lines_are_not_written
+from tilewright.cost.gemm.panels import WINDOWS, rows_lie_apart, why_lines_are_not_written
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product

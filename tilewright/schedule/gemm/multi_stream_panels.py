@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.cost.panels import streams_of
-from tilewright.cost.register_tile import Tile
+from tilewright.cost.gemm.panels import streams_of
+from tilewright.cost.gemm.register_tile import Tile
 from tilewright.ir.core import Op
 from tilewright.loops.edit import extent_of
 from tilewright.schedule.trace import Schedule

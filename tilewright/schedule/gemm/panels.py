@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.cost.panels import (
+from tilewright.cost.gemm.panels import (
     is_far,
     is_prefetched,
     pays_for_a_copy,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilewright.frontends.composites.products import einsum_of, matrix_product, with_bias
+from tilewright.frontends.composites.windows import WindowAttributes
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.products import einsum_of, matrix_product, with_bias
-from tilewright.frontends.windows import WindowAttributes
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError

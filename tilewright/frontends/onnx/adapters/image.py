@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.shapes import checked_shape
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, bound
-from tilewright.frontends.shapes import checked_shape
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym

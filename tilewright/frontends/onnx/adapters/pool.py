@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.frontends.composites.windows import WindowAttributes, rounded_up
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.windows import WindowAttributes, rounded_up
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym

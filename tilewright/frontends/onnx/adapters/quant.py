@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.frontends.composites.products import matrix_product
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.products import matrix_product
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.frontends.composites.recurrent import ACTIVATIONS, GATES, Direction, layer
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.recurrent import ACTIVATIONS, GATES, Direction, layer
 from tilewright.frontends.unroll import element, stacked
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value

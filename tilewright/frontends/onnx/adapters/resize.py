@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.frontends.composites.resizing import NEAREST, NEED_SIZES, ResizedAxis, Resizing, resized_along
+from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.resizing import NEAREST, NEED_SIZES, ResizedAxis, Resizing, resized_along
-from tilewright.frontends.shapes import checked_shape
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
-from tilewright.ops.exact import Arithmetic, element_of
-from tilewright.ops.floats import Element, Ratio, UnknownValueError, variables
+from tilewright.ops.define.exact import Arithmetic, element_of
+from tilewright.ops.define.floats import Element, Ratio, UnknownValueError, variables
 from tilewright.ops.view import reshape, slice_
 
 _COORDINATES = (

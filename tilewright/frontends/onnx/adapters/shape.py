@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.frontends.composites.shapes import checked_shape, target_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.shapes import checked_shape, target_shape
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.shapes import checked_shape
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
@@ -16,8 +16,8 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.ops.exact import Arithmetic
-from tilewright.ops.floats import Ratio, UnknownValueError, variables
+from tilewright.ops.define.exact import Arithmetic
+from tilewright.ops.define.floats import Ratio, UnknownValueError, variables
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import reshape
 

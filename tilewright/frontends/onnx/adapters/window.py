@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.frontends.composites.windows import WindowAttributes, same_pads
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.windows import WindowAttributes, same_pads
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 

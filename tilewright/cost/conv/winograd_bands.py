@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles
+from tilewright.cost.gemm.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
 from tilewright.cost.parallel import share_of_greatest, threads
-from tilewright.cost.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
 from tilewright.target.target import Target
 
 SPILL_PASSES = 3

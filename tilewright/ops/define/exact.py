@@ -13,8 +13,8 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
-from tilewright.ops.bodies import apply_scalar
-from tilewright.ops.floats import (
+from tilewright.ops.define.bodies import apply_scalar
+from tilewright.ops.define.floats import (
     ROUNDED,
     Computed,
     Element,

@@ -22,7 +22,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.outside import Definitions
 from tilewright.ir.sym import Sym, ceildiv, sym, var
 from tilewright.ir.types import TensorType
-from tilewright.ops.trace import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 
 Axis = tuple[Sym, Sym]
 """An iteration axis: variable and extent; the variable runs over 0..extent."""

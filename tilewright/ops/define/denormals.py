@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.ir.core import Op
-from tilewright.ops.bodies import scalar_dtype
-from tilewright.ops.define import Compute
+from tilewright.ops.define.bodies import scalar_dtype
+from tilewright.ops.define.operator import Compute
 
 _SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float64": 2.0**-1022}
 """The smallest normal number of dtypes whose denormals the machine can take as zero."""

@@ -19,8 +19,8 @@ from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS, identity
 from tilewright.ir.types import TensorType, buffer, tensor
-from tilewright.ops.binding import bound_dims
-from tilewright.ops.bodies import (
+from tilewright.ops.define.binding import bound_dims
+from tilewright.ops.define.bodies import (
     Env,
     LoopProgram,
     dims_of,
@@ -31,9 +31,9 @@ from tilewright.ops.bodies import (
     require_checked,
     scalar_dtype,
 )
-from tilewright.ops.define import OPERATORS, Compute, Operator
-from tilewright.ops.denormals import computes, without_denormals
-from tilewright.ops.trace import ScalarBuilder
+from tilewright.ops.define.denormals import computes, without_denormals
+from tilewright.ops.define.operator import OPERATORS, Compute, Operator
+from tilewright.ops.define.scalar_builder import ScalarBuilder
 
 MAX_POSITIONS = 1 << 23
 """Grids are evaluated in pieces of at most about this many positions, so that memory stays bounded."""

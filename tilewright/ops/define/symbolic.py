@@ -19,12 +19,12 @@ from tilewright.ir.core import Block, Builder, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.ops.binding import MAX_ELEMENTS, input_variables
-from tilewright.ops.bodies import scalar_dtype
-from tilewright.ops.define import OPERATORS, Compute, Operator
-from tilewright.ops.exact import Arithmetic, element_of
-from tilewright.ops.floats import Computed, Element, UnknownValueError
-from tilewright.ops.interp import evaluate_op, gather
+from tilewright.ops.define.binding import MAX_ELEMENTS, input_variables
+from tilewright.ops.define.bodies import scalar_dtype
+from tilewright.ops.define.exact import Arithmetic, element_of
+from tilewright.ops.define.floats import Computed, Element, UnknownValueError
+from tilewright.ops.define.interp import evaluate_op, gather
+from tilewright.ops.define.operator import OPERATORS, Compute, Operator
 
 MAX_POSITIONS = 1 << 14
 """Reductions of dims over more positions than this are not followed."""

@@ -14,17 +14,17 @@ from functools import lru_cache
 from itertools import takewhile
 from math import gcd
 
-from tilewright.cost.cache_blocking import Blocks, candidate_blocks, may_be_cut, unevenness
 from tilewright.cost.core import l2_room, millions
-from tilewright.cost.panels import MOST_ROWS_OF_STREAMS, streams_of
-from tilewright.cost.parallel import share_of_greatest
-from tilewright.cost.register_tile import (
+from tilewright.cost.gemm.cache_blocking import Blocks, candidate_blocks, may_be_cut, unevenness
+from tilewright.cost.gemm.panels import MOST_ROWS_OF_STREAMS, streams_of
+from tilewright.cost.gemm.register_tile import (
     GemmShape,
     Tile,
     candidate_tiles,
     cycles_per_step,
     registers_per_vector,
 )
+from tilewright.cost.parallel import share_of_greatest
 from tilewright.target.calibration import Exposed
 from tilewright.target.target import LINE_BYTES, Target
 

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.ir import sym as s
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
-from tilewright.ops.bodies import apply_scalar
+from tilewright.ops.define.bodies import apply_scalar
 
 MAX_DENOMINATOR = 1 << 10
 """A float constant is tried as the fraction whose nearest float it is, with at most this denominator."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.cost.core import is_kept, l2_room
-from tilewright.cost.register_tile import Tile
+from tilewright.cost.gemm.register_tile import Tile
 from tilewright.target.target import LINE_BYTES, Target
 
 FAR_LINES = 16

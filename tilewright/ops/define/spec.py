@@ -9,7 +9,7 @@ from tilewright.ir.core import Block, Module, Op
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.types import TensorType, Type, tensor
 from tilewright.ir.verify import OpRule, Spec
-from tilewright.ops.define import OPERATORS, Operator
+from tilewright.ops.define.operator import OPERATORS, Operator
 
 
 def graph_spec(module: Module) -> Spec:

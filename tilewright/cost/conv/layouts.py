@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.core import is_kept, multiply_cycles
-from tilewright.cost.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
+from tilewright.cost.gemm.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
 from tilewright.target.target import LINE_BYTES, VECTOR_BYTES, Target
 
 LEAST_FILTERS = 8

@@ -8,8 +8,8 @@ from itertools import islice
 from math import isqrt
 
 from tilewright.cost.core import l2_room
+from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.cost.parallel import share_of_greatest
-from tilewright.cost.register_tile import GemmShape, Tile
 from tilewright.target.target import Target
 
 LONGEST_SUMS = (512, 256, 128)

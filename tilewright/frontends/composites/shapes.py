@@ -9,7 +9,7 @@ from tilewright.ir import sym as s
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
-from tilewright.ops.binding import is_input_value
+from tilewright.ops.define.binding import is_input_value
 
 MAX_ELEMENTS = 2**34
 TO_THE_END = 10**9

@@ -1,7 +1,7 @@
 """Register tiles of contractions: what decides about them, and which ones are worth a look.
 
 The inner loop of a contraction multiplies `rows` broadcast elements with `columns` vectors; its accumulators stay in
-registers. What a tile costs is for `cost.gemm` to say.
+registers. What a tile costs is for `cost.gemm.cost_model` to say.
 """
 
 from __future__ import annotations

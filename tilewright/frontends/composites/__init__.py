@@ -1,0 +1,1 @@
+"""Operators of model formats that are several of ours, for all front ends."""
