@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.loops import programs
 from tests.loops.chance import Chance
-from tests.loops.machine_steps import LEVELS, MACHINE
+from tests.loops.machine.steps import LEVELS, MACHINE
 from tests.loops.random_programs import PROGRAMS
 from tests.loops.steps import STEPS, WEIGHTS
 from tilewright.ir.core import Func

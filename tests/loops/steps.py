@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.loops.chance import Chance
-from tests.loops.machine_steps import MACHINE_STEPS
+from tests.loops.machine.steps import MACHINE_STEPS
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ge0, sym

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.loops.kernel_texts import read
-from tests.loops.machines import COPIED, DOUBLE, MACHINE, MULTIPLY, PAD, orders
+from tests.loops.machine.machines import COPIED, DOUBLE, MACHINE, MULTIPLY, PAD, orders
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.text import print_func

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
+from tests.schedule.conv.test_fused_window import data, expanded, relu6, silu
 from tests.schedule.test_defaults import native
-from tests.schedule.test_fused_window import data, expanded, relu6, silu
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import var

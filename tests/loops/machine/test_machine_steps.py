@@ -18,7 +18,7 @@ from tests.loops.kernel_texts import (
     buffer,
     read,
 )
-from tests.loops.machines import LOAD, MACHINE, MULTIPLY, PRODUCT, orders
+from tests.loops.machine.machines import LOAD, MACHINE, MULTIPLY, PRODUCT, orders
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.text import print_block, print_func
