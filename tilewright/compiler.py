@@ -35,6 +35,7 @@ from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
+from tilewright.staging.split import split
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
@@ -48,7 +49,7 @@ def compile_request(
     machine, plugins = session.machine(options), session.loaded_plugins
     artifact = whatever_fails(
         request, session, options, progress,
-        lambda module, switches, told: compile_module(module, options, machine, told, plugins, switches),
+        lambda module, switches, told: compile_staged(module, options, machine, told, plugins, switches),
     )  # fmt: skip
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
@@ -94,6 +95,26 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
     except Exception as e:
         what = f"the front end '{front_end.name}' failed: {type(e).__name__}: {e}"
         raise InternalError(what, hint="please report this with the model") from e
+
+
+def compile_staged(
+    module: Module,
+    options: Options,
+    machine: Machine,
+    progress: OnProgress | None = None,
+    plugins: Plugins = NO_PLUGINS,
+    switches: Switches = CHECKED,
+) -> Artifact:
+    """A graph in one piece or, where sizes depend on data, in parts that the host calls one after the other."""
+    staged = split(module)
+    if staged is None:
+        return compile_module(module, options, machine, progress, plugins, switches)
+    for part in staged.parts:
+        if switches.checked:
+            verify_func(part.main, graph_spec(part))
+    parts = [compile_module(part, options, machine, progress, plugins, switches) for part in staged.parts]
+    target = back_end_for(machine, plugins).target(machine)
+    return link.make_staged(module, staged.program, parts, target, options.numerics)
 
 
 def compile_module(

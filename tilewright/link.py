@@ -37,6 +37,7 @@ from tilewright.ops.define.binding import input_variables
 from tilewright.ops.view import copy
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.artifact import Artifact, ConstantInfo, Failure, StaticPlan, TargetInfo, TensorInfo
+from tilewright.runtime.staged.program import StagedProgram
 
 ALIGNMENT = 64
 
@@ -174,6 +175,37 @@ def make_artifact(
         dims_count=len(program.dims),
         plan_reads_data=any(isinstance(d.source, InputElement) for d in program.dims),
         errors=tuple(Failure(**entry) for entry in text.errors.metadata()),
+        producer=f"tilewright {tilewright.__version__}",
+        report=report,
+    )
+
+
+def make_staged(
+    module: Module, program: StagedProgram, parts: Sequence[Artifact], target: TargetInfo, numerics: str
+) -> Artifact:
+    """The artefact of a graph that was split into parts."""
+    main = module.main
+    reports = [part.report for part in parts]
+    stages = dict.fromkeys(stage for r in reports for stage in r["compile ms"])
+    report = {
+        "nodes": main.attrs.get("nodes", len(main.body.ops)),
+        "numerics": f"{numerics}: {_DENORMALS[numerics]}",
+        "parts": len(parts),
+        "kernels": sum(r["kernels"] for r in reports),
+        "distinct kernels": sum(r["distinct kernels"] for r in reports),
+        "arena": " and ".join(r["arena"] for r in reports),
+        "intermediates without sharing": " and ".join(r["intermediates without sharing"] for r in reports),
+        "compile ms": {s: round(sum(r["compile ms"].get(s, 0) for r in reports), 1) for s in stages},
+        "calls": [call for r in reports for call in r["calls"]],
+        "remarks": [remark for r in reports for remark in r["remarks"]],
+    }
+    return Artifact(
+        target=target,
+        inputs=tuple(map(_info, main.attrs["inputs"], main.args)),
+        outputs=tuple(map(_info, main.attrs["outputs"], main.returns)),
+        objects=(),
+        program=program,
+        parts=tuple(parts),
         producer=f"tilewright {tilewright.__version__}",
         report=report,
     )

@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "graph": {"ir", "ops", "target", "cost"},
     "loops": {"ir", "ops", "target", "cost"},
     "schedule": {"ir", "ops", "loops", "target", "cost", "graph"},
+    "staging": {"ir", "ops", "runtime"},
     "memory": {"ir"},
     "codegen": {"ir", "loops", "target"},
     "asm": {"ir", "target"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from tilewright.ir.core import Module, Value
 from tilewright.ir.sym import Sym
 from tilewright.ops.define.binding import MAX_ELEMENTS
 from tilewright.ops.define.floats import UnknownValueError
+from tilewright.ops.define.staged import measurable_parts, measure
 from tilewright.ops.define.symbolic import Known, Values, symbols
 
 
@@ -20,6 +21,7 @@ class Knowledge:
     def __init__(self, module: Module, specialize: Callable[[Sym], None]) -> None:
         self._values = Values(module)
         self._suppose = specialize
+        self._measured = 0
 
     def constant_of(self, value: Value) -> np.ndarray | None:
         """The value's array when it does not depend on graph inputs; None when it does, or is large."""
@@ -40,6 +42,21 @@ class Knowledge:
             return None
         self._rely_on(known)
         return found
+
+    def measure(self, value: Value) -> np.ndarray | None:
+        """The elements of a small integer tensor as `symbols_of` gives them, and variables, read when it has been
+        computed, where they depend on data; None where it is too large or of another kind."""
+        found = self.symbols_of(value)
+        if found is None:
+            for part in measurable_parts(value, lambda v: self.symbols_of(v) is not None):
+                self._measured += 1
+                self._values.tell(part, measure(part, f"{self._measured}"))
+            found = self.symbols_of(value)
+        return found
+
+    def forget(self, values: Iterable[Value]) -> None:
+        """Take back the measuring of values."""
+        self._values.forget(values)
 
     def _rely_on(self, known: Known) -> None:
         for condition in known.conditions:

@@ -26,6 +26,7 @@ from tilewright.ir.sym import Sym, logical_not
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
 from tilewright.ops.shape import UndecidedDimsError
+from tilewright.ops.define.staged import MEASURE
 
 Assumed = tuple[Sym, str, str, str]
 """A condition over dims, what it says in words, and the name and operator of the node that relies on it."""
@@ -69,6 +70,7 @@ class Translation:
         self._attempts = 0
         self._knowledge = Knowledge(self.module, self.suppose_exact)
         self.constant_of, self.symbols_of = self._knowledge.constant_of, self._knowledge.symbols_of
+        self.measure = self._knowledge.measure
 
     @property
     def inputs(self) -> Sequence[Value]:
@@ -185,8 +187,11 @@ class Translation:
     def rewind(self, mark: Mark) -> None:
         """Take out what was written since, of which nothing is used, and what that assumes."""
         ops = self.builder.block.ops
+        measured = [op.operands[0] for op in ops[mark.ops :] if op.name == MEASURE]
         for op in reversed(ops[mark.ops :]):
             op.drop()
+        if measured:
+            self._knowledge.forget(measured)
         del ops[mark.ops :]
         self._assumed = dict(mark.assumed)
 

@@ -23,13 +23,14 @@ Native interface. The objects of an artefact define these C functions (`plan` on
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.report import Report
+from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.storage.container import (
     FORMAT,
     Bytes,
@@ -97,7 +98,8 @@ class Artifact:
     """A compiled model.
 
     `plan_reads_data`: output shapes or sizes depend on the values of inputs, so that `tw_plan` runs at every
-    call and not only when the shapes change. `report` is free JSON data about what was compiled.
+    call and not only when the shapes change. `report` is free JSON data about what was compiled. A staged model has no
+    code and weights of its own but a `program`, whose steps call its `parts`.
     """
 
     target: TargetInfo
@@ -110,6 +112,8 @@ class Artifact:
     variables: tuple[str, ...] = ()
     dims_count: int = 0
     plan_reads_data: bool = False
+    program: StagedProgram | None = None
+    parts: tuple[Artifact, ...] = ()
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
     run_symbol: str = "tw_run"
@@ -148,15 +152,13 @@ class Artifact:
         elif isinstance(source, bytes | bytearray | memoryview):
             name = "the given buffer"
         else:
-            raise ArtifactError(
-                f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes"
-            )
+            raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
         if mmap and not isinstance(source, Path):
             raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
         metadata, sections = read_container(source, check_weights=check_weights, map_weights=mmap)
         try:
-            return _from_metadata(metadata, sections)
-        except (KeyError, TypeError, ValueError) as error:
+            return _from_metadata(metadata, deque(sections))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ArtifactError(
                 f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
             ) from error
@@ -169,8 +171,8 @@ class Artifact:
                 "inputs": ", ".join(map(str, self.inputs)),
                 "outputs": ", ".join(map(str, self.outputs)),
                 "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
-                "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
-                "constant bytes": memoryview(self.constants).nbytes,
+                "object bytes": sum(memoryview(blob).nbytes for a in (self, *self.parts) for blob in a.objects),
+                "constant bytes": sum(memoryview(a.constants).nbytes for a in (self, *self.parts)),
                 "arena bytes": plan.arena if plan else "depends on the shapes",
                 **self.report,
             }
@@ -182,13 +184,18 @@ class Artifact:
 
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
-        return [*code, Section("weights", _byte_view(self.constants))]
+        own = [*code, Section("weights", _byte_view(self.constants))]
+        return own + [section for part in self.parts for section in part._sections()]
 
     def _metadata(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in _PLAIN}
         parts = {name: [asdict(item) for item in getattr(self, name)] for name in _RECORDS}
         plan = None if self.static_plan is None else asdict(self.static_plan)
-        return {**plain, **parts, "target": asdict(self.target), "static_plan": plan}
+        metadata = {**plain, **parts, "target": asdict(self.target), "static_plan": plan}
+        if self.program is not None:
+            metadata["program"] = self.program.record()
+            metadata["parts"] = [part._metadata() for part in self.parts]
+        return metadata
 
 
 _PLAIN = (
@@ -209,8 +216,12 @@ _RECORDS: dict[str, type[TensorInfo] | type[ConstantInfo] | type[Failure]] = {
 }
 
 
-def _from_metadata(metadata: dict[str, Any], sections: Sequence[Section]) -> Artifact:
-    weights = [section.data for section in sections if section.kind == "weights"]
+def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifact:
+    """The artefact of some metadata, and those of its parts; takes their sections: code up to weights for each."""
+    code = []
+    while sections[0].kind == "code":
+        code.append(sections.popleft().data)
+    weights = sections.popleft().data
     fields: dict[str, Any] = {name: metadata[name] for name in _PLAIN}
     for name, kind in _RECORDS.items():
         fields[name] = tuple(kind(**_with_tuples(item)) for item in metadata[name])
@@ -219,8 +230,10 @@ def _from_metadata(metadata: dict[str, Any], sections: Sequence[Section]) -> Art
     return Artifact(
         **{**fields, "variables": tuple(metadata["variables"])},
         target=TargetInfo(**_with_tuples(metadata["target"])),
-        objects=tuple(section.data for section in sections if section.kind == "code"),
-        constants=weights[0],
+        objects=tuple(code),
+        constants=weights,
+        program=StagedProgram.of(metadata["program"]) if "program" in metadata else None,
+        parts=tuple(_from_metadata(part, sections) for part in metadata.get("parts", ())),
     )
 
 

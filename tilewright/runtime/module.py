@@ -17,10 +17,18 @@ import numpy as np
 
 from tilewright.runtime.arena import Arena, address_of, aligned_constants, release_free_memory
 from tilewright.runtime.artifact import Artifact, TensorInfo
-from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError, error_class
+from tilewright.runtime.errors import (
+    ArtifactError,
+    ExecutionError,
+    InputError,
+    OptionError,
+    TilewrightError,
+    error_class,
+)
 from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
+from tilewright.runtime.staged.run import StagedRun
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.threads import ThreadPool, check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -31,6 +39,7 @@ from tilewright.runtime.values.outputs import positions, views_of
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
+_ONE_PART = "fix the sizes that its parts compute for each other, with constants= and shapes="
 _CLOSED = -1
 """Stands in a closed model for that number, so that calls need no look of their own."""
 
@@ -72,6 +81,15 @@ class _Loaded:
     code: Executor
     constants: np.ndarray
     pool: ThreadPool
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """The same for a staged model."""
+
+    artifact: Artifact
+    parts: tuple[Model, ...]
+    run: StagedRun
 
 
 class _Context:
@@ -132,10 +150,15 @@ class Model:
     """
 
     def __init__(
-        self, artifact: Artifact, threads: int | None = None, executor: MakeExecutor | None = None
+        self,
+        artifact: Artifact,
+        threads: int | None = None,
+        executor: MakeExecutor | None = None,
+        pool: ThreadPool | None = None,
     ) -> None:
         """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here. Code for another kind
-        of machine is run by `executor(artifact)`, by default that of the plugin which brings the kind."""
+        of machine is run by `executor(artifact)`, by default that of the plugin which brings the kind. Models may share
+        a `pool`."""
         if not isinstance(artifact, Artifact):
             raise ArtifactError(
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
@@ -149,9 +172,18 @@ class Model:
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
         self._reads_data = artifact.plan_reads_data
         self._executor = executor
-        code = executor_of(artifact, executor)
-        constants = aligned_constants(artifact.constants)
-        self._loaded: _Loaded | None = _Loaded(artifact, code, constants, ThreadPool(code, self.threads))
+        self._loaded: _Loaded | _Staged | None
+        self._is_staged = artifact.program is not None
+        if artifact.program is not None:
+            parts: list[_Part] = []
+            for part in artifact.parts:
+                parts.append(_Part(part, threads, executor, pool))
+                pool = parts[0].pool
+            self._loaded = _Staged(artifact, tuple(parts), StagedRun(artifact.program, parts))
+        else:
+            code = executor_of(artifact, executor)
+            constants = aligned_constants(artifact.constants)
+            self._loaded = _Loaded(artifact, code, constants, pool or ThreadPool(code, self.threads))
         self._start_process()
 
     def __call__(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> tuple[np.ndarray, ...]:
@@ -167,6 +199,8 @@ class Model:
             args = place_named(self.inputs, args, named)
         if self._forks != _forks[0]:
             self._start_process()
+        if self._is_staged:
+            return self._call_staged(args, out)
         contexts = self._contexts
         try:
             context = contexts.pop()
@@ -233,11 +267,11 @@ class Model:
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
             raise OptionError(f"runs={runs!r:.80} is not allowed", hint="give a whole number from 1 on")
         loaded = self._open()
+        if isinstance(loaded, _Staged):
+            raise OptionError("the kernels of a model in parts are not timed", hint=_ONE_PART)
         profiled = loaded.code.run_profiled
         if profiled is None:
-            raise OptionError(
-                "this model's code does not time its kernels", hint="compile the model with profile=True"
-            )
+            raise OptionError("this model's code does not time its kernels", hint="compile the model with profile=True")
         args, calls = place_named(self.inputs, (), check_named(inputs)), loaded.artifact.report["calls"]
         if self._forks != _forks[0]:
             self._start_process()
@@ -265,6 +299,9 @@ class Model:
 
         Calls that are running keep theirs until they end. Results that somebody holds stay.
         """
+        if isinstance(self._loaded, _Staged):
+            for part in self._loaded.parts:
+                part.trim()
         self._contexts = deque[_Context]()  # the old one ends with the last running call, which gives its context back
         release_free_memory()
 
@@ -304,7 +341,7 @@ class Model:
         closed = ", closed" if self._loaded is None else ""
         return f"<tilewright model {signature}, {self.threads} threads{closed}>"
 
-    def _open(self) -> _Loaded:
+    def _open(self) -> _Loaded | _Staged:
         loaded = self._loaded
         if loaded is None:
             raise ExecutionError("this model is closed", hint="load or compile it again, or close it later")
@@ -322,6 +359,7 @@ class Model:
     def _new_context(self) -> _Context:
         with self._lock:
             loaded = self._open()
+            assert isinstance(loaded, _Loaded)
             pool = loaded.pool.address()
         context = _Context(loaded, self.threads, pool)
         plan = loaded.artifact.static_plan
@@ -331,9 +369,29 @@ class Model:
             context.reserve(plan.arena, plan.scratch)
         return context
 
-    def _call(
-        self, context: _Context, args: tuple[Any, ...], out: Sequence[Any] | None
-    ) -> tuple[np.ndarray, ...]:
+    def _call_staged(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
+        loaded = self._open()
+        assert isinstance(loaded, _Staged)
+        given = zip(args, self.inputs, self._input_dtypes, strict=True)
+        arrays = [as_array(value, info, dtype) for value, info, dtype in given]
+        check_shapes(self.inputs, [array.shape for array in arrays])
+        try:
+            results = loaded.run(arrays)
+        except TilewrightError as error:
+            if "called with" not in (error.where or ""):
+                about = zip(self.inputs, arrays, strict=True)
+                listed = ", ".join(f"{info.name} {a.dtype}{list(a.shape)}" for info, a in about)
+                error.where = f"{error.where + ', ' if error.where else ''}called with {listed or 'no inputs'}"
+            raise
+        if out is None:
+            return tuple([r.copy() if any(r is a for a in arrays) else r for r in results])
+        for view, result in zip(
+            views_of(out, self.outputs, [(r.shape, r.dtype) for r in results], arrays), results, strict=True
+        ):
+            np.copyto(view, result)
+        return tuple(out)
+
+    def _call(self, context: _Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
         arrays = []
         in_data, out_data, dtypes = context.in_data, context.out_data, self._input_dtypes
         for index, value in enumerate(args):
@@ -409,18 +467,27 @@ class Model:
             for info, dtype, shape in zip(self.inputs, self._input_dtypes, shapes, strict=True)
         )
         if not 0 < code <= len(errors):
-            return ExecutionError(
-                f"the model failed with the unknown code {code}", where=f"called with {given}"
-            )
+            return ExecutionError(f"the model failed with the unknown code {code}", where=f"called with {given}")
         entry = errors[code - 1]
         return error_class(entry.kind)(entry.message, where=f"called with {given or 'no inputs'}")
+
+
+class _Part(Model):
+    """A part of a staged model, called with the arguments of a step."""
+
+    @property
+    def pool(self) -> ThreadPool:
+        loaded = self._open()
+        assert isinstance(loaded, _Loaded)
+        return loaded.pool
+
+    def __call__(self, args: tuple[Any, ...]) -> tuple[np.ndarray, ...]:  # type: ignore[override]
+        return super().__call__(*args)
 
 
 def _fixed(info: TensorInfo) -> Shape:
     """The shape of a tensor of a static model; ArtifactError when it is symbolic after all."""
     sizes = tuple(size for size in info.shape if isinstance(size, int))
     if len(sizes) != len(info.shape):
-        raise ArtifactError(
-            f"the artefact says its shapes are fixed, but has {info}", hint="compile the model again"
-        )
+        raise ArtifactError(f"the artefact says its shapes are fixed, but has {info}", hint="compile the model again")
     return sizes

@@ -163,9 +163,10 @@ class Node:
         return tuple(int(i) for i in self.constant(k).reshape(-1))
 
     def symbols(self, k: int) -> tuple[Sym, ...]:
-        """Operand `k`, an integer scalar or vector, as Syms over dims and values of graph inputs."""
+        """Operand `k`, an integer scalar or vector, as Syms over dims, values of graph inputs, and values that are read
+        when they have been computed."""
         self._check_vector(k)
-        found = self.translation.symbols_of(self.input(k))
+        found = self.translation.measure(self.input(k))
         if found is None:
             raise self.needs_constant(k)
         return tuple(found.reshape(-1))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.ir.core import Value
+from tilewright.ir.core import Block, Func, Value
 from tilewright.ir.diag import InputError
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import TensorType
@@ -15,13 +15,19 @@ from tilewright.ir.types import TensorType
 MAX_ELEMENTS = 256
 """Integer inputs of at most this many elements may determine shapes."""
 
+SIZES = "sizes"
+"""The input of a part of a staged program whose elements are the values of variables."""
+
 
 def input_variables(value: Value) -> np.ndarray | None:
     """The variables `val_<name>_<i>` that stand for the elements of a graph input, as an array of Syms.
 
-    None where the input cannot determine shapes: it must be a small integer scalar or vector of static size.
+    None where the input cannot determine shapes: it must be a small integer scalar or vector of static size. A
+    function that says in `elements` which variables its inputs hold has no others.
     """
-    type = value.type
+    type, owner = value.type, value.owner.parent if isinstance(value.owner, Block) else None
+    if isinstance(owner, Func) and (elements := owner.attrs.get("elements")) is not None:
+        return np.array(elements[value.name], object) if value.name in elements else None
     if (
         not isinstance(type, TensorType)
         or not type.is_static

@@ -10,6 +10,7 @@ from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.types import TensorType, Type, tensor
 from tilewright.ir.verify import OpRule, Spec
 from tilewright.ops.define.operator import OPERATORS, Operator
+from tilewright.ops.define.staged import STAGED, staged_rule
 
 
 def graph_spec(module: Module) -> Spec:
@@ -17,6 +18,7 @@ def graph_spec(module: Module) -> Spec:
     rules: dict[str, OpRule] = {name: _operator_rule(o) for name, o in OPERATORS.items()}
     rules["constant"] = lambda op: _constant_rule(op, module)
     rules["fused"] = _fused_rule
+    rules |= dict.fromkeys(STAGED, staged_rule)
     rules["return"] = rules["yield"] = _terminator_rule
     return Spec("graph", rules)
 

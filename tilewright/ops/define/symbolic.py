@@ -62,8 +62,9 @@ class Values:
 
     def __init__(self, module: Module, given: Mapping[Value, Known] | None = None) -> None:
         self._module = module
-        self._known: dict[Value, Known | None] = dict(given or {})
-        self._may_be_known: dict[Value, bool] = dict.fromkeys(given or {}, True)
+        self._told: dict[Value, Known | None] = dict(given or {})
+        self._known: dict[Value, Known | None] = dict(self._told)
+        self._may_be_known: dict[Value, bool] = dict.fromkeys(self._told, True)
 
     def of(self, value: Value) -> Known | None:
         """The elements of a value; None where they depend on data, or are too many."""
@@ -80,6 +81,20 @@ class Values:
             else:
                 stack.extend(waiting)
         return self._known[value]
+
+    def tell(self, value: Value, elements: np.ndarray) -> None:
+        """From here on, variables stand for the elements of a value; what was computed from it is looked at again."""
+        self._told[value] = Known(elements)
+        self._known = {v: known for v, known in self._known.items() if known is not None}
+        self._known[value] = self._told[value]
+        self._may_be_known = {v: may for v, may in self._may_be_known.items() if may}
+        self._may_be_known[value] = True
+
+    def forget(self, values: Iterable[Value]) -> None:
+        """Take back what was told of values, and all that may have followed from it."""
+        for value in values:
+            self._told.pop(value, None)
+        self._known, self._may_be_known = dict(self._told), dict.fromkeys(self._told, True)
 
     def _is_derivable(self, value: Value) -> bool:
         """Does all that the value is computed from follow from constants, dims and inputs that may set sizes?

@@ -1,0 +1,102 @@
+"""Ops of staged programs: what the host does between parts of native code.
+
+A size that depends on data, a loop whose end is computed, and values that are no numbers split a graph into parts. The
+ops here stand in the graph that a front end makes; `staging` takes them out, before anything is optimised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.core import Block, Op, Value, current_builder
+from tilewright.ir.sym import Sym, var
+from tilewright.ir.types import TensorType, Type
+from tilewright.ops.define.binding import MAX_ELEMENTS
+
+MEASURE, HOST, BRANCH, LOOP = "measure", "host", "branch", "loop"
+STAGED = frozenset({MEASURE, HOST, BRANCH, LOOP})
+
+
+def can_be_measured(value: Value) -> bool:
+    """May sizes depend on the elements of a value? It must be a small tensor of integers or bools, of a fixed shape."""
+    type = value.type
+    if not isinstance(type, TensorType) or not type.is_static:
+        return False
+    return type.dtype.kind in ("int", "uint", "bool") and type.size.value <= MAX_ELEMENTS
+
+
+_MOVES = frozenset({"concat", "reshape", "cast", "slice", "gather", "expand"})
+"""Operators through which what is known of some elements is kept, when only the others are measured."""
+
+
+def measurable_parts(value: Value, is_known: Callable[[Value], bool]) -> list[Value]:
+    """The values that must be measured for the elements of `value` to be known; none where that is not possible."""
+    op = value.op
+    if is_known(value):
+        return []
+    if op is not None and op.name in _MOVES:
+        parts = [measurable_parts(v, is_known) for v in op.operands]
+        if all(p or is_known(v) for p, v in zip(parts, op.operands, strict=True)):
+            return list(dict.fromkeys(v for p in parts for v in p))
+    return [value] if can_be_measured(value) else []
+
+
+def measure(value: Value, name: str) -> np.ndarray:
+    """Variables `val_<name>_<i>` for the elements of `value`, in its shape: they are read when it has been computed."""
+    assert isinstance(value.type, TensorType)
+    symbols = np.empty(value.type.size.value, object)
+    symbols[:] = [var(f"val_{name}_{i}", None) for i in range(symbols.size)]
+    current_builder().emit(MEASURE, [value], attrs={"variables": tuple(symbols)})
+    return symbols.reshape([d.value for d in value.type.shape])
+
+
+def host(
+    function: str,
+    operands: Sequence[Value],
+    types: Sequence[Type],
+    parameters: Mapping[str, Any] | None = None,
+) -> tuple[Value, ...]:
+    """The results of a function of `runtime.staged.functions`, which the host calls with arrays, lists of them and
+    strings. Dims of results that are variables get their values from what it gives."""
+    attrs = {"function": function, **(parameters or {})}
+    return current_builder().emit(HOST, operands, types, attrs).results
+
+
+def branch(condition: Value, then: Block, other: Block, types: Sequence[Type]) -> tuple[Value, ...]:
+    """What one of two blocks yields; dims of results that are variables get their values from it."""
+    return current_builder().emit(BRANCH, [condition], types, {}, [then, other]).results
+
+
+def loop(operands: Sequence[Value], body: Block, types: Sequence[Type], states: int) -> tuple[Value, ...]:
+    """While the condition holds and there are trips left: (trip, condition, *states) -> (condition, *states, *rows).
+
+    `operands` are the number of trips, the condition and the initial states; the results are the last states, and
+    the rows of all trips along a new first axis.
+    """
+    return current_builder().emit(LOOP, operands, types, {"states": states}, [body]).results
+
+
+def staged_rule(op: Op) -> str | None:
+    """What is wrong with an op of a staged program."""
+    if op.name == MEASURE:
+        variables = op.attrs.get("variables")
+        if len(op.operands) != 1 or op.results or not can_be_measured(op.operands[0]):
+            return "takes a small tensor of integers of a fixed shape, and gives nothing"
+        type = op.operands[0].type
+        assert isinstance(type, TensorType)
+        if isinstance(variables, tuple) and len(variables) == type.size.value and all(map(_is_variable, variables)):
+            return None
+        return "has a variable for each element"
+    if op.name == HOST:
+        return None if isinstance(op.attrs.get("function"), str) else "has the attribute 'function', a text"
+    ends = all(b.ops and b.ops[-1].name == "yield" for b in op.blocks)
+    if len(op.blocks) != (2 if op.name == BRANCH else 1) or not ends:
+        return "has a block for each way, which ends in a yield"
+    return None
+
+
+def _is_variable(x: object) -> bool:
+    return isinstance(x, Sym) and x.kind == "var"

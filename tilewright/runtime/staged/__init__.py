@@ -1,0 +1,1 @@
+"""Staged programs: models that the host runs part by part."""

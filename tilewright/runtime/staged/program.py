@@ -1,0 +1,132 @@
+"""A staged program as plain data: the parts of native code that the host calls, and what it does between them.
+
+Values have numbers, which name places of a table. A part takes values, and after them one vector of `sizes`, where it
+has any: lengths of axes, and elements of integer tensors that were computed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The length of an axis of a value, or (`element`) its element at a flat position."""
+
+    value: int
+    position: int
+    element: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """Call a part; `frees` are values that nobody reads afterwards."""
+
+    part: int
+    inputs: tuple[int, ...]
+    sizes: tuple[Size, ...]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallHost:
+    """Call a function of `runtime.staged.functions`; a value -1 is one that is left out."""
+
+    function: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    node: str = ""
+    frees: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBranch:
+    """Run the steps of one of two ways, whose `results` become `outputs`."""
+
+    condition: int
+    ways: tuple[tuple[Step, ...], tuple[Step, ...]]
+    results: tuple[tuple[int, ...], tuple[int, ...]]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunLoop:
+    """Run `body` again and again: `inputs` are the number of trips and the condition (either may be -1, for none) and
+    the states before; `arguments` those of the body (trip, condition, states); `results` what a trip gives (condition,
+    states, rows); `outputs` the last states, and the rows of all trips in one array. `row_types` are the dtypes and
+    shapes (-1: unknown) of rows, for loops without a trip."""
+
+    inputs: tuple[int, ...]
+    arguments: tuple[int, ...]
+    body: tuple[Step, ...]
+    results: tuple[int, ...]
+    outputs: tuple[int, ...]
+    row_types: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    node: str = ""
+    frees: tuple[int, ...] = ()
+
+
+Step = RunPart | CallHost | TakeBranch | RunLoop
+
+
+@dataclass(frozen=True, slots=True)
+class StagedProgram:
+    """`inputs` and `outputs` are numbers of values; so are `constants`, by the position in the artefact's table."""
+
+    values: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    def record(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "values": self.values,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "steps": [_record(s) for s in self.steps],
+        }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> StagedProgram:
+        """From what `record` gives; KeyError, TypeError or ValueError for anything else."""
+        numbers = (tuple(record["inputs"]), tuple(record["outputs"]))
+        return cls(record["values"], *numbers, tuple(map(_step, record["steps"])))
+
+
+_STEPS: dict[str, type[Step]] = {c.__name__: c for c in (RunPart, CallHost, TakeBranch, RunLoop)}
+
+
+def _record(step: Step) -> dict[str, Any]:
+    kind = {"step": type(step).__name__}
+    if isinstance(step, TakeBranch):
+        ways = [[_record(s) for s in way] for way in step.ways]
+        return {**kind, "condition": step.condition, "ways": ways, "results": step.results, "outputs": step.outputs,
+                "frees": step.frees}  # fmt: skip
+    if isinstance(step, RunLoop):
+        plain = {name: getattr(step, name) for name in RunLoop.__slots__}
+        return {**kind, **plain, "body": [_record(s) for s in step.body]}
+    return {**kind, **asdict(step)}
+
+
+def _step(record: Mapping[str, Any]) -> Step:
+    fields = {name: _tuples(value) for name, value in record.items() if name != "step"}
+    kind = _STEPS[record["step"]]
+    if kind is RunPart:
+        fields["sizes"] = tuple(Size(**s) for s in fields["sizes"])
+    elif kind is TakeBranch:
+        fields["ways"] = tuple(tuple(map(_step, way)) for way in record["ways"])
+    elif kind is RunLoop:
+        fields["body"] = tuple(map(_step, record["body"]))
+    elif kind is CallHost:
+        fields["parameters"] = record["parameters"]
+    return kind(**fields)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,114 @@
+"""Running a staged program: a table of values, and the steps that fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.errors import ExecutionError, InputError, TilewrightError
+from tilewright.runtime.staged.functions import FUNCTIONS
+from tilewright.runtime.staged.program import (
+    CallHost,
+    RunLoop,
+    RunPart,
+    Size,
+    StagedProgram,
+    Step,
+    TakeBranch,
+)
+from tilewright.runtime.values.dtypes import numpy_dtype
+
+Part = Callable[[tuple[Any, ...]], tuple[np.ndarray, ...]]
+
+
+class StagedRun:
+    """Runs a program whose parts are callables; many threads may call it at once."""
+
+    def __init__(self, program: StagedProgram, parts: Sequence[Part]) -> None:
+        self._program = program
+        self._parts = parts
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs, as the steps leave them: arrays may be those of inputs."""
+        values: list[Any] = [None] * self._program.values
+        for number, value in zip(self._program.inputs, inputs, strict=True):
+            values[number] = value
+        self._steps(self._program.steps, values)
+        return tuple([values[number] for number in self._program.outputs])
+
+    def _steps(self, steps: Sequence[Step], values: list[Any]) -> None:
+        for step in steps:
+            if type(step) is RunPart:
+                self._part(step, values)
+            elif type(step) is CallHost:
+                _call_host(step, values)
+            elif type(step) is TakeBranch:
+                self._branch(step, values)
+            else:
+                assert type(step) is RunLoop
+                self._loop(step, values)
+            for number in step.frees:
+                values[number] = None
+
+    def _part(self, step: RunPart, values: list[Any]) -> None:
+        args = [values[number] for number in step.inputs]
+        if step.sizes:
+            args.append(np.array([_size(s, values) for s in step.sizes], np.int64))
+        for number, result in zip(step.outputs, self._parts[step.part](tuple(args)), strict=True):
+            values[number] = result
+
+    def _branch(self, step: TakeBranch, values: list[Any]) -> None:
+        way = 0 if values[step.condition].any() else 1
+        self._steps(step.ways[way], values)
+        for number, result in zip(step.outputs, step.results[way], strict=True):
+            values[number] = values[result]
+
+    def _loop(self, step: RunLoop, values: list[Any]) -> None:
+        limit, condition, *states = [None if n < 0 else values[n] for n in step.inputs]
+        trips = None if limit is None else int(limit.reshape(()))
+        goes_on, trip = True if condition is None else bool(condition.any()), 0
+        rows: list[list[Any]] = [[] for _ in step.row_types]
+        while goes_on and (trips is None or trip < trips):
+            for number, value in zip(step.arguments, (np.array(trip, np.int64), np.array(True), *states), strict=True):
+                values[number] = value
+            self._steps(step.body, values)
+            going, *results = [values[n] for n in step.results]
+            states, made = results[: len(states)], results[len(states) :]
+            for column, row in zip(rows, made, strict=True):
+                column.append(row)
+            goes_on, trip = bool(going.any()), trip + 1
+        stacked = [_stacked(column, *type) for column, type in zip(rows, step.row_types, strict=True)]
+        for number, value in zip(step.outputs, (*states, *stacked), strict=True):
+            values[number] = value
+
+
+def _size(size: Size, values: list[Any]) -> int:
+    value = values[size.value]
+    return int(value.flat[size.position]) if size.element else int(value.shape[size.position])
+
+
+def _stacked(rows: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The rows along a new first axis; where there are none, of an axis of unknown size nothing is left."""
+    if not rows:
+        return np.empty((0, *[max(d, 0) for d in shape]), numpy_dtype(dtype))
+    try:
+        return np.stack(rows)
+    except ValueError as error:
+        shapes = ", ".join(str(list(s)) for s in dict.fromkeys(r.shape for r in rows))
+        raise ExecutionError(
+            f"the rows that a loop collects have different shapes: {shapes}", hint="pad them in the model"
+        ) from error
+
+
+def _call_host(step: CallHost, values: list[Any]) -> None:
+    args = [None if n < 0 else values[n] for n in step.inputs]
+    try:
+        results = FUNCTIONS[step.function](*args, **step.parameters)
+    except TilewrightError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        raise InputError(f"{step.function}: {error}", where=step.node) from error
+    for number, result in zip(step.outputs, results, strict=True):
+        values[number] = result
