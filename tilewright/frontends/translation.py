@@ -25,8 +25,8 @@ from tilewright.ir.diag import (
 from tilewright.ir.sym import Sym, logical_not
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
-from tilewright.ops.shape import UndecidedDimsError
 from tilewright.ops.define.staged import MEASURE
+from tilewright.ops.shape import UndecidedDimsError
 
 Assumed = tuple[Sym, str, str, str]
 """A condition over dims, what it says in words, and the name and operator of the node that relies on it."""
