@@ -22,7 +22,7 @@ from tilewright.ir.diag import (
     TypeRuleError,
     UnsupportedError,
 )
-from tilewright.ir.sym import Sym, logical_not
+from tilewright.ir.sym import Sym, logical_not, var
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import MEASURE
@@ -68,6 +68,7 @@ class Translation:
         self._given = given
         self._assumed: dict[Sym, Assumed] = {}
         self._attempts = 0
+        self._new_sizes = 0
         self._knowledge = Knowledge(self.module, self.suppose_exact)
         self.constant_of, self.symbols_of = self._knowledge.constant_of, self._knowledge.symbols_of
         self.measure = self._knowledge.measure
@@ -82,6 +83,16 @@ class Translation:
     def suppose_exact(self, condition: Sym) -> None:
         """Take for granted what floats are exact for; calls with other dims are refused."""
         self._suppose(condition, f"a size is computed from floats, and known where {self._worded(condition)}")
+
+    def require(self, condition: Sym, message: str) -> None:
+        """Refuse calls for which a condition does not hold."""
+        loc = self.builder.loc
+        self._assumed.setdefault(condition, (condition, message, loc.node, loc.op))
+
+    def new_size(self) -> Sym:
+        """A dim whose size only the host knows, when it has computed a value of that shape."""
+        self._new_sizes += 1
+        return var(f"size_{self._new_sizes}")
 
     def _suppose(self, condition: Sym, message: str) -> None:
         loc = self.builder.loc

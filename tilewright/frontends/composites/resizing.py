@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.frontends.translation import Translation
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import image
+from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
-from tilewright.ops.view import shape_of
-
-NEED_SIZES = ("tf_crop_and_resize", "half_pixel_symmetric")
-"""Coordinates that are worked out for known sizes only."""
+from tilewright.ops.index import gather
+from tilewright.ops.reduce import dtype_of, reduce_sum
+from tilewright.ops.view import reshape, shape_of, transpose
 
 
 @dataclass(frozen=True)
@@ -37,24 +36,29 @@ class Resizing:
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """One axis that changes: `scale` is a number when the file gives it or both sizes are constants, a scalar tensor
-    when it is computed from dims, None when it is the ratio of the sizes."""
+    """One axis that changes: `scale` is a number when the file gives it or both sizes are constants, an f64
+    scalar tensor when it is computed, None when it is the ratio of the sizes. `start` and `end` are those of
+    tf_crop_and_resize."""
 
     axis: int
     old: Sym
     new: Sym
     scale: float | Value | None
-    start: float = 0.0
-    end: float = 1.0
+    start: float | Value = 0.0
+    end: float | Value = 1.0
+
+    @property
+    def is_computed(self) -> bool:
+        return any(isinstance(v, Value) for v in (self.scale, self.start, self.end))
 
 
-def resized_along(translation: Translation, x: Value, plan: ResizedAxis, how: Resizing) -> Value:
+def resized_along(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
     if _is_repetition(plan, how):
         assert isinstance(plan.scale, float)
         return image.repeat_elements(x, axis=plan.axis, count=round(plan.scale))
-    if plan.old.is_const and plan.new.is_const:
+    if plan.old.is_const and plan.new.is_const and not plan.is_computed:
         return _with_known_sizes(x, plan, how)
-    return _with_symbolic_sizes(translation, x, plan, how)
+    return _with_symbolic_sizes(x, plan, how)
 
 
 def _is_repetition(plan: ResizedAxis, how: Resizing) -> bool:
@@ -110,7 +114,10 @@ def _coordinates(plan: ResizedAxis, how: Resizing, at: np.ndarray, old: int, new
     if how.coordinates == "half_pixel_symmetric":
         offset = old / 2 * (1 - new / (scale * old))
         return offset + (at + 0.5) / scale - 0.5
+    if how.coordinates == "tf_half_pixel_for_nn":
+        return (at + 0.5) / scale
     if how.coordinates == "tf_crop_and_resize":
+        assert isinstance(plan.start, float) and isinstance(plan.end, float)
         if new == 1:
             return at * 0 + 0.5 * (plan.start + plan.end) * (old - 1)
         return plan.start * (old - 1) + at * (plan.end - plan.start) * (old - 1) / (new - 1)
@@ -144,23 +151,119 @@ def _cubic(d: np.ndarray, a: float) -> np.ndarray:
 # Sizes that follow from the inputs
 
 
-def _with_symbolic_sizes(translation: Translation, x: Value, plan: ResizedAxis, how: Resizing) -> Value:
+def _with_symbolic_sizes(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
     """The same, computed when the model runs."""
-    if how.mode == "cubic" or how.antialias or how.coordinates in NEED_SIZES:
-        raise UnsupportedError(
-            f"Resize of a symbolic dim, mode {how.mode}, coordinates {how.coordinates}, is not supported",
-            hint=translation.fixing(plan.old, plan.new),
-        )
+    at = _symbolic_coordinates(plan, how)
+    if how.mode == "nearest":
+        result = image.nearest_along(x, NEAREST[how.nearest][1](at), axis=plan.axis)
+    elif how.antialias:
+        result = _weighted_by_all(x, at, plan, how)
+    elif how.mode == "linear" and not how.exclude_outside:
+        result = image.linear_along(x, at, axis=plan.axis)
+    else:
+        result = _weighted_by_taps(x, at, plan, how)
+    if how.coordinates != "tf_crop_and_resize":
+        return result
+    last = ew.sub(image.size_scalar(plan.old, dt.f64), 1.0)
+    outside = ew.or_(ew.lt(at, 0.0), ew.gt(at, last))
+    lanes = tuple(plan.new if k == plan.axis else sym(1) for k in range(len(shape_of(x))))
+    return ew.select(reshape(outside, shape=lanes), how.extrapolation, result)
+
+
+def _symbolic_coordinates(plan: ResizedAxis, how: Resizing) -> Value:
     at = image.counter(plan.new)
     old, new = image.size_scalar(plan.old, dt.f64), image.size_scalar(plan.new, dt.f64)
+    scale: Value | float = ew.div(new, old) if plan.scale is None else plan.scale
+    one_before = ew.sub(old, 1.0)
     if how.coordinates == "align_corners":
-        at = ew.mul(at, ew.div(ew.sub(old, 1.0), ew.max_(ew.sub(new, 1.0), 1.0)))
-    else:
-        scale = ew.div(new, old) if plan.scale is None else plan.scale
-        half = 0.0 if how.coordinates == "asymmetric" else 0.5
-        at = ew.sub(ew.div(ew.add(at, half), scale), half)
-        if how.coordinates == "pytorch_half_pixel":
-            at = ew.select(ew.gt(new, 1.0), at, 0.0)
-    if how.mode == "linear":
-        return image.linear_along(x, at, axis=plan.axis)
-    return image.nearest_along(x, NEAREST[how.nearest][1](at), axis=plan.axis)
+        last = ew.sub(new if plan.scale is None else ew.mul(old, scale), 1.0)
+        is_usual = ew.and_(ew.gt(new, 1.0), ew.ne(last, 0.0))
+        return ew.select(is_usual, ew.mul(at, ew.div(one_before, ew.select(is_usual, last, 1.0))), 0.0)
+    if how.coordinates == "tf_crop_and_resize":
+        steps = ew.max_(ew.sub(new, 1.0), 1.0)
+        inner = ew.mul(at, ew.div(ew.mul(one_before, _difference(plan.end, plan.start)), steps))
+        several = ew.add(ew.mul(one_before, plan.start), inner)
+        middle = ew.mul(ew.mul(one_before, 0.5), ew.add(_as_scalar(plan.start), plan.end))
+        return ew.select(ew.gt(new, 1.0), several, middle)
+    if how.coordinates == "asymmetric":
+        return ew.div(at, scale)
+    centres = ew.div(ew.add(at, 0.5), scale)
+    if how.coordinates == "tf_half_pixel_for_nn":
+        return centres
+    at = ew.sub(centres, 0.5)
+    if how.coordinates == "pytorch_half_pixel":
+        return ew.select(ew.gt(new, 1.0), at, 0.0)
+    if how.coordinates == "half_pixel_symmetric":
+        share = ew.div(new, ew.mul(old, scale))
+        return ew.add(at, ew.mul(ew.mul(old, 0.5), ew.sub(1.0, share)))
+    return at
+
+
+def _as_scalar(x: float | Value) -> Value:
+    return x if isinstance(x, Value) else constant(np.array(x), "scalar")
+
+
+def _difference(a: float | Value, b: float | Value) -> Value:
+    return ew.sub(_as_scalar(a), b)
+
+
+def _weighted_by_taps(x: Value, at: Value, plan: ResizedAxis, how: Resizing) -> Value:
+    """Interpolation between the two or four nearest elements."""
+    support = 1 if how.mode == "linear" else 2
+    first = reshape(ew.sub(ew.floor(at), float(support - 1)), shape=(plan.new, 1))
+    places = ew.add(first, constant(np.arange(2.0 * support).reshape(1, -1), "taps"))
+    weights = _symbolic_weights(places, at, 1.0, plan, how)
+    chosen = image.clamped(ew.cast(places, dtype=dt.i64), plan.old)
+    return image.weighted_gather(x, chosen, _in_accuracy_of(x, weights), axis=plan.axis)
+
+
+def _weighted_by_all(x: Value, at: Value, plan: ResizedAxis, how: Resizing) -> Value:
+    """Antialiasing reads as many elements as the scale says: a matrix of weights for all, and for those beyond the ends
+    that it can reach, where the last elements are read again."""
+    scale = ew.div(image.size_scalar(plan.new, dt.f64), image.size_scalar(plan.old, dt.f64))
+    scale = ew.min_(scale if plan.scale is None else _as_scalar(plan.scale), 1.0)
+    reach = 0 if how.exclude_outside else plan.old * 2
+    width = plan.old + reach * 2
+    places = ew.sub(image.counter(width), image.size_scalar(sym(reach), dt.f64))
+    weights = _symbolic_weights(reshape(places, shape=(1, width)), at, scale, plan, how)
+    wide = gather(x, image.clamped(ew.cast(places, dtype=dt.i64), plan.old), axis=plan.axis)
+    rank = len(shape_of(x))
+    order = (*[k for k in range(rank) if k != plan.axis], plan.axis)
+    weights = _in_accuracy_of(x, weights)
+    rows = ew.cast(transpose(wide, perm=order), dtype=dtype_of(weights))
+    made = matmul(rows, transpose(weights, perm=(1, 0)))
+    return ew.cast(transpose(made, perm=tuple(order.index(k) for k in range(rank))), dtype=dtype_of(x))
+
+
+def _symbolic_weights(
+    places: Value, at: Value, scale: float | Value, plan: ResizedAxis, how: Resizing
+) -> Value:
+    """The weights [new, places] of elements at `places` (one row, or one for each new element), in f64."""
+    distance = ew.mul(ew.abs_(ew.sub(places, reshape(at, shape=(plan.new, 1)))), scale)
+    is_linear = how.mode == "linear"
+    weights = ew.max_(ew.sub(1.0, distance), 0.0) if is_linear else _symbolic_cubic(distance, how.cubic_a)
+    if how.exclude_outside:
+        last = ew.sub(image.size_scalar(plan.old, dt.f64), 1.0)
+        inside = ew.and_(ew.ge(places, 0.0), ew.le(places, last))
+        weights = ew.select(inside, weights, 0.0)
+    if how.exclude_outside or how.antialias:
+        weights = ew.div(weights, reduce_sum(weights, axes=(1,), keepdims=True))
+    return weights
+
+
+def _symbolic_cubic(d: Value, a: float) -> Value:
+    near = _polynomial(d, (a + 2, -(a + 3), 0.0, 1.0))
+    far = _polynomial(d, (a, -5 * a, 8 * a, -4 * a))
+    return ew.select(ew.le(d, 1.0), near, ew.select(ew.lt(d, 2.0), far, 0.0))
+
+
+def _polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+    """The polynomial with these coefficients, that of the highest power first."""
+    total = ew.add(ew.mul(x, coefficients[0]), coefficients[1])
+    for c in coefficients[2:]:
+        total = ew.add(ew.mul(total, x), c)
+    return total
+
+
+def _in_accuracy_of(x: Value, weights: Value) -> Value:
+    return ew.cast(weights, dtype=dt.f64 if dtype_of(x) == dt.f64 else dt.f32)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto
 
+from tilewright.frontends.composites.axes import from_front
 from tilewright.frontends.onnx.attributes import value_of
 from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.frontends.translation import type_of
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
@@ -18,6 +20,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.exact import Arithmetic
 from tilewright.ops.define.floats import Element
+from tilewright.ops.elementwise import cast
 
 if TYPE_CHECKING:
     from tilewright.frontends.onnx.importer import Importer
@@ -178,6 +181,19 @@ class Node:
             raise ModelError(f"input {k} of {self.op} must be one number, it is {self.type(k)}")
         return found[0]
 
+    def whole_number(self, k: int) -> Sym:
+        """Operand `k`, one number of any type without its fraction."""
+        if self.type(k).size != 1:
+            raise ModelError(f"input {k} of {self.op} must be one number, it is {self.type(k)}")
+        if self.dtype(k).is_int:
+            return self.one_symbol(k)
+        if (known := self.constant_or_none(k)) is not None:
+            return sym(int(known.reshape(())))
+        found = self.translation.measure(cast(self.input(k), dtype=dt.i64))
+        assert found is not None
+        symbol: Sym = found.reshape(-1)[0]
+        return symbol
+
     def _check_vector(self, k: int) -> None:
         if self.rank(k) > 1:
             raise ModelError(
@@ -190,6 +206,15 @@ class Node:
         if self.has(name):
             return tuple(self.attr(name))
         return None if self.optional(k) is None else self.ints(k)
+
+    def axes(self, name: str, k: int, rank: int | None = None) -> tuple[Sym, ...] | None:
+        """Axes that are an attribute in early versions and operand `k` in later ones, counted from 0 for `rank` (that
+        of operand 0); None where neither is given."""
+        rank = self.rank(0) if rank is None else rank
+        found = self.listed_symbols(name, k)
+        if found is None or not all(a.is_const for a in found):
+            return None if found is None else from_front(self.translation, found, rank)
+        return tuple(map(sym, self.checked_axes([a.value for a in found], rank)))
 
     def listed_symbols(self, name: str, k: int) -> tuple[Sym, ...] | None:
         """The same, of operands that may be computed from dims."""
@@ -207,6 +232,12 @@ class Node:
                 f"input {k} of {self.op} holds {known.size} numbers, or some that are not finite"
             )
         raise self.needs_constant(k)
+
+    def elements_or_none(self, k: int) -> tuple[Element, ...] | None:
+        """The same; None where they depend on data."""
+        value = self.input(k)
+        unknown = self.translation.symbols_of(value) is None and self.translation.constant_of(value) is None
+        return None if unknown else self.elements(k)
 
     def rely_on(self, arithmetic: Arithmetic) -> None:
         """Take what the arithmetic found for granted, where its conditions hold."""

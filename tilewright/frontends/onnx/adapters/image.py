@@ -8,6 +8,7 @@ from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -18,8 +19,8 @@ from tilewright.ops import image
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import reduce_sum
-from tilewright.ops.source import iota
-from tilewright.ops.view import pad, reshape, shape_of, slice_, transpose, unsqueeze
+from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, transpose, unsqueeze
 
 
 @adapter("GridSample")
@@ -69,15 +70,15 @@ def max_unpool(node: Node) -> Value:
 @adapter("Col2Im", since=18)
 def col2im(node: Node) -> Value:
     """Columns [n, c * prod(block), positions] summed to the image that they were cut from."""
-    image_shape, block = node.symbols(1), node.ints(2)
+    image_shape, block = node.symbols(1), node.symbols(2)
     count = len(block)
     strides, dilations = node.attr("strides", (1,) * count), node.attr("dilations", (1,) * count)
     pads = node.attr("pads", (0,) * 2 * count)
     n, rows, _ = node.shape(0)
-    channels = s.floordiv(rows, product(map(sym, block)))
+    channels = s.floordiv(rows, product(block))
     padded = tuple(image_shape[k] + pads[k] + pads[count + k] for k in range(count))
     cells = [s.floordiv(padded[k] - dilations[k] * (block[k] - 1) - 1, strides[k]) + 1 for k in range(count)]
-    wide = reshape(node.input(0), shape=(n, channels, *map(sym, block), *cells))
+    wide = reshape(node.input(0), shape=(n, channels, *block, *cells))
     for k in range(count):
         wide = _overlapped(wide, 2 + k, 2 + count, padded[k], strides[k], dilations[k])
     checked_shape((n, channels, *image_shape), "Col2Im")
@@ -106,15 +107,27 @@ def _overlapped(x: Value, axis: int, cell_axis: int, size: Sym, stride: int, dil
 
 @adapter("AffineGrid", since=20)
 def affine_grid(node: Node) -> Value:
-    """theta [n, d, d + 1] times the centres of the cells of an image of a known shape."""
-    sizes = node.ints(1)
-    align = node.attr("align_corners", 0)
-    space = sizes[2:]
-    if len(space) not in (2, 3) or any(d < 1 for d in sizes):
-        raise ModelError(f"AffineGrid for an image of {list(sizes)}")
-    axes = [np.linspace(-1, 1, d) if align else (2 * np.arange(d) + 1) / d - 1 for d in space]
-    grid = np.meshgrid(*axes, indexing="ij")
-    points = np.stack([*grid[::-1], np.ones(space)], axis=-1).reshape(-1, len(space) + 1)
-    base = constant(points.astype(node.dtype(0).storage), "cells")
-    result = matmul(base, node.input(0), transpose_b=True)
-    return reshape(result, shape=(node.shape(0)[0], *map(sym, space), sym(len(space))))
+    """theta [n, d, d + 1] times the centres of the cells of an image."""
+    space, align = node.symbols(1)[2:], node.attr("align_corners", 0)
+    if len(space) not in (2, 3) or any(d.is_const and d.value < 1 for d in space):
+        raise ModelError(f"AffineGrid for an image of [{', '.join(map(str, space))}]")
+    rank = len(space)
+    ones = [sym(1)] * (rank + 1)
+    columns = [*(_centres(d, bool(align)) for d in reversed(space)), constant(np.ones(1), "one")]
+    cells = []
+    for k, column in enumerate(columns):
+        place = rank - 1 - k if k < rank else 0
+        lanes = [*ones[:place], shape_of(column)[0], *ones[place + 1 :]]
+        cells.append(expand(reshape(column, shape=tuple(lanes)), shape=(*space, sym(1))))
+    base = reshape(concat(*cells, axis=rank), shape=(product(space), sym(rank + 1)))
+    result = matmul(ew.cast(base, dtype=node.dtype(0)), node.input(0), transpose_b=True)
+    return reshape(result, shape=(node.shape(0)[0], *space, sym(rank)))
+
+
+def _centres(size: Sym, align: bool) -> Value:
+    """Where the cells of an axis lie between -1 and 1, in f64; with `align` the first and the last at the ends."""
+    at = iota(shape=(size,), axis=0, dtype=dt.f64)
+    count = ew.cast(sym_tensor(values=(size,), scalar=True), dtype=dt.f64)
+    if align:
+        return ew.sub(ew.div(ew.mul(at, 2.0), ew.max_(ew.sub(count, 1.0), 1.0)), 1.0)
+    return ew.sub(ew.div(ew.add(ew.mul(at, 2.0), 1.0), count), 1.0)

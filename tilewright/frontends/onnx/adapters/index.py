@@ -9,13 +9,15 @@ import numpy as np
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, bound
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import product
+from tilewright.ir.types import TensorType, product, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
 from tilewright.ops.define import constant
+from tilewright.ops.define.staged import host
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import expand, reshape, shape_of
 
@@ -50,7 +52,7 @@ def at_vectors(node: Node) -> Value:
 def one_hot(node: Node) -> Value:
     if node.type(1).size != 1 or node.type(2).size != 2:
         raise ModelError(f"OneHot: depth {node.type(1)} must be one number, values {node.type(2)} two")
-    depth = node.one_symbol(1) if node.dtype(1).is_int else sym(int(node.constant(1).reshape(())))
+    depth = node.whole_number(1)
     axis = node.axis(rank=node.rank(0) + 1)
     checked_shape((*node.shape(0), depth), "OneHot")
     if depth.is_const and depth.value < 1:
@@ -96,17 +98,52 @@ def tensor_scatter(node: Node) -> Value:
     return ew.select(inside, moved, cache)
 
 
-@adapter("NonZero", "Compress")
-def positions_known(node: Node) -> Value:
-    """Of known operands: the shape of the result depends on their values."""
-    if node.op == "NonZero":
-        return constant(np.array(np.nonzero(node.constant(0)), np.int64), "nonzero")
-    places = constant(np.flatnonzero(node.constant(1)), "places")
-    if node.has("axis"):
-        return ix.gather(node.input(0), places, axis=node.axis())
-    return ix.gather(reshape(node.input(0), shape=(product(node.shape(0)),)), places, axis=0)
+@adapter("NonZero")
+def nonzero(node: Node) -> Value:
+    if (known := node.constant_or_none(0)) is not None:
+        return constant(np.array(np.nonzero(known), np.int64), "nonzero")
+    rows = max(node.rank(0), 1)
+    return host("nonzero", [node.input(0)], [tensor(dt.i64, (rows, node.translation.new_size()))])[0]
 
 
-@adapter("NonMaxSuppression", "Unique", "TfIdfVectorizer")
+@adapter("Compress")
+def compress(node: Node) -> Value:
+    flat = not node.has("axis")
+    x = reshape(node.input(0), shape=(product(node.shape(0)),)) if flat else node.input(0)
+    if (known := node.constant_or_none(1)) is not None:
+        places = constant(np.flatnonzero(known), "places")
+    else:
+        places = reshape(
+            host("nonzero", [node.input(1)], [tensor(dt.i64, (1, size := node.translation.new_size()))])[0],
+            shape=(size,),
+        )
+    return ix.gather(x, places, axis=0 if flat else node.axis())
+
+
+@adapter("Unique")
+def unique(node: Node) -> tuple[Value, ...]:
+    """Sorted, or in the order in which they come; along an axis slices are compared."""
+    count, given = node.translation.new_size(), node.type(0)
+    axis = node.axis() if node.has("axis") else None
+    shape = (count,) if axis is None else (*given.shape[:axis], count, *given.shape[axis + 1 :])
+    size = given.size if axis is None else given.shape[axis]
+    positions = [tensor(dt.i64, (d,)) for d in (count, size, count)]
+    parameters = {"axis": axis, "in_order": node.flag("sorted")}
+    return host("unique", [node.input(0)], [TensorType(given.dtype, shape), *positions], parameters)
+
+
+@adapter("NonMaxSuppression")
+def non_max_suppression(node: Node) -> Value:
+    given = [node.optional(k) for k in range(5)]
+    operands = [v for v in given if v is not None]
+    parameters = {
+        "present": tuple(v is not None for v in given),
+        "center_point_box": node.flag("center_point_box"),
+    }
+    result = tensor(dt.i64, (node.translation.new_size(), 3))
+    return host("non_max_suppression", operands, [result], parameters)[0]
+
+
+@adapter("TfIdfVectorizer")
 def data_dependent(node: Node) -> Value:
     raise UnsupportedError(f"the shape of what {node.op} gives depends on data, which is not supported")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.frontends.composites.axes import along, reduced
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir.core import Value
@@ -33,12 +34,12 @@ _REDUCTIONS: dict[str, tuple[Operator, Callable[[Value], Value]]] = {
 @adapter(*_REDUCTIONS)
 def reduction(node: Node) -> Value:
     operator, of_one = _REDUCTIONS[node.op]
-    axes = node.listed("axes", 1) or ()
-    if (node.rank(0) == 0 and not node.checked_axes(axes)) or (
-        not axes and node.attr("noop_with_empty_axes", 0)
-    ):
+    axes = node.axes("axes", 1) or ()
+    if (node.rank(0) == 0 and not axes) or (not axes and node.attr("noop_with_empty_axes", 0)):
         return of_one(node.input(0))
-    wanted = sorted(node.checked_axes(axes)) if axes else range(node.rank(0))
+    if not all(a.is_const for a in axes):
+        return reduced(operator, node.input(0), axes, node.flag("keepdims"))
+    wanted = sorted(a.value for a in axes) if axes else range(node.rank(0))
     return operator(node.input(0), axes=tuple(wanted), keepdims=node.flag("keepdims"))
 
 
@@ -61,9 +62,11 @@ def topk_(node: Node) -> tuple[Value, ...]:
 
 @adapter("CumSum", "CumProd")
 def running_total(node: Node) -> Value:
-    axes = node.ints(1)
+    axes = node.axes("axis", 1) or ()
     if len(axes) != 1:
         raise ModelError(f"{node.op} goes along one axis, not {len(axes)}")
     operator = cumsum if node.op == "CumSum" else cumprod
-    axis = node.checked_axis(axes[0])
-    return operator(node.input(0), axis=axis, exclusive=node.flag("exclusive"), reverse=node.flag("reverse"))
+    how = {"exclusive": node.flag("exclusive"), "reverse": node.flag("reverse")}
+    if axes[0].is_const:
+        return operator(node.input(0), axis=axes[0].value, **how)
+    return along(node.input(0), axes[0], lambda x: operator(x, axis=1, **how))

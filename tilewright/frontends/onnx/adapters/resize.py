@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites.resizing import NEAREST, NEED_SIZES, ResizedAxis, Resizing, resized_along
+from tilewright.frontends.composites.resizing import NEAREST, ResizedAxis, Resizing, resized_along
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -17,6 +17,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define.exact import Arithmetic, element_of
 from tilewright.ops.define.floats import Element, Ratio, UnknownValueError, variables
+from tilewright.ops.reduce import reduce_max, reduce_min
+from tilewright.ops.source import sym_tensor
 from tilewright.ops.view import reshape, slice_
 
 _COORDINATES = (
@@ -38,7 +40,7 @@ def _mode(node: Node) -> str:
 def upsample(node: Node) -> Value:
     """Upsample, and Resize of opset 10."""
     given = node.has("scales")
-    scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")] if given else node.elements(1)
+    scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")] if given else node.elements_or_none(1)
     return _resized(node, Resizing(_mode(node)), tuple(range(node.rank(0))), scales, 1)
 
 
@@ -56,38 +58,33 @@ def resize(node: Node) -> Value:
         if node.version >= 18
         else "stretch",
     )
-    if how.coordinates == "tf_half_pixel_for_nn":
-        raise UnsupportedError("Resize with tf_half_pixel_for_nn is not supported")
     axes = node.checked_axes(node.attr("axes", tuple(range(node.rank(0)))))
     if node.optional(3) is not None and node.shape(3) != (sym(0),):
         return _resized(node, how, axes, node.symbols(3), 3)
     if node.optional(2) is None:
         raise ModelError("Resize needs scales or sizes")
-    return _resized(node, how, axes, node.elements(2), 2)
+    return _resized(node, how, axes, node.elements_or_none(2), 2)
 
 
-def _resized(node: Node, how: Resizing, axes: Sequence[int], given: Sequence[Element], k: int) -> Value:
-    """Operand 0 resized along `axes`, to sizes where k is 3, else by scales. Scales that dims determine are read from
-    operand k when the model runs."""
+def _resized(
+    node: Node, how: Resizing, axes: Sequence[int], given: Sequence[Element] | None, k: int
+) -> Value:
+    """Operand 0 resized along `axes`, to sizes where k is 3, else by scales; those that dims or data determine (None)
+    are read from operand k when the model runs."""
     old = [node.shape(0)[a] for a in axes]
-    if len(given) != len(axes):
-        raise ModelError(f"{node.op} of {node.type(0)}: {len(given)} sizes or scales for {len(axes)} axes")
-    if k == 3:
+    count = node.type(k).size if given is None else len(given)
+    if count != len(axes):
+        raise ModelError(f"{node.op} of {node.type(0)}: {count} sizes or scales for {len(axes)} axes")
+    if given is None:
+        targets = [_measured(node, d, k, n) for n, d in enumerate(old)]
+    elif k == 3:
         sizes = [size for size in given if isinstance(size, Sym)]
-        stretches = how.policy == "stretch"
-        needs_all = not stretches or how.mode == "cubic" or how.coordinates in NEED_SIZES or how.antialias
-        if needs_all and not all(d.is_const for d in sizes):
-            raise node.needs_constant(3)
         pairs = zip(old, sizes, strict=True)
+        stretches = how.policy == "stretch"
         targets = [_sized(*p) for p in pairs] if stretches else _keep_ratio(node, how.policy, old, sizes)
     else:
         targets = [_scaled(node, d, scale, k, n) for n, (d, scale) in enumerate(zip(old, given, strict=True))]
-    region = np.repeat((0.0, 1.0), len(axes))
-    if how.coordinates == "tf_crop_and_resize":
-        region = node.constant(1).reshape(-1)
-        if len(region) != 2 * len(axes):
-            raise ModelError(f"Resize: the region has {len(region)} numbers for {len(axes)} axes")
-    ends = zip(*region.astype(np.float64).reshape(2, -1).tolist(), strict=True)
+    ends = _region(node, len(axes)) if how.coordinates == "tf_crop_and_resize" else [(0.0, 1.0)] * len(axes)
     plans = [ResizedAxis(a, d, *t, *e) for a, d, t, e in zip(axes, old, targets, ends, strict=True)]
     shape = list(node.shape(0))
     for plan in plans:
@@ -96,8 +93,34 @@ def _resized(node: Node, how: Resizing, axes: Sequence[int], given: Sequence[Ele
     x = node.input(0)
     for plan in plans:
         if plan.old != plan.new or (plan.scale not in (None, 1.0)) or how.coordinates == "tf_crop_and_resize":
-            x = resized_along(node.translation, x, plan, how)
+            x = resized_along(x, plan, how)
     return x
+
+
+def _region(node: Node, count: int) -> list[tuple[float | Value, float | Value]]:
+    """Start and end of the part of each axis that tf_crop_and_resize reads, as shares of its length."""
+    if node.type(1).size != 2 * count:
+        raise ModelError(f"Resize: the region is {node.type(1)} for {count} axes")
+    known = node.constant_or_none(1)
+    if known is None:
+        return [(_number(node, 1, k), _number(node, 1, count + k)) for k in range(count)]
+    starts, ends = known.reshape(2, -1).astype(np.float64).tolist()
+    return list(zip(starts, ends, strict=True))
+
+
+def _number(node: Node, k: int, n: int) -> Value:
+    """Element n of operand k as an f64 scalar."""
+    one = slice_(node.input(k), starts=(n,), sizes=(1,), steps=(1,))
+    return ew.cast(reshape(one, shape=()), dtype=dt.f64)
+
+
+def _measured(node: Node, old: Sym, k: int, n: int) -> _Target:
+    """The size that a scale gives which is computed when the model runs."""
+    scale = slice_(node.input(k), starts=(n,), sizes=(1,), steps=(1,))
+    length = ew.cast(sym_tensor(values=(old,)), dtype=dt.f32)
+    found = node.translation.measure(ew.cast(ew.mul(length, ew.cast(scale, dtype=dt.f32)), dtype=dt.i64))
+    assert found is not None
+    return found[0], _number(node, k, n)
 
 
 def _sized(old: Sym, size: Sym) -> _Target:
@@ -125,16 +148,17 @@ def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
     assert isinstance(size, Sym)
     if isinstance(scale, Ratio) and scale.is_const:
         return size, scale.value
-    one = slice_(node.input(k), starts=(n,), sizes=(1,), steps=(1,))
-    return size, ew.cast(reshape(one, shape=()), dtype=dt.f64)
+    return size, _number(node, k, n)
 
 
 def _keep_ratio(node: Node, policy: str, old: Sequence[Sym], sizes: Sequence[Sym]) -> list[_Target]:
-    if not all(d.is_const for d in (*old, *sizes)):
-        raise UnsupportedError(
-            "Resize that keeps the aspect ratio of symbolic dims is not supported",
-            hint=node.translation.fixing(*old, *sizes),
-        )
-    ratios = [size.value / d.value for size, d in zip(sizes, old, strict=True)]
-    scale = min(ratios) if policy == "not_larger" else max(ratios)
-    return [(sym(int(np.floor(scale * d.value + 0.5))), scale) for d in old]
+    if all(d.is_const for d in (*old, *sizes)):
+        ratios = [size.value / d.value for size, d in zip(sizes, old, strict=True)]
+        scale = min(ratios) if policy == "not_larger" else max(ratios)
+        return [(sym(int(np.floor(scale * d.value + 0.5))), scale) for d in old]
+    wanted, lengths = (ew.cast(sym_tensor(values=tuple(v)), dtype=dt.f64) for v in (sizes, old))
+    least = reduce_min if policy == "not_larger" else reduce_max
+    common = least(ew.div(wanted, lengths), axes=(0,), keepdims=False)
+    found = node.translation.measure(ew.cast(ew.floor(ew.add(ew.mul(lengths, common), 0.5)), dtype=dt.i64))
+    assert found is not None
+    return [(size, common) for size in found]

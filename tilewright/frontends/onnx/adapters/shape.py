@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from tilewright.frontends.composites.axes import chosen, require, with_ones, without
 from tilewright.frontends.composites.shapes import checked_shape, target_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
+from tilewright.ir.sym import sym
 from tilewright.ops.shape import broadcast
 from tilewright.ops.view import expand, reshape, squeeze, tile, transpose, unsqueeze
 
@@ -38,18 +40,28 @@ def tile_(node: Node) -> Value:
 
 @adapter("Squeeze")
 def squeeze_(node: Node) -> Value:
-    axes = node.listed("axes", 1)
+    axes = node.axes("axes", 1)
     if axes is None:
         choose = node.translation.choose
-        axes = tuple(k for k, d in enumerate(node.shape(0)) if not choose(s.ne(d, 1)))
-        return reshape(node.input(0), shape=tuple(d for k, d in enumerate(node.shape(0)) if k not in axes))
-    return squeeze(node.input(0), axes=axes)
+        axes = tuple(sym(k) for k, d in enumerate(node.shape(0)) if not choose(s.ne(d, 1)))
+        flags = chosen(axes, node.rank(0))
+        return reshape(node.input(0), shape=without(node.shape(0), flags, len(axes)))
+    if all(a.is_const for a in axes):
+        return squeeze(node.input(0), axes=tuple(a.value for a in axes))
+    flags = chosen(axes, node.rank(0))
+    for flag, d in zip(flags, node.shape(0), strict=True):
+        holds = s.logical_or(1 - flag, s.eq(d, 1))
+        require(node.translation, holds, f"Squeeze of {node.type(0)} along an axis of more than one element")
+    return reshape(node.input(0), shape=without(node.shape(0), flags, len(axes)))
 
 
 @adapter("Unsqueeze")
 def unsqueeze_(node: Node) -> Value:
-    axes = node.listed("axes", 1)
-    return unsqueeze(node.input(0), axes=() if axes is None else axes)
+    count = len(node.listed_symbols("axes", 1) or ())
+    axes = node.axes("axes", 1, node.rank(0) + count) or ()
+    if all(a.is_const for a in axes):
+        return unsqueeze(node.input(0), axes=tuple(a.value for a in axes))
+    return reshape(node.input(0), shape=with_ones(node.shape(0), chosen(axes, node.rank(0) + count)))
 
 
 @adapter("Transpose")

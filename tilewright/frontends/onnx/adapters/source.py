@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -77,13 +78,10 @@ def range_(node: Node) -> Value:
     if dtype.is_float:
         count = _float_count(node, dtype)
     else:
-        (low,), (high,), (step,) = (node.symbols(k) for k in range(3))
-        if not step.is_const:
-            raise node.needs_constant(2)
-        if step.value == 0:
-            raise ModelError("Range has a step of 0")
-        distance = high - low if step.value > 0 else low - high
-        count = s.maximum(s.ceildiv(distance, abs(step.value)), 0)
+        low, high, step = (node.one_symbol(k) for k in range(3))
+        require(node.translation, s.ne(step, 0), "Range has a step of 0")
+        distance = s.select(s.lt(step, 0), low - high, high - low)
+        count = s.maximum(s.ceildiv(distance, s.maximum(step, -step)), 0)
     checked_shape((count,), "Range")
     positions = iota(shape=(count,), axis=0, dtype=dtype)
     for k, neutral, operator in ((2, 1, ew.mul), (0, 0, ew.add)):
@@ -95,6 +93,8 @@ def range_(node: Node) -> Value:
 
 def _float_count(node: Node, dtype: DType) -> Sym:
     """How many floats there are: the distance is one of `dtype`, its quotient with the step one of f64."""
+    if any(node.translation.symbols_of(node.input(k)) is None for k in range(3)):
+        return _measured_count(node)
     start, limit, delta = (node.elements(k)[0] for k in range(3))
     if isinstance(delta, Ratio) and delta.over == 0:
         raise ModelError("Range has a step of 0")
@@ -113,6 +113,15 @@ def _float_count(node: Node, dtype: DType) -> Sym:
     node.rely_on(arithmetic)
     assert isinstance(count, Sym)
     return s.maximum(count, 0)
+
+
+def _measured_count(node: Node) -> Sym:
+    """The same, computed when the model runs."""
+    start, limit, delta = (reshape(node.input(k), shape=(1,)) for k in range(3))
+    distance, step = (ew.cast(x, dtype=dt.f64) for x in (ew.sub(limit, start), delta))
+    found = node.translation.measure(ew.cast(ew.ceil(ew.div(distance, step)), dtype=dt.i64))
+    assert found is not None
+    return s.maximum(found[0], 0)
 
 
 @adapter("EyeLike")
@@ -134,11 +143,17 @@ _WINDOWS = {
 
 @adapter(*_WINDOWS)
 def window(node: Node) -> Value:
-    """Windows of a known length, computed here in f64."""
-    (length,) = node.ints(0)
-    if not 0 <= length <= 2**24:
+    """Windows of a known length are computed here, others when the model runs; both in f64."""
+    length = node.whole_number(0)
+    dtype, (a, b, c) = node.dtype_attr("output_datatype"), _WINDOWS[node.op]
+    period = length if node.attr("periodic") else length - 1
+    if not length.is_const:
+        checked_shape((length,), node.op)
+        step = ew.cast(sym_tensor(values=(s.maximum(period, 1),), scalar=True), dtype=dt.f64)
+        angle = ew.div(ew.mul(iota(shape=(length,), axis=0, dtype=dt.f64), 2 * np.pi), step)
+        once, twice = (ew.mul(ew.cos(ew.mul(angle, float(k))), f) for k, f in ((1, b), (2, c)))
+        return ew.cast(ew.add(ew.sub(a, once), twice), dtype=dtype)
+    if not 0 <= length.value <= 2**24:
         raise ModelError(f"a window of {length} elements is not possible")
-    dtype = node.dtype_attr("output_datatype")
-    angle = 2 * np.pi * np.arange(length) / max(length if node.attr("periodic") else length - 1, 1)
-    a, b, c = _WINDOWS[node.op]
-    return constant((a - b * np.cos(angle) + c * np.cos(2 * angle)).astype(dtype.storage), "window")
+    angles = 2 * np.pi * np.arange(length.value) / max(period.value, 1)
+    return constant((a - b * np.cos(angles) + c * np.cos(2 * angles)).astype(dtype.storage), "window")

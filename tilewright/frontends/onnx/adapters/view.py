@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from tilewright.frontends.composites.axes import pick, require
 from tilewright.frontends.composites.shapes import checked_shape, slice_bounds
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -11,8 +14,11 @@ from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
-from tilewright.ops.index import triangle
-from tilewright.ops.view import concat, pad, shape_of, slice_, split
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
+from tilewright.ops.index import gather, triangle
+from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, split
 
 
 @adapter("Concat", since=4)
@@ -24,23 +30,37 @@ def concat_(node: Node) -> Value:
 def slice_along(node: Node) -> Value:
     """x[start:end:step] along each of `axes`."""
     starts, ends = node.listed_symbols("starts", 1) or (), node.listed_symbols("ends", 2) or ()
-    axes, steps = node.listed("axes", 3), node.listed("steps", 4)
-    axes = tuple(range(len(starts))) if axes is None else axes
-    steps = (1,) * len(starts) if steps is None else steps
+    axes, steps = node.axes("axes", 3), node.listed_symbols("steps", 4)
+    axes = tuple(map(sym, range(len(starts)))) if axes is None else axes
+    steps = (sym(1),) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ModelError(
             f"Slice has {len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
         )
-    shape = node.shape(0)
-    first, count, stride = [sym(0)] * len(shape), list(shape), [1] * len(shape)
-    for axis, start, end, step in zip(node.checked_axes(axes), starts, ends, steps, strict=True):
-        if step == 0:
-            raise ModelError("Slice has a step of 0")
-        first[axis], count[axis] = slice_bounds(start, end, step, shape[axis])
-        stride[axis] = step
-    if all(c == d and f == 0 and k == 1 for c, d, f, k in zip(count, shape, first, stride, strict=True)):
-        return node.input(0)
-    return slice_(node.input(0), starts=tuple(first), sizes=tuple(count), steps=tuple(stride))
+    x = node.input(0)
+    first, count, stride = [sym(0)] * node.rank(0), list(node.shape(0)), [1] * node.rank(0)
+    for k, size in enumerate(node.shape(0)):
+        begin, end, step = (pick(v, axes, k, d) for v, d in ((starts, sym(0)), (ends, size), (steps, sym(1))))
+        require(node.translation, s.ne(step, 0), "Slice has a step of 0")
+        if step.is_const:
+            first[k], count[k] = slice_bounds(begin, end, step.value, size)
+            stride[k] = step.value
+            continue
+        up, down = slice_bounds(begin, end, 1, size), slice_bounds(begin, end, -1, size)
+        length = s.select(s.lt(step, 0), s.ceildiv(down[1], s.maximum(-step, 1)), s.ceildiv(up[1], s.maximum(step, 1)))
+        start = s.select(s.lt(step, 0), down[0], up[0])
+        x = gather(x, _progression(start, step, length), axis=k)
+        count[k] = length
+    unchanged = zip(count, shape_of(x), first, stride, strict=True)
+    if all(c == d and f == 0 and k == 1 for c, d, f, k in unchanged):
+        return x
+    return slice_(x, starts=tuple(first), sizes=tuple(count), steps=tuple(stride))
+
+
+def _progression(start: Sym, step: Sym, length: Sym) -> Value:
+    """start, start + step, ..."""
+    first, by = (sym_tensor(values=(d,), scalar=True) for d in (start, step))
+    return ew.add(ew.mul(iota(shape=(length,), axis=0), by), first)
 
 
 @adapter("Split")
@@ -62,19 +82,21 @@ def split_(node: Node) -> tuple[Value, ...]:
 def padded(node: Node) -> Value:
     """Operand 0 with amounts (all the begins, then all the ends) added along axes; negative ones crop."""
     amounts = node.listed_symbols("pads", 1) or ()
-    axes = tuple(range(node.rank(0))) if node.optional(3) is None else node.checked_axes(node.ints(3))
+    axes = node.axes("axes", 3)
+    axes = tuple(map(sym, range(node.rank(0)))) if axes is None else axes
     if len(amounts) != 2 * len(axes):
         raise ModelError(f"Pad has {len(amounts)} amounts for {len(axes)} axes")
-    filler = node.attr("value", 0)
-    if node.optional(2) is not None:
-        given = node.constant(2).reshape(-1)
-        if given.size > 1:
-            raise ModelError(f"the value of Pad must be one number, not {given.size}")
-        filler = given[0].item() if given.size else 0
+    filler, computed = node.attr("value", 0), None
+    if node.optional(2) is not None and node.type(2).size != 0:
+        if node.type(2).size != 1:
+            raise ModelError(f"the value of Pad must be one number, not {node.type(2)}")
+        known = node.constant_or_none(2)
+        filler = 0 if known is None else known.reshape(()).item()
+        computed = node.input(2) if known is None else None
     mode = node.one_of("mode", "constant", "reflect", "edge", "wrap")
-    before, after = [sym(0)] * node.rank(0), [sym(0)] * node.rank(0)
-    for k, axis in enumerate(axes):
-        before[axis], after[axis] = amounts[k], amounts[k + len(axes)]
+    rank, half = node.rank(0), len(axes)
+    before = [pick(amounts[:half], axes, k, sym(0)) for k in range(rank)]
+    after = [pick(amounts[half:], axes, k, sym(0)) for k in range(rank)]
     x = _cropped(node.input(0), before, after)
     before, after = ([_not_below_zero(d) for d in side] for side in (before, after))
     if all(d == 0 for d in (*before, *after)):
@@ -82,7 +104,11 @@ def padded(node: Node) -> Value:
     shape = tuple(d + b + a for d, b, a in zip(shape_of(x), before, after, strict=True))
     checked_shape(shape, "Pad")
     number = filler if node.dtype(0).is_float else int(filler)
-    return pad(x, before=tuple(before), after=tuple(after), mode=mode, value=number)
+    if computed is None or mode != "constant":
+        return pad(x, before=tuple(before), after=tuple(after), mode=mode, value=number)
+    inside = expand(constant(np.array(True), "inside"), shape=shape_of(x))
+    sides = {"before": tuple(before), "after": tuple(after)}
+    return ew.select(pad(inside, **sides, value=0), pad(x, **sides, value=number), reshape(computed, shape=()))
 
 
 def _not_below_zero(d: Sym) -> Sym:
