@@ -23,9 +23,9 @@ from tilewright.ir.diag import (
     UnsupportedError,
 )
 from tilewright.ir.sym import Sym, logical_not, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, Type
 from tilewright.ops.define import constant
-from tilewright.ops.define.staged import MEASURE
+from tilewright.ops.define.staged import MEASURE, assume
 from tilewright.ops.shape import UndecidedDimsError
 
 Assumed = tuple[Sym, str, str, str]
@@ -59,7 +59,7 @@ class Translation:
     def __init__(
         self, types: Mapping[str, TensorType], choices: Choices, given: Collection[str] = ()
     ) -> None:
-        block = Block(list(types.values()), list(types))
+        self._main = block = Block(list(types.values()), list(types))
         self.module = Module()
         self.builder = Builder(block, self.module)
         self.problems = Problems()
@@ -76,7 +76,7 @@ class Translation:
     @property
     def inputs(self) -> Sequence[Value]:
         """The inputs of the model that are not bound to constants."""
-        return self.builder.block.args
+        return self._main.args
 
     # Conditions on dims
 
@@ -191,6 +191,34 @@ class Translation:
             return e
         finally:
             self.problems, self._attempts = problems, self._attempts - 1
+
+    def block(self, types: Sequence[Type], write: Callable[..., tuple[Value, ...]]) -> Block | TilewrightError:
+        """A block with arguments of these types, which yields what `write` makes of them; the reason where that cannot
+        be translated. What it assumes is assumed in it only."""
+        block = Block(types)
+        outer, self._assumed = self._assumed, {}
+        try:
+            with self.builder.inside(block):
+                results = self.attempt(lambda: write(*block.args))
+                if not isinstance(results, TilewrightError):
+                    for made in self._assumed.values():
+                        assume(*made)
+                    self.builder.emit("yield", results)
+        finally:
+            self._assumed = outer
+        if isinstance(results, TilewrightError):
+            self.discard(block)
+            return results
+        return block
+
+    def discard(self, *blocks: Block) -> None:
+        """Forget blocks that are not used after all."""
+        for block in blocks:
+            measured = [op.operands[0] for op in block.walk() if op.name == MEASURE]
+            for op in reversed(block.ops):
+                op.drop()
+            if measured:
+                self._knowledge.forget(measured)
 
     def mark(self) -> Mark:
         return Mark(len(self.builder.block.ops), dict(self._assumed))

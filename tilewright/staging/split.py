@@ -9,8 +9,9 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, tensor
+from tilewright.ir.verify import TERMINATORS
 from tilewright.ops.define.binding import SIZES, input_variables
-from tilewright.ops.define.staged import BRANCH, HOST, MEASURE, STAGED
+from tilewright.ops.define.staged import ASSUME, BRANCH, HOST, MEASURE, STAGED
 from tilewright.runtime.staged.program import (
     CallHost,
     RunLoop,
@@ -94,8 +95,9 @@ class _Split:
     def steps(self, block: Block) -> tuple[Step, ...]:
         """The steps that compute what the block's terminator reads."""
         *ops, final = block.ops
+        self.assumed += [_assumed(op) for op in ops if op.name == ASSUME]
         needed = self.needed(ops, final)
-        levels = self.levels([op for op in ops if op in needed], block)
+        levels = self.levels([op for op in ops if op in needed])
         found: list[Step] = []
         last = max(levels.values(), default=-1)
         for level in range(-1, last + 1):
@@ -122,9 +124,9 @@ class _Split:
                     stack.append(v.op)
         return found
 
-    def levels(self, ops: Sequence[Op], block: Block) -> dict[Op, int]:
+    def levels(self, ops: Sequence[Op]) -> dict[Op, int]:
         levels: dict[Op, int] = {}
-        outside = {op for op in ops if op.name == "constant" and not self.crosses(op, ops, block)}
+        outside = {op for op in ops if op.name == "constant" and not self.crosses(op)}
         for op in ops:
             if op in outside:
                 continue
@@ -143,11 +145,9 @@ class _Split:
         source = self.sizes[variable][0].op
         return levels.get(source, -1) if source is not None else -1
 
-    def crosses(self, op: Op, ops: Sequence[Op], block: Block) -> bool:
+    def crosses(self, op: Op) -> bool:
         """Is a constant read by anything but native ops, which have copies of their own?"""
-        users = set(op.result.users)
-        own = {o for o in ops if o.name not in STAGED}
-        return bool(users - own)
+        return any(user.name in STAGED or user.name in TERMINATORS for user in op.result.users)
 
     def conditions(self, block: Block, levels: dict[Op, int], level: int, last: int) -> list[Assumed]:
         """Conditions that can be checked by the part of a level, and by none before."""
@@ -227,6 +227,10 @@ class _Split:
         """The steps of a nested block, and the numbers of what it yields."""
         steps = self.steps(block)
         return steps, tuple(map(self.number, block.ops[-1].operands))
+
+
+def _assumed(op: Op) -> Assumed:
+    return op.attrs["condition"], op.attrs["message"], op.attrs["node"], op.attrs["operator"]
 
 
 def _is_visible(value: Value, block: Block) -> bool:

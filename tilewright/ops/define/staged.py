@@ -16,8 +16,8 @@ from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import TensorType, Type
 from tilewright.ops.define.binding import MAX_ELEMENTS
 
-MEASURE, HOST, BRANCH, LOOP = "measure", "host", "branch", "loop"
-STAGED = frozenset({MEASURE, HOST, BRANCH, LOOP})
+MEASURE, ASSUME, HOST, BRANCH, LOOP = "measure", "assume", "host", "branch", "loop"
+STAGED = frozenset({MEASURE, ASSUME, HOST, BRANCH, LOOP})
 
 
 def can_be_measured(value: Value) -> bool:
@@ -51,6 +51,12 @@ def measure(value: Value, name: str) -> np.ndarray:
     symbols[:] = [var(f"val_{name}_{i}", None) for i in range(symbols.size)]
     current_builder().emit(MEASURE, [value], attrs={"variables": tuple(symbols)})
     return symbols.reshape([d.value for d in value.type.shape])
+
+
+def assume(condition: Sym, message: str, node: str, operator: str) -> None:
+    """Take for granted that a condition holds wherever the block is run that is being written."""
+    attrs = {"condition": condition, "message": message, "node": node, "operator": operator}
+    current_builder().emit(ASSUME, attrs=attrs)
 
 
 def host(
@@ -90,12 +96,37 @@ def staged_rule(op: Op) -> str | None:
         if isinstance(variables, tuple) and len(variables) == type.size.value and all(map(_is_variable, variables)):
             return None
         return "has a variable for each element"
+    if op.name == ASSUME:
+        return None if isinstance(op.attrs.get("condition"), Sym) else "has the attribute 'condition', an expression"
     if op.name == HOST:
         return None if isinstance(op.attrs.get("function"), str) else "has the attribute 'function', a text"
     ends = all(b.ops and b.ops[-1].name == "yield" for b in op.blocks)
     if len(op.blocks) != (2 if op.name == BRANCH else 1) or not ends:
         return "has a block for each way, which ends in a yield"
     return None
+
+
+def inner_variables(block: Block) -> set[Sym]:
+    """Variables that get their values inside of a block, so that nothing outside may refer to them."""
+    found: set[Sym] = set()
+    for op in block.walk():
+        if op.name == MEASURE and _is_inside(op.operands[0], block):
+            found.update(op.attrs["variables"])
+        if op.name in STAGED:
+            found.update(d for v in op.results for d in _dims(v))
+        found.update(d for b in op.blocks for v in b.args for d in _dims(v))
+    return found.union(d for v in block.args for d in _dims(v))
+
+
+def _dims(value: Value) -> list[Sym]:
+    return [d for d in value.type.shape if d.kind == "var"] if isinstance(value.type, TensorType) else []
+
+
+def _is_inside(value: Value, block: Block) -> bool:
+    owner: object = value.owner
+    while owner is not None and owner is not block:
+        owner = owner.parent if isinstance(owner, Block | Op) else None
+    return owner is block
 
 
 def _is_variable(x: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.frontends import unroll
+from tilewright.frontends import control_flow
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir.core import Value
@@ -11,7 +11,7 @@ from tilewright.ir.diag import ModelError
 
 @adapter("If")
 def if_(node: Node) -> tuple[Value, ...]:
-    return unroll.branch(node.translation, node.input(0), node.body("then_branch"), node.body("else_branch"))
+    return control_flow.branch(node.translation, node.input(0), node.body("then_branch"), node.body("else_branch"))
 
 
 @adapter("Loop")
@@ -20,8 +20,7 @@ def loop(node: Node) -> tuple[Value, ...]:
     rows = len(body.output) - len(state) - 1
     if len(body.input) != len(state) + 2 or rows < 0:
         raise ModelError(f"the body of Loop has {len(body.input)} inputs for {len(state)} carried values")
-    trips = None if node.optional(0) is None else max(node.ints(0)[0], 0)
-    return unroll.loop(node.translation, trips, node.optional(1), state, node.body("body"), rows)
+    return control_flow.loop(node.translation, node.optional(0), node.optional(1), state, node.body("body"), rows)
 
 
 @adapter("Scan", since=9)
@@ -41,7 +40,7 @@ def scan(node: Node) -> tuple[Value, ...]:
         map(bool, _per(node, "scan_output_directions", outputs)),
         strict=True,
     )
-    return unroll.scan(node.translation, operands[:states], list(scanned), node.body("body"), list(made))
+    return control_flow.scan(node.translation, operands[:states], list(scanned), node.body("body"), list(made))
 
 
 def _per(node: Node, name: str, count: int) -> tuple[int, ...]:

@@ -1,0 +1,220 @@
+"""If, loops and scans: what is known is decided now, short loops of a known length are unrolled, the host runs others.
+
+A body is a function that writes a subgraph for its arguments and gives its results; the operators are called what the
+current node is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.frontends.translation import Translation, type_of
+from tilewright.frontends.unroll import Body, element, unrolled
+from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
+from tilewright.ir.core import Block, Value
+from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import TensorType, Type, tensor
+from tilewright.ops import elementwise as ew
+from tilewright.ops import index
+from tilewright.ops.define import constant, staged
+from tilewright.ops.define.binding import is_input_value
+from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.view import reshape, shape_of, transpose
+
+FEW_OPS = 16
+"""Branches of at most so many operators are both computed, and a result is chosen, where their shapes are the same: it
+costs less than a call of the host, and the kernels around them may fuse."""
+
+MAX_ATTEMPTS = 8
+"""How often a loop's body is translated to find which sizes change from trip to trip."""
+
+
+def branch(translation: Translation, condition: Value, then: Body, other: Body) -> tuple[Value, ...]:
+    """The branch that a known condition takes; otherwise a choice between results, or between ways at run time."""
+    op, type = translation.builder.loc.op, type_of(condition)
+    if type.size != 1:
+        raise ModelError(f"the condition of {op} must be one bool, it is {type}")
+    known = translation.constant_of(condition)
+    if known is not None:
+        return then() if known.any() else other()
+    ways = translation.block((), then), translation.block((), other)
+    taken, untaken = ways
+    if isinstance(taken, Block) and isinstance(untaken, Block):
+        reason = _difference(op, taken, untaken)
+        if not reason:
+            return _either(translation, reshape(condition, shape=()), taken, untaken)
+    else:
+        which, failed = ("then", taken) if isinstance(taken, TilewrightError) else ("else", untaken)
+        assert isinstance(failed, TilewrightError)
+        reason = f"the {which}-branch of {op} cannot be translated: {failed.what}"
+    translation.discard(*(way for way in ways if isinstance(way, Block)))
+    return then() if _decided(translation, condition, reason) else other()
+
+
+def _difference(op: str, taken: Block, untaken: Block) -> str:
+    """Why two branches cannot be the ways of one program; "" where they can."""
+    a, b = _yielded(taken), _yielded(untaken)
+    if len(a) != len(b):
+        raise ModelError(f"the branches of {op} have {len(a)} and {len(b)} outputs")
+    for x, y in zip(a, b, strict=True):
+        differ = f"the branches of {op} give {x.type} and {y.type}"
+        if not isinstance(x.type, TensorType) or not isinstance(y.type, TensorType):
+            if x.type != y.type:
+                return differ
+        elif x.type.dtype != y.type.dtype:
+            raise ModelError(differ)
+        elif x.type.rank != y.type.rank:
+            return f"{differ}: the rank would depend on data"
+    return ""
+
+
+def _either(translation: Translation, condition: Value, taken: Block, untaken: Block) -> tuple[Value, ...]:
+    results = _yielded(taken), _yielded(untaken)
+    types = [a.type for a in results[0]]
+    same = types == [b.type for b in results[1]]
+    ops = [op for block in (taken, untaken) for op in block.ops[:-1] if op.name != "constant"]
+    if same and len(ops) <= FEW_OPS and not any(op.name in staged.STAGED for op in ops):
+        for block in (taken, untaken):
+            for op in block.ops[:-1]:
+                translation.builder.block.append(op)
+            block.ops.pop().drop()
+        return tuple(ew.select(condition, a, b) for a, b in zip(*results, strict=True))
+    inner = staged.inner_variables(taken) | staged.inner_variables(untaken)
+    merged = [_merged(translation, a.type, b.type, inner) for a, b in zip(*results, strict=True)]
+    return staged.branch(condition, taken, untaken, merged)
+
+
+def _merged(translation: Translation, a: Type, b: Type, inner: set[Sym]) -> Type:
+    """The type of what is either of type a or of type b; sizes that differ are measured."""
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return a
+    pairs = zip(a.shape, b.shape, strict=True)
+    dims = [x if x is y and not x.vars & inner else translation.new_size() for x, y in pairs]
+    return TensorType(a.dtype, tuple(dims))
+
+
+def _yielded(block: Block) -> tuple[Value, ...]:
+    return block.ops[-1].operands
+
+
+def _decided(translation: Translation, condition: Value, reason: str) -> bool:
+    """What the condition is taken to be in all calls, where it follows from dims; `reason` is why it must be."""
+    symbols = translation.symbols_of(condition)
+    if symbols is not None:
+        symbol = s.truth(symbols.reshape(-1)[0])
+        if not any(is_input_value(v) for v in symbol.vars):
+            return translation.choose(symbol)
+    raise translation.must_be_known(condition, reason)
+
+
+def loop(
+    translation: Translation,
+    limit: Value | None,
+    condition: Value | None,
+    state: Sequence[Value],
+    body: Body,
+    rows: int,
+) -> tuple[Value, ...]:
+    """A loop: (trip, condition, *state) -> (condition, *state, *one of each of the `rows`), which are stacked."""
+    condition = constant(np.array(True), "condition") if condition is None else condition
+    for value, kind in ((limit, dt.i64), (condition, dt.bool_)):
+        if value is not None and (type_of(value).size != 1 or type_of(value).dtype != kind):
+            raise ModelError(f"{translation.builder.loc.op} takes one {kind}, not {value.type}")
+    trips = None if limit is None else translation.constant_of(limit)
+    if limit is None or trips is not None:
+        count = None if trips is None else max(int(trips.reshape(())), 0)
+        found = unrolled(translation, count, condition, state, body, rows)
+        if found is not None:
+            return found
+    limit = constant(np.array(np.iinfo(np.int64).max), "limit") if limit is None else limit
+    block = _generalised(translation, state, body)
+    inner = staged.inner_variables(block)
+    results = [v.type for v in _yielded(block)[1:]]
+    args = [a.type for a in block.args[2:]]
+    types = [_merged(translation, a, b, inner) for a, b in zip(args, results[: len(args)], strict=True)]
+    for row in results[len(args) :]:
+        if not isinstance(row, TensorType):
+            raise UnsupportedError(f"{translation.builder.loc.op} collects values of type {row}")
+        dims = [translation.new_size() if d.vars & inner else d for d in row.shape]
+        types.append(TensorType(row.dtype, (translation.new_size(), *dims)))
+    scalars = [reshape(v, shape=()) for v in (limit, condition)]
+    return staged.loop([*scalars, *state], block, types, len(state))
+
+
+def _generalised(translation: Translation, state: Sequence[Value], body: Body) -> Block:
+    """The body of a loop for states of all the shapes that they have from trip to trip."""
+    op, types = translation.builder.loc.op, [v.type for v in state]
+    for _ in range(MAX_ATTEMPTS):
+        block = translation.block([tensor(dt.i64, ()), tensor(dt.bool_, ()), *types], body)
+        if isinstance(block, TilewrightError):
+            raise block
+        results = [v.type for v in _yielded(block)[1 : 1 + len(types)]]
+        if type_of(_yielded(block)[0]).dtype != dt.bool_:
+            raise ModelError(f"the condition of {op} must be bool, it is {_yielded(block)[0].type}")
+        general = [_general(translation, a, b) for a, b in zip(types, results, strict=True)]
+        if general == types:
+            return block
+        translation.discard(block)
+        types = general
+    raise UnsupportedError(f"the shapes of what {op} carries from trip to trip are not followed")
+
+
+def _general(translation: Translation, before: Type, after: Type) -> Type:
+    """The type of a state that begins as `before` and is `after` when a trip ends."""
+    if before == after:
+        return before
+    if not isinstance(before, TensorType) or not isinstance(after, TensorType) or before.dtype != after.dtype:
+        raise ModelError(f"{translation.builder.loc.op} carries {before} into a trip, and {after} out of it")
+    if before.rank != after.rank:
+        raise UnsupportedError(
+            f"{translation.builder.loc.op} carries {before} into a trip, and {after} out of it: ranks must be the same"
+        )
+    pairs = zip(before.shape, after.shape, strict=True)
+    return TensorType(before.dtype, tuple(a if a is b else translation.new_size() for a, b in pairs))
+
+
+def scan(
+    translation: Translation,
+    state: Sequence[Value],
+    scanned: Sequence[tuple[Value, int, bool]],
+    body: Body,
+    outputs: Sequence[tuple[int, bool]],
+) -> tuple[Value, ...]:
+    """A scan over axes: (*state, *elements) -> (*state, *one of each output). Of what is scanned and of the outputs the
+    axis is given, and whether they go backward along it."""
+    size = shape_of(scanned[0][0])[scanned[0][1]]
+    trips = sym_tensor(values=(size,), scalar=True)
+
+    def trip(position: Value, condition: Value, *states: Value) -> tuple[Value, ...]:
+        known = translation.constant_of(position)
+        elements = []
+        for x, axis, back in scanned:
+            if known is not None and size.is_const:
+                k = int(known)
+                elements.append(element(x, axis, size.value - 1 - k if back else k))
+            else:
+                last = sym_tensor(values=(size - 1,), scalar=True)
+                elements.append(index.gather(x, ew.sub(last, position) if back else position, axis=axis))
+        return (condition, *body(*states, *elements))
+
+    found = loop(translation, trips, None, state, trip, len(outputs))
+    rows = zip(found[len(state) :], outputs, strict=True)
+    return (*found[: len(state)], *[_placed(row, axis, back) for row, (axis, back) in rows])
+
+
+def _placed(rows: Value, axis: int, back: bool) -> Value:
+    """Rows that were stacked along axis 0, in the other order where they are wanted `back`, along `axis`."""
+    rank = len(shape_of(rows))
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is out of range for rank {rank}")
+    if back:
+        size = shape_of(rows)[0]
+        last = sym_tensor(values=(size - 1,), scalar=True)
+        rows = index.gather(rows, ew.sub(last, iota(shape=(size,), axis=0)), axis=0)
+    order = list(range(1, rank))
+    order.insert(axis % rank, 0)
+    return rows if axis % rank == 0 else transpose(rows, perm=tuple(order))
