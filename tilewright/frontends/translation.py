@@ -67,7 +67,6 @@ class Translation:
         self._choices = choices
         self._given = given
         self._assumed: dict[Sym, Assumed] = {}
-        self._attempts = 0
         self._new_sizes = 0
         self._knowledge = Knowledge(self.module, self.suppose_exact)
         self.constant_of, self.symbols_of = self._knowledge.constant_of, self._knowledge.symbols_of
@@ -103,15 +102,11 @@ class Translation:
         return in_words(condition, self.inputs)
 
     def choose(self, condition: Sym) -> bool:
-        """Whether `condition`, on which the shape of what the node gives depends, is taken to hold in all calls.
-
-        UnsupportedError in a branch that is computed whether it is taken or not: there nothing can be supposed.
-        """
+        """Whether `condition`, on which the shape of what the node gives depends, is taken to hold whenever the node
+        is run."""
         if condition.is_const:
             return bool(condition.value)
         what = f"the shape of what {self.builder.loc.op} gives depends on"
-        if self._attempts:
-            raise UnsupportedError(f"{what} whether {self._worded(condition)}", hint=self.fixing(condition))
         holds = self._choices.decide(condition)
         supposed = condition if holds else logical_not(condition)
         self._suppose(supposed, f"{what} dims, and is known where {self._worded(supposed)}")
@@ -178,7 +173,7 @@ class Translation:
     def attempt(self, translate: Callable[[], tuple[Value, ...]]) -> tuple[Value, ...] | TilewrightError:
         """What `translate` gives for a part that may not be needed: the reason where it cannot be translated."""
         problems, start = self.problems, self.mark()
-        self.problems, self._attempts = Problems(), self._attempts + 1
+        self.problems = Problems()
         try:
             return translate()
         except BrokenInputError:
@@ -190,7 +185,7 @@ class Translation:
             self.rewind(start)
             return e
         finally:
-            self.problems, self._attempts = problems, self._attempts - 1
+            self.problems = problems
 
     def block(self, types: Sequence[Type], write: Callable[..., tuple[Value, ...]]) -> Block | TilewrightError:
         """A block with arguments of these types, which yields what `write` makes of them; the reason where that cannot
