@@ -5,19 +5,12 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
 import tilewright
-
-
-def model_of(nodes: list, inputs: list, outputs: list[str], constants: dict[str, np.ndarray]) -> onnx.ModelProto:
-    given = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
-    results = [h.make_empty_tensor_value_info(name) for name in outputs]
-    graph = h.make_graph(nodes, "g", [h.make_tensor_value_info(*i) for i in inputs], results, given)
-    return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)])
+from tests.staging.models import model_of
 
 
 @pytest.fixture(scope="module")

@@ -148,6 +148,7 @@ def loop(
 def _generalised(translation: Translation, state: Sequence[Value], body: Body) -> Block:
     """The body of a loop for states of all the shapes that they have from trip to trip."""
     op, types = translation.builder.loc.op, [v.type for v in state]
+    measured: set[Sym] = set()
     for _ in range(MAX_ATTEMPTS):
         block = translation.block([tensor(dt.i64, ()), tensor(dt.bool_, ()), *types], body)
         if isinstance(block, TilewrightError):
@@ -155,7 +156,7 @@ def _generalised(translation: Translation, state: Sequence[Value], body: Body) -
         results = [v.type for v in _yielded(block)[1 : 1 + len(types)]]
         if type_of(_yielded(block)[0]).dtype != dt.bool_:
             raise ModelError(f"the condition of {op} must be bool, it is {_yielded(block)[0].type}")
-        general = [_general(translation, a, b) for a, b in zip(types, results, strict=True)]
+        general = [_general(translation, a, b, measured) for a, b in zip(types, results, strict=True)]
         if general == types:
             return block
         translation.discard(block)
@@ -163,8 +164,9 @@ def _generalised(translation: Translation, state: Sequence[Value], body: Body) -
     raise UnsupportedError(f"the shapes of what {op} carries from trip to trip are not followed")
 
 
-def _general(translation: Translation, before: Type, after: Type) -> Type:
-    """The type of a state that begins as `before` and is `after` when a trip ends."""
+def _general(translation: Translation, before: Type, after: Type, measured: set[Sym]) -> Type:
+    """The type of a state that begins as `before` and is `after` when a trip ends; dims that are `measured` in
+    each trip may be others in the next, and new ones are added to them."""
     if before == after:
         return before
     if not isinstance(before, TensorType) or not isinstance(after, TensorType) or before.dtype != after.dtype:
@@ -173,8 +175,12 @@ def _general(translation: Translation, before: Type, after: Type) -> Type:
         raise UnsupportedError(
             f"{translation.builder.loc.op} carries {before} into a trip, and {after} out of it: ranks must be the same"
         )
-    pairs = zip(before.shape, after.shape, strict=True)
-    return TensorType(before.dtype, tuple(a if a is b else translation.new_size() for a, b in pairs))
+    dims = []
+    for a, b in zip(before.shape, after.shape, strict=True):
+        if a is not b and a not in measured:
+            measured.add(a := translation.new_size())
+        dims.append(a)
+    return TensorType(before.dtype, tuple(dims))
 
 
 def scan(

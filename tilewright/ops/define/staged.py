@@ -39,8 +39,9 @@ def measurable_parts(value: Value, is_known: Callable[[Value], bool]) -> list[Va
         return []
     if op is not None and op.name in _MOVES:
         parts = [measurable_parts(v, is_known) for v in op.operands]
-        if all(p or is_known(v) for p, v in zip(parts, op.operands, strict=True)):
-            return list(dict.fromkeys(v for p in parts for v in p))
+        wanted = list(dict.fromkeys(v for p in parts for v in p))
+        if wanted and all(p or is_known(v) for p, v in zip(parts, op.operands, strict=True)):
+            return wanted
     return [value] if can_be_measured(value) else []
 
 
