@@ -81,7 +81,7 @@ def test_the_page_has_an_example_of_each_kind() -> None:
         "tests/",
     ):
         assert made(folder), folder
-    assert "tilewright/target/named.py" in dict(blocks("diff"))
+    assert "tilewright/target/cpus.py" in dict(blocks("diff"))
 
 
 def test_the_table_of_rooms_is_the_one_that_is_tested() -> None:
