@@ -140,7 +140,7 @@ def test_the_pass_runs_alone_and_in_a_compilation(tree: Path) -> None:
 
 
 def test_the_primitive_has_a_place_in_the_fuzzer(tree: Path) -> None:
-    run(tree, "-m", "pytest", "tests/loops/test_fuzz.py", "-k", "every_step or backwards")
+    run(tree, "-m", "pytest", "tests/loops/test_fuzz.py", "-k", "every_primitive or backwards")
     run(tree, "-m", "tests.fuzz", "loops", "--count", "20", "--seed", "1")
 
 

@@ -11,8 +11,9 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.symbolic.parse import parse_sym
 from tilewright.loops.conditions.specialize import for_other_dims, specialize_less
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.primitive import PRIMITIVES
 from tilewright.schedule.references import find_buffer, find_op
-from tilewright.schedule.trace import BUFFERS, EXPRESSIONS, OPS, PRIMITIVES, Argument, Step, Trace
+from tilewright.schedule.trace import BUFFERS, EXPRESSIONS, OPS, Argument, Step, Trace
 from tilewright.target.machine import Intrinsic, Machine, Route
 
 

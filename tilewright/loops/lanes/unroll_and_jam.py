@@ -22,8 +22,10 @@ from tilewright.loops.edit import (
     take_ops,
 )
 from tilewright.loops.order.parallel import check_independent
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def unroll_and_jam(func: Func, loop: Op) -> None:
     """Write the iterations of a loop out, statement beside statement, so that one goes on while another waits.
 

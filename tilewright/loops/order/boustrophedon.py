@@ -5,8 +5,10 @@ from __future__ import annotations
 from tilewright.ir.core import Func, Op
 from tilewright.loops.edit import describe, extent_of, is_inside, kind_of, loop_var, refuse
 from tilewright.loops.order.parallel import check_independent
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def boustrophedon(func: Func, loop: Op, around: Op) -> Op:
     """Run the iterations of `loop` from the last one to the first in every other round of the loop `around` it.
 

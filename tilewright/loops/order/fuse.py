@@ -23,8 +23,10 @@ from tilewright.loops.edit import (
     take_ops,
 )
 from tilewright.loops.order.parallel import check_independent, is_independent
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def collapse(func: Func, outer: Op, inner: Op) -> Op:
     """Two nested loops become one flat loop; it keeps the identity and kind of `outer`.
 
@@ -73,6 +75,7 @@ def _mark(loop: Op, overlap: bool) -> None:
         loop.attrs.pop("overlap", None)
 
 
+@primitive
 def fuse(func: Func, first: Op, second: Op) -> Op:
     """Two neighbouring loops of the same extent become one that runs both bodies; it is `first`.
 

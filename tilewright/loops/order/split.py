@@ -29,6 +29,7 @@ from tilewright.loops.edit import (
     take_ops,
 )
 from tilewright.loops.order.parallel import check_independent
+from tilewright.loops.primitive import primitive
 
 TAILS = ("guard", "peel", "branch", "overlap")
 
@@ -42,6 +43,7 @@ class Split(NamedTuple):
     tail: Op | None
 
 
+@primitive
 def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int = 0) -> Split:
     """`v` becomes `factor*vo + vi`; the outer loop keeps the identity (and kind) of `loop`.
 

@@ -20,10 +20,12 @@ from tilewright.loops.edit import (
 )
 from tilewright.loops.order.parallel import check_independent
 from tilewright.loops.order.split import Split
+from tilewright.loops.primitive import primitive
 
 STEP = "strided_split"
 
 
+@primitive
 def strided_split(func: Func, loop: Op, parts: int) -> Split:
     """`v` becomes `vo + n/parts * vi`; the outer loop keeps the identity (and kind) of `loop`.
 

@@ -21,10 +21,12 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.kernel_info import results_of
+from tilewright.loops.primitive import primitive
 
 STEP = "compute_in"
 
 
+@primitive
 def compute_in(func: Func, buffer: Value, output: Value) -> Value:
     """Use the part of `output` that a local buffer ends up in instead of the buffer.
 

@@ -15,11 +15,13 @@ from tilewright.loops.edit import (
     loop_var,
     refuse,
 )
+from tilewright.loops.primitive import primitive
 from tilewright.target.target import LINE_BYTES
 
 STEP = "nontemporal"
 
 
+@primitive
 def nontemporal(func: Func, store: Op, condition: Sym) -> Op:
     """Where `condition` holds of the dims, let a vector that is stored to an argument go to memory at once.
 

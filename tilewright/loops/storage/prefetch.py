@@ -23,12 +23,14 @@ from tilewright.loops.edit import (
     new_if,
     refuse,
 )
+from tilewright.loops.primitive import primitive
 from tilewright.target.target import LINE_BYTES
 
 ASSUMED_EXTENT = 2
 """Rounds of a loop of unknown extent that ask: few, as there may be no more."""
 
 
+@primitive
 def prefetch(func: Func, load: Op, loop: Op, distance: int = 1, *, nearest: bool = False) -> list[Op]:
     """In each round of `loop`, ask for what `load` reads `distance` iterations later: a share in each step within.
 
@@ -84,6 +86,7 @@ def prefetch(func: Func, load: Op, loop: Op, distance: int = 1, *, nearest: bool
     return ops
 
 
+@primitive
 def prefetch_run(func: Func, access: Op, loop: Op) -> list[Op]:
     """Before the innermost loop, a run of neighbours that `access` reads or writes, ask for the run of the next round
     of `loop`.

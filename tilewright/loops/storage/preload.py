@@ -29,6 +29,7 @@ from tilewright.loops.edit import (
     ranges_at,
     refuse,
 )
+from tilewright.loops.primitive import primitive
 
 STEP = "preload"
 
@@ -41,6 +42,7 @@ class Preloaded:
     fill: list[Op]
 
 
+@primitive
 def preload(func: Func, load: Op, *loops: Op) -> Preloaded:
     """Read the elements that one load reads in nested loops ahead of them, in the order `loops` are given here.
 
