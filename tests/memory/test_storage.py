@@ -71,10 +71,10 @@ def test_what_is_read_again_is_not_overwritten() -> None:
 def test_what_is_read_under_another_name_is_not_overwritten() -> None:
     p = Program()
     a = p.call("apart", p.block.args[0])
-    turned = p.block.append(Op("reshape", [a], [tensor(dt.f32, (256,))], {"shape": (sym(256),)})).result
+    reshaped = p.block.append(Op("reshape", [a], [tensor(dt.f32, (256,))], {"shape": (sym(256),)})).result
     p.inplace["over"] = [(0, 2)]
     b = p.block.append(
-        Op("call", [a, turned], [tensor(dt.f32, SHAPE)], {"kernel": "over", "dims": ()})
+        Op("call", [a, reshaped], [tensor(dt.f32, SHAPE)], {"kernel": "over", "dims": ()})
     ).result
     storage = p.storage(p.call("apart", b))
     assert storage.places[a] != storage.places[b]

@@ -69,7 +69,8 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """Calls whose rounds threads share as if they were one kernel's. The kernels do not fork, and report no errors."""
+    """Calls whose iterations threads share as if they were one kernel's. The kernels do not fork, and report no
+    errors."""
 
     steps: tuple[KernelCall, ...]
 

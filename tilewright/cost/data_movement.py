@@ -37,8 +37,8 @@ def block_of_squares(extent: int | None, side: int) -> int:
 
 
 def lines_come_late(size: int | None, target: Target) -> bool:
-    """Whether lines of a result of so many bytes (None: not known) come from beyond L2, so that they are requested
-    ahead."""
+    """Whether lines of a result of so many bytes (None: not known) come from L3 or memory, so that they are
+    prefetched."""
     return target.calibration.requests_stores and (size is None or not is_kept(size, target))
 
 
@@ -48,6 +48,6 @@ def passes_caches(size: Sym, target: Target) -> Sym:
     return gt(size, largest_cache(target))
 
 
-def weights_stay_narrow(wide: int, target: Target) -> bool:
-    """Whether weights of so many bytes, all together, are better widened each time they are read."""
+def weights_stay_quantized(wide: int, target: Target) -> bool:
+    """Whether weights of so many bytes, all together, are better dequantised each time they are read."""
     return wide > target.caches.l2

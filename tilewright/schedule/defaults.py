@@ -162,7 +162,7 @@ def total_work(lowered: Lowered) -> Sym:
         return iterations(lowered.func)
     total = sym(0)
     for stage in lowered.stages:
-        count: Sym = sym(prod(stage.tiles))  # elements of one round
+        count: Sym = sym(prod(stage.tiles))  # elements of one iteration
         for loop in (*stage.axes, *stage.reduce):
             count = count * extent_of(loop)
         total = total + count

@@ -110,7 +110,7 @@ class Compiled:
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
     """Outputs: 4 x of the first input [batch, width] through the arena; the second [3] // 3; two parts of the
-    constants. Three of the calls share their rounds."""
+    constants. Three of the calls share their iterations."""
     target = host_target()
     scale = kernel([buffer(dt.f32, [n])] * 2, _scale, dims=[n])
     scale.name, scale.info = "scale", replace(kernel_info(scale), work=2 * n)

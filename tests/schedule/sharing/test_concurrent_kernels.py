@@ -1,4 +1,4 @@
-"""Calls that share their rounds: which may, where they stand, and that results stay right."""
+"""Calls that share their iterations: which may, where they stand, and that results stay right."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ WEIGHTS = (RNG.standard_normal((1, 64, 64)) / 8).astype(np.float32)
 
 
 def directions(steps: Sym, batch: Sym) -> Module:
-    """A recurrence in both directions over [steps, batch, 64]: two kernels with a round for each entry."""
+    """A recurrence in both directions over [steps, batch, 64]: two kernels with an iteration for each entry."""
 
     def body(x: Value, h: Value, lengths: Value) -> tuple[Value, ...]:
         r = constant(WEIGHTS)

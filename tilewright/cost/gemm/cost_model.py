@@ -252,9 +252,9 @@ def _cut_loops(shape: GemmShape, tile: Tile, blocks: Blocks, target: Target) -> 
 def _near_rows(
     shape: GemmShape, tile: Tile, depth: int, first: tuple[float, float, float], size: float
 ) -> float:
-    """Bytes of a tile's rows that an L1 of `size` bytes reads. Where rows lie side by side and steps
-    apart, each step has lines of its own; unless these fit beside the panel, the next tiles, which need the rest of
-    them, find them gone."""
+    """Bytes of a tile's rows that an L1 of `size` bytes reads. Where the elements of a step are contiguous and those of
+    a row are not, each step has cache lines of its own; unless these fit beside the panel, the next tiles, which need
+    the remainder of them, find them gone."""
     rows, panel, _ = first
     if shape.stride != shape.element:
         return rows

@@ -19,8 +19,8 @@ LONGEST_RUN = 16
 """Steps of the depth between requests for memory."""
 
 PREFETCHED_LINES = 64
-"""How far ahead of its use a panel that is read once is prefetched: at 10 bytes in a nanosecond, some times the latency
-of memory."""
+"""Cache lines by which a panel that is read once is prefetched before its use: at 10 bytes in a nanosecond, some times
+the latency of memory."""
 
 STREAM_LINES = 2
 """That a step reads of a stream at least: streams of single cache lines are slower than one, as lines come in pairs."""
@@ -58,8 +58,8 @@ def run_between_requests(steps: int) -> int:
 
 
 def prefetch_distance(step: int) -> int:
-    """How many steps ahead a panel that is read once is prefetched, where a step reads so many bytes of it; 0 where it
-    reads less than a line, which would be requested several times."""
+    """How many steps before its use a panel that is read once is prefetched, where a step reads so many bytes of it; 0
+    where it reads less than a line, which would be requested several times."""
     return 0 if step < LINE_BYTES else -(-PREFETCHED_LINES * LINE_BYTES // step)
 
 

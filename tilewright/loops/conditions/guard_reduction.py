@@ -12,7 +12,7 @@ from tilewright.loops.primitive import primitive
 
 @primitive
 def guard_reduction(func: Func, loop: Op) -> Op:
-    """Skip the rounds in which a guarded load gives the neutral element, instead of accumulating it.
+    """Skip the iterations in which a guarded load gives the neutral element, instead of accumulating it.
 
         acc[i] += x[k if c else 0] * w[k]    ->    if c { acc[i] += x[k] * w[k] }
 

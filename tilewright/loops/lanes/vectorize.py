@@ -137,7 +137,7 @@ def vectorize_reduction(
         acc[i] = acc[i] + lanes_reduce(s)
 
     ScheduleError when `loop` accumulates nothing, when the accumulated element changes between the loops or
-    is used otherwise in `within`, or when anything else in the body keeps lanes from running side by side.
+    is used otherwise in `within`, or when anything else in the body keeps lanes from running in lockstep.
     """
     within = within or loop
     _check_lanes(loop, lanes)

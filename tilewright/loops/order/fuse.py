@@ -48,7 +48,7 @@ def collapse(func: Func, outer: Op, inner: Op) -> Op:
     if kind_of(outer) == "parallel":
         check_independent("collapse", inner)
     if "boustrophedon" in outer.attrs and not is_independent(inner):
-        del outer.attrs["boustrophedon"]  # the rounds of the inner loop would run backwards as well
+        del outer.attrs["boustrophedon"]  # the iterations of the inner loop would run backwards as well
     overlap = _overlap(outer, inner)
     n = extent_of(inner)
     total = extent_of(outer) * n

@@ -1,10 +1,10 @@
-"""Independent calls of kernels that have too few rounds for the threads: these share the rounds of all of them.
+"""Independent calls of kernels that have too few iterations for the threads: these share the iterations of all of them.
 
     call a          call b
     call b    ->    call a {branches=0}
     call c          call c {branches=0}
 
-The two directions of a recurrent layer are the usual case: each is one round for each entry of the batch.
+The two directions of a recurrent layer are the usual case: each is one iteration for each entry of the batch.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _has_few_iterations(kernel: Func, call: Op, target: Target) -> bool:
     if not may_run_beside_others(work, sum(map(_usual_bytes, (*call.operands, *call.results))), target):
         return False
     extent = parallel_extent(kernel)
-    rounds = sym(1) if extent is None else substitute(extent, actual)
-    if rounds.kind != "var" and _usual(rounds) >= threads(target):
+    iterations = sym(1) if extent is None else substitute(extent, actual)
+    if iterations.kind != "var" and _usual(iterations) >= threads(target):
         return False
     forks = extent is None and any(is_loop(op) and kind_of(op) == "parallel" for op in kernel.body.walk())
     return not forks and not any(op.name == "check" for op in kernel.body.walk())

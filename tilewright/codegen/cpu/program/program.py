@@ -65,12 +65,12 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
 
 
 def _together(symbol: str, steps: Sequence[KernelCall]) -> str:
-    """The function (state, buffers, dims, rounds of each call, scratch, begin, end) that runs this range of the rounds
-    of all calls, one call after the other, and its task."""
+    """The function (state, buffers, dims, iterations of each call, scratch, begin, end) that runs this range of the
+    iterations of all calls, one call after the other, and its task."""
     buffers = [f"ptr %b{n}" for n in range(sum(len(s.buffers) for s in steps))]
     dims = [f"i64 %d{n}" for n in range(sum(len(s.dims) for s in steps))]
-    rounds = [f"i64 %n{k}" for k in range(len(steps))]
-    parameters = ["ptr %state", *buffers, *dims, *rounds, "ptr %scratch", "i64 %begin", "i64 %end"]
+    iterations = [f"i64 %n{k}" for k in range(len(steps))]
+    parameters = ["ptr %state", *buffers, *dims, *iterations, "ptr %scratch", "i64 %begin", "i64 %end"]
     lines = [f"define internal void @{symbol}({', '.join(parameters)}) #0 {{", "entry:"]
     taken, counted = iter(buffers), iter(dims)
     before = "0"
@@ -92,7 +92,7 @@ def _together(symbol: str, steps: Sequence[KernelCall]) -> str:
         ]
         before = f"%sum{k}"
     lines += ["  ret void", "}"]
-    return "\n".join([*lines, task_ir(symbol, len(buffers), len(dims) + len(rounds))])
+    return "\n".join([*lines, task_ir(symbol, len(buffers), len(dims) + len(iterations))])
 
 
 def _kernel_declarations(program: Program) -> list[str]:
@@ -235,12 +235,12 @@ class _Run(_Function):
         return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
     def _branches(self, symbol: str, steps: Sequence[KernelCall]) -> None:
-        """One fork for the rounds of all calls; a kernel that threads do not share is one round."""
+        """One fork for the iterations of all calls; a kernel that threads do not share is one iteration."""
         pointers = [self._pointer(ref) for step in steps for ref in step.buffers]
         dims = [self.indices.uniform(d) for step in steps for d in step.dims]
-        rounds = [sym(1) if step.parallel is None else step.parallel for step in steps]
-        dims += [self.indices.uniform(n) for n in rounds]
-        self._fork(symbol, pointers, dims, self.indices.uniform(sum(rounds, sym(0))))
+        iterations = [sym(1) if step.parallel is None else step.parallel for step in steps]
+        dims += [self.indices.uniform(n) for n in iterations]
+        self._fork(symbol, pointers, dims, self.indices.uniform(sum(iterations, sym(0))))
 
     def _step(self, step: KernelCall) -> None:
         if step.checks:
