@@ -28,7 +28,7 @@ from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.executor import Executor
 from tilewright.runtime.storage.loader import NativeCode
-from tilewright.schedule.sharing.concurrent_kernels import group_branches
+from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.machine import Machine, TargetError
@@ -113,7 +113,7 @@ class Cpu:
         return LOOPS_SPEC
 
     def arrange(self, module: Module, machine: Target, remarks: list[Remark]) -> None:
-        group_branches(module, machine, remarks)
+        group_concurrent_kernels(module, machine, remarks)
 
     def code(self, machine: Target, options: Options) -> Code:
         return _CpuCode(machine, options)

@@ -123,7 +123,7 @@ def test_calls_at_the_same_time_share_no_memory() -> None:
     a = p.call("apart", p.block.args[0])
     one, other = p.call("over", a), p.call("over", p.block.args[1])
     for op in p.block.ops[1:3]:
-        op.attrs["branches"] = 0
+        op.attrs["concurrent"] = 0
     last = p.call("over", one)
     storage = p.storage(p.call("apart", last, other))
     assert len({storage.places[v].offset for v in (a, one, other)}) == 3

@@ -225,7 +225,7 @@ def test_large_dims_need_no_more_conditions_than_constant_ones(name: str, target
         assert conditions(versions_of(kernel.body)[0]) <= conditions(constant_kernel.body)
 
 
-def test_what_supposes_nothing_has_one_version() -> None:
+def test_what_needs_no_large_dims_has_one_version() -> None:
     module = oracle.build([tensor(dt.f32, (N, 96))], lambda x: ew.add(x, 1.0))
     oracle.scheduled(module)
     assert [len(versions_of(f.body)) for f in module.funcs.values() if f.level == "loops"] == [1]

@@ -271,7 +271,7 @@ def test_a_kernel_for_large_dims_and_one_for_all_others() -> None:
         ("split_range(i, position=m)", "there is no dim or loop variable 'm' here; those of the kernel are n, i, j", 0),
         ("split_range(i, position=n // 0)", None, 0),
         ("specialize(n, least=4)", "the kernel is right only for n >= 4", 0),
-        ("unroll(j)\notherwise { unroll(j) }", "the steps before 'otherwise' suppose nothing of the dims", 22),
+        ("unroll(j)\notherwise { unroll(j) }", "the steps before 'otherwise' specialise for no dims", 22),
         (
             "specialize(n, least=4)\ncompute_at(t, i@2)\nparallel(i)\notherwise { }",
             "just one of the two kernels is parallel",

@@ -67,7 +67,7 @@ class Translation:
         self._given = given
         self._assumed: dict[Sym, Assumed] = {}
         self._attempts = 0
-        self._knowledge = Knowledge(self.module, self.suppose_exact)
+        self._knowledge = Knowledge(self.module, self.assume_exact)
         self.constant_of, self.symbols_of = self._knowledge.constant_of, self._knowledge.symbols_of
 
     @property
@@ -77,11 +77,11 @@ class Translation:
 
     # Conditions on dims
 
-    def suppose_exact(self, condition: Sym) -> None:
+    def assume_exact(self, condition: Sym) -> None:
         """Take for granted what floats are exact for; calls with other dims are refused."""
-        self._suppose(condition, f"a size is computed from floats, and known where {self._worded(condition)}")
+        self._assume(condition, f"a size is computed from floats, and known where {self._worded(condition)}")
 
-    def _suppose(self, condition: Sym, message: str) -> None:
+    def _assume(self, condition: Sym, message: str) -> None:
         loc = self.builder.loc
         text = f"{message}; to compile the model for others, {self.fixing(condition)}"
         self._assumed.setdefault(condition, (condition, text, loc.node, loc.op))
@@ -92,7 +92,7 @@ class Translation:
     def choose(self, condition: Sym) -> bool:
         """Whether `condition`, on which the shape of what the node gives depends, is taken to hold in all calls.
 
-        UnsupportedError in a branch that is computed whether it is taken or not: there nothing can be supposed.
+        UnsupportedError in a branch that is computed whether it is taken or not: there nothing can be assumed.
         """
         if condition.is_const:
             return bool(condition.value)
@@ -100,8 +100,8 @@ class Translation:
         if self._attempts:
             raise UnsupportedError(f"{what} whether {self._worded(condition)}", hint=self.fixing(condition))
         holds = self._choices.decide(condition)
-        supposed = condition if holds else logical_not(condition)
-        self._suppose(supposed, f"{what} dims, and is known where {self._worded(supposed)}")
+        assumed = condition if holds else logical_not(condition)
+        self._assume(assumed, f"{what} dims, and is known where {self._worded(assumed)}")
         return holds
 
     # Errors that say the way out

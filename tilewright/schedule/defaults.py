@@ -61,7 +61,7 @@ def schedule_kernel(
 ) -> Lowered:
     """Schedule a freshly lowered kernel; the first strategy that does not decline is taken.
 
-    A schedule may suppose that dims are large; its kernel is then joined with one for smaller dims. Returns the kernel
+    A schedule may specialise for large dims; its kernel is then joined with one for smaller dims. Returns the kernel
     to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in `KernelInfo.schedule`.
     """
     work = total_work(lowered)

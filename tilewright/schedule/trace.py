@@ -124,7 +124,7 @@ def _shown(p: Parameter, argument: Argument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The steps of a kernel. Where they suppose something of its dims, `otherwise` are those of the kernel for all
+    """The steps of a kernel. Where they specialise it for some dims, `otherwise` are those of the kernel for all
     others; `place` is where its text begins."""
 
     steps: tuple[Step, ...] = ()
@@ -165,8 +165,8 @@ class Schedule:
     missed: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
 
     def at_least(self, extent: Sym, least: int, *, of_few: bool = False) -> bool:
-        """Whether an extent has no value below `least`. Where dims decide that it is supposed of them, if it may be; of
-        an extent that is known to be small only with `of_few`."""
+        """Whether an extent has no value below `least`. Where dims decide that, the kernel is specialised for those
+        where it is so, if it may be; for an extent that is known to be small only with `of_few`."""
         low, high = extent.bounds
         if low is not None and low >= least:
             return True

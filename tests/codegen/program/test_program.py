@@ -14,9 +14,9 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.program import program_ir
 from tilewright.codegen.program import (
-    Branches,
     BufferRef,
     Check,
+    ConcurrentCalls,
     Condition,
     Dim,
     ErrorTable,
@@ -123,7 +123,7 @@ def compiled() -> Compiled:
     arena = BufferRef("arena", offset=sym(128))
     steps = (
         kernel_step(scale, scale_text, [BufferRef("input", 0), arena], [size]),
-        Branches(
+        ConcurrentCalls(
             (
                 kernel_step(
                     copy, copy_text, [BufferRef("constants", offset=sym(8)), BufferRef("output", 2)], []

@@ -1,4 +1,4 @@
-"""Kernels for some dims only: what is supposed of the dims, and the kernel for the others beside it."""
+"""Kernels that are specialised for some dims: what holds for these, and the kernel for the others beside it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def joined() -> Func:
     return for_other_dims(large, for_other_dims(small, fewest, between), dims)
 
 
-def test_a_supposition_is_a_bound_of_the_dim() -> None:
+def test_specialising_bounds_the_dim() -> None:
     func = kernel()
     n = func.dims[0]
     specialize(func, n // 3 - 1, 4)
@@ -76,7 +76,7 @@ def test_a_product_of_dims_is_long_when_all_of_them_are() -> None:
 
 
 @pytest.mark.parametrize("extent", [var("other", 0), 7 - var("n", 0), var("n", 0) % 4])
-def test_what_no_bound_of_a_dim_ensures_is_not_supposed(extent: object) -> None:
+def test_what_no_bound_of_a_dim_ensures_is_not_specialised_for(extent: object) -> None:
     with pytest.raises(ScheduleError, match="specialize"):
         specialize(kernel(), extent, 8)  # type: ignore[arg-type]
 

@@ -74,7 +74,7 @@ def test_rows_of_several_operands_are_asked_for_and_what_all_rows_share_is_not()
 def test_large_rows_and_single_passes_ask_for_nothing() -> None:
     kernel, remarks = kernel_of(softmax, (3, 4096))
     assert not asked(kernel)
-    assert any("the next 16384 bytes of rows are not asked for: they are too many" in r for r in remarks)
+    assert any("the next 16384 bytes of rows are not prefetched: they are too many" in r for r in remarks)
     total, _ = kernel_of(lambda x: reduce.reduce_sum(x, axes=(1,)), (70, 384))
     assert not asked(total)
 

@@ -308,7 +308,7 @@ class Choice:
         return str(self.decision)
 
     @property
-    def declined(self) -> list[str]:
+    def missed(self) -> list[str]:
         """What was not chosen, and by how much."""
         return [
             f"{other}: {millions(time)} predicted, {millions(self.cycles)} with {self.decision}"

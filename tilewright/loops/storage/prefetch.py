@@ -1,4 +1,4 @@
-"""Asking for memory before it is needed."""
+"""Prefetching memory before it is needed."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def prefetch(func: Func, load: Op, loop: Op, distance: int = 1, *, nearest: bool
 
         for jo { for io in 0..8 { for k { prefetch B[jo + 1, 0, 4*(K*io + k)]; S(B[jo, k, j]) } } }
 
-    The steps are those of the innermost loops of which each step has a cache line to ask for, if there are such; an
+    The steps are those of the innermost loops of which each step has a cache line to prefetch, if there are such; an
     iteration without loops within is one step. What is prefetched goes to L2, as L1 is to keep what is in use, or to
     the `nearest` cache.
     Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
     ScheduleError where the buffer is not dense or belongs to one iteration, iterations do not read elements a constant
     distance apart, or the number of steps is not known or 0. That of the outermost loop within may be unknown: its
-    first few iterations ask for all, the others for nothing, as what they would ask for comes too early to stay.
+    first few iterations prefetch all of it, the others nothing, as that would come too early to stay.
     """
     buffer = load.operands[0]
     type = buffer_type(buffer)

@@ -89,7 +89,7 @@ def _better_axes(
 def _chosen(s: Schedule, shape: GemmShape, target: Target) -> Decision:
     """The cost model's decision."""
     choice = choose(shape, target)
-    s.missed += choice.declined
+    s.missed += choice.missed
     if choice.decision.blocks is None:
         s.missed.append(f"not cut into blocks: {why_not_cut(shape, choice)}")
     return choice.decision

@@ -9,7 +9,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
 from tilewright.loops.kernel_info import operands_of
-from tilewright.schedule.rows.prefetch_rows import ask_for_next_rows
+from tilewright.schedule.rows.prefetch_rows import prefetch_next_rows
 from tilewright.schedule.steps.access import known, perfect_nest
 from tilewright.schedule.steps.vectorize import innermost_loops
 from tilewright.schedule.trace import Schedule
@@ -46,11 +46,11 @@ def rows_to_interleave(s: Schedule, row: Op | None, target: Target) -> int:
 def interleave_rows(s: Schedule, row: Op, count: int, target: Target) -> None:
     """Interleave `count` rows, the last few run one by one, and prefetch the next ones meanwhile."""
     if count == 1:
-        ask_for_next_rows(s, row, row, target)
+        prefetch_next_rows(s, row, row, target)
         return
     apart = gcd(extent_of(row).value, count) if extent_of(row).is_const and _comes_from_memory(s, target) else 1
     parts = s.strided_split(row, apart) if apart > 1 else s.split(row, count, tail="branch")
-    ask_for_next_rows(s, parts.inner, parts.outer, target)
+    prefetch_next_rows(s, parts.inner, parts.outer, target)
     with s.noting("rows run one by one"):
         s.unroll_and_jam(parts.inner)
 

@@ -19,7 +19,7 @@ from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 
-def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
+def prefetch_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
     """Where `row` passes several times over what it reads, prefetch that of the next iteration of `loop` (`row`, or the
     loop around interleaved rows) in the pass that computes most, which has the most time for it. Of rows that are a
     large part of L1 nothing is prefetched: the next one would take the place of the current one."""
@@ -33,7 +33,7 @@ def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
             continue
         size = distance.value * buffer_type(load.operands[0]).dtype.bytes
         if not is_prefetched(size, target):
-            s.missed.append(f"the next {size} bytes of rows are not asked for: they are too many")
+            s.missed.append(f"the next {size} bytes of rows are not prefetched: they are too many")
             continue
         with s.noting("the next row is not prefetched"):
             s.prefetch(load, loop, nearest=True)

@@ -1,8 +1,8 @@
 """Independent calls of kernels that have too few iterations for the threads: these share the iterations of all of them.
 
     call a          call b
-    call b    ->    call a {branches=0}
-    call c          call c {branches=0}
+    call b    ->    call a {concurrent=0}
+    call c          call c {concurrent=0}
 
 The two directions of a recurrent layer are the usual case: each is one iteration for each entry of the batch.
 """
@@ -26,8 +26,8 @@ MOST_TRIED = 4
 """Sets of calls, the last ones, that a call may join. Those before are far away, and tensors would wait for long."""
 
 
-def group_branches(module: Module, target: Target, remarks: list[Remark]) -> None:
-    """Bring calls together that may run at the same time, and number each set of them in the attribute `branches`."""
+def group_concurrent_kernels(module: Module, target: Target, remarks: list[Remark]) -> None:
+    """Bring calls together that may run at the same time, and number each set of them in the attribute `concurrent`."""
     body = module.main.body
     calls = [op for op in body.ops if op.name == "call"]
     few = [op for op in calls if _has_few_iterations(module.funcs[op.attrs["kernel"]], op, target)]
@@ -46,10 +46,10 @@ def group_branches(module: Module, target: Target, remarks: list[Remark]) -> Non
     replace_in_block(body, ops)
     for number, together in enumerate(sets):
         for call in together:
-            call.attrs["branches"] = number
+            call.attrs["concurrent"] = number
         first, *rest = (call.attrs["kernel"] for call in together)
         message = f"runs at the same time as {', '.join(rest)}: neither needs the other"
-        remarks.append(Remark("branches", first, message, "applied"))
+        remarks.append(Remark("concurrent-kernels", first, message, "applied"))
 
 
 def _has_few_iterations(kernel: Func, call: Op, target: Target) -> bool:

@@ -20,8 +20,8 @@ from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.text import Text
 from tilewright.codegen.cpu.program.parallel_tasks import task_ir
 from tilewright.codegen.program import (
-    Branches,
     BufferRef,
+    ConcurrentCalls,
     Condition,
     Dim,
     ErrorTable,
@@ -58,7 +58,7 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
         for timed in ([False, True] if profile else [False])
     ]
     parts += [
-        _together(f"tw_branches{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, Branches)
+        _together(f"tw_concurrent{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, ConcurrentCalls)
     ]
     parts.append("attributes #0 = { nounwind }")
     return ProgramText("\n".join(parts) + "\n", errors)
@@ -180,7 +180,7 @@ class _Run(_Function):
         self.flush = flush  # bits to set among the floating-point modes
         self.profile = profile
         self.bases: dict[tuple[str, int], str] = {}
-        calls = [o.steps if isinstance(o, Branches) else (o,) for o in program.order]
+        calls = [o.steps if isinstance(o, ConcurrentCalls) else (o,) for o in program.order]
         words = max((3 + sum(len(s.buffers) + len(s.dims) + 1 for s in steps) for steps in calls), default=1)
         self.state = self.code.alloca("[2 x i32]", 8)
         self.arguments = self.code.alloca(f"[{words} x i64]", 64)
@@ -199,8 +199,8 @@ class _Run(_Function):
                 self._tick(k + 1)
         else:
             for k, o in enumerate(self.program.order):
-                if isinstance(o, Branches):
-                    self._branches(f"tw_branches{k}", o.steps)
+                if isinstance(o, ConcurrentCalls):
+                    self._concurrent(f"tw_concurrent{k}", o.steps)
                 else:
                     self._step(o)
         if modes is not None:
@@ -234,7 +234,7 @@ class _Run(_Function):
         offset = self.indices.uniform(ref.offset)
         return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
-    def _branches(self, symbol: str, steps: Sequence[KernelCall]) -> None:
+    def _concurrent(self, symbol: str, steps: Sequence[KernelCall]) -> None:
         """One fork for the iterations of all calls; a kernel that threads do not share is one iteration."""
         pointers = [self._pointer(ref) for step in steps for ref in step.buffers]
         dims = [self.indices.uniform(d) for step in steps for d in step.dims]
