@@ -1,5 +1,5 @@
 """Data movement: transposes by squares of registers, results that are stored past the caches, weights that stay
-narrow."""
+quantised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALLEST_SQUARE, LARGEST_SQUARE = 4, 16
 """Rows of a square: fewer are read faster one by one, more would not fit the registers of any target."""
 
 BLOCK = 1024
-"""Elements of the result's rows that squares go along before they turn to the next rows: each is in a line of the
+"""Elements of the result's rows that squares go along before those of the next rows: each is in a cache line of the
 operand of its own, and these lines are to stay in L2."""
 
 

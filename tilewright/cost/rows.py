@@ -8,7 +8,7 @@ from tilewright.cost.parallel import enough_iterations
 from tilewright.target.target import LINE_BYTES, Target
 
 MOST = 4
-"""Rows that are interleaved. What a row waits for, some hundred cycles, is hidden when three others compute
+"""Rows that are interleaved at most: the latency of a row, some hundred cycles, is hidden when three others compute
 meanwhile."""
 
 PAGE = 4096
@@ -19,7 +19,7 @@ NEIGHBOURS = 256
 """Elements of rows from which on two neighbours that are read from L3 or memory are slower than one."""
 
 FAR = 2
-"""Times L2: of operands that are larger, little is still there."""
+"""Size of operands, as a multiple of L2, from which on little of them is still there."""
 
 
 def interleaved_rows(

@@ -22,7 +22,7 @@ from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
 
 MAX_TRIPS = 256
-"""Longer loops are not unrolled."""
+"""Iterations of a loop that is unrolled at most."""
 
 Body = Callable[..., tuple[Value, ...]]
 

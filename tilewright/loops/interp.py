@@ -21,7 +21,7 @@ from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType, ScalarType
 
 WIDE_ENOUGH = 4
-"""Loops of fewer iterations run one by one, as that is faster."""
+"""Iterations from which on a loop runs with NumPy: fewer are faster one by one."""
 
 
 def run_kernel(

@@ -23,13 +23,15 @@ PREFETCHED_LINES = 64
 the latency of memory."""
 
 STREAM_LINES = 2
-"""That a step reads of a stream at least: streams of single cache lines are slower than one, as lines come in pairs."""
+"""Cache lines that a step reads of a stream at least: streams of single lines are slower than one stream, as lines
+come in pairs."""
 
 MOST_ROWS_OF_STREAMS = 2
-"""More rows multiply for so long that one stream whose lines are prefetched does better."""
+"""Rows of a tile with several streams at most: more rows multiply for so long that one prefetched stream does
+better."""
 
 WINDOWS = 2
-"""Reads of an element for a row that make up for the way from L2."""
+"""Reads of an element for a row that make up for loading it from L2."""
 
 APART_LINES = 4
 """Cache lines from which on rows of a result are written as long runs."""

@@ -30,7 +30,7 @@ VIEWS = frozenset({"transpose", "reshape", "expand", "slice"})
 """What scales of blocks go through to the shape of the weights."""
 
 LEAST_BYTES = 64 << 10
-"""Of a wide constant, below which it is folded: its own kernel and its readers find it in a cache."""
+"""Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""
 
 
 def is_known(value: Value) -> bool:

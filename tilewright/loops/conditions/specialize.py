@@ -25,7 +25,7 @@ from tilewright.loops.spec import versions_of
 from tilewright.loops.storage.merge_axes import merge_alike
 
 LARGEST = 1 << 20
-"""A dim that would have to be larger than this is not worth a kernel."""
+"""Value of a dim up to which kernels are specialised for it."""
 
 
 @primitive

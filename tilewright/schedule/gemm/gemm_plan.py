@@ -20,7 +20,8 @@ from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 FEW_TILES = 2
-"""Tiles that the most rows make where their number is not known but small: each row too many costs time."""
+"""Register tiles that the rows make at most where their number is not known but small: each row too many costs
+time."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,8 @@ from tilewright.loops.spec import parallel_extent
 from tilewright.target.target import Target
 
 MOST_TRIED = 4
-"""Sets of calls, the last ones, that a call may join. Those before are far away, and tensors would wait for long."""
+"""Sets of calls, the last ones, that a call may join: tensors would wait for long between calls that are far
+apart."""
 
 
 def group_concurrent_kernels(module: Module, target: Target, remarks: list[Remark]) -> None:
