@@ -18,6 +18,7 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered
 from tilewright.schedule.outside import Outside
 from tilewright.schedule.steps.nontemporal import stream_results
+from tilewright.schedule.steps.vectorize import note_scalar_loops
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule, with_otherwise
 from tilewright.target.machine import Machine
@@ -142,6 +143,7 @@ def _scheduled(
             continue
         if isinstance(target, Target):
             stream_results(s, target)
+            note_scalar_loops(s)
         remarks.append(Remark("strategy", name, strategies[k].name, "applied"))
         remarks += [Remark("tiling", name, reason) for reason in dict.fromkeys(s.missed)]
         candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines())
