@@ -89,7 +89,7 @@ class BackEnd(Protocol):
         """What runs the code of an artefact of this kind, in this process."""
 
 
-class Cpu:
+class CpuBackEnd:
     """The back end for CPUs: LLVM IR, one module for each kernel, the program and the thread pool."""
 
     name = Target.kind
@@ -147,7 +147,7 @@ class _CpuCode(ObjectMaker):
             self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT))
 
 
-CPU = Cpu()
+CPU = CpuBackEnd()
 
 
 def back_end_for(machine: Machine, plugins: Plugins) -> BackEnd:
