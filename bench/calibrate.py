@@ -137,13 +137,13 @@ def shape_of(lowered: Lowered, transposed: bool) -> GemmShape:
 @dataclass(frozen=True)
 class Compiled:
     """A kernel's object file, the bytes of its buffers and of its scratch memory, the number of its largest constant,
-    and the rounds of its parallel loop."""
+    and the iterations of its parallel loop."""
 
     blob: bytes
     sizes: tuple[int, ...]
     scratch: int
     weights: int
-    rounds: int
+    iterations: int
 
 
 def compile_kernel(lowered: Lowered, decision: Decision, target: Target, transposed: bool) -> Compiled | None:
@@ -156,8 +156,8 @@ def compile_kernel(lowered: Lowered, decision: Decision, target: Target, transpo
     text = kernel_ir(copy.func, target)
     sizes = tuple(4 * int(product(arg.type.shape).value) for arg in copy.func.args)  # type: ignore[union-attr]
     weights = max(kernel_info(copy.func).constants, key=lambda k: sizes[k])
-    rounds = 1 if text.parallel is None else int(text.parallel.value)
-    return Compiled(compile_ir(text.text, target), sizes, int(text.scratch.value), weights, rounds)
+    iterations = 1 if text.parallel is None else int(text.parallel.value)
+    return Compiled(compile_ir(text.text, target), sizes, int(text.scratch.value), weights, iterations)
 
 
 def compile_all(layers: Sequence[Layer], folder: Path, target: Target) -> None:
@@ -245,7 +245,7 @@ class Kernel:
         at = list(memory.buffers[: len(made.sizes)])
         at[made.weights] = memory.weights(made.sizes[made.weights])
         start = time.perf_counter()
-        self._call(memory.state, *at, memory.scratch, 0, made.rounds)
+        self._call(memory.state, *at, memory.scratch, 0, made.iterations)
         return time.perf_counter() - start
 
 
@@ -286,16 +286,16 @@ def _least(kernels: dict[str, Kernel], end: float) -> dict[str, float] | None:
     for kernel in kernels.values():
         kernel.seconds()
     one = sum(kernel.seconds() for kernel in kernels.values())
-    start, rounds = time.monotonic(), 0
+    start, iterations = time.monotonic(), 0
     if start + 3 * one > end:
         return None
     least = dict.fromkeys(kernels, 1.0)
     turn, rng = list(kernels), np.random.default_rng(0)
-    while rounds < 3 or (rounds < 40 and time.monotonic() - start < 0.35):
+    while iterations < 3 or (iterations < 40 and time.monotonic() - start < 0.35):
         rng.shuffle(turn)
         for text in turn:
             least[text] = min(least[text], kernels[text].seconds())
-        rounds += 1
+        iterations += 1
     return {text: round(1e6 * seconds, 1) for text, seconds in least.items()}
 
 

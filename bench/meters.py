@@ -21,7 +21,7 @@ CHAINS = 12
 LOADS = 8
 """Vectors that a reading meter has on their way at once."""
 STREAMS = 4
-"""Places from which it reads side by side: hardware fetches more of memory ahead than for one (13 GB/s for 11.6)."""
+"""Streams that it reads interleaved: hardware prefetches more of them than of one (13 GB/s for 11.6)."""
 STEPS = 400_000
 """About a millisecond; the same before it lets the clock settle, which lies idle or lower for wide vectors."""
 READ_BYTES = 64 << 20

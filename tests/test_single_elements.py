@@ -38,8 +38,8 @@ def one(name: str, shape: Sequence[int], made: onnx.NodeProto, **weights: tuple[
 
 def attention(*shape: int) -> Case:
     nodes = (
-        node("Transpose", "k", "turned", perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]),
-        node("MatMul", "x turned", "scores"),
+        node("Transpose", "k", "transposed", perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]),
+        node("MatMul", "x transposed", "scores"),
         node("Softmax", "scores", "shares", axis=-1),
         node("MatMul", "shares v"),
     )

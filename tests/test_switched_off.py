@@ -132,7 +132,7 @@ def failures(model: Model) -> list[tuple[str, str]]:
 
 def test_the_steps_are_those_of_the_whole_pipeline() -> None:
     passes = [*default_passes(host_target(), Options()), Fuse(STRATEGIES), PlaceViews(), Order()]
-    others = {"inline-scalars", "share-kernels", "inplace", "branches", "share-memory"}
+    others = {"inline-scalars", "share-kernels", "inplace", "concurrent-kernels", "share-memory"}
     assert set(STEPS) == {p.name for p in passes} | others
     assert {p.name for p in passes if isinstance(p, NeededPass)} == {"expand", "fuse"}
 
@@ -209,7 +209,7 @@ def test_what_says_something_of_the_model_or_the_machine_is_no_defect(
     def refuse(*arguments: object) -> None:
         raise error
 
-    as_for_users.setattr("tilewright.back_end.group_branches", refuse)
+    as_for_users.setattr("tilewright.back_end.group_concurrent_kernels", refuse)
     with pytest.raises(type(error)):
         tilewright.compile(mlp(), cache=False)
 
@@ -238,14 +238,15 @@ def test_failures_are_errors_of_tests_and_where_programs_are_checked(
 ) -> None:
     if verify:
         monkeypatch.setattr(compiler, "is_checked", IS_CHECKED)
-    monkeypatch.setattr("tilewright.back_end.group_branches", failing)
+    monkeypatch.setattr("tilewright.back_end.group_concurrent_kernels", failing)
     with pytest.raises(IndexError):
         tilewright.compile(mlp(), cache=False, verify=verify)
 
 
 def test_commands_warn_of_what_is_switched_off(as_for_users: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    as_for_users.setattr("tilewright.back_end.group_branches", failing)
+    as_for_users.setattr("tilewright.back_end.group_concurrent_kernels", failing)
     result = CliRunner().invoke(commands, ["explain", str(written(mlp(), tmp_path, "mlp")), "--no-cache"])
     assert result.exit_code == 0
-    assert "warning: the model: IndexError: list index out of range; 'branches' is switched off" in result.stderr
+    warning = "warning: the model: IndexError: list index out of range; 'concurrent-kernels' is switched off"
+    assert warning in result.stderr
     assert "failed: IndexError: list index out of range" in " ".join(result.stdout.split())

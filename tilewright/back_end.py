@@ -28,7 +28,7 @@ from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.executor import Executor
 from tilewright.runtime.storage.loader import NativeCode
-from tilewright.schedule.sharing.concurrent_kernels import group_branches
+from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.machine import Machine, TargetError
@@ -89,7 +89,7 @@ class BackEnd(Protocol):
         """What runs the code of an artefact of this kind, in this process."""
 
 
-class Cpu:
+class CpuBackEnd:
     """The back end for CPUs: LLVM IR, one module for each kernel, the program and the thread pool."""
 
     name = Target.kind
@@ -113,7 +113,7 @@ class Cpu:
         return LOOPS_SPEC
 
     def arrange(self, module: Module, machine: Target, remarks: list[Remark]) -> None:
-        group_branches(module, machine, remarks)
+        group_concurrent_kernels(module, machine, remarks)
 
     def code(self, machine: Target, options: Options) -> Code:
         return _CpuCode(machine, options)
@@ -147,7 +147,7 @@ class _CpuCode(ObjectMaker):
             self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT))
 
 
-CPU = Cpu()
+CPU = CpuBackEnd()
 
 
 def back_end_for(machine: Machine, plugins: Plugins) -> BackEnd:

@@ -49,7 +49,7 @@ def compile_request(
     machine, plugins = session.machine(options), session.loaded_plugins
     artifact = whatever_fails(
         request, session, options, progress,
-        lambda module, switches, told: compile_staged(module, options, machine, told, plugins, switches),
+        lambda module, switches, report_step: compile_staged(module, options, machine, report_step, plugins, switches),
     )  # fmt: skip
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
@@ -151,9 +151,9 @@ def compile_module(
             code.begin(text)
             clock.lap("llvm")
 
-        told = steps(progress, "kernels")
-        schedule_regions(module, machine, strategies, ctx.remarks, emit, told, switches=switches, edited=edited)
-        switches.run("branches", lambda: back_end.arrange(module, machine, ctx.remarks))
+        report_step = steps(progress, "kernels")
+        schedule_regions(module, machine, strategies, ctx.remarks, emit, report_step, switches=switches, edited=edited)
+        switches.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
         clock.lap("schedule")
         inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
         storage = switches.attempt(

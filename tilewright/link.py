@@ -11,9 +11,9 @@ import numpy as np
 
 import tilewright
 from tilewright.codegen.program import (
-    Branches,
     BufferRef,
     Check,
+    ConcurrentCalls,
     Condition,
     Dim,
     InputAxis,
@@ -88,11 +88,11 @@ def make_program(
 ) -> Program:
     """The calls of the main function with the addresses of their buffers; what is assumed is checked before."""
     main = module.main
-    order: list[KernelCall | Branches] = []
+    order: list[KernelCall | ConcurrentCalls] = []
     calls = [op for op in main.body.ops if op.name == "call"]
-    for branches, together in groupby(calls, lambda op: op.attrs.get("branches", op)):
+    for concurrent, together in groupby(calls, lambda op: op.attrs.get("concurrent", op)):
         steps = [_step(op, module, storage, constants, kernels) for op in together]
-        order += [Branches(tuple(steps))] if isinstance(branches, int) else steps
+        order += [ConcurrentCalls(tuple(steps))] if isinstance(concurrent, int) else steps
     return Program(
         ranks=tuple(_tensor(a).rank for a in main.args),
         outputs=tuple(_tensor(v).shape for v in main.returns),
@@ -283,14 +283,14 @@ def add_costs(report: dict[str, Any], module: Module) -> None:
     of constants apart."""
     calls = [op for op in module.main.body.ops if op.name == "call"]
     costs = {name: cost(module.funcs[name]) for name in {op.attrs["kernel"] for op in calls}}
-    for op, told in zip(calls, report["calls"], strict=True):
+    for op, entry in zip(calls, report["calls"], strict=True):
         kernel = module.funcs[op.attrs["kernel"]]
         dims = dict(zip(kernel.dims, op.attrs["dims"], strict=True))
         found = costs[kernel.name]
         fixed = sum((found.traffic[a].distinct for a in constants_of(kernel) if a in found.traffic), sym(0))
-        told["flops"] = str(substitute(found.flops, dims))
-        told["touched bytes"] = str(substitute(found.argument_bytes, dims))
-        told["of constants"] = str(substitute(fixed, dims))
+        entry["flops"] = str(substitute(found.flops, dims))
+        entry["touched bytes"] = str(substitute(found.argument_bytes, dims))
+        entry["of constants"] = str(substitute(fixed, dims))
 
 
 def _tensor(value: Value) -> TensorType:

@@ -1,7 +1,7 @@
 """A kind of decision: a question that the compiler asks `tilewright/cost`, the answers that it could get, and networks
 of a layer or two, drawn by chance, in which it asks it.
 
-The compiler is run once to see what it asks and what it is told, and then once for each other answer. The times of the
+The compiler is run once to see what it asks and what is chosen, and then once for each other answer. The times of the
 programs say what the answer of the model loses to the best one.
 """
 
@@ -72,8 +72,8 @@ def compiled(kind: Kind, sample: Sample, target: Target) -> tuple[str, dict[str,
         first = compile_module(sample.module(), Options(), target)
     if not asked:
         return None
-    (arguments, more), told = next(iter(asked.items()))
-    found = {str(told): first}
+    (arguments, more), chosen = next(iter(asked.items()))
+    found = {str(chosen): first}
     code = {_code(first)}
     for answer in kind.answers(*arguments, **dict(more)):
 
@@ -90,7 +90,7 @@ def compiled(kind: Kind, sample: Sample, target: Target) -> tuple[str, dict[str,
         if _code(made) not in code:
             code.add(_code(made))
             found[str(answer)] = made
-    return (str(told), found) if len(found) > 1 else None
+    return (str(chosen), found) if len(found) > 1 else None
 
 
 def _code(made: Artifact) -> tuple[bytes, ...]:

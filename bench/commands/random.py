@@ -10,7 +10,7 @@ from pathlib import Path
 from bench import ratios
 from bench.cases import Case
 from bench.commands import measuring
-from bench.commands.told import told_of_ratios
+from bench.commands.summary import summary_of_ratios
 from bench.shapes.sample import make_case
 
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         found = measuring.measure_all(_cases(options, folder), options)
-    print(told_of_ratios(ratios.rows(found)))
+    print(summary_of_ratios(ratios.rows(found)))
     return 0
 
 

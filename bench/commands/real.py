@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from bench import ratios
 from bench.cases import Case, write_arrays
 from bench.commands import measuring
-from bench.commands.told import told_of_ratios
+from bench.commands.summary import summary_of_ratios
 
 KIND = "real"
 DATA = "test_data_set_0"
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     folders = model_folders(options.folder, options.only)
     with tempfile.TemporaryDirectory() as scratch:
         found = measuring.measure_all(_cases(folders, Path(scratch)), options)
-    print(told_of_ratios(ratios.rows(found)))
+    print(summary_of_ratios(ratios.rows(found)))
     return 0
 
 

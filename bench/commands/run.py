@@ -8,7 +8,7 @@ from pathlib import Path
 from bench import ratios
 from bench.cases import cases_of_folder
 from bench.commands import measuring
-from bench.commands.told import told_of_ratios
+from bench.commands.summary import summary_of_ratios
 from bench.zoo import group_of, names_of
 
 
@@ -25,5 +25,5 @@ def run(options: argparse.Namespace) -> int:
     names = names_of(options.models or ["networks"])
     cases = [case for name in names for case in cases_of_folder(folder, [name], group_of(name))]
     found = measuring.measure_all(cases, options)
-    print(told_of_ratios(ratios.rows(found)))
+    print(summary_of_ratios(ratios.rows(found)))
     return 0

@@ -190,10 +190,10 @@ class SmallLlama(nn.Module):
     ) -> tuple[torch.Tensor, ...]:
         x = self.tokens(ids)
         angles = torch.cat([positions[:, None, :, None].to(x.dtype) * self.rates.to(x.dtype)] * 2, -1)
-        turned = angles.cos(), angles.sin()
+        rotation = angles.cos(), angles.sin()
         present: list[torch.Tensor] = []
         for number, layer in enumerate(self.stack):
-            x, cache = layer(x, turned, (past[2 * number], past[2 * number + 1]))
+            x, cache = layer(x, rotation, (past[2 * number], past[2 * number + 1]))
             present += cache
         return (self.head(self.norm(x)), *present)
 

@@ -201,6 +201,16 @@ def test_no_folder_has_many_files() -> None:
     assert many == {}
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """Those that begin with `_` are of their module alone."""
+    found: dict[str, list[str]] = {}
+    for path in files():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
 def test_the_environment_is_read_in_few_places() -> None:
     readers = {
         f"{path.relative_to(PACKAGE)}:{node.lineno}"

@@ -281,14 +281,14 @@ def test_loops_over_rows_run_in_full_vectors(name: str, machine: str) -> None:
         for loop in compiled.report.innermost:
             effects = loop.effects
             assert max(loop.widths) == target.vector_bits
-            # polynomials side by side hide each other's latency, which is worth a few accesses of the stack
+            # interleaved polynomials hide each other's latency, which is worth a few accesses of the stack
             assert 10 * effects.spills <= (effects.instructions if effects.multiply_adds > 10 else 0)
             assert (effects.calls, effects.branches) == (0, 1)
             assert (effects.gathers, effects.scatters, effects.lane_moves) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_exponentials_side_by_side_fit_the_registers(machine: str) -> None:
+def test_interleaved_exponentials_fit_the_registers(machine: str) -> None:
     (kernel,) = kernels(SOFTMAX, machine)
     (exponentials,) = [loop for loop in kernel.report.innermost if loop.effects.multiply_adds]
     effects = exponentials.effects

@@ -10,7 +10,7 @@ import pytest
 
 from bench import compile as compile_time
 from bench import ratios, records, roofline, table
-from bench.commands.told import told_of_ratios
+from bench.commands.summary import summary_of_ratios
 from bench.meters import Level, block_sizes
 from bench.records import Record
 from bench.roofline import Machine, Work
@@ -61,7 +61,7 @@ def test_means_and_quantiles() -> None:
 
 
 def test_what_is_said_at_the_end_names_losses_failures_and_wrong_results() -> None:
-    said = told_of_ratios(
+    said = summary_of_ratios(
         ratios.rows(
             [*FOUND, record("tilewright", 1.0, error=0.5, model="broken"), record("mnn", 1.0, 0.25, "broken")]
         )

@@ -182,7 +182,7 @@ def test_more_of_the_same_takes_longer() -> None:
 def test_reasons_have_figures() -> None:
     choice = choose(POINTWISE, parse_target("x86-64-v4"))
     assert choice.decision.blocks is None
-    (first, *_) = choice.declined
+    (first, *_) = choice.missed
     assert first.startswith("tile ") and "million cycles predicted" in first and str(choice.decision) in first
     assert "without blocks" in why_not_cut(POINTWISE, choice)
     assert why_not_cut(replace(POINTWISE, uncut="it has no rows"), choice) == "it has no rows"

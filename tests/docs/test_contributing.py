@@ -81,7 +81,7 @@ def test_the_page_has_an_example_of_each_kind() -> None:
         "tests/",
     ):
         assert made(folder), folder
-    assert "tilewright/target/named.py" in dict(blocks("diff"))
+    assert "tilewright/target/cpus.py" in dict(blocks("diff"))
 
 
 def test_the_table_of_rooms_is_the_one_that_is_tested() -> None:
@@ -140,7 +140,7 @@ def test_the_pass_runs_alone_and_in_a_compilation(tree: Path) -> None:
 
 
 def test_the_primitive_has_a_place_in_the_fuzzer(tree: Path) -> None:
-    run(tree, "-m", "pytest", "tests/loops/test_fuzz.py", "-k", "every_step or backwards")
+    run(tree, "-m", "pytest", "tests/loops/test_fuzz.py", "-k", "every_primitive or backwards")
     run(tree, "-m", "tests.fuzz", "loops", "--count", "20", "--seed", "1")
 
 

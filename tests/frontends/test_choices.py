@@ -108,7 +108,7 @@ def test_if_on_a_dim_whose_one_branch_cannot_be_translated() -> None:
     assert assumed(module) == ["b != 1"]
 
 
-def test_if_on_a_known_dim_supposes_nothing() -> None:
+def test_if_on_a_known_dim_assumes_nothing() -> None:
     module = load_onnx(if_one(), shapes={"x": [1, 3, 4]})
     assert shape_of(module) == "f32[3, 4]"
     assert assumed(module) == []

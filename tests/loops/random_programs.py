@@ -268,7 +268,7 @@ def perhaps_empty(r: random.Random) -> tuple[Func, dict[str, int]]:
 def rows_in_turn(r: random.Random) -> tuple[Func, dict[str, int]]:
     """Each row in a buffer of its own, which the result then takes the place of."""
     m, n = r.randint(1, 5), r.choice([3, 8, 16])
-    turned = r.random() < 0.3
+    reversed_rows = r.random() < 0.3
 
     def body(t: ScalarBuilder, x: Array, y: Array) -> None:
         with t.loop(m, "a") as i:
@@ -279,7 +279,7 @@ def rows_in_turn(r: random.Random) -> tuple[Func, dict[str, int]]:
             with t.loop(n, "c") as j:
                 total.store((0,), total[0] + row[0, j])
             with t.loop(n, "d") as j:
-                y.store((i, j), row[0, n - 1 - j if turned else j] - total[0])
+                y.store((i, j), row[0, n - 1 - j if reversed_rows else j] - total[0])
 
     return programs.kernel([(m, n)], [(m, n)], body), {}
 

@@ -242,8 +242,8 @@ def nontemporal(c: Chance) -> None:
 # Dims
 
 
-def supposition(c: Chance, extra: int) -> tuple[Sym, int]:
-    """An extent that dims decide, and a value that it may be supposed to reach."""
+def threshold(c: Chance, extra: int) -> tuple[Sym, int]:
+    """An extent that dims decide, and a value that it may reach."""
     extents = [extent_of(o) for o in loops_in(c.func.body)]
     dims: tuple[Sym, ...] = c.func.dims
     extent = c.one_of([*(e for e in extents if e.vars and e.vars <= set(dims)), *dims], "dim")
@@ -251,8 +251,8 @@ def supposition(c: Chance, extra: int) -> tuple[Sym, int]:
 
 
 def at_least(c: Chance) -> None:
-    """Suppose of dims what is true of their values."""
-    extent, least = supposition(c, 0)
+    """Specialise for what is true of the dims' values."""
+    extent, least = threshold(c, 0)
     tried = c.func.clone()
     specialize(tried, extent, least)
     if any(c.env[name] < low for name, low in kernel_info(tried).specialized_for.items()):
@@ -262,11 +262,11 @@ def at_least(c: Chance) -> None:
 
 
 def two_kernels(c: Chance) -> None:
-    """One kernel that supposes something of the dims and another for what does not obey it, in one."""
+    """One kernel that is specialised for some dims and another for all others, in one."""
     if kernel_info(c.func).specialized_for:
         raise ScheduleError("the dims are narrowed already")
     other, dims = c.func.clone(), c.func.dims
-    specialize(c.func, *supposition(c, 3))
+    specialize(c.func, *threshold(c, 3))
     for_other_dims(c.func, other, dims)
 
 

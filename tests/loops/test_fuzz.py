@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import pytest
 
 from tests.fuzz.registry import run_seed
 from tests.loops.fuzz import fuzz
 from tests.loops.steps import STEPS
-from tilewright.schedule.trace import PRIMITIVES
+from tilewright import loops
+from tilewright.loops.primitive import PRIMITIVES
 
 FIXED = 170
 FRESH = 68
@@ -25,7 +29,9 @@ def test_fresh_seeds(fresh_seed: int) -> None:
     run_seed("loops", fresh_seed)
 
 
-def test_every_step_of_a_schedule_is_tried() -> None:
+def test_every_primitive_is_tried() -> None:
+    for module in pkgutil.walk_packages(loops.__path__, f"{loops.__name__}."):
+        importlib.import_module(module.name)
     assert PRIMITIVES.keys() - STEPS.keys() == {"specialize"}, "add these to STEPS in tests/loops/steps.py"
 
 

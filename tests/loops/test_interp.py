@@ -52,7 +52,7 @@ def test_float32_rounds_at_every_step() -> None:
     assert y[0] == total
 
 
-def test_running_sum_is_not_run_side_by_side() -> None:
+def test_running_sum_is_not_run_in_lockstep() -> None:
     func = read(
         "kernel @k(x: &f64[20], y: &f64[20]) dims() with {outputs=1} {\n"
         "  for i in 0..20 { y[i] = x[i] + y[i - 1 if i >= 1 else 0] }\n  return\n}"

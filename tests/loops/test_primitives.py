@@ -170,7 +170,7 @@ CASES = {
         }
         """,
     ),
-    "split with overlapping rounds": (
+    "split with overlapping iterations": (
         DOUBLE,
         lambda f: parallel(f, split(f, find_loop(f, "i"), 4, "overlap").outer),
         """
@@ -181,7 +181,7 @@ CASES = {
         }
         """,
     ),
-    "overlapping rounds that read what they have just written": (
+    "overlapping iterations that read what they have just written": (
         TWICE,
         lambda f: parallel(f, split(f, find_loop(f, "i"), 4, "overlap").outer),
         """
@@ -193,7 +193,7 @@ CASES = {
         }
         """,
     ),
-    "split with smaller rounds at the end": (
+    "split with smaller tiles at the end": (
         DOUBLE,
         lambda f: split(f, find_loop(f, "i"), 7, "overlap", remainder=2),
         """
@@ -209,7 +209,7 @@ CASES = {
         }
         """,
     ),
-    "overlapping rounds of sums that begin anew": (
+    "overlapping iterations of sums that begin anew": (
         SUM,
         lambda f: split(f, find_loop(f, "i"), 2, "overlap"),
         """

@@ -271,23 +271,23 @@ REFUSED = {
         "split loop 'i' (0..n, parallel): peeling would leave work beside the parallel loop; "
         'use tail="branch" or "guard"',
     ),
-    "smaller rounds at the end of peeled ones": (
+    "smaller tiles at the end of peeled ones": (
         DOUBLE,
         lambda f: split(f, find_loop(f, "i"), 4, "peel", remainder=2),
         "split loop 'i' (0..10, serial): smaller tiles at the end need tail 'overlap', and a serial loop",
     ),
-    "smaller rounds of a negative number": (
+    "smaller tiles of a negative number": (
         DOUBLE,
         lambda f: split(f, find_loop(f, "i"), 4, "overlap", remainder=-1),
         "split loop 'i' (0..10, serial): the factor is -1, it must be at least 1",
     ),
-    "overlapping rounds of a state updated in place": (
+    "overlapping iterations of a state updated in place": (
         UPDATE,
         lambda f: split(f, find_loop(f, "i"), 4, "overlap"),
         "split loop 'i' (0..10, serial): tail 'overlap' runs some iterations twice, and they change buffer "
         "'y' (global f64[10]), which they read",
     ),
-    "overlapping rounds of sums that go on": (
+    "overlapping iterations of sums that go on": (
         SUM.replace("    y[i] = 0\n", ""),
         lambda f: split(f, find_loop(f, "i"), 2, "overlap"),
         "split loop 'i' (0..3, serial): tail 'overlap' runs some iterations twice, and they change buffer "
@@ -299,7 +299,7 @@ REFUSED = {
         "split loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
         "load at [i] and store at [i]",
     ),
-    "threads for overlapping rounds in a loop that overwrites": (
+    "threads for overlapping iterations in a loop that overwrites": (
         LAST_ROW,
         lambda f: parallel(
             f, collapse(f, find_loop(f, "i"), split(f, find_loop(f, "j"), 4, "overlap").outer)
@@ -307,7 +307,7 @@ REFUSED = {
         "parallel loop 'ijo' (0..9, serial): two iterations may meet in buffer 'y' (global f64[10]): "
         "store at [ji + min(6, 4*(ijo % 3))] and store at [ji + min(6, 4*(ijo % 3))]",
     ),
-    "threads for overlapping rounds beside another body": (
+    "threads for overlapping iterations beside another body": (
         OVERLAP_AND_LAST,
         lambda f: parallel(
             f,
@@ -555,8 +555,8 @@ TWO_STEPS = {
     "serial vector",
     "peel a parallel loop",
     "pack inside of lanes",
-    "threads for overlapping rounds in a loop that overwrites",
-    "threads for overlapping rounds beside another body",
+    "threads for overlapping iterations in a loop that overwrites",
+    "threads for overlapping iterations beside another body",
     "turns of lanes",
     "a loop that takes turns with one moves around it",
 }

@@ -49,7 +49,7 @@ def nested(t: ScalarBuilder, outer: str, inner: str) -> None:
 
 
 def shared_value(t: ScalarBuilder, y: Array, value: Scalar | int) -> None:
-    """A loop that threads share in every round of another, and which stores a value."""
+    """A loop that threads share in every iteration of another, and which stores a value."""
     with t.loop(3), t.loop(4, kind="parallel") as j:
         y.store((j,), value)
 

@@ -109,8 +109,8 @@ def test_a_concat_of_concats() -> None:
 
 def test_an_operand_that_is_computed_on_the_way_gets_a_kernel() -> None:
     def body(x: Value, w: Value, v: Value) -> tuple[Value, ...]:
-        turned = slice_(x, starts=(0, 0), sizes=(12, 32), steps=(2, 1))
-        return (matmul(concat(matmul(x, w), turned, axis=0), v),)
+        sliced = slice_(x, starts=(0, 0), sizes=(12, 32), steps=(2, 1))
+        return (matmul(concat(matmul(x, w), sliced, axis=0), v),)
 
     check(compiled(body), np.concatenate((products()[0], X[::2])) @ V)
 
@@ -130,8 +130,8 @@ def test_columns_lie_apart() -> None:
 def test_a_slice_of_rows_is_read_where_it_lies() -> None:
     def body(x: Value, w: Value, v: Value) -> tuple[Value, ...]:
         part = slice_(matmul(x, w), starts=(5, 0), sizes=(12, 32))
-        turned = slice_(matmul(x, w), starts=(0, 0), sizes=(24, 32))
-        return matmul(part, part, transpose_b=True), matmul(ew.tanh(turned), v)
+        sliced = slice_(matmul(x, w), starts=(0, 0), sizes=(24, 32))
+        return matmul(part, part, transpose_b=True), matmul(ew.tanh(sliced), v)
 
     a, _ = products()
     model = compiled(body)
@@ -153,5 +153,5 @@ def test_halves_that_change_places() -> None:
         return matmul(concat(upper, lower, axis=0), v), ew.add(a, concat(ew.neg(upper), lower, axis=0))
 
     a, _ = products()
-    turned = np.concatenate((a[12:], a[:12]))
-    check(compiled(body), turned @ V, a + np.concatenate((-a[12:], a[:12])))
+    sliced = np.concatenate((a[12:], a[:12]))
+    check(compiled(body), sliced @ V, a + np.concatenate((-a[12:], a[:12])))

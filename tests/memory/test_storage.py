@@ -71,10 +71,10 @@ def test_what_is_read_again_is_not_overwritten() -> None:
 def test_what_is_read_under_another_name_is_not_overwritten() -> None:
     p = Program()
     a = p.call("apart", p.block.args[0])
-    turned = p.block.append(Op("reshape", [a], [tensor(dt.f32, (256,))], {"shape": (sym(256),)})).result
+    reshaped = p.block.append(Op("reshape", [a], [tensor(dt.f32, (256,))], {"shape": (sym(256),)})).result
     p.inplace["over"] = [(0, 2)]
     b = p.block.append(
-        Op("call", [a, turned], [tensor(dt.f32, SHAPE)], {"kernel": "over", "dims": ()})
+        Op("call", [a, reshaped], [tensor(dt.f32, SHAPE)], {"kernel": "over", "dims": ()})
     ).result
     storage = p.storage(p.call("apart", b))
     assert storage.places[a] != storage.places[b]
@@ -123,7 +123,7 @@ def test_calls_at_the_same_time_share_no_memory() -> None:
     a = p.call("apart", p.block.args[0])
     one, other = p.call("over", a), p.call("over", p.block.args[1])
     for op in p.block.ops[1:3]:
-        op.attrs["branches"] = 0
+        op.attrs["concurrent"] = 0
     last = p.call("over", one)
     storage = p.storage(p.call("apart", last, other))
     assert len({storage.places[v].offset for v in (a, one, other)}) == 3

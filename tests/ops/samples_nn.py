@@ -408,8 +408,8 @@ def norms() -> Iterator[Sample]:
         lambda: _standard(wide(x).reshape(2, 3, -1), -1).reshape(x.shape) * wise[0] + wise[1],
         groups=3, loose=8,
     )  # fmt: skip
-    for size, ahead, after in ((3, 1, 1), (2, 0, 1), (5, 2, 2)):
-        squares = np.pad(wide(x) ** 2, ((0, 0), (ahead, after), (0, 0), (0, 0)))
+    for size, before, after in ((3, 1, 1), (2, 0, 1), (5, 2, 2)):
+        squares = np.pad(wide(x) ** 2, ((0, 0), (before, after), (0, 0), (0, 0)))
         near = sum(squares[:, k : k + 6] for k in range(size))
         yield sample(
             "local_response_norm", [x], lambda n=near, s=size: wide(x) / (1.5 + 0.3 / s * n) ** 0.6,

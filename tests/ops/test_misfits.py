@@ -126,10 +126,10 @@ def test_the_message_shows_operands_and_attributes() -> None:
 def test_lists_and_numpy_integers_are_attributes() -> None:
     body = Block([tensor(dt.f32, [2, 3])], ["x"])
     with Builder(body, Module()):
-        turned = OPERATORS["transpose"](body.args[0], perm=[np.int64(1), 0])
-        rest = OPERATORS["split"](turned, sizes=[1, 2], axis=0)[1]
-    assert turned.op.attrs["perm"] == (1, 0)
-    assert all(type(axis) is int for axis in turned.op.attrs["perm"])
+        transposed = OPERATORS["transpose"](body.args[0], perm=[np.int64(1), 0])
+        rest = OPERATORS["split"](transposed, sizes=[1, 2], axis=0)[1]
+    assert transposed.op.attrs["perm"] == (1, 0)
+    assert all(type(axis) is int for axis in transposed.op.attrs["perm"])
     assert str(rest.type) == "f32[2, 2]"
 
 

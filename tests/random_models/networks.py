@@ -230,8 +230,8 @@ def attention(g: Growth) -> None:
     x = g.pick(lambda v: v.dtype == "float32" and v.rank in (3, 4) and 0 not in v.shape)
     width = g.random.choice((1, 4, 8, 16))
     q, k, v = (g.emit("MatMul", x, weights(g, (x.shape[-1], width), x.dtype))[0] for _ in range(3))
-    (turned,) = g.emit("Transpose", k, perm=[*range(x.rank - 2), x.rank - 1, x.rank - 2])
-    (scores,) = g.emit("MatMul", q, turned)
+    (transposed,) = g.emit("Transpose", k, perm=[*range(x.rank - 2), x.rank - 1, x.rank - 2])
+    (scores,) = g.emit("MatMul", q, transposed)
     if g.chance(0.5):
         (scores,) = g.emit("Mul", scores, np.array(0.5, np.float32))
     if g.chance(0.4):

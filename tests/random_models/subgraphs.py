@@ -50,7 +50,7 @@ def if_(g: Growth) -> None:
 
 def loop(g: Growth) -> None:
     x = g.pick(lambda v: v.dtype == "float32")
-    rounds, go = g.constant(np.array(g.random.randint(0, 4), np.int64)), g.constant(np.array(True))
+    iterations, go = g.constant(np.array(g.random.randint(0, 4), np.int64)), g.constant(np.array(True))
     i, on, state, new, still, item = (g.fresh("b") for _ in range(6))
     op = g.random.choice(BODY_OPS)
     nodes = [
@@ -64,8 +64,8 @@ def loop(g: Growth) -> None:
     for n, code, shape in ((still, 9, ()), (new, 1, x.shape), (item, 1, x.shape)):
         body.output.append(helper.make_tensor_value_info(n, code, shape))
     names = [g.fresh("t"), g.fresh("t")]
-    node = helper.make_node("Loop", [rounds.name, go.name, x.name], names, g.fresh("node"), body=body)
-    add(g, node, [rounds, go, x])
+    node = helper.make_node("Loop", [iterations.name, go.name, x.name], names, g.fresh("node"), body=body)
+    add(g, node, [iterations, go, x])
 
 
 def scan(g: Growth) -> None:

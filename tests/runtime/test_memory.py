@@ -156,7 +156,7 @@ def test_a_call_that_fails_after_close() -> None:
 
 
 def test_close_at_any_time() -> None:
-    for round in range(20):
+    for n in range(20):
         model = Model(dynamic_artifact(), threads=2)
         x = np.ones((5, 256), np.float32)
         wrong: list[object] = []
@@ -179,7 +179,7 @@ def test_close_at_any_time() -> None:
         for thread in threads:
             thread.start()
         begun.wait()
-        for _ in range(round):
+        for _ in range(n):
             model.trim()
         model.close()
         for thread in threads:

@@ -77,7 +77,7 @@ def test_rows_of_a_layer_with_tiles_of_two_sizes(rows: int) -> None:
 
 @pytest.mark.parametrize("target", ["x86-64-v3,cores=2", "x86-64-v4,cores=2"])
 def test_the_last_rows_have_smaller_tiles(target: str) -> None:
-    """Of 20 rows no more than three are computed twice; the columns of a round are those of a tile."""
+    """Of 20 rows no more than three are computed twice; the columns of an iteration are those of a tile."""
     module = oracle.build(
         [tensor(dt.f32, (2, N, 96))], lambda x: ew.add(contract.matmul(x, constant(WIDE)), 0.5)
     )
@@ -122,7 +122,7 @@ def test_rows_and_keys_of_attention(rows: int, keys: int) -> None:
 
 
 def guarded_in_reductions(kernel: Func) -> list[Op]:
-    """Loads with conditions in the reduction, which has 96 rounds."""
+    """Loads with conditions in the reduction, which has 96 iterations."""
     return [
         op
         for op in kernel.body.walk()
@@ -225,7 +225,7 @@ def test_large_dims_need_no_more_conditions_than_constant_ones(name: str, target
         assert conditions(versions_of(kernel.body)[0]) <= conditions(constant_kernel.body)
 
 
-def test_what_supposes_nothing_has_one_version() -> None:
+def test_what_needs_no_large_dims_has_one_version() -> None:
     module = oracle.build([tensor(dt.f32, (N, 96))], lambda x: ew.add(x, 1.0))
     oracle.scheduled(module)
     assert [len(versions_of(f.body)) for f in module.funcs.values() if f.level == "loops"] == [1]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.loops.kernel_texts import read
+from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError, TextError
 from tilewright.ir.text import print_func
 from tilewright.loops.edit import find_loop, loops_in
+from tilewright.loops.primitive import PRIMITIVES, primitive
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.references import References, find_buffer, find_op
 from tilewright.schedule.replay import ReplayError, replay
 from tilewright.schedule.text import parse_schedules, parse_trace
-from tilewright.schedule.trace import PRIMITIVES, Schedule
+from tilewright.schedule.trace import Schedule
 
 TWICE = """
 kernel @k(x: &f64[n, 12], y: &f64[n, 12]) dims(n) with {outputs=1} {
@@ -269,7 +271,7 @@ def test_a_kernel_for_large_dims_and_one_for_all_others() -> None:
         ("split_range(i, position=m)", "there is no dim or loop variable 'm' here; those of the kernel are n, i, j", 0),
         ("split_range(i, position=n // 0)", None, 0),
         ("specialize(n, least=4)", "the kernel is right only for n >= 4", 0),
-        ("unroll(j)\notherwise { unroll(j) }", "the steps before 'otherwise' suppose nothing of the dims", 22),
+        ("unroll(j)\notherwise { unroll(j) }", "the steps before 'otherwise' specialise for no dims", 22),
         (
             "specialize(n, least=4)\ncompute_at(t, i@2)\nparallel(i)\notherwise { }",
             "just one of the two kernels is parallel",
@@ -292,3 +294,11 @@ def test_the_kernel_before_the_steps_stays_as_it_is() -> None:
     before = print_func(naive)
     replay(naive, parse_trace("unroll(j)"))
     assert print_func(naive) == before
+
+
+def test_a_primitive_of_another_module_does_not_take_a_name() -> None:
+    def split(func: Func, loop: Op) -> None:
+        raise AssertionError
+
+    with pytest.raises(ValueError, match=r"primitive 'split' exists already, in tilewright\.loops\.order\.split"):
+        primitive(split)

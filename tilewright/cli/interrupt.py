@@ -20,7 +20,7 @@ INTERRUPTED = 130
 """What shells say of a program that a SIGINT ended: 128 + 2."""
 
 GRACE_S = 0.5
-"""How long a command may take for its own way out."""
+"""Seconds that a command may take to end by itself."""
 
 _SHOW_CURSOR = "\x1b[?25h"
 """Bars of progress hide it."""

@@ -21,10 +21,10 @@ MAX_INTEGER = 10
 """Random integers are below this: most are ids into tables, and few tables are smaller."""
 
 MAX_DIGITS = 18
-"""Of a size: it fits 64 bits."""
+"""Digits of a size at most: it then fits 64 bits."""
 
 MAX_STEM = 150
-"""Bytes of an output's name that its file's name has; file systems allow 255 in all."""
+"""Bytes of an output's name that are used for the name of its file; file systems allow 255 in all."""
 
 FOUR_BITS = ("int4", "uint4")
 

@@ -68,8 +68,9 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Branches:
-    """Calls whose rounds threads share as if they were one kernel's. The kernels do not fork, and report no errors."""
+class ConcurrentCalls:
+    """Calls whose iterations threads share as if they were one kernel's. The kernels do not fork, and report no
+    errors."""
 
     steps: tuple[KernelCall, ...]
 
@@ -118,7 +119,7 @@ class Program:
 
     ranks: tuple[int, ...]
     outputs: tuple[tuple[Sym, ...], ...]
-    order: tuple[KernelCall | Branches, ...]
+    order: tuple[KernelCall | ConcurrentCalls, ...]
     arena: Sym
     dims: tuple[Dim, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -127,7 +128,7 @@ class Program:
     @cached_property
     def steps(self) -> tuple[KernelCall, ...]:
         """All calls."""
-        return tuple(s for o in self.order for s in (o.steps if isinstance(o, Branches) else (o,)))
+        return tuple(s for o in self.order for s in (o.steps if isinstance(o, ConcurrentCalls) else (o,)))
 
     @cached_property
     def scratch(self) -> Sym:

@@ -11,7 +11,7 @@ MOST_ROWS = 72
 """Rows of a block at most; more would only push keys and values out of the cache."""
 
 LONG = 1024
-"""Stands for a number of keys that is not known."""
+"""Keys that are assumed where their number is not known."""
 
 ASSUMED_ROWS = 32
 """Rows of a block where their number is not known: sentences may be short, and rows too many cost time."""

@@ -1,5 +1,5 @@
 """Data movement: transposes by squares of registers, results that are stored past the caches, weights that stay
-narrow."""
+quantised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALLEST_SQUARE, LARGEST_SQUARE = 4, 16
 """Rows of a square: fewer are read faster one by one, more would not fit the registers of any target."""
 
 BLOCK = 1024
-"""Elements of the result's rows that squares go along before they turn to the next rows: each is in a line of the
+"""Elements of the result's rows that squares go along before those of the next rows: each is in a cache line of the
 operand of its own, and these lines are to stay in L2."""
 
 
@@ -37,8 +37,8 @@ def block_of_squares(extent: int | None, side: int) -> int:
 
 
 def lines_come_late(size: int | None, target: Target) -> bool:
-    """Whether lines of a result of so many bytes (None: not known) come from beyond L2, so that they are requested
-    ahead."""
+    """Whether lines of a result of so many bytes (None: not known) come from L3 or memory, so that they are
+    prefetched."""
     return target.calibration.requests_stores and (size is None or not is_kept(size, target))
 
 
@@ -48,6 +48,6 @@ def passes_caches(size: Sym, target: Target) -> Sym:
     return gt(size, largest_cache(target))
 
 
-def weights_stay_narrow(wide: int, target: Target) -> bool:
-    """Whether weights of so many bytes, all together, are better widened each time they are read."""
+def weights_stay_quantized(wide: int, target: Target) -> bool:
+    """Whether weights of so many bytes, all together, are better dequantised each time they are read."""
     return wide > target.caches.l2

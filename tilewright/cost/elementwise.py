@@ -11,11 +11,11 @@ SUMS = 4
 """Vectors that a sum runs in: as many as hide the latency of an addition on every core of the last ten years."""
 
 POLYNOMIALS = 4
-"""Registers in which polynomials are evaluated in turns: they share the loads of the coefficients, and have what to do
-while one another's multiplications are under way."""
+"""Registers in which polynomials are evaluated interleaved: they share the loads of the coefficients, and hide one
+another's latency."""
 
 MOST_LANES = 64
-"""Of one vector loop."""
+"""Lanes of one vector loop at most."""
 
 
 def chunk_of_line(extent: int | None) -> int:

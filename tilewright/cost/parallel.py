@@ -10,14 +10,14 @@ ITERATIONS_PER_THREAD = 16
 """Iterations that keep the threads' shares equal to a few percent."""
 
 ASSUMED_EXTENT = 128
-"""Of a dim that is not known, such as the height of an image or the length of a sentence."""
+"""Extent that is assumed of a dim that is not known, such as the height of an image or the length of a sentence."""
 
 UNEVEN = 1.05
-"""Of the mean share of the threads, the greatest that one may have before it is worth a remark."""
+"""Largest share of a thread, as a multiple of the mean, that is not worth a remark."""
 
 FEWEST_THREADS = 2
-"""That work is cut for, also where a target names one core: a model compiled for a kind of machine runs on any of
-it."""
+"""Threads that work is divided for at least, also where a target names one core: a model compiled for a kind of
+machine runs on any of it."""
 
 COLUMN_TILES_PER_CORE = 4
 """Tiles of columns that let threads share these alone."""

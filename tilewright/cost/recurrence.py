@@ -19,8 +19,8 @@ MANY_WEIGHTS = 1 << 18
 groups that take turns would push out of L2."""
 
 SOME_WEIGHTS = 1 << 16
-"""Those from which on they do so where groups would compute some entries twice: fewer are multiplied so fast that
-threads do not wait for each other at each step."""
+"""Recurrent weights from which on all entries go through time together where groups would compute some entries twice:
+fewer are multiplied so fast that threads do not wait for each other at each step."""
 
 LEAST_LINES = 4
 """Cache lines of units of a gate from which on the last one is filled up."""
@@ -29,7 +29,7 @@ ELEMENT = 4
 """Bytes of a state."""
 
 MOST_LANES = 64
-"""Of one vector loop."""
+"""Lanes of one vector loop at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from tilewright.cost.parallel import enough_iterations
 from tilewright.target.target import LINE_BYTES, Target
 
 MOST = 4
-"""Rows that are interleaved. What a row waits for, some hundred cycles, is hidden when three others compute
+"""Rows that are interleaved at most: the latency of a row, some hundred cycles, is hidden when three others compute
 meanwhile."""
 
 PAGE = 4096
@@ -16,10 +16,10 @@ PAGE = 4096
 norms of 1024 elements take 1.2 times as long in twos, a softmax of 1000 as AVX2 code 1.4 times)."""
 
 NEIGHBOURS = 256
-"""Elements of rows from which on two neighbours that come from far are slower than one."""
+"""Elements of rows from which on two neighbours that are read from L3 or memory are slower than one."""
 
 FAR = 2
-"""Times L2: of operands that are larger, little is still there."""
+"""Size of operands, as a multiple of L2, from which on little of them is still there."""
 
 
 def interleaved_rows(
@@ -41,7 +41,7 @@ def interleaved_rows(
     return 1 if count < 2 else 1 << count.bit_length() - 1
 
 
-def come_from_far(operands: Sequence[int], target: Target) -> bool:
+def come_from_memory(operands: Sequence[int], target: Target) -> bool:
     """Whether one of the operands, of so many bytes, is known not to be in a core's cache. Then interleaved rows are
     best far apart: the prefetchers follow each of them as they follow a single row, while neighbours that are read in
     turns confuse them (on Zen 4 sums of rows of 256 from memory take three times as long, norms of 512 from L3 half as

@@ -12,7 +12,7 @@ from tilewright.ir import sym as s
 from tilewright.ir.sym import Sym
 
 MAX_ATTEMPTS = 16
-"""So often a model is translated at most, with other decisions each time."""
+"""Times that a model is translated at most, with other decisions each time."""
 
 _LARGE = 1009
 """What dims are taken to be when nothing else tells which way a condition goes (counted up, so that they differ)."""
@@ -41,7 +41,7 @@ class Choices:
         return bool(self._as_for_large)
 
     def other_plan(self) -> tuple[bool, ...] | None:
-        """The next decisions to try: the last that can be turned is turned; None when all have been tried."""
+        """The next decisions to try: the last that can be reversed is reversed; None when all have been tried."""
         plan = list(self._as_for_large)
         while plan and not plan[-1]:
             plan.pop()

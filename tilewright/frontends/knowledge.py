@@ -20,7 +20,7 @@ class Knowledge:
 
     def __init__(self, module: Module, specialize: Callable[[Sym], None]) -> None:
         self._values = Values(module)
-        self._suppose = specialize
+        self._assume = specialize
         self._measured = 0
 
     def constant_of(self, value: Value) -> np.ndarray | None:
@@ -60,7 +60,7 @@ class Knowledge:
 
     def _rely_on(self, known: Known) -> None:
         for condition in known.conditions:
-            self._suppose(condition)
+            self._assume(condition)
 
     def origin(self, value: Value) -> tuple[tuple[str, ...], tuple[Sym, ...]]:
         """Names of the graph inputs whose elements the value is computed from, and the dims."""

@@ -68,7 +68,7 @@ class Translation:
         self._given = given
         self._assumed: dict[Sym, Assumed] = {}
         self._new_sizes = 0
-        self._knowledge = Knowledge(self.module, self.suppose_exact)
+        self._knowledge = Knowledge(self.module, self.assume_exact)
         self.constant_of, self.symbols_of = self._knowledge.constant_of, self._knowledge.symbols_of
         self.measure = self._knowledge.measure
 
@@ -79,9 +79,9 @@ class Translation:
 
     # Conditions on dims
 
-    def suppose_exact(self, condition: Sym) -> None:
+    def assume_exact(self, condition: Sym) -> None:
         """Take for granted what floats are exact for; calls with other dims are refused."""
-        self._suppose(condition, f"a size is computed from floats, and known where {self._worded(condition)}")
+        self._assume(condition, f"a size is computed from floats, and known where {self._worded(condition)}")
 
     def require(self, condition: Sym, message: str) -> None:
         """Refuse calls for which a condition does not hold."""
@@ -93,7 +93,7 @@ class Translation:
         self._new_sizes += 1
         return var(f"size_{self._new_sizes}")
 
-    def _suppose(self, condition: Sym, message: str) -> None:
+    def _assume(self, condition: Sym, message: str) -> None:
         loc = self.builder.loc
         text = f"{message}; to compile the model for others, {self.fixing(condition)}"
         self._assumed.setdefault(condition, (condition, text, loc.node, loc.op))
@@ -108,8 +108,8 @@ class Translation:
             return bool(condition.value)
         what = f"the shape of what {self.builder.loc.op} gives depends on"
         holds = self._choices.decide(condition)
-        supposed = condition if holds else logical_not(condition)
-        self._suppose(supposed, f"{what} dims, and is known where {self._worded(supposed)}")
+        assumed = condition if holds else logical_not(condition)
+        self._assume(assumed, f"{what} dims, and is known where {self._worded(assumed)}")
         return holds
 
     # Errors that say the way out

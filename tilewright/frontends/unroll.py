@@ -13,7 +13,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
 
 MAX_TRIPS = 256
-"""Longer loops are not unrolled."""
+"""Iterations of a loop that is unrolled at most."""
 
 MAX_OPS = 4096
 """Nor are those that would become more operators."""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tilewright.graph.algorithms.two_stage_reduction import LineSums
+from tilewright.graph.algorithms.two_stage_reduction import TwoStageReduction
 from tilewright.graph.algorithms.winograd import Winograd
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.layout.block_channels import BlockChannels
-from tilewright.graph.layout.grouped_conv import GroupAxis
+from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
 from tilewright.graph.rewrites.affine import FoldAffine
 from tilewright.graph.rewrites.canonicalize import Canonicalize
@@ -19,15 +19,15 @@ from tilewright.graph.rewrites.dead import DropDead
 from tilewright.graph.rewrites.duplicates import MergeDuplicates
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
-from tilewright.graph.rewrites.hoist_scales import LiftFactors
-from tilewright.graph.rewrites.horizontal_fusion import MergeProducts
+from tilewright.graph.rewrites.hoist_scales import HoistScales
+from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.graph.rewrites.integer_products import IntegerProducts
-from tilewright.graph.rewrites.weight_only import NarrowWeights
+from tilewright.graph.rewrites.weight_only import WeightOnly
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
-    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, NarrowWeights, LiftFactors,
-    MergeProducts, BlockChannels, GroupAxis, RecurrentSteps, Winograd, LineSums,
+    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, WeightOnly, HoistScales,
+    HorizontalFusion, BlockChannels, GroupedConv, RecurrentSteps, Winograd, TwoStageReduction,
 )  # fmt: skip
 
 
@@ -49,14 +49,14 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Canonicalize(),
         Fold(),
         FoldAffine(),
-        NarrowWeights(),
-        LiftFactors(),
-        MergeProducts(),
+        WeightOnly(),
+        HoistScales(),
+        HorizontalFusion(),
         BlockChannels(),
-        GroupAxis(),
+        GroupedConv(),
         Winograd(),
         Fold(),
         Canonicalize(),
         Fold(),
-        LineSums(),
+        TwoStageReduction(),
     ]

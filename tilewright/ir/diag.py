@@ -57,8 +57,8 @@ class Remark:
 
 def failure(stage: str, subject: str, error: Exception, consequence: str) -> Remark:
     """The remark about something optional that failed as nothing should; it asks for a report."""
-    (told, *_) = f"{type(error).__name__}: {getattr(error, 'what', error)}".splitlines()
-    return Remark(stage, subject, f"{told}; {consequence}: please report this with the model", "failed")
+    (first_line, *_) = f"{type(error).__name__}: {getattr(error, 'what', error)}".splitlines()
+    return Remark(stage, subject, f"{first_line}; {consequence}: please report this with the model", "failed")
 
 
 class ModelError(TilewrightError):

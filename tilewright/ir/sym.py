@@ -5,7 +5,7 @@ form are the same object, so `is`, `==` and dictionary lookups are one pointer c
 is a polynomial with integer coefficients over atoms (variables, `//`, `%`, min, max, comparisons, select).
 
 Arithmetic is exact, over the mathematical integers; `//` and `%` round towards minus infinity, as Python's do.
-A division supposes that its divisor is not zero: where it is, the value is unspecified, and a simplification
+A division assumes that its divisor is not zero: where it is, the value is unspecified, and a simplification
 may have given it one (`(a*n) // n` is `a`). Conditions are expressions whose value is 0 or 1.
 
 This module is the one to import from; it gathers the arithmetic, the conditions, the proofs and the parser.

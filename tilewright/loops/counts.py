@@ -69,9 +69,9 @@ def _count(block: Block, times: Sym, around: Ranges, counts: dict[Op, Sym]) -> N
     for op in block.ops:
         counts[op] = times
         if is_loop(op):
-            rounds = upper(extent_of(op), around)
+            iterations = upper(extent_of(op), around)
             inside = around | {loop_var(op): loop_range(op)}
-            _count(body_of(op), times * (extent_of(op) if rounds is None else rounds), inside, counts)
+            _count(body_of(op), times * (extent_of(op) if iterations is None else iterations), inside, counts)
         elif op.name in ("if", "run"):
             _count(body_of(op), times, around, counts)
 

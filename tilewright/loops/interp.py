@@ -21,7 +21,7 @@ from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType, ScalarType
 
 WIDE_ENOUGH = 4
-"""Loops of fewer iterations run one by one, as that is faster."""
+"""Iterations from which on a loop runs with NumPy: fewer are faster one by one."""
 
 
 def run_kernel(
@@ -29,7 +29,7 @@ def run_kernel(
 ) -> None:
     """Execute a kernel in place on one array for each argument, with `env` giving its dims by name.
 
-    The lanes of a vector loop run side by side, op by op; a parallel loop runs in order, or from its last
+    The lanes of a vector loop run in lockstep, op by op; a parallel loop runs in order, or from its last
     iteration to its first with `backwards`, which must make no difference. An array holds either the
     buffer's logical shape (or one of which the kernel has merged axes), or (for a buffer with strides or an
     offset) is flat memory. ExecutionError for a failing `check`; InternalError, naming the buffer and the
@@ -169,20 +169,20 @@ class Run:
     def _for(self, op: Op) -> None:
         name, extent, kind = op.attrs["var"].name, int(self._index(op.attrs["extent"])), op.attrs["kind"]
         if kind == "vector" and self.lanes is None:
-            self._side_by_side(op.blocks[0], name, extent)
+            self._in_lockstep(op.blocks[0], name, extent)
             return
         if extent >= WIDE_ENOUGH and self.lanes is None and op not in self.serial and _is_flat(op.blocks[0]):
             if self._speculate(op.blocks[0], name, extent):
                 return
             self.serial.add(op)
-        turned = kind == "parallel" and self.backwards
+        backwards = kind == "parallel" and self.backwards
         if "boustrophedon" in op.attrs:
-            turned ^= bool(self._index(op.attrs["boustrophedon"]) % 2)
-        for i in reversed(range(extent)) if turned else range(extent):
+            backwards ^= bool(self._index(op.attrs["boustrophedon"]) % 2)
+        for i in reversed(range(extent)) if backwards else range(extent):
             self.env[name] = i
             self._block(op.blocks[0])
 
-    def _side_by_side(self, block: Block, name: str, lanes: int) -> None:
+    def _in_lockstep(self, block: Block, name: str, lanes: int) -> None:
         """Run all iterations as lanes of NumPy arrays, op by op."""
         self.lanes = lanes
         self.env[name] = np.arange(lanes)
@@ -192,11 +192,10 @@ class Run:
             self.lanes, self.mask = None, None
 
     def _speculate(self, block: Block, name: str, extent: int) -> bool:
-        """Run the iterations of a serial loop side by side; False, with memory as it was, when that would
-        differ."""
+        """Run the iterations of a serial loop in lockstep; False, with memory as it was, when that would differ."""
         self.speculating, self.log, self.undo = True, [], []
         try:
-            self._side_by_side(block, name, extent)
+            self._in_lockstep(block, name, extent)
             self._check_apart(extent)
             return True
         except (_Serial, ExecutionError, InternalError):  # errors are reported by the run in order

@@ -173,8 +173,8 @@ class _Lowering:
         size = product(extent for _, extent in self.nodes[value].compute.axes)
         for reader in (self.nodes[u.result] for u in value.users if u.name != "yield"):
             if reader.compute.combine:
-                rounds = product(e for _, e in (*reader.compute.axes, *reader.compute.reduce))
-                if rounds != size:
+                iterations = product(e for _, e in (*reader.compute.axes, *reader.compute.reduce))
+                if iterations != size:
                     return True
             elif _is_view(reader.compute) and self._is_read_in_windows(reader.op.result):
                 return True

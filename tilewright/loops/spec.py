@@ -104,7 +104,7 @@ def kernel_of(op: Op) -> Func:
 def why_not_shared(loop: Op, level: str = "") -> str | None:
     """Why threads cannot share a loop; None if they can.
 
-    Inside of other loops they share it again in each of their rounds. The variables of these loops, arguments and
+    Inside of other loops they share it again in each of their iterations. The variables of these loops, arguments and
     scratch memory are all that threads may see of what is outside. A loop of a `level` of the machine may be in loops
     of other levels.
     """

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from tilewright.ir.sym import Sym, maximum, sym
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector."""
+"""Bytes to a multiple of which buffers are aligned: a cache line, and the widest vector."""
 
 TYPICAL_DIM = 64
-"""Stands for an unknown dim where sizes must be compared while planning."""
+"""Value that is assumed of an unknown dim where sizes must be compared while planning."""
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,9 @@ class _Assignment:
         """The ops with their steps; calls that run at the same time have one step."""
         step, before = -1, None
         for op in self.func.body.ops:
-            branches = op.attrs.get("branches")
-            step += branches is None or branches != before
-            before = branches
+            concurrent = op.attrs.get("concurrent")
+            step += concurrent is None or concurrent != before
+            before = concurrent
             yield step, op
 
     def run(self) -> Storage:
@@ -156,7 +156,7 @@ class _Assignment:
     def _may_overwrite(self, call: Op, step: int, source: Value, result: Value) -> bool:
         """Whether both are whole tensors of the arena, the call is the last to need the argument, and reads it
         under no other name. Of calls at the same time none is the last."""
-        if "branches" in call.attrs:
+        if "concurrent" in call.attrs:
             return False
         root = self.locations[source].root
         is_own = self.locations[result] == Location(result)

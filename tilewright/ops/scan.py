@@ -1,7 +1,7 @@
 """Running totals along an axis.
 
-Whatever axis it is, the tensor is seen as [before, axis, after]. One total follows from the one before, so what runs
-side by side are the totals of the other axes:
+Whatever axis it is, the tensor is seen as [before, axis, after]. One total follows from the one before, so that the
+totals of the other axes are those that are interleaved:
 
     after > 1, columns:  for strip of columns parallel { for j { for l { totals[l] += x[before, j, l] } } }
     after = 1, rows:     for group of rows parallel { for j { for r unroll { totals[r] += x[r, j] } } }

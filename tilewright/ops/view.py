@@ -230,12 +230,12 @@ def _most_known(candidates: Sequence[Sym]) -> Sym:
 @primitive
 def reverse(x: Array, *, axes: Sequence[int]) -> Compute:
     """x with the order along `axes` reversed."""
-    turned = checked_axes(axes, x.rank)
+    reversed_axes = checked_axes(axes, x.rank)
     return compute(
         [x],
         x.shape,
         lambda t, i, r: x[
-            tuple(d - 1 - k if n in turned else k for n, (k, d) in enumerate(zip(i, x.shape, strict=True)))
+            tuple(d - 1 - k if n in reversed_axes else k for n, (k, d) in enumerate(zip(i, x.shape, strict=True)))
         ],
     )
 

@@ -18,6 +18,7 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered
 from tilewright.schedule.outside import Outside
 from tilewright.schedule.steps.nontemporal import stream_results
+from tilewright.schedule.steps.vectorize import note_scalar_loops
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule, with_otherwise
 from tilewright.target.machine import Machine
@@ -61,7 +62,7 @@ def schedule_kernel(
 ) -> Lowered:
     """Schedule a freshly lowered kernel; the first strategy that does not decline is taken.
 
-    A schedule may suppose that dims are large; its kernel is then joined with one for smaller dims. Returns the kernel
+    A schedule may specialise for large dims; its kernel is then joined with one for smaller dims. Returns the kernel
     to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in `KernelInfo.schedule`.
     """
     work = total_work(lowered)
@@ -142,6 +143,7 @@ def _scheduled(
             continue
         if isinstance(target, Target):
             stream_results(s, target)
+            note_scalar_loops(s)
         remarks.append(Remark("strategy", name, strategies[k].name, "applied"))
         remarks += [Remark("tiling", name, reason) for reason in dict.fromkeys(s.missed)]
         candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines())
@@ -162,7 +164,7 @@ def total_work(lowered: Lowered) -> Sym:
         return iterations(lowered.func)
     total = sym(0)
     for stage in lowered.stages:
-        count: Sym = sym(prod(stage.tiles))  # elements of one round
+        count: Sym = sym(prod(stage.tiles))  # elements of one iteration
         for loop in (*stage.axes, *stage.reduce):
             count = count * extent_of(loop)
         total = total + count

@@ -11,8 +11,9 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.symbolic.parse import parse_sym
 from tilewright.loops.conditions.specialize import for_other_dims, specialize_less
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.primitive import PRIMITIVES
 from tilewright.schedule.references import find_buffer, find_op
-from tilewright.schedule.trace import BUFFERS, EXPRESSIONS, OPS, PRIMITIVES, Argument, Step, Trace
+from tilewright.schedule.trace import BUFFERS, EXPRESSIONS, OPS, Argument, Step, Trace
 from tilewright.target.machine import Intrinsic, Machine, Route
 
 
@@ -33,9 +34,9 @@ def replay(naive: Func, trace: Trace, machine: Machine | None = None) -> Func:
     func = naive.clone()
     for step in trace.steps:
         take(func, step, machine)
-    supposed = kernel_info(func).specialized_for
-    if supposed and trace.otherwise is None:
-        needed = " and ".join(f"{name} >= {least}" for name, least in supposed.items())
+    specialized_for = kernel_info(func).specialized_for
+    if specialized_for and trace.otherwise is None:
+        needed = " and ".join(f"{name} >= {least}" for name, least in specialized_for.items())
         raise ReplayError(
             f"the kernel is right only for {needed}",
             hint="add the steps for all other dims, at the end: otherwise { ... }",
@@ -62,11 +63,11 @@ def take(func: Func, step: Step, machine: Machine | None = None) -> None:
 
 def _join(func: Func, naive: Func, trace: Trace, machine: Machine | None) -> None:
     """Complete a kernel for some dims by the one that `trace` makes for all others."""
-    supposed = kernel_info(func).specialized_for
-    if not supposed:
-        raise ReplayError("the steps before 'otherwise' suppose nothing of the dims", place=trace.place)
+    specialized_for = kernel_info(func).specialized_for
+    if not specialized_for:
+        raise ReplayError("the steps before 'otherwise' specialise for no dims", place=trace.place)
     others = naive.clone()
-    specialize_less(others, supposed)
+    specialize_less(others, specialized_for)
     small = replay(others, trace, machine)
     try:
         for_other_dims(func, small, naive.dims)

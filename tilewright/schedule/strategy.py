@@ -40,8 +40,7 @@ class Strategy(ABC):
     keeps_layout: bool = False
     """Whether sums have their own layout in its kernels, and not that of the views that read them."""
     in_steps: bool = False
-    """Whether the kernel for dims that are smaller than one supposes is again divided by what can be supposed of these.
-    """
+    """Whether the kernel for dims smaller than those that one is specialised for may be specialised, too."""
 
     def claims(self, op: Op, info: OpInfo) -> bool:
         """Whether a kernel of this op alone has this form."""
@@ -62,8 +61,8 @@ class Strategy(ABC):
         return NoMatch(f"fusion made the kernel for {region.strategy.name}")
 
     def for_other_dims(self, later: Sequence[Strategy]) -> Sequence[Strategy]:
-        """Strategies of the kernel for dims that are smaller than this one supposed, of those that would have been
-        tried `later`; () where these are the same as for large dims."""
+        """Strategies of the kernel for dims smaller than those that this one is specialised for, of those that would
+        have been tried `later`; () where these are the same as for large dims."""
         return ()
 
     @abstractmethod

@@ -17,17 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.ir.text.scope import ScopedCursor
+from tilewright.loops.primitive import PRIMITIVES, Parameter, Primitive
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.references import similar
 from tilewright.schedule.trace import (
     BUFFERS,
     EXPRESSIONS,
     OPS,
-    PRIMITIVES,
     SEVERAL_OPS,
     Argument,
-    Parameter,
-    Primitive,
     Step,
     Trace,
 )

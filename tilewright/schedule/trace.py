@@ -41,6 +41,7 @@ from tilewright.loops.order.reorder import reorder
 from tilewright.loops.order.split import split
 from tilewright.loops.order.split_range import split_range
 from tilewright.loops.order.strided_split import strided_split
+from tilewright.loops.primitive import PRIMITIVES, Parameter, Primitive
 from tilewright.loops.storage.cache import cache, cache_write
 from tilewright.loops.storage.compute_in import compute_in
 from tilewright.loops.storage.merge_axes import merge_axes
@@ -68,53 +69,14 @@ BUFFERS = ("Value",)
 _BARE = (*EXPRESSIONS, *OPS, SEVERAL_OPS, *BUFFERS)
 """Types of parameters, as primitives spell them, whose arguments stand in the text as they are."""
 
-_REQUIRED = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a primitive; `type` is its annotation, and `many` says that it takes all further arguments."""
-
-    name: str
-    type: str
-    default: object = _REQUIRED
-    many: bool = False
-
-    @property
-    def is_required(self) -> bool:
-        return self.default is _REQUIRED and not self.many
-
-
-@dataclass(frozen=True, slots=True)
-class Primitive:
-    """A transformation of kernels that steps may name."""
-
-    name: str
-    function: Callable[..., Any]
-    parameters: tuple[Parameter, ...]
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> Primitive:
-        """From the signature `(func, *parameters)`."""
-        code, types = function.__code__, function.__annotations__
-        count = code.co_argcount
-        names = code.co_varnames[: count + code.co_kwonlyargcount]
-        defaults = dict(zip(reversed(names[:count]), reversed(function.__defaults__ or ()), strict=False))
-        defaults |= function.__kwdefaults__ or {}
-        parameters = [Parameter(n, types[n], defaults.get(n, _REQUIRED)) for n in names[1:]]
-        if code.co_flags & 0x04:  # *arguments
-            rest = code.co_varnames[len(names)]
-            parameters.append(Parameter(rest, types[rest], many=True))
-        return cls(function.__name__, function, tuple(parameters))
-
-    def step(self, func: Func, positional: Sequence[object], named: dict[str, object]) -> Step:
-        """What a call with these arguments is; `func` is the kernel before it."""
-        given = dict(named)
-        for k, p in enumerate(self.parameters[: len(positional)]):
-            given[p.name] = tuple(positional[k:]) if p.many else positional[k]
-        references = References(func)
-        arguments = [(p, _as_argument(given[p.name], references)) for p in self.parameters if p.name in given]
-        return Step(self.name, tuple((p.name, a) for p, a in arguments if a != p.default))
+def _step_of(primitive: Primitive, func: Func, positional: Sequence[object], named: dict[str, object]) -> Step:
+    """What a call with these arguments is; `func` is the kernel before it."""
+    given = dict(named)
+    for k, p in enumerate(primitive.parameters[: len(positional)]):
+        given[p.name] = tuple(positional[k:]) if p.many else positional[k]
+    references = References(func)
+    arguments = [(p, _as_argument(given[p.name], references)) for p in primitive.parameters if p.name in given]
+    return Step(primitive.name, tuple((p.name, a) for p, a in arguments if a != p.default))
 
 
 def _as_argument(value: Any, references: References) -> Argument:
@@ -162,7 +124,7 @@ def _shown(p: Parameter, argument: Argument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The steps of a kernel. Where they suppose something of its dims, `otherwise` are those of the kernel for all
+    """The steps of a kernel. Where they specialise it for some dims, `otherwise` are those of the kernel for all
     others; `place` is where its text begins."""
 
     steps: tuple[Step, ...] = ()
@@ -180,19 +142,11 @@ def with_otherwise(lines: Sequence[str], others: Sequence[str]) -> tuple[str, ..
     return (*lines, "otherwise {", *(f"  {line}" for line in others), "}")
 
 
-PRIMITIVES: dict[str, Primitive] = {}
-"""All primitives that steps may name: those that `Schedule` has as methods."""
-
-
 def _step(function: Callable[Concatenate[Func, P], R]) -> Callable[Concatenate[Schedule, P], R]:
-    """The method of `Schedule` that applies a primitive and writes the step down."""
-    primitive = PRIMITIVES[function.__name__] = Primitive.of(function)
+    """The method of `Schedule` that applies a primitive."""
 
     def method(s: Schedule, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        step = primitive.step(s.func, args, kwargs)  # before it: names are those of this moment
-        result = function(s.func, *args, **kwargs)
-        s.steps.append(step)
-        return result
+        return s.apply(function, *args, **kwargs)
 
     update_wrapper(method, function)
     return method
@@ -200,7 +154,8 @@ def _step(function: Callable[Concatenate[Func, P], R]) -> Callable[Concatenate[S
 
 @dataclass
 class Schedule:
-    """The steps taken on `func` so far; each method but `at_least` is the primitive of its name.
+    """The steps taken on `func` so far. The methods after `lines` are the primitives of these names; `apply` takes a
+    step of any primitive.
 
     With `may_specialize` the kernel may be made for large dims only; another one then serves the others."""
 
@@ -210,8 +165,8 @@ class Schedule:
     missed: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
 
     def at_least(self, extent: Sym, least: int, *, of_few: bool = False) -> bool:
-        """Whether an extent has no value below `least`. Where dims decide that it is supposed of them, if it may be; of
-        an extent that is known to be small only with `of_few`."""
+        """Whether an extent has no value below `least`. Where dims decide that, the kernel is specialised for those
+        where it is so, if it may be; for an extent that is known to be small only with `of_few`."""
         low, high = extent.bounds
         if low is not None and low >= least:
             return True
@@ -223,6 +178,15 @@ class Schedule:
             self.missed.append(f"no kernel for {extent} of {least} and more alone: {e}")
             return False
         return True
+
+    def apply(
+        self, function: Callable[Concatenate[Func, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Apply a primitive and write the step down."""
+        step = _step_of(PRIMITIVES[function.__name__], self.func, args, kwargs)  # with the names of this moment
+        result = function(self.func, *args, **kwargs)
+        self.steps.append(step)
+        return result
 
     @contextmanager
     def noting(self, consequence: str) -> Iterator[None]:

@@ -95,7 +95,7 @@ class _Split:
     def steps(self, block: Block) -> tuple[Step, ...]:
         """The steps that compute what the block's terminator reads."""
         *ops, final = block.ops
-        self.assumed += [_assumed(op) for op in ops if op.name == ASSUME]
+        self.assumed += [_assumption(op) for op in ops if op.name == ASSUME]
         needed = self.needed(ops, final)
         levels = self.levels([op for op in ops if op in needed])
         found: list[Step] = []
@@ -229,7 +229,7 @@ class _Split:
         return steps, tuple(map(self.number, block.ops[-1].operands))
 
 
-def _assumed(op: Op) -> Assumed:
+def _assumption(op: Op) -> Assumed:
     return op.attrs["condition"], op.attrs["message"], op.attrs["node"], op.attrs["operator"]
 
 

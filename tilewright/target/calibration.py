@@ -67,7 +67,7 @@ class Calibration:
     `peak` is the part of the multiply-adds that a core could begin which register tiles reach. `fork_work` are the
     scalar operations that take about as long as waking other threads and waiting for them; `fork_cycles` the cycles
     below which one core does it alone. `requests_stores` says that squares of a transpose gain where the lines that
-    they write are requested ahead.
+    they write are prefetched.
     """
 
     exposed: Exposed = field(default_factory=Exposed)

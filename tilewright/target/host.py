@@ -10,7 +10,7 @@ from pathlib import Path
 import llvmlite
 from llvmlite import binding
 
-from tilewright.target.cores import bandwidth_of, calibration_of, pipes_of
+from tilewright.target.cpus import with_facts
 from tilewright.target.features import FEATURES, V4_FEATURES
 from tilewright.target.target import Caches, Target, arch_of
 
@@ -36,7 +36,7 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
     x86 = arch == "x86_64"
     bits = _vector_bits(on) if x86 else 128
     wide = bits == 512
-    return Target(
+    target = Target(
         "host",
         triple,
         cpu,
@@ -49,10 +49,8 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
         caches=caches,
         cores=cores,
         absent=off,
-        pipes=pipes_of(cpu, bits),
-        bandwidth=bandwidth_of(cpu),
-        calibration=calibration_of(cpu),
     )
+    return with_facts(target)
 
 
 def _vector_bits(features: Collection[str]) -> int:

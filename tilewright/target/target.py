@@ -12,7 +12,7 @@ from tilewright.target.machine import GLOBAL, Machine, Memory
 from tilewright.target.scale import Scale, scale_of
 
 LINE_BYTES = 64
-"""Of a cache line on most cores; where lines are longer, some requests are repeated."""
+"""Bytes of a cache line on most cores; where lines are longer, some prefetches are repeated."""
 
 VECTOR_BYTES = 64
 """Bytes of one vector of a register tile, on every target: one AVX-512 register, two of AVX2, four of NEON; LLVM splits

@@ -62,7 +62,7 @@ def test_threads_share_each_round_of_a_serial_loop(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_rounds_that_take_turns_in_their_order_do_the_same(threads: int) -> None:
+def test_iterations_that_take_turns_in_their_order_do_the_same(threads: int) -> None:
     def run(turns: bool) -> np.ndarray:
         func = kernel(
             [buffer(dt.f32, [count]), buffer(dt.f32, [STEPS, count])], _relaxation, dims=[STEPS, count]
@@ -83,7 +83,7 @@ def test_rounds_that_take_turns_in_their_order_do_the_same(threads: int) -> None
 
 
 def test_every_other_round_runs_from_the_last_iteration() -> None:
-    """Each round reads what the iteration before it in time has left behind."""
+    """Each iteration reads what the iteration before it in time has left behind."""
 
     def body(t: ScalarBuilder, a: list[Array]) -> None:
         with t.loop(4, "s") as s, t.loop(WIDTH, "i") as i:
@@ -98,12 +98,12 @@ def test_every_other_round_runs_from_the_last_iteration() -> None:
     )  # not what the step of the schedule would allow: the order shows
     x, y = np.zeros(1, np.int64), np.zeros((4, WIDTH), np.int64)
     run_kernel(func, [x, y])
-    rounds = np.arange(4 * WIDTH).reshape(4, WIDTH)
-    rounds[1::2] = rounds[1::2, ::-1]
-    np.testing.assert_array_equal(y, rounds)
+    iterations = np.arange(4 * WIDTH).reshape(4, WIDTH)
+    iterations[1::2] = iterations[1::2, ::-1]
+    np.testing.assert_array_equal(y, iterations)
     interpreted = [np.zeros(1, np.int64), np.zeros((4, WIDTH), np.int64)]
     interpret(func, interpreted)
-    np.testing.assert_array_equal(interpreted[1], rounds)
+    np.testing.assert_array_equal(interpreted[1], iterations)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -14,9 +14,9 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.program import program_ir
 from tilewright.codegen.program import (
-    Branches,
     BufferRef,
     Check,
+    ConcurrentCalls,
     Condition,
     Dim,
     ErrorTable,
@@ -110,7 +110,7 @@ class Compiled:
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
     """Outputs: 4 x of the first input [batch, width] through the arena; the second [3] // 3; two parts of the
-    constants. Three of the calls share their rounds."""
+    constants. Three of the calls share their iterations."""
     target = host_target()
     scale = kernel([buffer(dt.f32, [n])] * 2, _scale, dims=[n])
     scale.name, scale.info = "scale", replace(kernel_info(scale), work=2 * n)
@@ -123,7 +123,7 @@ def compiled() -> Compiled:
     arena = BufferRef("arena", offset=sym(128))
     steps = (
         kernel_step(scale, scale_text, [BufferRef("input", 0), arena], [size]),
-        Branches(
+        ConcurrentCalls(
             (
                 kernel_step(
                     copy, copy_text, [BufferRef("constants", offset=sym(8)), BufferRef("output", 2)], []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.graph.programs import conv, inputs, kernels, program, relu
-from tilewright.graph.algorithms.two_stage_reduction import LineSums
+from tilewright.graph.algorithms.two_stage_reduction import TwoStageReduction
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.ir.core import Module, Value
@@ -28,11 +28,11 @@ def squeezed(module: Module, l2: int = 32 << 10, dims: int = 2) -> tuple[list[li
     wanted = evaluate_func(module.main, module, arrays)
     ctx = PassContext(parse_target(f"zen3,l2={l2}"), Options())
     check = lambda m: verify_func(m.main, graph_spec(m))  # noqa: E731
-    run_passes(module, [BlockChannels(), LineSums()], ctx, verify=check)
+    run_passes(module, [BlockChannels(), TwoStageReduction()], ctx, verify=check)
     for a, b in zip(wanted, evaluate_func(module.main, module, arrays), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
     Fuse(STRATEGIES).run(module, ctx)
-    return kernels(module), [r.message for r in ctx.remarks if r.stage == "line-sums"]
+    return kernels(module), [r.message for r in ctx.remarks if r.stage == "two-stage-reduction"]
 
 
 def excited(x: Value, keepdims: bool = True) -> Value:

@@ -9,7 +9,7 @@ from tests.graph.programs import kernels, ops, program, relu, run
 from tests.ops.samples_nn import convolution
 from tilewright.compiler import compile_module
 from tilewright.graph.fusion.fuse import Fuse
-from tilewright.graph.layout.grouped_conv import GroupAxis
+from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.pipeline import default_passes
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.fold import Fold
@@ -34,7 +34,7 @@ def filters(*shape):
 def found(shape, w, groups, passes=(), **attrs):
     """The operators after the pass; `run` compares results with those before."""
     module = program(lambda x: ct.conv(x, constant(w), groups=groups, **attrs), shape)
-    run(module, GroupAxis(), Fold(), Canonicalize(), *passes, target="x86-64-v3")
+    run(module, GroupedConv(), Fold(), Canonicalize(), *passes, target="x86-64-v3")
     return ops(module)
 
 
@@ -90,7 +90,7 @@ def test_blocks_are_written_by_the_convolution(each, stays):
     module = program(
         lambda x: block_channels(relu(ct.conv(x, constant(w), groups=2, **SAME)), block=16), (1, 6, 20, 31)
     )
-    run(module, GroupAxis(), Fold(), Canonicalize(), target="x86-64-v3")
+    run(module, GroupedConv(), Fold(), Canonicalize(), target="x86-64-v3")
     assert ("conv" in ops(module)) == stays
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.graph.programs import find, ops, program, run, softmax, weights
-from tilewright.graph.layout.grouped_conv import GroupAxis
+from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
@@ -221,7 +221,7 @@ def test_a_long_chain_of_joined_branches_after_groups_takes_no_time():
         return y
 
     module = program(body, (1, 12, 9, 9))
-    GroupAxis().run(module, PassContext())
+    GroupedConv().run(module, PassContext())
     assert "conv" not in ops(module)
 
 

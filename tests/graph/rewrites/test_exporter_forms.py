@@ -166,25 +166,25 @@ def attention_whole(q: Value, k: Value, v: Value, mask: Value) -> Value:
     return ct.matmul(norm.softmax(scores), v)
 
 
-def turned(k: Value) -> Value:
+def transposed(k: Value) -> Value:
     return vw.transpose(k, perm=(0, 1, 3, 2))
 
 
 def attention_scaled_after(q: Value, k: Value, v: Value, mask: Value) -> Value:
-    return ct.matmul(softmax_of_quotients(ew.add(ew.div(ct.matmul(q, turned(k)), 4.0), mask)), v)
+    return ct.matmul(softmax_of_quotients(ew.add(ew.div(ct.matmul(q, transposed(k)), 4.0), mask)), v)
 
 
 def attention_scaled_before(q: Value, k: Value, v: Value, mask: Value) -> Value:
-    return ct.matmul(norm.softmax(ew.add(mask, ct.matmul(ew.div(q, 4.0), turned(k)))), v)
+    return ct.matmul(norm.softmax(ew.add(mask, ct.matmul(ew.div(q, 4.0), transposed(k)))), v)
 
 
 def attention_scaled_on_both_sides(q: Value, k: Value, v: Value, mask: Value) -> Value:
-    return ct.matmul(norm.softmax(ew.add(ct.matmul(ew.mul(q, 0.5), turned(ew.mul(k, 0.5))), mask)), v)
+    return ct.matmul(norm.softmax(ew.add(ct.matmul(ew.mul(q, 0.5), transposed(ew.mul(k, 0.5))), mask)), v)
 
 
 def attention_of_chosen_scores(q: Value, k: Value, v: Value, mask: Value) -> Value:
     """All is allowed: the choice changes nothing."""
-    scores = ew.add(ew.mul(ct.matmul(q, turned(k)), 0.25), mask)
+    scores = ew.add(ew.mul(ct.matmul(q, transposed(k)), 0.25), mask)
     allowed = ew.lt(scores, 1e9)
     lowest = full(value=-3.4028235e38, dtype=dt.f32, shape=())
     return ct.matmul(softmax_of_reciprocals(ew.select(allowed, scores, lowest)), v)

@@ -8,7 +8,7 @@ import pytest
 from tests.graph.programs import inputs, ops, program, run, weights
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.fold import Fold
-from tilewright.graph.rewrites.hoist_scales import LiftFactors
+from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.ir.passes import PassContext
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
@@ -20,7 +20,7 @@ from tilewright.options import Options
 
 def lifted(body, *shapes):
     module = program(body, *shapes)
-    return module, run(module, LiftFactors(), Canonicalize(), Fold())
+    return module, run(module, HoistScales(), Canonicalize(), Fold())
 
 
 def test_numbers_of_both_operands_become_one_number_of_the_result():
@@ -98,5 +98,5 @@ def test_strict_numerics_multiply_first():
     module = program(lambda q, k: ct.matmul(ew.mul(q, 0.5), ew.div(k, rd.reduce_sum(k, axes=(-1,), keepdims=True))),
                      (3, 4, 8), (3, 8, 5))  # fmt: skip
     before = ops(module)
-    LiftFactors().run(module, PassContext(options=Options(numerics="strict")))
+    HoistScales().run(module, PassContext(options=Options(numerics="strict")))
     assert ops(module) == before

@@ -12,8 +12,8 @@ from tests.graph.programs import conv, find, inputs, kernels, ops, program
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.graph.rewrites.fold import Fold
-from tilewright.graph.rewrites.horizontal_fusion import MergeProducts
-from tilewright.graph.rewrites.weight_only import NarrowWeights
+from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
+from tilewright.graph.rewrites.weight_only import WeightOnly
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import Pass, PassContext, run_passes
@@ -130,13 +130,13 @@ def test_zero_points_and_scales_of_rows_stay_too() -> None:
 
 
 @pytest.mark.parametrize("attribute", [False, True])
-def test_transposed_weights_are_turned_when_compiling(attribute: bool) -> None:
+def test_transposed_weights_are_transposed_when_compiling(attribute: bool) -> None:
     def body(x: Value) -> Value:
         w = ew.mul(ew.cast(elements(160, 128), dtype=dt.f32), scales(160, 1))
         return ct.matmul(x, w, transpose_b=True) if attribute else ct.matmul(x, vw.transpose(w, perm=(1, 0)))
 
     module = program(body, (2, 128))
-    after(module, Fold(), NarrowWeights())
+    after(module, Fold(), WeightOnly())
     assert ops(module) == ["cast", "mul", "matmul"]
     assert not find(module, "matmul").attrs["transpose_b"]
     assert {a.shape for a in module.constants.values()} == {(128, 160), (1, 160)}
@@ -164,7 +164,7 @@ def test_a_matrix_that_two_products_and_a_table_share() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (1, 1), ()])
-def test_products_side_by_side_join_bytes_and_scales(shape: tuple[int, ...]) -> None:
+def test_concatenated_products_join_bytes_and_scales(shape: tuple[int, ...]) -> None:
     def body(x: Value) -> list[Value]:
         products = []
         for seed in range(3):
@@ -177,7 +177,7 @@ def test_products_side_by_side_join_bytes_and_scales(shape: tuple[int, ...]) -> 
     ctx = PassContext(parse_target("x86-64-v3,l2=65536"), Options())
     arrays = inputs(module)
     wanted = evaluate_func(module.main, module, arrays)
-    run_passes(module, [Fold(), MergeProducts()], ctx)
+    run_passes(module, [Fold(), HorizontalFusion()], ctx)
     assert ops(module).count("matmul") == 1
     assert {a.dtype.name for a in module.constants.values() if a.size > 1000} == {"int8"}
     for a, b in zip(wanted, evaluate_func(module.main, module, arrays), strict=True):
@@ -191,7 +191,7 @@ def test_matrices_of_different_forms_stay_apart() -> None:
         return [vw.reshape(ct.matmul(x, w), shape=(3, 5, 8)) for w in (wide, narrow)]
 
     module = program(body, (3, 512))
-    after(module, Fold(), MergeProducts(), target="x86-64-v3,l2=65536")
+    after(module, Fold(), HorizontalFusion(), target="x86-64-v3,l2=65536")
     assert ops(module).count("matmul") == 2
 
 

@@ -143,6 +143,6 @@ def test_separated_knows_parts_of_a_flat_loop(index: str, injective: bool) -> No
     loops = loops_in(func.body)
     (store,) = accesses(func.body)
     assert (separated(store, store, loops, {}) == set(loops)) == injective
-    rounds = [{"t": t, "i": i, "j": j, "n": 3} for t in range(6) for i in range(4) for j in range(4)]
-    places = {tuple(e.evaluate(r) for e in store.idx) for r in rounds}
-    assert (len(places) == len(rounds)) == injective
+    iterations = [{"t": t, "i": i, "j": j, "n": 3} for t in range(6) for i in range(4) for j in range(4)]
+    places = {tuple(e.evaluate(r) for e in store.idx) for r in iterations}
+    assert (len(places) == len(iterations)) == injective

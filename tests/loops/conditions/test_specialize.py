@@ -1,4 +1,4 @@
-"""Kernels for some dims only: what is supposed of the dims, and the kernel for the others beside it."""
+"""Kernels that are specialised for some dims: what holds for these, and the kernel for the others beside it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def joined() -> Func:
     return for_other_dims(large, for_other_dims(small, fewest, between), dims)
 
 
-def test_a_supposition_is_a_bound_of_the_dim() -> None:
+def test_specialising_bounds_the_dim() -> None:
     func = kernel()
     n = func.dims[0]
     specialize(func, n // 3 - 1, 4)
@@ -76,7 +76,7 @@ def test_a_product_of_dims_is_long_when_all_of_them_are() -> None:
 
 
 @pytest.mark.parametrize("extent", [var("other", 0), 7 - var("n", 0), var("n", 0) % 4])
-def test_what_no_bound_of_a_dim_ensures_is_not_supposed(extent: object) -> None:
+def test_what_no_bound_of_a_dim_ensures_is_not_specialised_for(extent: object) -> None:
     with pytest.raises(ScheduleError, match="specialize"):
         specialize(kernel(), extent, 8)  # type: ignore[arg-type]
 
@@ -90,8 +90,8 @@ def test_each_size_is_computed_by_its_version(n: int) -> None:
     interpret(func, [x, w, y], {"n": n, "m": 1})
     np.testing.assert_array_equal(y, 2 * x + 3)
     text, _ = run_native(func, [x, w, y := np.zeros(n, np.float32)], (n, 1), slices=[(0, 2), (2, 1 << 40)])
-    rounds = -(-n // 5) if n >= 5 else -(-n // 2) if n >= 2 else n
-    assert text.parallel is not None and text.parallel.evaluate({"n": n, "m": 1}) == rounds
+    iterations = -(-n // 5) if n >= 5 else -(-n // 2) if n >= 2 else n
+    assert text.parallel is not None and text.parallel.evaluate({"n": n, "m": 1}) == iterations
     np.testing.assert_array_equal(y, 2 * x + 3)
 
 
@@ -154,14 +154,14 @@ def test_versions_that_merged_other_axes_see_the_same_ones(
     np.testing.assert_array_equal(y, x + 1)
 
 
-def test_rounds_that_overlap_need_a_dim_that_is_long_enough() -> None:
+def test_iterations_that_overlap_need_a_dim_that_is_long_enough() -> None:
     func = specialize(kernel(), kernel().dims[0], 3)
     with pytest.raises(ScheduleError, match="never below 4"):
         split(func, find_loop(func, "i"), 4, "overlap")
 
 
 @pytest.mark.parametrize("n", [3, 4, 11])
-def test_peeling_needs_as_many_rounds_as_it_takes_out(n: int) -> None:
+def test_peeling_needs_as_many_iterations_as_it_takes_out(n: int) -> None:
     func = kernel()
     with pytest.raises(ScheduleError, match="above 3"):
         peel(func, find_loop(func, "i"), 2, 1)

@@ -34,7 +34,7 @@ def read(text: str = SUMS) -> Func:
     return parse_kernel(text)
 
 
-def test_inner_rounds_lie_a_share_of_the_extent_apart() -> None:
+def test_inner_iterations_lie_a_share_of_the_extent_apart() -> None:
     func = read()
     parts = strided_split(func, find_loop(func, "i"), 2)
     text = print_func(func)

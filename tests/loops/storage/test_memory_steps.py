@@ -194,7 +194,7 @@ def test_an_intermediate_stays_where_the_output_is_no_place_for_it(change: tuple
     assert print_func(func) == before
 
 
-def test_rounds_that_run_twice_do_not_share_intermediates() -> None:
+def test_iterations_that_run_twice_do_not_share_intermediates() -> None:
     func = read(NORMALISED.replace("LAST", "l"))
     split(func, find_loop(func, "i"), 3, "overlap")
     assert "twice" in refused(lambda: compute_in(func, local(func, "t"), func.args[1]))
@@ -241,7 +241,7 @@ kernel @k(z: &i64[4], y: &f64[8]) dims() with {outputs=1} {
 
 
 def test_an_intermediate_that_the_last_stage_does_not_replace_stays() -> None:
-    # the second element would stand where the round before has put a result
+    # the second element would stand where the iteration before has put a result
     func = read(DOWNWARDS)
     assert "not every element of it gets a last value" in refused(
         lambda: compute_in(func, local(func, "t"), func.args[1])
@@ -272,7 +272,7 @@ def test_what_uses_the_first_loop_stays_after_it() -> None:
     assert print_func(func) == before
 
 
-TURNED = """
+TRANSPOSED = """
 kernel @k(x: &f64[6, 10], y: &f64[10, 6]) dims() with {outputs=1} {
   for i in 0..10 {
     for j in 0..6 {
@@ -290,7 +290,7 @@ def only_load(func: Func) -> Op:
 
 
 def test_elements_are_read_ahead_in_the_order_asked_for() -> None:
-    func = read(TURNED)
+    func = read(TRANSPOSED)
     i, j = find_loop(func, "i"), find_loop(func, "j")
     made = preload(func, only_load(func), j, i)
     assert [extent_of(o).value for o in made.fill] == [6, 10]
@@ -301,7 +301,7 @@ def test_elements_are_read_ahead_in_the_order_asked_for() -> None:
 
 def test_conditions_around_a_load_that_needs_them_go_with_it() -> None:
     text = (
-        TURNED.replace("in 0..10", "in 0..12")
+        TRANSPOSED.replace("in 0..10", "in 0..12")
         .replace("y[i, j]", "if i < 10 { y[i, j]")
         .replace("* 2", "* 2 }")
     )
@@ -320,13 +320,13 @@ def test_conditions_around_a_load_that_needs_them_go_with_it() -> None:
     ],
 )
 def test_elements_that_may_change_are_not_read_ahead(change: tuple[str, str], why: str) -> None:
-    func = read(TURNED.replace("dims()", "dims(n)").replace(*change))
+    func = read(TRANSPOSED.replace("dims()", "dims(n)").replace(*change))
     loops = [find_loop(func, "j"), find_loop(func, "i")]
     assert why in refused(lambda: preload(func, only_load(func), *loops))
 
 
 def test_two_axes_are_seen_as_one() -> None:
-    func = read(TURNED)
+    func = read(TRANSPOSED)
     collapse(func, find_loop(func, "i"), find_loop(func, "j"))
     merge_axes(func, func.args[1], 0)
     (store,) = (op for op in func.body.walk() if op.name == "store")

@@ -105,7 +105,7 @@ def test_where_it_is_refused() -> None:
     assert refused(LINES, 1).endswith("loop 'r' (0..4, vector) is not a number of whole cache lines")
     assert refused(LINES.replace("16 vector", "16")).endswith("the store is no vector")
     assert refused(LINES.replace("y[i, j] =", "y[i, j if i < 4] =")).endswith("the store has a condition")
-    assert refused(LINES.replace("y[i, j] =", "y[i, 15 - j] =")).endswith("do not lie side by side")
+    assert refused(LINES.replace("y[i, j] =", "y[i, 15 - j] =")).endswith("are not contiguous")
     assert refused(LINES.replace("y[i, j] =", "y[i, j] +=")).endswith("the kernel reads it")
     local = LINES.replace("  for i", "  alloc t: scratch f32[n, 20]\n  for i", 1).replace(
         "y[i, j]", "t[i, j]"

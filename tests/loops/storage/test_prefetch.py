@@ -1,4 +1,4 @@
-"""Asking for memory ahead: what is asked for, that results stay, and where it is refused."""
+"""Prefetching: what is prefetched, that results stay, and where it is refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_large_shares_take_several_requests() -> None:
     assert asked(func) == ["prefetch b[jo + 1, 0, 192*i + 32*k]", "prefetch b[jo + 1, 0, 192*i + 32*k + 16]"]
 
 
-def test_what_later_rounds_read_is_asked_for_at_the_start_of_a_round() -> None:
+def test_what_later_iterations_read_is_prefetched_at_the_start_of_an_iteration() -> None:
     func = read("8")
     prefetch(func, load_of(func, "b"), find_loop(func, "k"), distance=3)
     assert asked(func) == ["prefetch b[jo, k + 3, 0]", "prefetch b[jo, k + 3, 16]"]
@@ -128,9 +128,9 @@ def test_results_stay() -> None:
 
 def test_refused() -> None:
     func = read("8")
-    with pytest.raises(ScheduleError, match="its rounds do not read elements of buffer 'b'"):
+    with pytest.raises(ScheduleError, match="its iterations do not read elements of buffer 'b'"):
         prefetch(func, load_of(func, "b"), find_loop(func, "i"))
-    with pytest.raises(ScheduleError, match="the number of steps within a round is not known"):
+    with pytest.raises(ScheduleError, match="the number of steps within an iteration is not known"):
         inside = (
             PANELS.replace("i in 0..m", "r in 0..6").replace("k in 0..6", "i in 0..m").replace(" k", " r")
         )
@@ -188,8 +188,8 @@ kernel @k(x: &f64[4, 8], z: &i64[4], y: &f64[40]) dims() with {outputs=1} {
 @pytest.mark.parametrize(
     ("name", "buffer", "why"),
     [
-        ("load", "t", "each round has a buffer 't' .* of its own"),
-        ("store", "t", "each round has a buffer 't' .* of its own"),
+        ("load", "t", "each iteration has a buffer 't' .* of its own"),
+        ("store", "t", "each iteration has a buffer 't' .* of its own"),
         ("store", "y", "its data decides the position in buffer 'y'"),
     ],
 )
@@ -205,10 +205,10 @@ def test_what_is_not_known_before_the_round_is_not_asked_for(name: str, buffer: 
     assert print_func(func) == before
 
 
-def test_rounds_of_nothing_ask_for_nothing() -> None:
+def test_iterations_of_nothing_ask_for_nothing() -> None:
     func = parse_kernel(ROUNDS_OF_THEIR_OWN)
     load = [o for o in func.body.walk() if o.name == "load" and o.operands[0].name == "x"][-1]
-    with pytest.raises(ScheduleError, match="nothing runs in its rounds"):
+    with pytest.raises(ScheduleError, match="nothing runs in its iterations"):
         prefetch(func, load, find_loop(func, "i"))
 
 

@@ -12,7 +12,7 @@ from tests.schedule import scheduling as oracle
 from tests.schedule.test_defaults import data, f32, native
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.expand import Expand
-from tilewright.graph.rewrites.hoist_scales import LiftFactors
+from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.passes import PassContext
@@ -80,7 +80,7 @@ def chosen_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.nd
 
 
 def joined(qkv: Value) -> Value:
-    """Queries, keys and values of 2 heads of 16, side by side in one tensor; the result is joined again."""
+    """Queries, keys and values of 2 heads of 16, concatenated in one tensor; the result is joined again."""
     length = qkv.type.shape[1]  # type: ignore[union-attr]
 
     def part(k: int) -> Value:
@@ -135,7 +135,7 @@ IDS = [case.name for case in CASES]
 
 def built(case: Case) -> Module:
     module = oracle.build(case.types, case.body)
-    for step in (Expand(), Canonicalize(), LiftFactors(), Canonicalize()):
+    for step in (Expand(), Canonicalize(), HoistScales(), Canonicalize()):
         step.run(module, PassContext())
     return module
 
@@ -190,7 +190,7 @@ def test_no_element_of_a_row_is_computed_alone(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
-def test_keys_are_turned_in_registers(target: str) -> None:
+def test_keys_are_transposed_in_registers(target: str) -> None:
     module = built(next(c for c in CASES if c.name == "many rows"))
     oracle.scheduled(module, target)
     kernel = module.funcs["k0_attention"]

@@ -80,8 +80,8 @@ def test_candidates_fit_the_cache_and_the_first_give_every_core_the_same_work(co
             footprint(LARGE, TILE, b.rows, b.columns, b.depth) <= l2 and LARGE.depth % b.depth == 0
             for b in found
         )
-        rounds = -(-LARGE.rows // found[0].rows) * -(-32 // found[0].columns)
-        assert -(-rounds // cores) * cores <= 1.2 * rounds
+        iterations = -(-LARGE.rows // found[0].rows) * -(-32 // found[0].columns)
+        assert -(-iterations // cores) * cores <= 1.2 * iterations
 
 
 @pytest.mark.parametrize("l2", [512 << 10, 1 << 20])
@@ -239,9 +239,9 @@ def test_of_weights_that_are_read_once_those_of_later_steps_are_asked_for() -> N
     first, *others = prefetches(rows=5)
     (step,) = [o for o in enclosing_loops(first) if kind_of(o) == "serial"]
     width = 16 * (1 + len(others))  # one request for each vector of the tile
-    ahead = substitute(address_of(first), dict.fromkeys(address_of(first).vars, ZERO)).value
+    distance = substitute(address_of(first), dict.fromkeys(address_of(first).vars, ZERO)).value
     assert extent_of(step) == 256
-    assert 4096 <= 4 * ahead < 4096 + 4 * width
+    assert 4096 <= 4 * distance < 4096 + 4 * width
 
 
 def test_a_deep_sum_in_parts_asks_for_its_weights_step_by_step() -> None:

@@ -1,4 +1,4 @@
-"""Weights of few bits are read as they are, and become wide in the kernel of the product."""
+"""Quantised weights are read as they are, and dequantised in the kernel of the product."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def scheduled(rows: int | Sym, columns: int, target: str = "x86-64-v3") -> Func:
 
 def test_many_rows_share_a_panel_that_is_made_once() -> None:
     (op,) = casts(scheduled(40, 96))
-    rounds = [extent_of(o).value for o in enclosing_loops(op)]
-    assert np.prod(rounds) == 96 * DEPTH, "each element becomes wide once"
+    iterations = [extent_of(o).value for o in enclosing_loops(op)]
+    assert np.prod(iterations) == 96 * DEPTH, "each element is dequantised once"
 
 
 def test_one_tile_of_rows_widens_in_registers() -> None:

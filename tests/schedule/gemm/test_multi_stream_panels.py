@@ -17,8 +17,7 @@ from tilewright.loops.edit import buffer_type
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.target.cores import bandwidth_of
-from tilewright.target.named import parse_target
+from tilewright.target.named import NAMED, parse_target
 
 RNG = np.random.default_rng(24)
 DEPTH = 96
@@ -57,7 +56,7 @@ def test_each_stream_is_a_run_of_its_own(rows: int, columns: int, target: str) -
 @pytest.mark.parametrize("target", ["zen3", "zen4"])
 def test_cores_that_follow_one_stream_best_get_one(target: str) -> None:
     assert DEPTH in weights_of(product(sym(1), 512, target))[:2]
-    assert bandwidth_of("znver4").streams == 1
+    assert NAMED["zen4"].bandwidth.streams == 1
 
 
 @pytest.mark.parametrize("rows", [sym(3), sym(40), var("n", 1)], ids=["3", "40", "unknown"])

@@ -42,7 +42,7 @@ def asked(kernel: Func) -> list[Op]:
 
 
 def addresses(op: Op, row: int) -> list[int]:
-    """The elements that a request of round `row` of the threads' loop asks for."""
+    """The elements that a request of iteration `row` of the threads' loop asks for."""
     (parallel, *steps) = enclosing_loops(op)
     assert kind_of(parallel) == "parallel"
     (step,) = steps
@@ -54,13 +54,13 @@ def addresses(op: Op, row: int) -> list[int]:
 def test_the_pass_that_computes_most_asks_for_each_line_of_the_next_row_once(target: str) -> None:
     kernel, _ = kernel_of(softmax, (71, 1024), target=target)
     ops = asked(kernel)
-    assert {op.operands[0].name for op in ops} == {"x0"}  # the result is not read from far memory
+    assert {op.operands[0].name for op in ops} == {"x0"}  # the result is not read from memory
     assert all(any(o.name == "exp" for o in enclosing_loops(op)[-1].walk()) for op in ops)
     expected = list(range(1024 * 4, 1024 * 5, LINE))
     assert sorted(a for op in ops for a in addresses(op, 3)) == expected
 
 
-def test_rows_side_by_side_ask_for_the_next_ones() -> None:
+def test_interleaved_rows_prefetch_the_next_ones() -> None:
     kernel, _ = kernel_of(softmax, (128, 256))  # four by four
     found = sorted(a for op in asked(kernel) for a in addresses(op, 3))
     assert found == list(range(256 * 16, 256 * 20, LINE))
@@ -74,7 +74,7 @@ def test_rows_of_several_operands_are_asked_for_and_what_all_rows_share_is_not()
 def test_large_rows_and_single_passes_ask_for_nothing() -> None:
     kernel, remarks = kernel_of(softmax, (3, 4096))
     assert not asked(kernel)
-    assert any("the next 16384 bytes of rows are not asked for: they are too many" in r for r in remarks)
+    assert any("the next 16384 bytes of rows are not prefetched: they are too many" in r for r in remarks)
     total, _ = kernel_of(lambda x: reduce.reduce_sum(x, axes=(1,)), (70, 384))
     assert not asked(total)
 

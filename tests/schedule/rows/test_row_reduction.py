@@ -75,7 +75,7 @@ def reduced(shape: tuple[int, ...], axes: tuple[int, ...], target: str = "x86-64
 
 def test_images_are_summed_as_one_row() -> None:
     kernel = reduced((3, 8, 7, 7), (2, 3))
-    assert sums_of(kernel) == [16]  # three rounds of 16 and one element, not seven of 4 and 3
+    assert sums_of(kernel) == [16]  # three iterations of 16 and one element, not seven of 4 and 3
 
 
 def test_images_of_a_batch_that_is_summed_are_one_row_each() -> None:
@@ -123,7 +123,7 @@ def test_reductions_of_a_whole_tensor_run_in_vectors_beside_what_follows_them(
     assert len(innermost) >= 3 and all(kind_of(o) == "vector" for o in innermost if extent_of(o) != 1)
 
 
-def side_by_side(kernel: Func) -> list[int]:
+def interleaved(kernel: Func) -> list[int]:
     """The factors by which rows were jammed."""
     steps = kernel_info(kernel).schedule
     jams = [k for k, step in enumerate(steps) if step.startswith("unroll_and_jam")]
@@ -146,15 +146,15 @@ def side_by_side(kernel: Func) -> list[int]:
         (128, 1000, 1),
     ],
 )
-def test_short_rows_run_side_by_side(rows: int, width: int, together: int, target: str) -> None:
+def test_short_rows_are_interleaved(rows: int, width: int, together: int, target: str) -> None:
     x = RNG.standard_normal((rows, width)).astype(np.float32)
     module, _ = oracle.agree([tensor(dt.f32, x.shape)], softmax, [x], target)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
-    assert side_by_side(kernel) == [together] * (together > 1)
+    assert interleaved(kernel) == [together] * (together > 1)
 
 
 @pytest.mark.parametrize(("rows", "together"), [(130, 2), (131, 1)])
-def test_long_rows_that_come_from_far_run_in_twos_only_where_these_lie_apart(
+def test_long_rows_from_memory_run_in_twos_only_where_these_lie_apart(
     rows: int, together: int
 ) -> None:
     module = oracle.build([tensor(dt.f32, (rows, 400))], softmax)
@@ -170,18 +170,18 @@ def test_unknown_numbers_of_rows_leave_some_over(rows: int) -> None:
     x = RNG.standard_normal((rows, 40)).astype(np.float32)
     module, _ = oracle.agree([tensor(dt.f32, (var("n", 1), 40))], softmax, [x])
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
-    assert side_by_side(kernel) == [4]
+    assert interleaved(kernel) == [4]
 
 
 def test_rows_of_unknown_length_run_one_by_one() -> None:
     x = RNG.standard_normal((70, 40)).astype(np.float32)
     module, ctx = oracle.agree([tensor(dt.f32, (70, var("n", 1)))], softmax, [x])
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
-    assert side_by_side(kernel) == []
+    assert interleaved(kernel) == []
     assert any("rows run one by one: their length is not known" in str(r) for r in ctx.remarks)
 
 
-def test_rows_side_by_side_have_fewer_sums_each() -> None:
+def test_interleaved_rows_have_fewer_sums_each() -> None:
     """Four registers of sums in all, as for one row."""
     x = RNG.standard_normal((128, 120)).astype(np.float32)
     module, _ = oracle.agree(
@@ -234,9 +234,9 @@ def test_one_row_of_unknown_length() -> None:
 @pytest.mark.parametrize(
     ("rows", "apart"),
     [(128, 0), (1024, 4), (1026, 2), (1025, 0)],
-    ids=["in a cache", "from far", "a multiple of two", "no multiple"],
+    ids=["in a cache", "from memory", "a multiple of two", "no multiple"],
 )
-def test_rows_side_by_side_that_come_from_far_lie_far_apart(rows: int, apart: int) -> None:
+def test_interleaved_rows_from_memory_lie_far_apart(rows: int, apart: int) -> None:
     module = oracle.build([tensor(dt.f32, (rows, 96))], softmax)
     oracle.scheduled(module, "x86-64-v3,l2=32768")
     (func,) = (f for name, f in module.funcs.items() if name != "main")

@@ -1,4 +1,4 @@
-"""Running totals: lanes over columns, several rows side by side, whatever the axis."""
+"""Running totals: lanes over columns, several interleaved rows, whatever the axis."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_columns_are_summed_in_lanes():
     assert kind_of(loops[0]) == "parallel"
 
 
-def test_rows_are_summed_side_by_side():
+def test_rows_are_summed_interleaved():
     x = RNG.standard_normal((16, 9)).astype(np.float32)
     module, _ = oracle.agree([tensor(dt.f32, x.shape)], lambda v: cumsum(v, axis=1), [x])
     kinds = [kind_of(o) for o in loops_in(the_kernel(module).body)]

@@ -1,4 +1,4 @@
-"""Calls that share their rounds: which may, where they stand, and that results stay right."""
+"""Calls that share their iterations: which may, where they stand, and that results stay right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.ops import recurrent
 from tilewright.ops.define import constant
 from tilewright.options import Options
 from tilewright.runtime.module import Model
-from tilewright.schedule.sharing.concurrent_kernels import group_branches
+from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(3)
@@ -42,7 +42,7 @@ class Program:
         """What was noted; afterwards the calls are in their new order."""
         self.block.append(Op("return", list(results)))
         remarks: list[Remark] = []
-        group_branches(self.module, parse_target("zen3"), remarks)
+        group_concurrent_kernels(self.module, parse_target("zen3"), remarks)
         return remarks
 
     @property
@@ -52,7 +52,7 @@ class Program:
 
 def number(value: Value) -> int | None:
     assert value.op is not None
-    return value.op.attrs.get("branches")
+    return value.op.attrs.get("concurrent")
 
 
 def test_independent_calls_come_together_at_the_last_of_them() -> None:
@@ -66,7 +66,7 @@ def test_independent_calls_come_together_at_the_last_of_them() -> None:
     assert p.results == [b, a, c, d]
     assert [number(v) for v in p.results] == [None, 0, 0, None]
     assert [str(r) for r in remarks] == [
-        "[branches] long: runs at the same time as long: neither needs the other"
+        "[concurrent-kernels] long: runs at the same time as long: neither needs the other"
     ]
 
 
@@ -107,7 +107,7 @@ WEIGHTS = (RNG.standard_normal((1, 64, 64)) / 8).astype(np.float32)
 
 
 def directions(steps: Sym, batch: Sym) -> Module:
-    """A recurrence in both directions over [steps, batch, 64]: two kernels with a round for each entry."""
+    """A recurrence in both directions over [steps, batch, 64]: two kernels with an iteration for each entry."""
 
     def body(x: Value, h: Value, lengths: Value) -> tuple[Value, ...]:
         r = constant(WEIGHTS)

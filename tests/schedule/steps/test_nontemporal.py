@@ -44,7 +44,7 @@ def conditions(func: Func) -> set[str]:
 def test_only_outputs_that_the_last_cache_cannot_hold_go_past_it() -> None:
     assert conditions(kernel((128, 129), ew.neg)) == {"1"}
     assert conditions(kernel((128, 128), ew.neg)) == set()
-    assert conditions(kernel((128, 129), ew.neg, "zen3,l3=0")) == set()  # the second level has 512 KiB
+    assert conditions(kernel((128, 129), ew.neg, "zen3,l3=0")) == set()  # L2 has 512 KiB
     assert conditions(kernel((128, 129, 16), ew.neg, "zen3,l3=0")) == {"1"}
 
 

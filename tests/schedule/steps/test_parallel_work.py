@@ -86,19 +86,19 @@ COARSE = {(8, "196x1024x256"), (16, "196x1024x256"), (16, "784x512x128"), (16, "
 @pytest.mark.parametrize("cores", [2, 4, 8, 16])
 @pytest.mark.parametrize("machine", ["zen3", "cascadelake"])
 def test_threads_have_equal_shares_of_big_kernels(machine: str, cores: int, name: str) -> None:
-    """No thread has over 5 % more rounds of a big product than all have on average. Where whole register tiles do not
-    come out even it is at most 15 %, and a remark says so."""
+    """No thread has over 5 % more iterations of a big product than all have on average. Where whole register tiles do
+    not come out even it is at most 15 %, and a remark says so."""
     module = oracle.build(*product(*SHAPES[name]))
     remarks = oracle.scheduled(module, f"{machine},cores={cores}").remarks
     (kernel,) = [func for other, func in module.funcs.items() if other != "main"]
     assert kernel_info(kernel).work.value >= BIG
     extent = parallel_extent(kernel)
     assert extent is not None and extent.is_const
-    rounds = extent.value
+    iterations = extent.value
     limit = 1.15 if (cores, name) in COARSE else 1.05
-    assert -(-rounds // cores) * cores <= limit * rounds
-    said = any(f"equal shares of {rounds} iterations" in str(remark) for remark in remarks)
-    assert said == (-(-rounds // cores) * cores > 1.05 * rounds)
+    assert -(-iterations // cores) * cores <= limit * iterations
+    said = any(f"equal shares of {iterations} iterations" in str(remark) for remark in remarks)
+    assert said == (-(-iterations // cores) * cores > 1.05 * iterations)
 
 
 def test_what_threads_cannot_share_is_said() -> None:

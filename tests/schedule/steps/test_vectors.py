@@ -34,7 +34,7 @@ def lanes(kernel: Func) -> list[int]:
 
 
 @pytest.mark.parametrize(("target", "wanted"), [("zen3", 32), ("cascadelake", 64), ("aarch64-neon", 16)])
-def test_polynomials_run_in_four_registers_side_by_side(target: str, wanted: int) -> None:
+def test_polynomials_run_in_four_interleaved_registers(target: str, wanted: int) -> None:
     assert lanes(map_kernel(ew.tanh, 16384, target)) == [wanted]
     assert lanes(map_kernel(ew.neg, 16384, target)) == [16]
 

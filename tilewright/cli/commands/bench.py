@@ -46,7 +46,8 @@ Examples:
 
 OURS = "tilewright"
 PAUSE_S = 0.1
-"""Thread pools spin after a call before they sleep, that of ONNX Runtime for up to 50 ms."""
+"""Seconds between the turns of two engines: thread pools spin after a call before they sleep, that of ONNX Runtime
+for up to 50 ms."""
 
 
 @dataclass

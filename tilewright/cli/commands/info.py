@@ -19,9 +19,9 @@ from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime.threads import available_cpus
 from tilewright.session import Session
+from tilewright.target.cpus import CPUS
 from tilewright.target.host import host_target
 from tilewright.target.machine import Machine
-from tilewright.target.named import ABOUT, ALIASES, NAMED
 
 HELP = """Show this machine as the compiler sees it, versions, formats, plugins, and the cache of compiled models.
 
@@ -54,10 +54,9 @@ def targets(of_plugins: Sequence[Machine] = ()) -> Table:
     """The machines that have names, with their other names, and those of plugins."""
     table = Table(show_header=False, box=None)
     table.add_row("host", "this machine")
-    for name, target in NAMED.items():
-        others = [alias for alias, of in ALIASES.items() if of == name]
-        also = f"; also {', '.join(others)}" if others else ""
-        table.add_row(name, f"{ABOUT.get(name, target.cpu)}{also}")
+    for name, cpu in CPUS.items():
+        also = f"; also {', '.join(cpu.aliases)}" if cpu.aliases else ""
+        table.add_row(name, f"{cpu.about}{also}")
     for machine in of_plugins:
         table.add_row(escape(machine.name), escape(f"of a plugin, a machine of the kind '{machine.kind}'"))
     return table

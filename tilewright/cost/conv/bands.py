@@ -26,16 +26,17 @@ MOST_PANEL_BLOCKS = 4
 """Blocks of channels of a panel: enough for the columns of a register tile."""
 
 SMALLEST_SIDE = 8
-"""Of an image that leaves its blocks by squares."""
+"""Rows and columns of the smallest image whose result is unpacked by squares of registers."""
 
 PLAIN_BANDS_PER_CORE = 4
-"""Panels of bands that every core should find at least, of results that leave their blocks."""
+"""Panels of bands that every core should find at least, where the result is unpacked."""
 
 FLOPS_PER_BYTE = 6
 """Operations of a contraction that take as long as a byte to or from the memory behind L2."""
 
 TILE_TRAFFIC = 2
-"""Time of a byte of tiles, which are written and read once in a while, in that of a byte that is only streamed."""
+"""Time of a byte of tiles, which are written and read once, as a multiple of that of a byte that is only read in
+order."""
 
 
 @dataclass(frozen=True, slots=True)

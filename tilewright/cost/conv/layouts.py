@@ -10,10 +10,11 @@ from tilewright.cost.gemm.register_tile import GemmShape, candidate_tiles, cost_
 from tilewright.target.target import LINE_BYTES, VECTOR_BYTES, Target
 
 LEAST_FILTERS = 8
-"""Fewer filters than these would leave most lanes of a block empty."""
+"""Filters from which on blocks are used: fewer would leave most lanes of a block empty."""
 
 MOST_GAPS = 4 / 3
-"""Of the blocks that all channels together fill, how many they may lie in so that none has to move."""
+"""Blocks that channels with gaps may take, as a multiple of those that all of them would fill without, so that no
+channel has to move."""
 
 FEWEST_GROUPS = 8
 """Groups of positions in a line, below which a tile has too few sums to keep the units busy."""

@@ -9,22 +9,23 @@ CHAINS = 8
 
 MOST_COLUMNS = 16
 MOST_OF_A_LINE = 24
-"""Columns along a line of the operand, which is read in as few and as long runs as there are registers for."""
+"""Columns of a tile along a line of the operand at most; a line is read in as few and as long runs as there are
+registers for."""
 
 OPERANDS = 4
-"""Vectors of a step beside the sums: weights, and elements on their way."""
+"""Registers of a step beside the sums: weights, and elements that are being loaded."""
 
 TILE_COST = 1.5
-"""Steps that the start and the end of a tile cost."""
+"""Time that the start and the end of a tile cost, in steps."""
 
 VECTORS_OF_A_LINE = 2
-"""Along an axis of unknown extent: with more, fewer lines are long enough."""
+"""Vectors of a tile along an axis of unknown extent: with more, fewer lines are long enough."""
 
 SHORTER_LINES = 4
-"""How many times shorter the tiles are of the kernel for lines that are too short for another one's."""
+"""Tiles of the kernel for lines that are too short for the tiles of another are so many times shorter."""
 
 FEWEST_LANES = 4
-"""Of vectors along an axis of unknown extent; kernels for shorter ones are not worth their code."""
+"""Lanes of vectors along an axis of unknown extent at least; kernels for shorter ones are not worth their code."""
 
 
 def vectors_of_tile(lanes: int, element: int, count: int | None, along_line: bool, target: Target) -> int:

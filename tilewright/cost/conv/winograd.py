@@ -14,13 +14,14 @@ from tilewright.cost.core import Source, move_cycles, multiply_cycles, source_of
 from tilewright.target.target import Target
 
 GAIN = 0.9
-"""Of the direct convolution's time: a smaller gain is not worth other roundings and a longer compilation."""
+"""Share of the direct convolution's time up to which Winograd's algorithm is taken: a smaller gain is not worth other
+rounding errors and a longer compilation."""
 
 ELEMENT = 4
 """Bytes of an element."""
 
 TYPICAL_SIZE = 64
-"""Stands for an extent of an image that is not known."""
+"""Extent of an image that is assumed where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from tilewright.cost.parallel import share_of_greatest, threads
 from tilewright.target.target import Target
 
 SPILL_PASSES = 3
-"""Times that what does not fit the cache passes its border: allocated, written, read."""
+"""Times that data which do not fit a cache are moved between it and the next: allocated, written, read."""
 
 
 TILES_OF_ANY_IMAGE = 28
-"""Of a band of an image of unknown size: whole register tiles, and filters are read for more than a row of tiles of a
-small image, which they would outlast."""
+"""Tiles of a band of an image of unknown size: they fill whole register tiles, and each reading of the filters serves
+more than one row of tiles of a small image."""
 
 PANEL_OF_ANY_IMAGE = 2
 """Blocks of columns that share the reading of the rows of an image whose size is not known."""

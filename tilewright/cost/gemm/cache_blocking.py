@@ -22,7 +22,7 @@ SMALL_BLOCK = 128
 """Rows or columns of the smallest blocks of long axes."""
 
 EVEN = 1.1
-"""Of the mean share of the cores, the greatest that one of them may have in the blocks that are preferred."""
+"""Largest share of a core, as a multiple of the mean, in the blocks that are preferred."""
 
 
 @dataclass(frozen=True, slots=True)

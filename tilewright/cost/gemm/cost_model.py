@@ -34,10 +34,10 @@ CROWDED = 4
 CROWDING = 2
 
 LARGE = 512
-"""Stands for an extent that is not known."""
+"""Extent that is assumed where it is not known."""
 
 CUT_TILES = 3
-"""Of the tiles, in the order of their promise, how many are tried with blocks."""
+"""Register tiles, the most promising ones, that are tried with cache blocks."""
 
 MANY_BLOCKS, FEW_BLOCKS = 3, 1
 """Blocks tried for each length of the depth: with the first tile, and with the others."""
@@ -49,7 +49,7 @@ TRANSPOSING = 2
 """Passes over the sums that transposing them costs: its shuffles take about as long."""
 
 LEAST_GAIN = 1.03
-"""Of the time: blocks that gain less are not worth their code."""
+"""Ratio of times from which on blocks are taken: a smaller gain is not worth their code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +252,9 @@ def _cut_loops(shape: GemmShape, tile: Tile, blocks: Blocks, target: Target) -> 
 def _near_rows(
     shape: GemmShape, tile: Tile, depth: int, first: tuple[float, float, float], size: float
 ) -> float:
-    """Bytes of a tile's rows that an L1 of `size` bytes reads. Where rows lie side by side and steps
-    apart, each step has lines of its own; unless these fit beside the panel, the next tiles, which need the rest of
-    them, find them gone."""
+    """Bytes of a tile's rows that an L1 of `size` bytes reads. Where the elements of a step are contiguous and those of
+    a row are not, each step has cache lines of its own; unless these fit beside the panel, the next tiles, which need
+    the remainder of them, find them gone."""
     rows, panel, _ = first
     if shape.stride != shape.element:
         return rows
@@ -287,8 +287,8 @@ def _distance(shape: GemmShape, tile: Tile, blocks: Blocks | None, sets: int) ->
     from those of other rows: 1 where rows lie on such lines, CROWDING more where they push one another out."""
     if blocks is not None and shape.run:
         return 0  # they are copied
-    lines, rest = divmod(shape.stride, LINE_BYTES)
-    crowded = lines > 0 and not rest and tile.rows * gcd(lines, sets) > CROWDED * sets
+    lines, remainder = divmod(shape.stride, LINE_BYTES)
+    crowded = lines > 0 and not remainder and tile.rows * gcd(lines, sets) > CROWDED * sets
     return (shape.run > 0) + CROWDING * crowded
 
 
@@ -308,7 +308,7 @@ class Choice:
         return str(self.decision)
 
     @property
-    def declined(self) -> list[str]:
+    def missed(self) -> list[str]:
         """What was not chosen, and by how much."""
         return [
             f"{other}: {millions(time)} predicted, {millions(self.cycles)} with {self.decision}"

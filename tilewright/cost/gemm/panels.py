@@ -19,17 +19,19 @@ LONGEST_RUN = 16
 """Steps of the depth between requests for memory."""
 
 PREFETCHED_LINES = 64
-"""How far ahead of its use a panel that is read once is prefetched: at 10 bytes in a nanosecond, some times the latency
-of memory."""
+"""Cache lines by which a panel that is read once is prefetched before its use: at 10 bytes in a nanosecond, some times
+the latency of memory."""
 
 STREAM_LINES = 2
-"""That a step reads of a stream at least: streams of single cache lines are slower than one, as lines come in pairs."""
+"""Cache lines that a step reads of a stream at least: streams of single lines are slower than one stream, as lines
+come in pairs."""
 
 MOST_ROWS_OF_STREAMS = 2
-"""More rows multiply for so long that one stream whose lines are prefetched does better."""
+"""Rows of a tile with several streams at most: more rows multiply for so long that one prefetched stream does
+better."""
 
 WINDOWS = 2
-"""Reads of an element for a row that make up for the way from L2."""
+"""Reads of an element for a row that make up for loading it from L2."""
 
 APART_LINES = 4
 """Cache lines from which on rows of a result are written as long runs."""
@@ -58,8 +60,8 @@ def run_between_requests(steps: int) -> int:
 
 
 def prefetch_distance(step: int) -> int:
-    """How many steps ahead a panel that is read once is prefetched, where a step reads so many bytes of it; 0 where it
-    reads less than a line, which would be requested several times."""
+    """How many steps before its use a panel that is read once is prefetched, where a step reads so many bytes of it; 0
+    where it reads less than a line, which would be requested several times."""
     return 0 if step < LINE_BYTES else -(-PREFETCHED_LINES * LINE_BYTES // step)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tilewright.target.target import Target
 
 MOST_TILES = 9
-"""Tiles that are looked at closely."""
+"""Register tiles that the cost model compares at most."""
 
 MOST_ROWS = 28
 MOST_COLUMNS = 16
@@ -93,10 +93,11 @@ def cycles_per_step(rows: int, columns: int, target: Target) -> float:
 
 LOOP_INSTRUCTIONS = 3
 CHAIN_SLACK = 1.15
-"""Of the latency of a chain: with just as many chains as hide it, units now and then wait for one another."""
+"""Independent sums that are wanted, as a multiple of those that just hide the latency of a multiply-add: with just as
+many, units now and then wait for one another."""
 
 LOAD_SHARE = 0.25
-"""Of a cycle, what a load costs in the first look at tiles."""
+"""Part of a cycle that a load costs in the first comparison of tiles."""
 
 
 def cost_of_step(rows: int, columns: int, target: Target) -> float:

@@ -242,7 +242,7 @@ class Node:
     def rely_on(self, arithmetic: Arithmetic) -> None:
         """Take what the arithmetic found for granted, where its conditions hold."""
         for condition in arithmetic.conditions:
-            self.translation.suppose_exact(condition)
+            self.translation.assume_exact(condition)
 
     def needs_constant(self, k: int) -> UnsupportedError:
         """The error that says that the value of operand `k` must be known, and how to make it so."""

@@ -22,10 +22,10 @@ from tilewright.target.target import Target
 
 
 @dataclass(frozen=True)
-class LineSums:
+class TwoStageReduction:
     """Split sums over several axes of large results of windows into sums of lines and sums of these."""
 
-    name: ClassVar[str] = "line-sums"
+    name: ClassVar[str] = "two-stage-reduction"
 
     def run(self, module: Module, ctx: PassContext) -> None:
         changed = False

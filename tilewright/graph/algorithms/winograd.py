@@ -20,8 +20,9 @@ from tilewright.ops.define import constant
 from tilewright.ops.winograd import transformed_filters, winograd_input, winograd_output, winograd_product
 
 MOST_GROWTH = 5.0
-"""Of rounding errors, in those of the direct sum: what tiles of 4x4 results of 3x3 filters have, with which whole
-networks stay within a few times the error that they have without the algorithm (docs/decisions/0012-winograd.md)."""
+"""Rounding errors at most, as a multiple of those of the direct sum: what tiles of 4x4 results of 3x3 filters have,
+with which whole networks stay within a few times the error that they have without the algorithm
+(docs/decisions/0012-winograd.md)."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def windows_by_bands(sums: Op, windows: Op, target: Target) -> str:
     return why_windows_are_apart(image, target)
 
 
-def unblocks_by_bands(sums: Op, target: Target) -> str:
+def unpacks_by_bands(sums: Op, target: Target) -> str:
     """Why the result of the contraction `sums`, an image in blocks of channels, should be stored as it is and leave its
     blocks in a kernel of its own; "" when it should leave them band by band."""
     shape = shape_of(sums.result)

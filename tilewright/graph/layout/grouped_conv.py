@@ -29,10 +29,10 @@ from tilewright.target.target import Target
 
 
 @dataclass(frozen=True)
-class GroupAxis:
+class GroupedConv:
     """Give the convolutions that still have groups of several channels or filters an axis for these."""
 
-    name: ClassVar[str] = "group-axis"
+    name: ClassVar[str] = "grouped-conv"
 
     def run(self, module: Module, ctx: PassContext) -> None:
         rule = Rule("groups_as_an_axis", ("conv",), partial(groups_as_an_axis, ctx.target))

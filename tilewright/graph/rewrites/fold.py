@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.graph.match import ELEMENTWISE, is_constant, type_of
 from tilewright.graph.rewrites.dead import drop_dead
-from tilewright.graph.rewrites.weight_only import narrow_casts
+from tilewright.graph.rewrites.weight_only import dequantizing_casts
 from tilewright.ir.core import Module, Op, replace_in_block
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.passes import PassContext
@@ -47,7 +47,7 @@ class Fold:
     def run(self, module: Module, ctx: PassContext) -> None:
         body = module.main.body
         ops: list[Op] = []
-        narrow = narrow_casts(module, ctx)
+        narrow = dequantizing_casts(module, ctx)
         for op in body.ops:
             found = None if op in narrow else self._evaluate(op, module, ctx)
             if found is None:

@@ -27,10 +27,10 @@ VIEWS = ("reshape", "transpose", "slice", "expand")
 
 
 @dataclass(frozen=True)
-class LiftFactors:
+class HoistScales:
     """Apply the rules of this module. Products round differently then: not for strict numerics."""
 
-    name: ClassVar[str] = "lift-factors"
+    name: ClassVar[str] = "hoist-scales"
 
     def run(self, module: Module, ctx: PassContext) -> None:
         if ctx.strict:

@@ -1,4 +1,4 @@
-"""Products side by side: matrix products of one tensor with several constant matrices become one product.
+"""Horizontal fusion: matrix products of one tensor with several constant matrices become one product.
 
 Queries, keys and values of attention are the usual case: one kernel reads the tensor once, and what follows
 reads its part of the result through a slice. Only products that a view follows are taken: the epilogue of any
@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.graph.match import dtype_of, shape_of, sole_user, type_of
 from tilewright.graph.rewrites.dead import drop_dead
-from tilewright.graph.rewrites.weight_only import form_of, may_stand_side_by_side, side_by_side
+from tilewright.graph.rewrites.weight_only import concatenated, form_of, may_be_concatenated
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
@@ -40,10 +40,10 @@ class _Member:
 
 
 @dataclass(frozen=True)
-class MergeProducts:
+class HorizontalFusion:
     """Merge products that share their left operand."""
 
-    name: ClassVar[str] = "merge-products"
+    name: ClassVar[str] = "horizontal-fusion"
 
     def run(self, module: Module, ctx: PassContext) -> None:
         groups: dict[Any, list[_Member]] = defaultdict(list)
@@ -64,11 +64,11 @@ def _member(op: Op, module: Module) -> _Member | None:
     if op.name != "matmul" or op.attrs["transpose_a"] or type_of(op.operands[0]).rank < 2:
         return None
     w = op.operands[1]
-    turned = op.attrs["transpose_b"]
-    joins = w.op is not None and w.op.name == "constant" if turned else may_stand_side_by_side(w)
+    transposed = op.attrs["transpose_b"]
+    joins = w.op is not None and w.op.name == "constant" if transposed else may_be_concatenated(w)
     if not joins or type_of(w).rank != 2:
         return None
-    width = shape_of(w)[0 if turned else 1].value
+    width = shape_of(w)[0 if transposed else 1].value
     user = sole_user(op.result)
     if user is not None and user.name == "add" and user.operands[0] is op.result:
         bias = constant_array(user.operands[1], module)
@@ -91,7 +91,7 @@ def _merge(members: list[_Member], module: Module) -> None:
     widths = [m.width for m in members]
     with Builder(emitted, module, first.loc):
         wide = matmul(
-            first.operands[0], side_by_side([_matrix(m.product, module) for m in members], widths, module)
+            first.operands[0], concatenated([_matrix(m.product, module) for m in members], widths, module)
         )
         if any(m.bias is not None for m in members):
             dtype = dtype_of(wide).storage

@@ -28,11 +28,11 @@ Perm = tuple[int, ...]
 
 @rule(*sorted(ELEMENTWISE))
 def transpose_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """f(transpose(x), transpose(y)) -> transpose(f(x, y)); constants are turned the other way."""
+    """f(transpose(x), transpose(y)) -> transpose(f(x, y)); constants are transposed the other way."""
     perm = _common_perm(op.operands, ctx)
     if perm is None or type_of(op.result).rank != len(perm):
         return None
-    operands = [_turned_back(v, perm, ctx) for v in op.operands]
+    operands = [_transposed_back(v, perm, ctx) for v in op.operands]
     return transpose(OPERATORS[op.name](*operands, **op.attrs), perm=perm)
 
 
@@ -45,16 +45,16 @@ def transpose_below_window(op: Op, b: Builder, ctx: RewriteContext) -> Replaceme
     perm: Perm = tuple(inner.attrs["perm"])
     x = inner.operands[0]
 
-    def turned(name: str) -> tuple[object, ...]:
+    def permuted(name: str) -> tuple[object, ...]:
         values = tuple(op.attrs[name])
         return tuple(values[perm.index(k)] for k in range(len(perm))) if values else ()
 
     if op.name == "pad":
         moved = pad(
-            x, before=turned("before"), after=turned("after"), mode=op.attrs["mode"], value=op.attrs["value"]
+            x, before=permuted("before"), after=permuted("after"), mode=op.attrs["mode"], value=op.attrs["value"]
         )
     else:
-        moved = slice_(x, starts=turned("starts"), sizes=turned("sizes"), steps=turned("steps"))
+        moved = slice_(x, starts=permuted("starts"), sizes=permuted("sizes"), steps=permuted("steps"))
     return transpose(moved, perm=perm)
 
 
@@ -64,7 +64,7 @@ def transpose_below_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replaceme
     perm = _common_perm(op.operands, ctx)
     if perm is None or not all(defining(v, "transpose") for v in op.operands):
         return None
-    operands = [_turned_back(v, perm, ctx) for v in op.operands]
+    operands = [_transposed_back(v, perm, ctx) for v in op.operands]
     return transpose(concat(*operands, axis=perm[op.attrs["axis"] % len(perm)]), perm=perm)
 
 
@@ -109,10 +109,10 @@ def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replac
             operands.append(operand)
         elif operand.op is not None and operand.op.name == "constant":
             own = (*[sym(1)] * (len(shape) - len(shape_of(operand))), *shape_of(operand))
-            turned = _before_reshape(own, old, shape)
-            if turned is None:
+            permuted = _before_reshape(own, old, shape)
+            if permuted is None:
                 return None
-            operands.append(reshape(operand, shape=turned))
+            operands.append(reshape(operand, shape=permuted))
         else:
             return None
     found = OPERATORS[op.name](*operands, **op.attrs)
@@ -203,16 +203,15 @@ def _view(value: Value, name: str) -> Op | None:
 
 
 def _common_perm(operands: tuple[Value, ...], ctx: RewriteContext) -> Perm | None:
-    """The permutation of all operands that are transposes, when every other one can be turned back for
-    free."""
+    """The permutation of all operands that are transposes, when every other one can be transposed back for free."""
     found = {tuple(t.attrs["perm"]) for v in operands if (t := _view(v, "transpose")) is not None}
     if len(found) != 1:
         return None
     (perm,) = found
-    return perm if all(_is_turnable(v, perm, ctx) for v in operands) else None
+    return perm if all(_is_transposable(v, perm, ctx) for v in operands) else None
 
 
-def _is_turnable(value: Value, perm: Perm, ctx: RewriteContext) -> bool:
+def _is_transposable(value: Value, perm: Perm, ctx: RewriteContext) -> bool:
     if _view(value, "transpose") is not None:
         return len(shape_of(value)) == len(perm)
     if not shape_of(value):
@@ -220,7 +219,7 @@ def _is_turnable(value: Value, perm: Perm, ctx: RewriteContext) -> bool:
     return value.op is not None and value.op.name in ("constant", "full") and type_of(value).rank <= len(perm)
 
 
-def _turned_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:
+def _transposed_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:
     """The operand whose transpose by `perm` broadcasts as `value` does."""
     inner = _view(value, "transpose")
     if inner is not None:

@@ -1,4 +1,4 @@
-"""Weights of few bits that become wide only where a matrix product reads them.
+"""Quantised weights that are dequantised only where a matrix product reads them.
 
     matmul(x, cast(q) * scale)      q: i8[k, n], scale: f32[n]
 
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.cost.data_movement import weights_stay_narrow
+from tilewright.cost.data_movement import weights_stay_quantized
 from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
@@ -30,7 +30,7 @@ VIEWS = frozenset({"transpose", "reshape", "expand", "slice"})
 """What scales of blocks go through to the shape of the weights."""
 
 LEAST_BYTES = 64 << 10
-"""Of a wide constant, below which it is folded: its own kernel and its readers find it in a cache."""
+"""Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""
 
 
 def is_known(value: Value) -> bool:
@@ -48,7 +48,7 @@ def is_known(value: Value) -> bool:
     return True
 
 
-def narrow_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
+def dequantizing_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
     """The casts of constants that should not be folded: those that matrix products read, at most after a little
     arithmetic, if all of these together are more than a core's L2 holds."""
     found: list[Op] = []
@@ -57,13 +57,13 @@ def narrow_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
             continue
         reason = _why_folded(op)
         if reason:
-            ctx.remark("narrow-weights", f"cast {op.loc}", reason)
+            ctx.remark("weight-only", f"cast {op.loc}", reason)
         else:
             found.append(op)
     wide = sum(_bytes(type_of(op.result)) for op in found)
-    if ctx.target is None or not weights_stay_narrow(wide, ctx.target):
+    if ctx.target is None or not weights_stay_quantized(wide, ctx.target):
         for op in found:
-            ctx.remark("narrow-weights", f"cast {op.loc}", "the weights fit L2 as they are")
+            ctx.remark("weight-only", f"cast {op.loc}", "the weights fit L2 as they are")
         return frozenset()
     return frozenset(found)
 
@@ -110,29 +110,29 @@ def _bytes(type: TensorType) -> int:
 
 
 @dataclass(frozen=True)
-class NarrowWeights:
-    """Turn weights that are read transposed, so that columns of the product lie side by side."""
+class WeightOnly:
+    """Transpose quantised weights that are read transposed, so that columns of the product are contiguous."""
 
-    name: ClassVar[str] = "narrow-weights"
+    name: ClassVar[str] = "weight-only"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        rewrite(module.main, [weights_turned], module, ctx.remarks, stage=self.name)
+        rewrite(module.main, [untranspose_weights], module, ctx.remarks, stage=self.name)
         drop_dead(module)
 
 
 @rule("matmul")
-def weights_turned(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+def untranspose_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """x @ transpose(f(q)) -> x @ f(transpose(q)) for constants q, which are transposed when compiling."""
     x, w = op.operands
     if is_constant(w) or not is_known(w) or is_known(x):
         return None
     if op.attrs["transpose_b"]:
-        turned = _turned(w, ctx.module)
+        transposed = _transposed(w, ctx.module)
     elif w.op is not None and _swaps_last(w.op):
-        turned = _turned(w.op.operands[0], ctx.module)
+        transposed = _transposed(w.op.operands[0], ctx.module)
     else:
         return None
-    return None if turned is None else matmul(x, turned, transpose_a=op.attrs["transpose_a"])
+    return None if transposed is None else matmul(x, transposed, transpose_a=op.attrs["transpose_a"])
 
 
 def _swaps_last(op: Op) -> bool:
@@ -140,7 +140,7 @@ def _swaps_last(op: Op) -> bool:
     return op.name == "transpose" and tuple(op.attrs["perm"]) == (*range(rank - 2), rank - 1, rank - 2)
 
 
-def _turned(value: Value, module: Module) -> Value | None:
+def _transposed(value: Value, module: Module) -> Value | None:
     """A value with its last two axes exchanged, computed from constants that are; None where views stand between."""
     op = value.op
     assert op is not None
@@ -157,7 +157,7 @@ def _turned(value: Value, module: Module) -> Value | None:
         return op.operands[0]
     if op.name not in ELEMENTWISE:
         return transpose(value, perm=(*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else None
-    operands = [_turned(v, module) for v in op.operands]
+    operands = [_transposed(v, module) for v in op.operands]
     known = [v for v in operands if v is not None]
     return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(operands) else None
 
@@ -178,7 +178,7 @@ def separate_weights(module: Module) -> None:
         replace_in_block(body, [o for op in body.ops for o in (op, *copies.get(op, ()))])
 
 
-# Side by side
+# Horizontal fusion
 
 
 def form_of(value: Value) -> Any:
@@ -191,13 +191,13 @@ def form_of(value: Value) -> Any:
     return op.name, attrs, tuple(map(form_of, op.operands))
 
 
-def side_by_side(values: Sequence[Value], widths: Sequence[int], module: Module) -> Value:
+def concatenated(values: Sequence[Value], widths: Sequence[int], module: Module) -> Value:
     """Matrices of these numbers of columns, computed from constants in one form by elementwise operators, as one."""
     first = values[0].op
     assert first is not None
     if first.name not in ("constant", "full"):
         operands = zip(*(v.op.operands for v in values if v.op is not None), strict=True)
-        return OPERATORS[first.name](*(side_by_side(v, widths, module) for v in operands), **first.attrs)
+        return OPERATORS[first.name](*(concatenated(v, widths, module) for v in operands), **first.attrs)
     found = [constant_array(v, module) for v in values]
     arrays = [a for a in found if a is not None]
     assert len(arrays) == len(values), "constants have elements"
@@ -209,9 +209,9 @@ def side_by_side(values: Sequence[Value], widths: Sequence[int], module: Module)
     return constant(np.concatenate(wide, axis=-1), "w.wide")
 
 
-def may_stand_side_by_side(value: Value) -> bool:
-    """Whether `side_by_side` can join it with others: a map of constants by elementwise operators alone."""
+def may_be_concatenated(value: Value) -> bool:
+    """Whether `concatenated` can join it with others: a map of constants by elementwise operators alone."""
     if is_constant(value):
         return all(d.is_const for d in shape_of(value))
     op = value.op
-    return op is not None and op.name in ELEMENTWISE and all(map(may_stand_side_by_side, op.operands))
+    return op is not None and op.name in ELEMENTWISE and all(map(may_be_concatenated, op.operands))

@@ -396,15 +396,15 @@ def floordiv(x: Sym | int, q: Sym | int) -> Sym:
         return _floordiv_const(x, q.value)
     if all(coef < 0 for _, coef in q.terms):
         return floordiv(-x, -q)
-    whole, rest = _split_multiples(x, q)
-    if rest is ZERO:
+    whole, remainder = _split_multiples(x, q)
+    if remainder is ZERO:
         return whole
-    common = _common_factor(rest, q)
+    common = _common_factor(remainder, q)
     if common is not ONE:
-        return whole + floordiv(_exact_quotient(rest, common), _exact_quotient(q, common))
-    if rest.interval[0] >= 0 and (q - 1 - rest).interval[0] >= 0:
+        return whole + floordiv(_exact_quotient(remainder, common), _exact_quotient(q, common))
+    if remainder.interval[0] >= 0 and (q - 1 - remainder).interval[0] >= 0:
         return whole
-    return whole + intern("floordiv", floordiv, (rest, q))
+    return whole + intern("floordiv", floordiv, (remainder, q))
 
 
 @functools.lru_cache(REMEMBERED)
@@ -415,15 +415,15 @@ def mod(x: Sym | int, q: Sym | int) -> Sym:
         return _mod_const(x, q.value)
     if all(coef < 0 for _, coef in q.terms):
         return -mod(-x, -q)
-    _, rest = _split_multiples(x, q)
-    if rest is ZERO:
+    _, remainder = _split_multiples(x, q)
+    if remainder is ZERO:
         return ZERO
-    common = _common_factor(rest, q)
+    common = _common_factor(remainder, q)
     if common is not ONE:
-        return common * mod(_exact_quotient(rest, common), _exact_quotient(q, common))
-    if rest.interval[0] >= 0 and (q - 1 - rest).interval[0] >= 0:
-        return rest
-    return intern("mod", mod, (rest, q))
+        return common * mod(_exact_quotient(remainder, common), _exact_quotient(q, common))
+    if remainder.interval[0] >= 0 and (q - 1 - remainder).interval[0] >= 0:
+        return remainder
+    return intern("mod", mod, (remainder, q))
 
 
 def ceildiv(a: Sym | int, b: Sym | int) -> Sym:
@@ -444,36 +444,36 @@ def _divided_term(mono: Sym, coef: int, by: Sym, by_coef: int) -> tuple[Sym, int
 
 
 def _split_multiples(x: Sym, q: Sym) -> tuple[Sym, Sym]:
-    """(whole, rest) with x == whole*q + rest, where rest has no term that q obviously divides."""
+    """(whole, remainder) with x == whole*q + remainder, where remainder has no term that q obviously divides."""
     if len(q.terms) > 1:
         multiple = _polynomial_quotient(x, q)
         return (ZERO, x) if multiple is None else (multiple, ZERO)
     ((by, by_coef),) = q.terms
     whole: Terms = {}
-    rest: Terms = {}
+    remainder: Terms = {}
     for mono, coef in x.terms:
         quotient = _divided_term(mono, coef, by, by_coef)
         if quotient is None:
-            rest[mono] = coef
+            remainder[mono] = coef
         else:
             whole[quotient[0]] = whole.get(quotient[0], 0) + quotient[1]
-    return sum_of(whole), sum_of(rest)
+    return sum_of(whole), sum_of(remainder)
 
 
 def _polynomial_quotient(x: Sym, q: Sym) -> Sym | None:
     """x / q where q divides the polynomial x without remainder, by long division of the leading terms."""
     lead, lead_coef = max(q.terms, key=_lexicographic)
     quotient: Terms = {}
-    rest = x
+    remainder = x
     for _ in range(len(x.terms)):
-        if rest is ZERO:
+        if remainder is ZERO:
             return sum_of(quotient)
-        step = _divided_term(*max(rest.terms, key=_lexicographic), lead, lead_coef)
+        step = _divided_term(*max(remainder.terms, key=_lexicographic), lead, lead_coef)
         if step is None:
             return None
         quotient[step[0]] = quotient.get(step[0], 0) + step[1]
-        rest = rest - _scaled(*step) * q
-    return sum_of(quotient) if rest is ZERO else None
+        remainder = remainder - _scaled(*step) * q
+    return sum_of(quotient) if remainder is ZERO else None
 
 
 def _lexicographic(term: tuple[Sym, int]) -> tuple[Any, ...]:
@@ -510,17 +510,18 @@ def _exact_quotient(x: Sym, by: Sym) -> Sym:
 
 
 def _split_const_multiples(x: Sym, q: int) -> tuple[Sym, Sym]:
-    """(whole, rest) with x == whole*q + rest, every coefficient of rest indivisible, its constant in [0, q)."""
+    """(whole, remainder) with x == whole*q + remainder, no coefficient of which can be divided; its constant is in
+    [0, q)."""
     whole: Terms = {}
-    rest: Terms = {}
+    remainder: Terms = {}
     for mono, coef in x.terms:
         if mono is ONE:
-            whole[ONE], rest[ONE] = divmod(coef, q)
+            whole[ONE], remainder[ONE] = divmod(coef, q)
         elif coef % q == 0:
             whole[mono] = coef // q
         else:
-            rest[mono] = coef
-    return sum_of(whole), sum_of(rest)
+            remainder[mono] = coef
+    return sum_of(whole), sum_of(remainder)
 
 
 def _fixed_quotient(x: Sym, q: int) -> int | None:
@@ -546,8 +547,8 @@ def _floordiv_const(x: Sym, q: int) -> Sym:
         return _floordiv_const(-x, -q)
     if q == 1 or x is ZERO:
         return x
-    whole, rest = _split_const_multiples(x, q)
-    return whole + _quotient_atom(rest, q)
+    whole, remainder = _split_const_multiples(x, q)
+    return whole + _quotient_atom(remainder, q)
 
 
 def _quotient_atom(x: Sym, q: int) -> Sym:

@@ -7,8 +7,10 @@ from tilewright.ir.sym import Sym, ge0, minimum
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.loops.analysis.bounds import holds
 from tilewright.loops.edit import body_of, loop_var, ranges_at
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def clamp(func: Func, loop: Op) -> Op:
     """Loads that may give any value where their conditions do not hold read the last element for which these do, as far
     as the conditions limit the variable of `loop` from above.

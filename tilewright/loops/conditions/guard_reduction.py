@@ -7,10 +7,12 @@ from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
 from tilewright.loops.edit import block_of, buffer_type, is_loop, kind_of, loop_var, new_if, put_ops, refuse
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def guard_reduction(func: Func, loop: Op) -> Op:
-    """Skip the rounds in which a guarded load gives the neutral element, instead of accumulating it.
+    """Skip the iterations in which a guarded load gives the neutral element, instead of accumulating it.
 
         acc[i] += x[k if c else 0] * w[k]    ->    if c { acc[i] += x[k] * w[k] }
 

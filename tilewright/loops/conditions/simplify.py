@@ -23,10 +23,12 @@ from tilewright.loops.edit import (
     substitute_in,
     take_ops,
 )
+from tilewright.loops.primitive import primitive
 
 PURE = frozenset(SCALAR_OPS) | {"load", "const", "cast", "index", "lanes_reduce"}
 
 
+@primitive
 def simplify(func: Func, within: Op | None = None) -> Func:
     """Remove what has no effect, in place, from all of the program or from the body of the loop `within`; the program
     computes the same.

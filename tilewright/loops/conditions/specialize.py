@@ -20,13 +20,15 @@ from tilewright.loops.edit import (
     take_ops,
 )
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import versions_of
 from tilewright.loops.storage.merge_axes import merge_alike
 
 LARGEST = 1 << 20
-"""A dim that would have to be larger than this is not worth a kernel."""
+"""Value of a dim up to which kernels are specialised for it."""
 
 
+@primitive
 def specialize(func: Func, extent: Sym, least: int) -> Func:
     """Narrow the dims that `extent` depends on, so that it is `least` or more for certain.
 

@@ -9,6 +9,7 @@ from tilewright.ir.core import Func, Op
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import accumulation_of
 from tilewright.loops.edit import body_of, extent_of, kind_of, loop_var, refuse
+from tilewright.loops.primitive import primitive
 
 STEP = "dot"
 
@@ -24,6 +25,7 @@ class Products:
     store: Op
 
 
+@primitive
 def dot(func: Func, loop: Op) -> Op:
     """Add the products of all iterations to a sum in i32 at once.
 

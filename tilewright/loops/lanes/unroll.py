@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tilewright.ir.core import Func, Op
 from tilewright.loops.edit import extent_of, holds_parallel, kind_of, refuse
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def unroll(func: Func, loop: Op) -> Op:
     """Repeat the body for each iteration; registers then have constant indices.
 

@@ -1,4 +1,4 @@
-"""Running the iterations of a loop side by side, statement by statement."""
+"""Unrolling a loop and interleaving its iterations, statement by statement."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from tilewright.loops.edit import (
     take_ops,
 )
 from tilewright.loops.order.parallel import check_independent
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def unroll_and_jam(func: Func, loop: Op) -> None:
     """Write the iterations of a loop out, statement beside statement, so that one goes on while another waits.
 
@@ -46,7 +48,7 @@ def unroll_and_jam(func: Func, loop: Op) -> None:
         refuse("unroll_and_jam", loop, "threads share a loop in it")
     check_independent("unroll_and_jam", loop)
     names = names_in(func)
-    insert_before(loop, _side_by_side([_iteration(loop, k, names) for k in range(n.value)]))
+    insert_before(loop, _interleaved([_iteration(loop, k, names) for k in range(n.value)]))
     loop.erase()
 
 
@@ -59,7 +61,7 @@ def _iteration(loop: Op, position: int, names: set[str]) -> list[Op]:
     return ops
 
 
-def _side_by_side(iterations: Sequence[list[Op]]) -> list[Op]:
+def _interleaved(iterations: Sequence[list[Op]]) -> list[Op]:
     """Copies of the same ops, statement by statement: the first of each, then the second of each, and so on, with one
     loop for equal ones. Each copy keeps the order of its ops."""
     ops: list[Op] = []
@@ -85,5 +87,5 @@ def _one_loop(loops: Sequence[Op]) -> Op:
     first = loops[0]
     for other in loops[1:]:
         substitute_in(body_of(other), {loop_var(other): loop_var(first)})
-    put_ops(body_of(first), _side_by_side([take_ops(body_of(o)) for o in loops]))
+    put_ops(body_of(first), _interleaved([take_ops(body_of(o)) for o in loops]))
     return first

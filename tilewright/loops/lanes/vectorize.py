@@ -38,12 +38,14 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.order.split import Split, split
+from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import NOT_IN_LANES
 
 MAX_LANES = 64
 REDUCTION = "vectorize_reduction"
 
 
+@primitive
 def vectorize(func: Func, loop: Op, lanes: int | None = None, tail: str = "guard") -> Split:
     """Run `lanes` iterations at once; the inner loop of the result is the vector loop.
 
@@ -118,6 +120,7 @@ class Lanes:
     registers: list[Value] = field(default_factory=list)
 
 
+@primitive
 def vectorize_reduction(
     func: Func, loop: Op, lanes: int, within: Op | None = None, tail: str = "guard"
 ) -> Lanes:
@@ -134,7 +137,7 @@ def vectorize_reduction(
         acc[i] = acc[i] + lanes_reduce(s)
 
     ScheduleError when `loop` accumulates nothing, when the accumulated element changes between the loops or
-    is used otherwise in `within`, or when anything else in the body keeps lanes from running side by side.
+    is used otherwise in `within`, or when anything else in the body keeps lanes from running in lockstep.
     """
     within = within or loop
     _check_lanes(loop, lanes)

@@ -16,12 +16,14 @@ from tilewright.loops.edit import (
 )
 from tilewright.loops.machine.copies import copy_in, why_not_on
 from tilewright.loops.machine.tensorize import put_in_run
+from tilewright.loops.primitive import primitive
 from tilewright.target.machine import COPY, Route
 
 PLACES = ("before", "after")
 """Where what waits stands, as seen from another op."""
 
 
+@primitive
 def async_copy(func: Func, loop: Op, route: Route) -> Op:
     """Let a copy run on the queue of a route; returns the run.
 
@@ -37,6 +39,7 @@ def async_copy(func: Func, loop: Op, route: Route) -> Op:
     return put_in_run("async_copy", loop, COPY, route.queue)
 
 
+@primitive
 def wait(func: Func, run: Op, anchor: Op, place: str = "before") -> Op:
     """Wait for a run on a queue before an op is done, or after it; returns the wait, or `anchor` where it is a run that
     starts only when the other has ended.

@@ -14,8 +14,10 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.machine.async_copy import PLACES
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def barrier(func: Func, anchor: Op, level: str, place: str = "after") -> Op:
     """Let all threads of a level come together after an op, or before it; returns the barrier.
 

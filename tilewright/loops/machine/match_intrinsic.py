@@ -189,8 +189,8 @@ class _State:
                 raise _Differs(f"{name} is {size}, and intrinsic '{self.intrinsic.name}' takes {least} to {most}")
         for text, condition in zip(self.intrinsic.limits, conditions_of(self.intrinsic, kernel), strict=True):
             if holds(condition.subs(self.dims), self.around) is not True:
-                told = ", ".join(f"{d} = {self.dims[d]}" for d in condition.vars if d in self.dims)
-                raise _Differs(f"intrinsic '{self.intrinsic.name}' demands {text}, and {told}")
+                known = ", ".join(f"{d} = {self.dims[d]}" for d in condition.vars if d in self.dims)
+                raise _Differs(f"intrinsic '{self.intrinsic.name}' demands {text}, and {known}")
         operands = tuple(self.operands[a] for a in kernel.args if a in self.operands)
         if len(operands) != len(kernel.args):
             raise _Differs("it does not touch all operands")

@@ -29,6 +29,7 @@ from tilewright.loops.edit import (
     take_ops,
 )
 from tilewright.loops.machine.copies import copy_in
+from tilewright.loops.primitive import primitive
 
 STEP = "pipeline"
 DEPTH = 2
@@ -47,6 +48,7 @@ class Pipelined:
     epilogue: list[Op]
 
 
+@primitive
 def pipeline(func: Func, loop: Op, depth: int = DEPTH) -> Pipelined:
     """Copy what the next iteration reads while this one computes.
 

@@ -6,10 +6,12 @@ from tilewright.ir.core import Block, Func, Op
 from tilewright.ir.types import TokenType
 from tilewright.loops.edit import block_of, enclosing_loops, is_in_run, kind_of, refuse
 from tilewright.loops.machine.match_intrinsic import match_intrinsic
+from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import why_not_apart
 from tilewright.target.machine import Intrinsic
 
 
+@primitive
 def tensorize(func: Func, loop: Op, intrinsic: Intrinsic) -> Op:
     """Let an intrinsic do what a nest does; returns the run.
 

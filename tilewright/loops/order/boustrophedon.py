@@ -5,16 +5,18 @@ from __future__ import annotations
 from tilewright.ir.core import Func, Op
 from tilewright.loops.edit import describe, extent_of, is_inside, kind_of, loop_var, refuse
 from tilewright.loops.order.parallel import check_independent
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def boustrophedon(func: Func, loop: Op, around: Op) -> Op:
-    """Run the iterations of `loop` from the last one to the first in every other round of the loop `around` it.
+    """Run the iterations of `loop` from the last one to the first in every other iteration of the loop `around` it.
 
         for t { for j { S(t, j) } }    ->    for t { for j with {alternate=t} { S(t, j) } }
 
-    What the last iterations of a round left in a cache that is too small for all of them is so the first that the next
-    round reads. ScheduleError when `loop` is not within `around`, is neither serial nor parallel, or when two of its
-    iterations may touch the same element of a buffer that one of them writes.
+    What the last iterations of `loop` left in a cache that is too small for all of them is so the first that is read in
+    the next iteration of `around`. ScheduleError when `loop` is not within `around`, is neither serial nor parallel, or
+    when two of its iterations may touch the same element of a buffer that one of them writes.
     """
     if not is_inside(loop, around):
         refuse("boustrophedon", loop, f"it is not in {describe(around)}")

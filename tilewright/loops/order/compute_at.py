@@ -38,6 +38,7 @@ from tilewright.loops.edit import (
     substitute_in,
     take_ops,
 )
+from tilewright.loops.primitive import primitive
 
 STEP = "compute_at"
 
@@ -52,6 +53,7 @@ class Fused:
     copies: dict[Op, Op] = field(default_factory=dict)
 
 
+@primitive
 def compute_at(func: Func, buffer: Value, loop: Op, space: str = "scratch", guard: str = "if") -> Fused:
     """Compute what one iteration of `loop` reads of `buffer` at the start of that iteration, in a smaller
     buffer.

@@ -32,6 +32,7 @@ from tilewright.loops.edit import (
     substitute_in,
     vars_read,
 )
+from tilewright.loops.primitive import primitive
 
 
 class Fission(NamedTuple):
@@ -42,6 +43,7 @@ class Fission(NamedTuple):
     after: list[Op]
 
 
+@primitive
 def fission(func: Func, last: Op, depth: int = 1) -> Fission:
     """Give the ops up to `last` a nest of their own: the `depth` innermost loops around them are doubled.
 

@@ -23,8 +23,10 @@ from tilewright.loops.edit import (
     take_ops,
 )
 from tilewright.loops.order.parallel import check_independent, is_independent
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def collapse(func: Func, outer: Op, inner: Op) -> Op:
     """Two nested loops become one flat loop; it keeps the identity and kind of `outer`.
 
@@ -46,7 +48,7 @@ def collapse(func: Func, outer: Op, inner: Op) -> Op:
     if kind_of(outer) == "parallel":
         check_independent("collapse", inner)
     if "boustrophedon" in outer.attrs and not is_independent(inner):
-        del outer.attrs["boustrophedon"]  # the rounds of the inner loop would run backwards as well
+        del outer.attrs["boustrophedon"]  # the iterations of the inner loop would run backwards as well
     overlap = _overlap(outer, inner)
     n = extent_of(inner)
     total = extent_of(outer) * n
@@ -73,6 +75,7 @@ def _mark(loop: Op, overlap: bool) -> None:
         loop.attrs.pop("overlap", None)
 
 
+@primitive
 def fuse(func: Func, first: Op, second: Op) -> Op:
     """Two neighbouring loops of the same extent become one that runs both bodies; it is `first`.
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from tilewright.ir.core import Func, Op
 from tilewright.loops.analysis.deps import Access, accesses, conflicts, private_buffers, separated
 from tilewright.loops.edit import body_of, describe, is_loop, kind_of, refuse
+from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import why_not_shared
 
 
+@primitive
 def parallel(func: Func, loop: Op, level: str = "") -> Op:
     """Let threads share the iterations of a loop: those of a level of the machine, or the tasks of a CPU's pool ("").
 
@@ -47,6 +49,7 @@ def _is_shared_by(loop: Op, level: str) -> bool:
     return kind_of(loop) == "parallel" and loop.attrs.get("level", "") in ("", level or loop.attrs.get("level"))
 
 
+@primitive
 def serial(func: Func, loop: Op) -> Op:
     """Let one thread run all iterations of a loop that threads share.
 

@@ -19,8 +19,10 @@ from tilewright.loops.edit import (
     substitute_in,
     take_ops,
 )
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def peel(func: Func, loop: Op, first: int = 0, last: int = 0) -> Op:
     """Write the first and last iterations out beside the loop, where their conditions are decided.
 

@@ -22,8 +22,10 @@ from tilewright.loops.edit import (
     refuse,
     take_ops,
 )
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def reorder(func: Func, *order: Op) -> Sequence[Op]:
     """Give the loops of one nest this order, outermost first; other loops of the nest keep their places.
 

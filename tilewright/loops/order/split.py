@@ -29,19 +29,21 @@ from tilewright.loops.edit import (
     take_ops,
 )
 from tilewright.loops.order.parallel import check_independent
+from tilewright.loops.primitive import primitive
 
 TAILS = ("guard", "peel", "branch", "overlap")
 
 
 class Split(NamedTuple):
-    """The loops that a split made; `tail` runs the last, incomplete round (None where there is none), or the loop over
-    the smaller rounds that are left."""
+    """The loops that a split made; `tail` runs the last, incomplete tile (None where there is none), or the smaller
+    tiles of the remainder."""
 
     outer: Op
     inner: Op
     tail: Op | None
 
 
+@primitive
 def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int = 0) -> Split:
     """`v` becomes `factor*vo + vi`; the outer loop keeps the identity (and kind) of `loop`.
 
@@ -63,7 +65,7 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int
           if 4*vo + 3 >= n { for vt in 0..n % 4 { S } }
         }
 
-    and with "overlap" (for an extent that is never below the factor) the last round starts early enough to be
+    and with "overlap" (for an extent that is never below the factor) the last iteration starts early enough to be
     a whole one, and computes some elements a second time
 
         for vo in 0..ceildiv(n, 4) { for vi in 0..4 { S at min(4*vo, n - 4) + vi } }
@@ -79,7 +81,7 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int
         for vt in 0..ceildiv(n % 4, 2) { for vi in 0..2 { S at min(4*(n // 4) + 2*vt, n - 2) + vi } }
 
     No guard and no tail is made where the factor divides the extent for certain. ScheduleError for a factor
-    below 1, an unknown tail, a vector or unrolled loop, for peeling a parallel loop, and for overlapping rounds of
+    below 1, an unknown tail, a vector or unrolled loop, for peeling a parallel loop, and for overlapping iterations of
     which a second run might write something else.
     """
     _check(loop, factor, tail, remainder)
@@ -87,8 +89,8 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int
     n, v = extent_of(loop), loop_var(loop)
     exact = n % factor is ZERO
     peels = not exact and (tail == "peel" or remainder > 0)
-    rounds = n // factor if exact or peels else ceildiv(n, factor)
-    outer = fresh_var(names, f"{base_name(v)}o", rounds)
+    iterations = n // factor if exact or peels else ceildiv(n, factor)
+    outer = fresh_var(names, f"{base_name(v)}o", iterations)
     inner = fresh_var(names, f"{base_name(v)}i", sym(factor))
     overlaps = tail == "overlap" and not exact and not peels
     base = minimum(factor * outer, n - factor) if overlaps else factor * outer
@@ -100,7 +102,7 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int
         left = _tail_loop(loop, start, n % factor, names)
     substitute_in(body_of(loop), {v: base + inner})
     inside = new_loop(inner, sym(factor), take_ops(body_of(loop)), loc=loop.loc)
-    loop.attrs["var"], loop.attrs["extent"] = outer, rounds
+    loop.attrs["var"], loop.attrs["extent"] = outer, iterations
     put_ops(body_of(loop), [inside])
     if overlaps:
         loop.attrs["overlap"] = True
@@ -167,7 +169,7 @@ def _remainder_loop(loop: Op, factor: int, remainder: int, names: set[str]) -> O
 
 
 def _tail_loop(loop: Op, start: Sym, extent: Sym, names: set[str]) -> Op:
-    """A copy of the loop for the rounds from `start` on."""
+    """A copy of the loop for the iterations from `start` on."""
     copy = loop.clone({})
     v = fresh_var(names, f"{base_name(loop_var(loop))}t", extent)
     substitute_in(body_of(copy), {loop_var(loop): start + v})

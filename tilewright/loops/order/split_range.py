@@ -19,8 +19,10 @@ from tilewright.loops.edit import (
     rename_vars,
     substitute_in,
 )
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def split_range(func: Func, loop: Op, position: Sym | int) -> tuple[Op, Op]:
     """Two loops in place of one; the first of them, up to `position`, keeps the identity of `loop`.
 

@@ -1,4 +1,4 @@
-"""Splitting a loop so that its inner rounds lie far apart."""
+"""Splitting a loop so that its inner iterations lie far apart."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from tilewright.loops.edit import (
 )
 from tilewright.loops.order.parallel import check_independent
 from tilewright.loops.order.split import Split
+from tilewright.loops.primitive import primitive
 
 STEP = "strided_split"
 
 
+@primitive
 def strided_split(func: Func, loop: Op, parts: int) -> Split:
     """`v` becomes `vo + n/parts * vi`; the outer loop keeps the identity (and kind) of `loop`.
 
@@ -39,11 +41,11 @@ def strided_split(func: Func, loop: Op, parts: int) -> Split:
         refuse(STEP, loop, f"{parts} parts do not divide its extent")
     check_independent(STEP, loop)
     names = names_in(func)
-    rounds = n // parts
-    outer = fresh_var(names, f"{base_name(v)}o", rounds)
+    iterations = n // parts
+    outer = fresh_var(names, f"{base_name(v)}o", iterations)
     inner = fresh_var(names, f"{base_name(v)}i", sym(parts))
-    substitute_in(body_of(loop), {v: outer + rounds * inner})
+    substitute_in(body_of(loop), {v: outer + iterations * inner})
     inside = new_loop(inner, sym(parts), take_ops(body_of(loop)), loc=loop.loc)
-    loop.attrs["var"], loop.attrs["extent"] = outer, rounds
+    loop.attrs["var"], loop.attrs["extent"] = outer, iterations
     put_ops(body_of(loop), [inside])
     return Split(loop, inside, None)

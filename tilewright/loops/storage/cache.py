@@ -34,6 +34,7 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.kernel_info import results_of
+from tilewright.loops.primitive import primitive
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,7 @@ class Cached:
     drain: list[Op] = field(default_factory=list)
 
 
+@primitive
 def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: str = "reg") -> Cached:
     """Use a tile instead of `buffer` from op `first` to op `last` of the same block (by default just
     `first`).
@@ -104,6 +106,7 @@ def _roots(nest: list[Op]) -> list[Op]:
     return [op for op in nest if op.parent is None]
 
 
+@primitive
 def cache_write(func: Func, buffer: Value, space: str = "scratch") -> Cached:
     """Compute an output argument, or a local buffer, in a buffer of its own, which a new nest copies out.
 

@@ -21,10 +21,12 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.kernel_info import results_of
+from tilewright.loops.primitive import primitive
 
 STEP = "compute_in"
 
 
+@primitive
 def compute_in(func: Func, buffer: Value, output: Value) -> Value:
     """Use the part of `output` that a local buffer ends up in instead of the buffer.
 
@@ -51,7 +53,7 @@ def compute_in(func: Func, buffer: Value, output: Value) -> Value:
         refuse(STEP, buffer, f"{describe(output)} has another dtype")
     if any(loop.attrs.get("overlap") for loop in enclosing_loops(alloc)):
         refuse(
-            STEP, buffer, "rounds that compute an element twice would see one another's intermediate values"
+            STEP, buffer, "iterations that compute an element twice would see one another's intermediate values"
         )
     block = block_of(alloc)
     found = accesses(block)
@@ -102,7 +104,7 @@ def _place(buffer: Value, last: Access, own: list[Access]) -> tuple[Sym, ...]:
 
 
 def _just_before(a: Access, last: Access) -> bool:
-    """Whether `a` reads the element that `last` writes next, in the same round of the same loops."""
+    """Whether `a` reads the element that `last` writes next, in the same iteration of the same loops."""
     if a.write or a.op.parent is not last.op.parent or a.conditional:
         return False
     ops = block_of(a.op).ops
@@ -112,7 +114,7 @@ def _just_before(a: Access, last: Access) -> bool:
 
 
 def _check_replaced(buffer: Value, output: Value, start: tuple[Sym, ...], last: Access) -> None:
-    """The last stage must leave no intermediate value in the output, where another round may have put a result, and
+    """The last stage must leave no intermediate value in the output, where another iteration may have put a result, and
     must not take a result for an intermediate value."""
     if not covers(last, Box(start, buffer_type(buffer).shape)):
         refuse(STEP, buffer, f"not every element of it gets a last value in {describe(output)}")

@@ -9,8 +9,10 @@ from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.bounds import relevant
 from tilewright.loops.edit import buffer_type, places_of, ranges_at, refuse
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def merge_axes(func: Func, buffer: Value, axis: int) -> Value:
     """Make one axis of `axis` and the next, which lie one behind the other in memory.
 

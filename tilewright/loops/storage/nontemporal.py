@@ -15,11 +15,13 @@ from tilewright.loops.edit import (
     loop_var,
     refuse,
 )
+from tilewright.loops.primitive import primitive
 from tilewright.target.target import LINE_BYTES
 
 STEP = "nontemporal"
 
 
+@primitive
 def nontemporal(func: Func, store: Op, condition: Sym) -> Op:
     """Where `condition` holds of the dims, let a vector that is stored to an argument go to memory at once.
 
@@ -31,7 +33,7 @@ def nontemporal(func: Func, store: Op, condition: Sym) -> Op:
 
     A cache reads a line from memory before it takes a store to it. A line that is written whole, and read again only
     when the cache would have lost it, is better not brought there. Results stay the same: the attribute is a hint,
-    which holds for vectors that begin with a cache line. What was asked for ahead, to be written, is so no longer.
+    which holds for vectors that begin with a cache line. Lines that were prefetched to be written are no longer.
     ScheduleError where the kernel reads the buffer, or the store is no vector of whole lines.
     """
     buffer = store.operands[-1]
@@ -57,6 +59,6 @@ def _check_whole_lines(store: Op) -> None:
         refuse(STEP, buffer, "the store is no vector")
     step = affine_in(address_of(store), loop_var(vector))
     if step is None or step[0] != 1:
-        refuse(STEP, buffer, f"the lanes of {describe(vector)} do not lie side by side")
+        refuse(STEP, buffer, f"the lanes of {describe(vector)} are not contiguous")
     if extent_of(vector).value * buffer_type(buffer).dtype.bytes % LINE_BYTES:
         refuse(STEP, buffer, f"{describe(vector)} is not a number of whole cache lines")

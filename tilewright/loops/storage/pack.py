@@ -26,6 +26,7 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.kernel_info import kernel_info, operands_of
+from tilewright.loops.primitive import primitive
 from tilewright.loops.storage.packing import Packing, identity_packing
 
 
@@ -37,6 +38,7 @@ class Packed:
     fill: list[Op] = field(default_factory=list)
 
 
+@primitive
 def pack(
     func: Func,
     buffer: Value,
@@ -100,6 +102,7 @@ def pack(
     return Packed(tile, fill)
 
 
+@primitive
 def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
     """Expect an input argument in packed layout: for operands that are constant, so that packing costs
     nothing.

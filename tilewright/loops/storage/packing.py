@@ -90,8 +90,8 @@ def apply_packing(array: np.ndarray, packing: Packing) -> np.ndarray:
     padding, split = [], []
     for n, factors in zip(array.shape, packing.factors, strict=True):
         whole = prod(factors)
-        rounds = -(-n // whole)
-        padding.append((0, rounds * whole - n))
-        split += [rounds, *factors]
+        iterations = -(-n // whole)
+        padding.append((0, iterations * whole - n))
+        split += [iterations, *factors]
     padded = np.pad(array, padding) if any(after for _, after in padding) else array
     return np.ascontiguousarray(padded.reshape(split).transpose(packing.order))

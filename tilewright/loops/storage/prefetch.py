@@ -1,4 +1,4 @@
-"""Asking for memory before it is needed."""
+"""Prefetching memory before it is needed."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ from tilewright.loops.edit import (
     new_if,
     refuse,
 )
+from tilewright.loops.primitive import primitive
 from tilewright.target.target import LINE_BYTES
 
 ASSUMED_EXTENT = 2
-"""Rounds of a loop of unknown extent that ask: few, as there may be no more."""
+"""Iterations of a loop of unknown extent that prefetch: few, as there may be no more."""
 
 
+@primitive
 def prefetch(func: Func, load: Op, loop: Op, distance: int = 1, *, nearest: bool = False) -> list[Op]:
-    """In each round of `loop`, ask for what `load` reads `distance` iterations later: a share in each step within.
+    """In each iteration of `loop`, prefetch what `load` reads `distance` iterations later: a share in each step within.
 
         for jo { for io in 0..8 { for k { S(B[jo, k, j]) } } }
 
-    becomes, where a round reads 32 elements for each k,
+    becomes, where an iteration reads 32 elements for each k,
 
         for jo { for io in 0..8 { for k { prefetch B[jo + 1, 0, 4*(K*io + k)]; S(B[jo, k, j]) } } }
 
-    The steps are those of the innermost loops of which each step has a cache line to ask for, if there are such; of a
-    round without loops within it is the round. What is asked for goes to L2, as the first one is to
-    keep what is in use, or to the `nearest`.
+    The steps are those of the innermost loops of which each step has a cache line to prefetch, if there are such; an
+    iteration without loops within is one step. What is prefetched goes to L2, as L1 is to keep what is in use, or to
+    the `nearest` cache.
     Results stay the same: the op is a hint, whose address may lie behind the end of the buffer. Returns the ops.
-    ScheduleError where the buffer is not dense or belongs to one round, rounds do not read elements a constant
+    ScheduleError where the buffer is not dense or belongs to one iteration, iterations do not read elements a constant
     distance apart, or the number of steps is not known or 0. That of the outermost loop within may be unknown: its
-    first few rounds ask for all, the others for nothing, as what they would ask for comes too early to stay.
+    first few iterations prefetch all of it, the others nothing, as that would come too early to stay.
     """
     buffer = load.operands[0]
     type = buffer_type(buffer)
@@ -55,13 +57,13 @@ def prefetch(func: Func, load: Op, loop: Op, distance: int = 1, *, nearest: bool
     within = around[around.index(loop) + 1 :]
     steps = [o for o in within if kind_of(o) == "serial"]
     if not all(extent_of(o).is_const for o in steps[1:]):
-        refuse("prefetch", loop, "the number of steps within a round is not known")
+        refuse("prefetch", loop, "the number of steps within an iteration is not known")
     moved = affine_in(address_of(load), loop_var(loop))
     if moved is None or not moved[0].is_const or moved[0].value <= 0:
         refuse(
             "prefetch",
             loop,
-            f"its rounds do not read elements of {describe(buffer)} a constant distance apart",
+            f"its iterations do not read elements of {describe(buffer)} a constant distance apart",
         )
     line = max(1, LINE_BYTES // type.dtype.bytes)
     counts = [extent_of(o).value if extent_of(o).is_const else ASSUMED_EXTENT for o in steps]
@@ -69,7 +71,7 @@ def prefetch(func: Func, load: Op, loop: Op, distance: int = 1, *, nearest: bool
         # requests for parts of a line cost as much as those for lines
         steps, counts = steps[:-1], counts[:-1]
     if 0 in counts:
-        refuse("prefetch", loop, "nothing runs in its rounds")
+        refuse("prefetch", loop, "nothing runs in its iterations")
     position = ZERO
     for o in steps:
         position = position * extent_of(o) + loop_var(o)
@@ -84,9 +86,10 @@ def prefetch(func: Func, load: Op, loop: Op, distance: int = 1, *, nearest: bool
     return ops
 
 
+@primitive
 def prefetch_run(func: Func, access: Op, loop: Op) -> list[Op]:
-    """Before the innermost loop, a run of neighbours that `access` reads or writes, ask for the run of the next round
-    of `loop`.
+    """Before the innermost loop, a run of neighbours that `access` reads or writes, prefetch the run of the next
+    iteration of `loop`.
 
         for io in 0..8 { for k { for j in 0..16 { y[k, 16*io + j] = S(k, j) } } }
 
@@ -96,7 +99,7 @@ def prefetch_run(func: Func, access: Op, loop: Op) -> list[Op]:
 
     with one request to L2 for each line. Results stay the same: the op is a hint, whose address may
     lie behind the end of the buffer. Returns the ops. ScheduleError where the innermost loop is no run of a known
-    number of elements, or is `loop` itself, or where each round has a buffer of its own.
+    number of elements, or is `loop` itself, or where each iteration has a buffer of its own.
     """
     buffer = access.operands[-1]
     _check_known_before("prefetch_run", access, loop)
@@ -113,13 +116,13 @@ def prefetch_run(func: Func, access: Op, loop: Op) -> list[Op]:
 
 
 def _check_known_before(step: str, access: Op, loop: Op) -> None:
-    """What a round accesses must be known before it: a position that its data decides, or a buffer of its own, is
+    """What an iteration accesses must be known before it: a position that its data decides, or a buffer of its own, is
     not."""
     buffer = access.operands[-1]
     if not is_inside(access, loop):
         refuse(step, loop, f"the {access.name} of {describe(buffer)} is not in it")
     if buffer.op is not None and is_inside(buffer.op, loop):
-        refuse(step, loop, f"each round has a {describe(buffer)} of its own")
+        refuse(step, loop, f"each iteration has a {describe(buffer)} of its own")
     if frozenset[Sym]().union(*(i.vars for i in access.attrs["idx"])) & bound_in([loop]):
         refuse(step, loop, f"its data decides the position in {describe(buffer)}")
 

@@ -29,6 +29,7 @@ from tilewright.loops.edit import (
     ranges_at,
     refuse,
 )
+from tilewright.loops.primitive import primitive
 
 STEP = "preload"
 
@@ -41,8 +42,9 @@ class Preloaded:
     fill: list[Op]
 
 
+@primitive
 def preload(func: Func, load: Op, *loops: Op) -> Preloaded:
-    """Read the elements that one load reads in nested loops ahead of them, in the order `loops` are given here.
+    """Read the elements that one load reads in nested loops before them, in the order `loops` are given here.
 
         for a in 0..8 { for b in 0..8 { S(x[b, a]) } }
 
@@ -73,7 +75,7 @@ def preload(func: Func, load: Op, *loops: Op) -> Preloaded:
         refuse(STEP, source, "its position moves with data, or with other loops inside of them")
     if source in written_buffers(accesses(first)):
         refuse(STEP, source, f"{describe(first)} writes it")
-    return _read_ahead(func, load, loops, first, guard)
+    return _read_before(func, load, loops, first, guard)
 
 
 def _guard_of(load: Op, first: Op) -> tuple[Sym, ...]:
@@ -87,7 +89,7 @@ def _guard_of(load: Op, first: Op) -> tuple[Sym, ...]:
     return tuple(dict.fromkeys((*(c for op in around for c in op.attrs["guard"]), *own)))
 
 
-def _read_ahead(func: Func, load: Op, loops: Sequence[Op], first: Op, guard: tuple[Sym, ...]) -> Preloaded:
+def _read_before(func: Func, load: Op, loops: Sequence[Op], first: Op, guard: tuple[Sym, ...]) -> Preloaded:
     source = load.operands[0]
     dtype = buffer_type(source).dtype
     alloc = Op("alloc", [], [dense(dtype, [extent_of(o) for o in loops], "reg")])
@@ -98,9 +100,9 @@ def _read_ahead(func: Func, load: Op, loops: Sequence[Op], first: Op, guard: tup
     moved = {loop_var(o): v for o, (v, _) in zip(loops, axes, strict=True)}
     read = load.attrs | ({"guard": guard, "other": load.attrs.get("other", 0)} if guard else {})
     moved_read = {key: substitute(attr, moved) for key, attr in read.items()}
-    ahead = Op("load", [source], [ScalarType(dtype)], moved_read)
-    store = Op("store", [ahead.result, tile], [], {"idx": tuple(v for v, _ in axes)})
-    fill = nest_of(axes, [ahead, store])
+    early = Op("load", [source], [ScalarType(dtype)], moved_read)
+    store = Op("store", [early.result, tile], [], {"idx": tuple(v for v, _ in axes)})
+    fill = nest_of(axes, [early, store])
     load.set_operands([tile])
     load.attrs.clear()
     load.attrs["idx"] = tuple(loop_var(o) for o in loops)

@@ -29,6 +29,7 @@ from tilewright.loops.edit import (
     ranges_at,
     refuse,
 )
+from tilewright.loops.primitive import primitive
 
 STEP = "rfactor"
 
@@ -42,6 +43,7 @@ class Rfactored:
     add: list[Op]
 
 
+@primitive
 def rfactor(func: Func, buffer: Value, loop: Op, space: str = "reg") -> Rfactored:
     """Let `loop` sum from nothing in a tile of its own, and add that to `buffer` afterwards.
 

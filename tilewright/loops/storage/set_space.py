@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tilewright.ir.core import Func, Value
 from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, refuse
+from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import why_not_shared
 from tilewright.target.machine import GLOBAL
 from tilewright.target.target import REGISTERS
@@ -13,6 +14,7 @@ from tilewright.target.target import REGISTERS
 STEP = "set_space"
 
 
+@primitive
 def set_space(func: Func, buffer: Value, space: str) -> Value:
     """Allocate a local buffer in the memory of a name.
 

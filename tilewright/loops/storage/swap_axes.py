@@ -5,8 +5,10 @@ from __future__ import annotations
 from tilewright.ir.core import Func, Value
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.edit import buffer_type, places_of, refuse
+from tilewright.loops.primitive import primitive
 
 
+@primitive
 def swap_axes(func: Func, buffer: Value, first: int, second: int) -> Value:
     """Exchange two axes of a buffer that the kernel allocates, in its type and in all accesses.
 

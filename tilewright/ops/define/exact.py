@@ -94,8 +94,8 @@ class Arithmetic:
     def _held(self, x: Ratio, dtype: DType) -> Ratio:
         """`x`, on condition that a float of `dtype` holds it: its numerator needs no more digits than that has."""
         largest = 1 << mantissa(dtype)
-        self._suppose(s.le(x.over, largest))
-        self._suppose(s.ge(x.over, -largest))
+        self._assume(s.le(x.over, largest))
+        self._assume(s.ge(x.over, -largest))
         return x
 
     def _settled(
@@ -115,11 +115,11 @@ class Arithmetic:
                 failure = e
                 continue
             for condition in conditions:
-                self._suppose(condition)
+                self._assume(condition)
             return result
         raise failure
 
-    def _suppose(self, condition: Sym) -> None:
+    def _assume(self, condition: Sym) -> None:
         if condition.is_const and not condition.value:
             raise UnknownValueError("the number is too large to be exact")
         if not condition.is_const:

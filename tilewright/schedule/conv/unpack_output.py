@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tilewright.cost.conv.bands import lines_of_plain, panel_of_blocks
 from tilewright.cost.recompute import is_cheap
-from tilewright.graph.fusion.profitability import unblocks_by_bands
+from tilewright.graph.fusion.profitability import unpacks_by_bands
 from tilewright.graph.fusion.rules import the_contraction
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
@@ -63,7 +63,7 @@ def _why_apart(join: Join) -> str:
         return "it sums windows itself, and is as much bound by memory"
     if join.facts.target is None:
         return "the caches are not known"
-    return unblocks_by_bands(the_contraction(join.producer, join.facts), join.facts.target)
+    return unpacks_by_bands(the_contraction(join.producer, join.facts), join.facts.target)
 
 
 def schedule_unblocked(s: Schedule, lowered: Lowered, target: Target) -> None:

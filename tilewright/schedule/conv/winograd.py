@@ -90,7 +90,7 @@ class WinogradTiles(Strategy):
         return later
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
-        schedule_tiled(s, lowered, target)
+        schedule_winograd(s, lowered, target)
 
 
 class WinogradRows(Strategy):
@@ -134,7 +134,7 @@ def _why_not_into_tiles(join: Join) -> str:
     return "" if len(join.value.users) == 1 else "the sums are needed elsewhere too"
 
 
-def schedule_tiled(s: Schedule, lowered: Lowered, target: Target) -> None:
+def schedule_winograd(s: Schedule, lowered: Lowered, target: Target) -> None:
     """ScheduleError when the kernel is not one contraction, one stage of tiles, and elementwise work, or when the tiles
     of an image of unknown size cannot be one axis."""
     stages = _stages(s, lowered)
@@ -142,7 +142,7 @@ def schedule_tiled(s: Schedule, lowered: Lowered, target: Target) -> None:
 
 
 def schedule_rows_of_tiles(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """As `schedule_tiled`, with an image of unknown size row by row."""
+    """As `schedule_winograd`, with an image of unknown size row by row."""
     stages = _stages(s, lowered)
     _schedule(s, stages, _cut(s, stages, target), target)
 

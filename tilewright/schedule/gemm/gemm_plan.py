@@ -20,7 +20,8 @@ from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 FEW_TILES = 2
-"""Tiles that the most rows make where their number is not known but small: each row too many costs time."""
+"""Register tiles that the rows make at most where their number is not known but small: each row too many costs
+time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,7 @@ def _better_axes(
 def _chosen(s: Schedule, shape: GemmShape, target: Target) -> Decision:
     """The cost model's decision."""
     choice = choose(shape, target)
-    s.missed += choice.declined
+    s.missed += choice.missed
     if choice.decision.blocks is None:
         s.missed.append(f"not cut into blocks: {why_not_cut(shape, choice)}")
     return choice.decision

@@ -19,7 +19,7 @@ from tilewright.loops.lower import Lowered
 from tilewright.schedule.maps.opaque import Opaque
 from tilewright.schedule.steps.access import conditional_nest, perfect_nest, stores_in, stride_in
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
-from tilewright.schedule.steps.index_set_splitting import cut_at_borders
+from tilewright.schedule.steps.index_set_splitting import split_index_sets
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
@@ -81,7 +81,7 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
         s, target, keep_innermost=True
     )  # before vectors: indices are still simple to reason about
     _chunk_single_loop(s)
-    if any([cut_at_borders(s, loop) for loop in innermost_loops(s) if kind_of(loop) == "serial"]):
+    if any([split_index_sets(s, loop) for loop in innermost_loops(s) if kind_of(loop) == "serial"]):
         s.simplify()
     for loop in innermost_loops(s):
         _vectorize(s, loop, target)

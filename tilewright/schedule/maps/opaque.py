@@ -1,7 +1,7 @@
 """The default schedule of operators that bring their own loops: vectors where an innermost loop allows them.
 
 The order of the loops is the operator's. An accumulation (the products of a recurrent network) goes into separate
-lanes; independent elements go side by side; loops that allow neither stay as they are.
+lanes; independent elements become lanes; loops that allow neither stay as they are.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Rows that run side by side: while one adds up its lanes, or divides by its sum, there is another to go on with."""
+"""Rows that are interleaved: while one adds up its lanes, or divides by its sum, there is another to go on with."""
 
 from __future__ import annotations
 
 from math import gcd
 
-from tilewright.cost.rows import come_from_far, interleaved_rows
+from tilewright.cost.rows import come_from_memory, interleaved_rows
 from tilewright.ir.core import Op
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop
 from tilewright.loops.kernel_info import operands_of
-from tilewright.schedule.rows.prefetch_rows import ask_for_next_rows
+from tilewright.schedule.rows.prefetch_rows import prefetch_next_rows
 from tilewright.schedule.steps.access import known, perfect_nest
 from tilewright.schedule.steps.vectorize import innermost_loops
 from tilewright.schedule.trace import Schedule
@@ -17,7 +17,7 @@ from tilewright.target.target import Target
 
 
 def row_loop(s: Schedule) -> Op | None:
-    """The loop whose rounds each work on one row, several stages long; None for a kernel that is no such nest."""
+    """The loop whose iterations each work on one row, several stages long; None for a kernel that is no such nest."""
     outermost = [op for op in s.func.body.ops if op.name != "return"]
     if len(outermost) != 1 or not is_loop(outermost[0]):
         return None
@@ -25,8 +25,8 @@ def row_loop(s: Schedule) -> Op | None:
     return row if any(is_loop(op) for op in body_of(row).ops) else None
 
 
-def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
-    """How many rounds of the loop of rows run side by side; what speaks against it is noted as missed."""
+def rows_to_interleave(s: Schedule, row: Op | None, target: Target) -> int:
+    """How many iterations of the loop of rows are interleaved; what speaks against it is noted as missed."""
     if row is None:
         return 1
     lengths = [_length(loop, row) for loop in innermost_loops(s) if is_inside(loop, row)]
@@ -36,21 +36,21 @@ def rows_side_by_side(s: Schedule, row: Op | None, target: Target) -> int:
     longest = max(lengths)
     rows = product(extent_of(o) for o in [*enclosing_loops(row), row])
     count = interleaved_rows(
-        longest, _widest(s), known(rows), _comes_from_far(s, target), _halves(row), target
+        longest, _widest(s), known(rows), _comes_from_memory(s, target), _halves(row), target
     )
     if count < 2:
         s.missed.append(f"rows run one by one: there are {rows}, of up to {longest} elements")
     return count
 
 
-def run_side_by_side(s: Schedule, row: Op, count: int, target: Target) -> None:
-    """Let `count` rows run side by side, the last few one by one, and ask for the next ones meanwhile."""
+def interleave_rows(s: Schedule, row: Op, count: int, target: Target) -> None:
+    """Interleave `count` rows, the last few run one by one, and prefetch the next ones meanwhile."""
     if count == 1:
-        ask_for_next_rows(s, row, row, target)
+        prefetch_next_rows(s, row, row, target)
         return
-    apart = gcd(extent_of(row).value, count) if extent_of(row).is_const and _comes_from_far(s, target) else 1
+    apart = gcd(extent_of(row).value, count) if extent_of(row).is_const and _comes_from_memory(s, target) else 1
     parts = s.strided_split(row, apart) if apart > 1 else s.split(row, count, tail="branch")
-    ask_for_next_rows(s, parts.inner, parts.outer, target)
+    prefetch_next_rows(s, parts.inner, parts.outer, target)
     with s.noting("rows run one by one"):
         s.unroll_and_jam(parts.inner)
 
@@ -64,11 +64,11 @@ def _halves(row: Op) -> bool:
     return extent_of(row).is_const and extent_of(row).value % 2 == 0
 
 
-def _comes_from_far(s: Schedule, target: Target) -> bool:
+def _comes_from_memory(s: Schedule, target: Target) -> bool:
     """Whether an operand is known to come from beyond a core's caches."""
     operands = operands_of(s.func)
     sizes = [product(buffer_type(v).shape) * buffer_type(v).dtype.bytes for v in operands]
-    return come_from_far([size.value for size in sizes if size.is_const], target)
+    return come_from_memory([size.value for size in sizes if size.is_const], target)
 
 
 def _length(loop: Op, row: Op) -> int:

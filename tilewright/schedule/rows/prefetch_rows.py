@@ -1,4 +1,4 @@
-"""Rows that are asked for ahead: while one is computed, the next comes from far memory.
+"""Rows that are prefetched: while one is computed, the next is read from L3 or memory.
 
     for i { for j { max = .. x[i, j] }; for j { prefetch x[i + 1, j]; y[i, j] = exp(x[i, j] - max); .. }; .. }
 
@@ -19,10 +19,10 @@ from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
 
-def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
-    """Where `row` passes several times over what it reads, ask for that of the next round of `loop` (`row`, or the loop
-    around rows that run side by side) in the pass that computes most, which has the most time for it. Of rows that are
-    a large part of L1 nothing is asked for: the next one would take the place of the current one."""
+def prefetch_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
+    """Where `row` passes several times over what it reads, prefetch that of the next iteration of `loop` (`row`, or the
+    loop around interleaved rows) in the pass that computes most, which has the most time for it. Of rows that are a
+    large part of L1 nothing is prefetched: the next one would take the place of the current one."""
     passes = [op for op in body_of(row).ops if is_loop(op) and kind_of(op) == "serial"]
     if len(passes) < 2:
         return  # the hardware follows what is read once
@@ -33,7 +33,7 @@ def ask_for_next_rows(s: Schedule, row: Op, loop: Op, target: Target) -> None:
             continue
         size = distance.value * buffer_type(load.operands[0]).dtype.bytes
         if not is_prefetched(size, target):
-            s.missed.append(f"the next {size} bytes of rows are not asked for: they are too many")
+            s.missed.append(f"the next {size} bytes of rows are not prefetched: they are too many")
             continue
         with s.noting("the next row is not prefetched"):
             s.prefetch(load, loop, nearest=True)

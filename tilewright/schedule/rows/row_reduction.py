@@ -2,7 +2,7 @@
 
     for row parallel { for each stage { for j vector { ... } } }
 
-Every intermediate lives for one row only, so it stays in L1. Short rows run several side by side.
+Every intermediate lives for one row only, so it stays in L1. Several short rows are interleaved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.loops.kernel_info import results_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.maps.elementwise import is_elementwise
-from tilewright.schedule.rows.interleave_rows import row_loop, rows_side_by_side, run_side_by_side
+from tilewright.schedule.rows.interleave_rows import interleave_rows, row_loop, rows_to_interleave
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
@@ -107,12 +107,12 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     _flatten_sums(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     rows = row_loop(s)
-    count = rows_side_by_side(s, rows, target)
+    count = rows_to_interleave(s, rows, target)
     for loop in innermost_loops(s):
         vectorize_inner(s, loop, target, count)
     s.simplify()
     if rows is not None:
-        run_side_by_side(s, rows, count, target)
+        interleave_rows(s, rows, count, target)
 
 
 def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:
@@ -187,7 +187,7 @@ def _loops_down(loop: Op, depth: int) -> list[Op]:
 
 
 def _flatten_sums(s: Schedule) -> None:
-    """One loop for sums over several axes that lie one after the other: the rounds of the inner ones may be short.
+    """One loop for sums over several axes that lie one after the other: the iterations of the inner ones may be short.
 
     Longer sums stay in two loops, as a sum of sums is more exact."""
     for row in [op for op in s.func.body.ops if is_loop(op)]:

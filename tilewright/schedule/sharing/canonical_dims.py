@@ -27,7 +27,7 @@ def canonical_dims(region: Op) -> CanonicalDims:
 
     A variable that occurs only in quotients becomes its quotient: in a region over images of (h + 31) // 32 lines that
     number is a dim, and the kernel is the one of all images. Several variables are divided by one number, so that sizes
-    keep their proportions: what schedules suppose of sizes, they suppose of all of them alike.
+    keep their proportions: schedules are specialised for sizes of all of them alike.
     """
     occurrences: dict[Sym, list[_Quotient | None]] = {}
     for e in _expressions(region):

@@ -1,10 +1,10 @@
-"""Independent calls of kernels that have too few rounds for the threads: these share the rounds of all of them.
+"""Independent calls of kernels that have too few iterations for the threads: these share the iterations of all of them.
 
     call a          call b
-    call b    ->    call a {branches=0}
-    call c          call c {branches=0}
+    call b    ->    call a {concurrent=0}
+    call c          call c {concurrent=0}
 
-The two directions of a recurrent layer are the usual case: each is one round for each entry of the batch.
+The two directions of a recurrent layer are the usual case: each is one iteration for each entry of the batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from tilewright.loops.spec import parallel_extent
 from tilewright.target.target import Target
 
 MOST_TRIED = 4
-"""Sets of calls, the last ones, that a call may join. Those before are far away, and tensors would wait for long."""
+"""Sets of calls, the last ones, that a call may join: tensors would wait for long between calls that are far
+apart."""
 
 
-def group_branches(module: Module, target: Target, remarks: list[Remark]) -> None:
-    """Bring calls together that may run at the same time, and number each set of them in the attribute `branches`."""
+def group_concurrent_kernels(module: Module, target: Target, remarks: list[Remark]) -> None:
+    """Bring calls together that may run at the same time, and number each set of them in the attribute `concurrent`."""
     body = module.main.body
     calls = [op for op in body.ops if op.name == "call"]
     few = [op for op in calls if _has_few_iterations(module.funcs[op.attrs["kernel"]], op, target)]
@@ -46,10 +47,10 @@ def group_branches(module: Module, target: Target, remarks: list[Remark]) -> Non
     replace_in_block(body, ops)
     for number, together in enumerate(sets):
         for call in together:
-            call.attrs["branches"] = number
+            call.attrs["concurrent"] = number
         first, *rest = (call.attrs["kernel"] for call in together)
         message = f"runs at the same time as {', '.join(rest)}: neither needs the other"
-        remarks.append(Remark("branches", first, message, "applied"))
+        remarks.append(Remark("concurrent-kernels", first, message, "applied"))
 
 
 def _has_few_iterations(kernel: Func, call: Op, target: Target) -> bool:
@@ -61,8 +62,8 @@ def _has_few_iterations(kernel: Func, call: Op, target: Target) -> bool:
     if not may_run_beside_others(work, sum(map(_usual_bytes, (*call.operands, *call.results))), target):
         return False
     extent = parallel_extent(kernel)
-    rounds = sym(1) if extent is None else substitute(extent, actual)
-    if rounds.kind != "var" and _usual(rounds) >= threads(target):
+    iterations = sym(1) if extent is None else substitute(extent, actual)
+    if iterations.kind != "var" and _usual(iterations) >= threads(target):
         return False
     forks = extent is None and any(is_loop(op) and kind_of(op) == "parallel" for op in kernel.body.walk())
     return not forks and not any(op.name == "check" for op in kernel.body.walk())

@@ -1,4 +1,4 @@
-"""Loops cut where an index changes its form: padding by reflection or by the nearest element, rotations, wrapping.
+"""Loops split where an index changes its form: padding by reflection or by the nearest element, rotations, wrapping.
 
     for j in 0..118 { y[j] = x[min(111, max(0, j - 3))] }
 
@@ -31,11 +31,11 @@ MULTIPLES = (-1, 0, 1, 2)
 """Multiples of a divisor at which an index may start anew; what does so more often has no long piece."""
 
 
-def cut_at_borders(s: Schedule, loop: Op) -> bool:
-    """Cut a loop, innermost and serial, wherever a load's index changes its form; whether anything was cut.
+def split_index_sets(s: Schedule, loop: Op) -> bool:
+    """Split a loop, innermost and serial, wherever a load's index changes its form; whether anything was split.
 
-    Dims are supposed to be large where that decides on which side of a border all iterations are. What is left as it
-    was is noted as missed.
+    The kernel is specialised for large dims where these decide on which side of a border all iterations are. What is
+    left as it was is noted as missed.
     """
     if extent_of(loop).is_const and extent_of(loop).value < SHORTEST:
         return False

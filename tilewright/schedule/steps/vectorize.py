@@ -28,6 +28,20 @@ def innermost_loops(s: Schedule) -> list[Op]:
     return [o for o in loops if not any(is_loop(op) for op in body_of(o).walk())]
 
 
+def note_scalar_loops(s: Schedule) -> None:
+    """Note each innermost loop that stores one element at a time, unless something has been noted already that was not
+    vectorised."""
+    if any("vectorised" in reason for reason in s.missed):
+        return
+    for loop in innermost_loops(s):
+        kinds = {kind_of(o) for o in (loop, *enclosing_loops(loop))}
+        if stores_in(loop) and not kinds & {"vector", "unroll", "dot"}:
+            s.missed.append(
+                f"loop '{loop_var(loop).name}' of {extent_of(loop)} iterations is not vectorised: "
+                "this form of kernel makes no vectors of it"
+            )
+
+
 def lanes_for(loop: Op, target: Target) -> int:
     """Lanes of a vector loop, by its widest element."""
     return lanes_of_vector(_widest(loop), known(extent_of(loop)))

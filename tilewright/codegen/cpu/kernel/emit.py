@@ -191,7 +191,7 @@ class _Kernel:
         return found
 
     def _dot(self, op: Op) -> bool:
-        """Add the products of all rounds by the machine's instruction for it; False where there is none for them."""
+        """Add the products of all iterations by the machine's instruction for it; False where there is none."""
         found, group = products_of(op), op.attrs["extent"].value
         if isinstance(found, str) or self.lanes == 1 or self.mask is not None:
             return False
@@ -251,7 +251,7 @@ class _Kernel:
         text.start(done)
 
     def _in_turn(self, op: Op, counter: str, first: str, end: str) -> str:
-        """The variable of a loop whose rounds so far are `counter` - `first`."""
+        """The variable of a loop whose iterations so far are `counter` - `first`."""
         backwards = self._backwards(op)
         if backwards is None:
             return counter

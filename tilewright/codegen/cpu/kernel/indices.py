@@ -180,7 +180,7 @@ class Indices:
         return self.add(rest, constant)
 
     def _sum(self, terms: Sequence[Term]) -> tuple[int, Number]:
-        """The terms' sum as (known part, the rest); partial sums of outer variables are kept for reuse."""
+        """The terms' sum as (known part, remainder); partial sums of outer variables are kept for reuse."""
         constant = 0
         total: Number = 0
         seen: tuple[Term, ...] = ()

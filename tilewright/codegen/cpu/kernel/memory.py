@@ -113,7 +113,7 @@ class MemoryAccess:
         return self.text.reg(dtype, count, f"bitcast {same.typed} to {vector(memory_type(dtype), count)}")
 
     def prefetch(self, buffer: Buffer, e: Sym, *, nearest: bool) -> None:
-        """Ask for the cache line of address `e`, into the first level of caches or the second."""
+        """Prefetch the cache line of address `e`, into the `nearest` cache (L1) or L2."""
         where = self.address(buffer, e)
         pointer = self._pointer(buffer, where.constant, where.uniform)
         locality = 3 if nearest else 2

@@ -95,7 +95,7 @@ define internal ptr @tw_mailbox_of(ptr %pool, i64 %index) alwaysinline nounwind 
 """
 
 PIECES = 32
-"""A piece is at least this part of a share: a call costs some tens of nanoseconds."""
+"""Pieces of a thread's share: a call for each costs some tens of nanoseconds."""
 
 _PIECES = """
 ; Runs pieces of share %index until none is left.

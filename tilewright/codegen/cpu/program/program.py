@@ -20,8 +20,8 @@ from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.text import Text
 from tilewright.codegen.cpu.program.parallel_tasks import task_ir
 from tilewright.codegen.program import (
-    Branches,
     BufferRef,
+    ConcurrentCalls,
     Condition,
     Dim,
     ErrorTable,
@@ -58,19 +58,19 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
         for timed in ([False, True] if profile else [False])
     ]
     parts += [
-        _together(f"tw_branches{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, Branches)
+        _together(f"tw_concurrent{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, ConcurrentCalls)
     ]
     parts.append("attributes #0 = { nounwind }")
     return ProgramText("\n".join(parts) + "\n", errors)
 
 
 def _together(symbol: str, steps: Sequence[KernelCall]) -> str:
-    """The function (state, buffers, dims, rounds of each call, scratch, begin, end) that runs this range of the rounds
-    of all calls, one call after the other, and its task."""
+    """The function (state, buffers, dims, iterations of each call, scratch, begin, end) that runs this range of the
+    iterations of all calls, one call after the other, and its task."""
     buffers = [f"ptr %b{n}" for n in range(sum(len(s.buffers) for s in steps))]
     dims = [f"i64 %d{n}" for n in range(sum(len(s.dims) for s in steps))]
-    rounds = [f"i64 %n{k}" for k in range(len(steps))]
-    parameters = ["ptr %state", *buffers, *dims, *rounds, "ptr %scratch", "i64 %begin", "i64 %end"]
+    iterations = [f"i64 %n{k}" for k in range(len(steps))]
+    parameters = ["ptr %state", *buffers, *dims, *iterations, "ptr %scratch", "i64 %begin", "i64 %end"]
     lines = [f"define internal void @{symbol}({', '.join(parameters)}) #0 {{", "entry:"]
     taken, counted = iter(buffers), iter(dims)
     before = "0"
@@ -92,7 +92,7 @@ def _together(symbol: str, steps: Sequence[KernelCall]) -> str:
         ]
         before = f"%sum{k}"
     lines += ["  ret void", "}"]
-    return "\n".join([*lines, task_ir(symbol, len(buffers), len(dims) + len(rounds))])
+    return "\n".join([*lines, task_ir(symbol, len(buffers), len(dims) + len(iterations))])
 
 
 def _kernel_declarations(program: Program) -> list[str]:
@@ -180,7 +180,7 @@ class _Run(_Function):
         self.flush = flush  # bits to set among the floating-point modes
         self.profile = profile
         self.bases: dict[tuple[str, int], str] = {}
-        calls = [o.steps if isinstance(o, Branches) else (o,) for o in program.order]
+        calls = [o.steps if isinstance(o, ConcurrentCalls) else (o,) for o in program.order]
         words = max((3 + sum(len(s.buffers) + len(s.dims) + 1 for s in steps) for steps in calls), default=1)
         self.state = self.code.alloca("[2 x i32]", 8)
         self.arguments = self.code.alloca(f"[{words} x i64]", 64)
@@ -199,8 +199,8 @@ class _Run(_Function):
                 self._tick(k + 1)
         else:
             for k, o in enumerate(self.program.order):
-                if isinstance(o, Branches):
-                    self._branches(f"tw_branches{k}", o.steps)
+                if isinstance(o, ConcurrentCalls):
+                    self._concurrent(f"tw_concurrent{k}", o.steps)
                 else:
                     self._step(o)
         if modes is not None:
@@ -234,13 +234,13 @@ class _Run(_Function):
         offset = self.indices.uniform(ref.offset)
         return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
-    def _branches(self, symbol: str, steps: Sequence[KernelCall]) -> None:
-        """One fork for the rounds of all calls; a kernel that threads do not share is one round."""
+    def _concurrent(self, symbol: str, steps: Sequence[KernelCall]) -> None:
+        """One fork for the iterations of all calls; a kernel that threads do not share is one iteration."""
         pointers = [self._pointer(ref) for step in steps for ref in step.buffers]
         dims = [self.indices.uniform(d) for step in steps for d in step.dims]
-        rounds = [sym(1) if step.parallel is None else step.parallel for step in steps]
-        dims += [self.indices.uniform(n) for n in rounds]
-        self._fork(symbol, pointers, dims, self.indices.uniform(sum(rounds, sym(0))))
+        iterations = [sym(1) if step.parallel is None else step.parallel for step in steps]
+        dims += [self.indices.uniform(n) for n in iterations]
+        self._fork(symbol, pointers, dims, self.indices.uniform(sum(iterations, sym(0))))
 
     def _step(self, step: KernelCall) -> None:
         if step.checks:

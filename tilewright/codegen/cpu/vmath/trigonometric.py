@@ -24,7 +24,7 @@ ROUND = 1.5 * 2.0**23
 I128, I256 = (DType(f"i{8 * n}", "int", 8 * n, np.dtype(f"V{n}")) for n in (16, 32))
 
 FAR = 65536.0
-"""From this magnitude on the reduction by three constants is not exact any more."""
+"""Magnitude of arguments from which on the reduction by three constants is not exact any more."""
 
 # 2/pi in units of 2^-256, rounded down.
 TWO_OVER_PI_BITS = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561
@@ -166,6 +166,6 @@ def acos(x: Reg) -> Reg:
     factor = x.like(HALF_PI_FACTORS[0])
     negative = x < 0.0
     right_angles = outer.select(negative.select(factor + factor, 0.0), factor)
-    turned = outer.select(angle + angle, -angle)
-    turned = negative.select(-turned, turned)
-    return fma(right_angles, HALF_PI_FACTORS[1], turned)
+    reflected = outer.select(angle + angle, -angle)
+    reflected = negative.select(-reflected, reflected)
+    return fma(right_angles, HALF_PI_FACTORS[1], reflected)

@@ -12,7 +12,7 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 WORST = 10
 
 
-def told_of_ratios(rows: Sequence[Row]) -> str:
+def summary_of_ratios(rows: Sequence[Row]) -> str:
     """Geometric mean and quantiles of ours over the best peer, the worst rows, and what failed."""
     parts = []
     for threads in sorted({row.threads for row in rows}):
