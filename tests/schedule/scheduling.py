@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from tilewright.ops.define.loop_programs import run_kernel
 
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
-from tilewright.loops.interp import run_kernel
 from tilewright.ops.define.binding import bound_dims
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.schedule.sharing.kernels import schedule_regions

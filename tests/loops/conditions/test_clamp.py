@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tilewright.ir.core import Func, Op
 from tilewright.ir.text import print_func
 from tilewright.loops.conditions.clamp import clamp
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.split import split

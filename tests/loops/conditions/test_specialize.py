@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel as run_native
 from tilewright.ir.core import Func
@@ -13,7 +14,6 @@ from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.specialize import for_other_dims, specialize, specialize_less
 from tilewright.loops.edit import extent_of, find_loop
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.order.parallel import parallel
 from tilewright.loops.order.peel import peel

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops.kernel_texts import DOUBLE, GROUPS, SUM, read
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.unroll import unroll

@@ -8,6 +8,7 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops.kernel_texts import (
     COPIED_ROWS,
@@ -25,7 +26,6 @@ from tilewright.ir.text import print_block, print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.analysis.happens_before import why_unordered
 from tilewright.loops.edit import body_of, find_loop
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
 from tilewright.loops.machine.async_copy import async_copy, wait
 from tilewright.loops.machine.barrier import barrier

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops.kernel_texts import read
 from tilewright.ir.core import Func, Op
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.boustrophedon import boustrophedon

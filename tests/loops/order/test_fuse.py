@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel
 
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.loops.edit import find_loop, loops_in
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.fuse import fuse
 

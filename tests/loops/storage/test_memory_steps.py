@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
@@ -15,7 +16,6 @@ from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.guard_reduction import guard_reduction
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.edit import extent_of, find_loop, loops_in
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.fuse import collapse, fuse

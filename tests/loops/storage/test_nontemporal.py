@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tilewright.codegen.cpu.assemble import assembly
@@ -13,7 +14,6 @@ from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.sym import le, sym, var
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.nontemporal import nontemporal

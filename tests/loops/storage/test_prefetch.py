@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
@@ -14,7 +15,6 @@ from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.merge_axes import merge_axes

@@ -6,12 +6,12 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops.kernel_texts import DOUBLE, SUM, SYMBOLIC, buffer, read
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.parallel import parallel

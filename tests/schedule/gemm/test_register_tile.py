@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.schedule.scheduling import build
 from tilewright.graph.fusion.fuse import Fuse
@@ -15,7 +16,6 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import buffer, tensor
 from tilewright.loops.edit import extent_of, kind_of, loops_in
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.lower import Lowered, lower_region
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew

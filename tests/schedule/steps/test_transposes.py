@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tests.schedule import scheduling as oracle
@@ -18,7 +19,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import sym
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import address_of, enclosing_loops, extent_of, kind_of, loop_var, loops_in
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.ops import blocked, view
 from tilewright.ops import elementwise as ew
 from tilewright.schedule.steps.access import stores_in
