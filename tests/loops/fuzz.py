@@ -11,7 +11,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops import programs
 from tests.loops.chance import Chance
@@ -29,6 +28,7 @@ from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.replay import take as take_step
 from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Schedule

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tilewright.ops.define.loop_programs import Elements, Run
 
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.loops.edit import body_of, extent_of, loop_var
+from tilewright.ops.define.loop_programs import Elements, Run
 
 Path = tuple[tuple[str, int], ...]
 """A thread: its number in each level of which it is not the first, by name of level."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func
@@ -14,6 +13,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, ge0, sym
 from tilewright.ir.types import buffer
 from tilewright.loops.kernel_info import KernelInfo, kernel_info, new_kernel
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 Body = Callable[..., None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops import programs
 from tilewright.ir import dtype as dt
@@ -13,6 +12,7 @@ from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import parse_kernel
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 

@@ -13,7 +13,6 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
-from tilewright.ops.define.loop_programs import run_kernel
 
 import tilewright
 from tests.codegen.native import run_kernel as run_native
@@ -23,6 +22,7 @@ from tilewright.cli.app import commands
 from tilewright.ir.core import Func
 from tilewright.ir.diag import VerifyError
 from tilewright.loops.kernel_info import parse_kernel
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.options import Options
 from tilewright.plugins import Plugin
 from tilewright.runtime import Model

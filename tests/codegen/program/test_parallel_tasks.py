@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import kernel, run_kernel
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
@@ -15,6 +14,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import body_of, holds_parallel, kind_of, loop_var
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.spec import LOOPS_SPEC, parallel_extent
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.target.named import NAMED
 

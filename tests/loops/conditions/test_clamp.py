@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tilewright.ir.core import Func, Op
@@ -14,6 +13,7 @@ from tilewright.loops.edit import find_loop
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.split import split
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 ROW = "i_1"  # what compute_at calls the rows of the tile
 

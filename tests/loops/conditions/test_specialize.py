@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel as run_native
 from tilewright.ir.core import Func
@@ -23,6 +22,7 @@ from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.pack import pack_argument
 from tilewright.loops.storage.packing import Packing
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 TWICE = """
 kernel @k(x: &f32[n], w: &f32[8], y: &f32[n]) dims(n, m) with {outputs=1} {

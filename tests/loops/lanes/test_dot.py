@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops.kernel_texts import DOUBLE, GROUPS, SUM, read
 from tilewright.ir.diag import ScheduleError
@@ -17,6 +16,7 @@ from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.ops.define.loop_programs import run_kernel
 
 REFUSED = {
     "a sum of what is no product": (SUM, "k", "does not add products in i32"),

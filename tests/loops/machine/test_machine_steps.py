@@ -8,7 +8,6 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops.kernel_texts import (
     COPIED_ROWS,
@@ -36,6 +35,7 @@ from tilewright.loops.order.fission import fission
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.reorder import reorder
 from tilewright.loops.storage.set_space import set_space
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.replay import ReplayError, replay
 from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Schedule

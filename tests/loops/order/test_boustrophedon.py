@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops.kernel_texts import read
 from tilewright.ir.core import Func, Op
@@ -15,6 +14,7 @@ from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.ops.define.loop_programs import run_kernel
 
 NEIGHBOURS = """
 kernel @k(x: &f64[3, 8], y: &f64[3, 8], z: &f64[3, 8]) dims() with {outputs=2} {

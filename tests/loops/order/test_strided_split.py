@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tilewright.ir.core import Func
@@ -16,6 +15,7 @@ from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
 from tilewright.loops.order.strided_split import strided_split
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 SUMS = """
 kernel @k(x: &f32[6, n], y: &f32[6]) dims(n) with {outputs=1} {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tilewright.ir.core import Func
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.storage.inplace import overwritable
+from tilewright.ops.define.loop_programs import run_kernel
 
 SAFE = {
     "elementwise": """

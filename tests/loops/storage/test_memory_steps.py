@@ -7,7 +7,6 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
@@ -26,6 +25,7 @@ from tilewright.loops.storage.compute_in import compute_in
 from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.swap_axes import swap_axes
+from tilewright.ops.define.loop_programs import run_kernel
 
 RNG = np.random.default_rng(5)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tilewright.codegen.cpu.assemble import assembly
@@ -17,6 +16,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.nontemporal import nontemporal
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 from tilewright.target.named import NAMED
 
 LINES = """

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
@@ -21,6 +20,7 @@ from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.pack import pack_argument
 from tilewright.loops.storage.packing import Packing
 from tilewright.loops.storage.prefetch import prefetch, prefetch_run
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 from tilewright.target.named import NAMED
 
 PANELS = """

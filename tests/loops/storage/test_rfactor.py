@@ -6,7 +6,6 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.loops.kernel_texts import DOUBLE, SUM, SYMBOLIC, buffer, read
 from tilewright.ir.diag import ScheduleError
@@ -17,6 +16,7 @@ from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.parallel import parallel
 from tilewright.loops.order.split import split
 from tilewright.loops.storage.rfactor import rfactor
+from tilewright.ops.define.loop_programs import run_kernel
 
 GREATEST = SUM.replace("y[i] = 0", "y[i] = -1.0").replace("y[i] += x[i, k]", "y[i] = max(y[i], x[i, k])")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel
 
 from tests.schedule.scheduling import build
 from tilewright.graph.fusion.fuse import Fuse
@@ -19,6 +18,7 @@ from tilewright.loops.edit import extent_of, kind_of, loops_in
 from tilewright.loops.lower import Lowered, lower_region
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.gemm.gemm_axes import assign_axes
 from tilewright.schedule.gemm.reduction_nest import one_reduction
 from tilewright.schedule.gemm.register_tile import (

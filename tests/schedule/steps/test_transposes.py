@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 from tests.codegen.native import run_kernel
 from tests.schedule import scheduling as oracle
@@ -21,6 +20,7 @@ from tilewright.ir.types import tensor
 from tilewright.loops.edit import address_of, enclosing_loops, extent_of, kind_of, loop_var, loops_in
 from tilewright.ops import blocked, view
 from tilewright.ops import elementwise as ew
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 from tilewright.schedule.steps.access import stores_in
 from tilewright.target.named import parse_target
 
