@@ -5,7 +5,7 @@ PIP = -m pip install --quiet --disable-pip-version-check
 .PHONY: demo test lint docs clean
 
 demo: .venv-demo/installed
-	@.venv-demo/bin/python -m tilewright.demo $(FILES)
+	@.venv-demo/bin/python examples/file_types.py $(FILES)
 
 # The package as users get it, in an environment that nothing else uses: one for each run, so that two runs do not
 # meet. The tests, bench and docs come from this folder by a line in a .pth file, which is behind the installed

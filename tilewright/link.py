@@ -28,7 +28,6 @@ from tilewright.graph.assumptions import Assumption
 from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
 from tilewright.memory.storage import Place, Storage, needs_copy
@@ -94,8 +93,8 @@ def make_program(
         steps = [_step(op, module, storage, constants, kernels) for op in together]
         order += [ConcurrentCalls(tuple(steps))] if isinstance(concurrent, int) else steps
     return Program(
-        ranks=tuple(_tensor(a).rank for a in main.args),
-        outputs=tuple(_tensor(v).shape for v in main.returns),
+        ranks=tuple(a.tensor.rank for a in main.args),
+        outputs=tuple(v.tensor.shape for v in main.returns),
         order=tuple(order),
         arena=storage.arena.total,
         dims=_dims(main, assumed),
@@ -124,7 +123,7 @@ def _dims(main: Func, assumed: Sequence[Assumption]) -> tuple[Dim, ...]:
     """Where the variables get their values: axes of inputs, and elements of small integer inputs."""
     found: dict[Sym, Dim] = {}
     for k, arg in enumerate(main.args):
-        for axis, d in enumerate(_tensor(arg).shape):
+        for axis, d in enumerate(arg.tensor.shape):
             if d.kind == "var":
                 found.setdefault(d, Dim(d, InputAxis(k, axis)))
     used = _variables_used(main).union(*(a.holds.vars for a in assumed))
@@ -132,7 +131,7 @@ def _dims(main: Func, assumed: Sequence[Assumption]) -> tuple[Dim, ...]:
         symbols = input_variables(arg)
         for i, v in enumerate(symbols.flat if symbols is not None else ()):
             if v in used:
-                found.setdefault(v, Dim(v, InputElement(k, i, _tensor(arg).dtype)))
+                found.setdefault(v, Dim(v, InputElement(k, i, arg.tensor.dtype)))
     return tuple(found.values())
 
 
@@ -143,7 +142,7 @@ def _variables_used(main: Func) -> set[Sym]:
         for d in op.attrs.get("dims", ()):
             used |= d.vars
         for v in op.results:
-            used |= {x for d in _tensor(v).shape for x in d.vars}
+            used |= {x for d in v.tensor.shape for x in d.vars}
     return used
 
 
@@ -212,7 +211,7 @@ def make_staged(
 
 
 def _info(name: str, value: Value) -> TensorInfo:
-    type = _tensor(value)
+    type = value.tensor
     shape = tuple(d.value if d.is_const else str(d) for d in type.shape)
     return TensorInfo(name, type.dtype.storage.name, shape)
 
@@ -291,8 +290,3 @@ def add_costs(report: dict[str, Any], module: Module) -> None:
         entry["flops"] = str(substitute(found.flops, dims))
         entry["touched bytes"] = str(substitute(found.argument_bytes, dims))
         entry["of constants"] = str(substitute(fixed, dims))
-
-
-def _tensor(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type

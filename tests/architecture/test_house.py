@@ -44,7 +44,6 @@ ROOMS |= {
     "stages": ALL,
     "api": {"compiler", "options", "runtime", "session"},
     "cli": ALL,
-    "demo": {"ir", "tilewright"},
     "__main__": {"cli"},
     "tilewright": {"api", "ir", "options", "runtime", "session", "target"},
 }
@@ -54,8 +53,8 @@ FOREIGN: dict[str, set[str]] = {
     "torch": {"frontends"},
     "llvmlite": {"codegen", "target", "runtime", "cli"},
     "click": {"cli"},
-    "rich": {"cli", "demo"},
-    "onnxruntime": {"cli", "demo"},
+    "rich": {"cli"},
+    "onnxruntime": {"cli"},
     "openvino": {"cli"},
 }
 

@@ -8,8 +8,8 @@ import pytest
 from tests.codegen.native import run_kernel
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir.core import Func
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import parse_kernel
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 from tilewright.target.host import host_target
 
 BETWEEN = """

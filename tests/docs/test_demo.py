@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime")
 from magika import Magika
 from magika.types.seekable import Seekable
 
-from tilewright import demo
+from examples import file_types as demo
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -11,7 +11,7 @@ from tilewright.ir.sym import Sym, ge0, minimum, var
 from tilewright.ir.text import parse_func, print_func
 from tilewright.ir.types import ScalarType, buffer
 from tilewright.ir.verify import verify_func
-from tilewright.loops.interp import run_kernel
+from tilewright.ops.define.loop_programs import run_kernel
 
 SIZE = 16
 F64, BOOL, I64 = ScalarType(dt.f64), ScalarType(dt.bool_), ScalarType(dt.i64)

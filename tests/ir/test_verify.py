@@ -3,12 +3,12 @@
 import pytest
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Block, Builder, Func, Module, Op
+from tilewright.ir.core import Block, Builder, Func, Op
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.sym import var
-from tilewright.ir.text import parse_func, parse_module
+from tilewright.ir.text import parse_func
 from tilewright.ir.types import ScalarType, tensor
-from tilewright.ir.verify import Spec, scalar_op_rule, verify_func, verify_module
+from tilewright.ir.verify import Spec, scalar_op_rule, verify_func
 
 GRAPH = """\
 func @f(x: f32[n, 4], y: f32[n, 4]) -> (f32[n, 4]) {
@@ -199,17 +199,6 @@ def test_types_are_types():
     assert "odd: 'f32' is no type of a value" in problem(func).what
 
 
-def test_modules():
-    specs = {"loops": ANY_LOOPS}
-    module = parse_module(KERNEL)
-    verify_module(module, specs)
-    module.funcs["other"] = module.funcs.pop("k")
-    with pytest.raises(VerifyError, match="function @k is listed as @other"):
-        verify_module(module, specs)
-    with pytest.raises(VerifyError, match="level 'graph' has no spec; known: loops"):
-        verify_module(parse_module(GRAPH), specs)
-
-
 @pytest.mark.parametrize(
     ("name", "operands", "result", "attrs", "message"),
     [
@@ -240,7 +229,3 @@ def test_a_program_that_cannot_be_printed_is_reported_all_the_same():
     func.body.ops[0].parent = None
     e = problem(func)
     assert "the op does not have its block as its parent" in e.what and e.where == "@f, from text:2"
-
-
-def test_an_empty_module_is_legal():
-    verify_module(Module(), {})

@@ -14,6 +14,7 @@ import numpy as np
 
 from tests.loops import programs
 from tests.loops.chance import Chance
+from tests.loops.interleave import run_interleaved
 from tests.loops.machine.steps import LEVELS, MACHINE
 from tests.loops.random_programs import PROGRAMS
 from tests.loops.steps import STEPS, WEIGHTS
@@ -23,12 +24,11 @@ from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.analysis.happens_before import why_unordered
 from tilewright.loops.counts import iterations
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import kernel_info, parse_kernel
-from tilewright.loops.machine.interleave import run_interleaved
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import apply_packing
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.replay import take as take_step
 from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Schedule

@@ -12,8 +12,8 @@ from tilewright.ir.core import Block, Builder, Func
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, ge0, sym
 from tilewright.ir.types import buffer
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import KernelInfo, kernel_info, new_kernel
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 Body = Callable[..., None]

@@ -11,8 +11,8 @@ from tilewright.ir.core import Func
 from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import BufferType
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 
@@ -132,7 +132,7 @@ def test_arrays_that_do_not_fit() -> None:
     two = np.zeros((2, 2))
     with pytest.raises(InternalError, match="takes 3 arrays, not 1"):
         run_kernel(func, [two])
-    with pytest.raises(InternalError, match=r"'x1' is global f64\[2, 2\], the array is float64\[2, 3\]"):
+    with pytest.raises(InternalError, match=r"'x1' is &f64\[2, 2\], the array is float64\[2, 3\]"):
         run_kernel(func, [two, np.zeros((2, 3)), two])
     with pytest.raises(InternalError, match=r"argument 'x0' .* the array is float32"):
         run_kernel(func, [two.astype(np.float32), two, two])

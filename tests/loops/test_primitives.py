@@ -410,7 +410,7 @@ def test_pack_argument_changes_the_layout_and_drops_the_guard() -> None:
     func = read(SUM)
     split(func, find_loop(func, "k"), 4)
     pack_argument(func, func.args[0], Packing(((), (4,)), (1, 0, 2)))
-    assert str(func.args[0].type) == "global f64[3, 3, 4]"
+    assert str(func.args[0].type) == "&f64[3, 3, 4]"
     assert kernel_info(func).packed == {0: Packing(((), (4,)), (1, 0, 2))}
     assert "x[ko, i, ki]" in print_func(func)
 

@@ -262,7 +262,7 @@ REFUSED = {
     "jam the terms of a sum": (
         SUM,
         lambda f: unroll_and_jam(f, find_loop(f, "k")),
-        "unroll_and_jam loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        "unroll_and_jam loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (&f64[3]): "
         "load at [i] and store at [i]",
     ),
     "peel a parallel loop": (
@@ -285,18 +285,18 @@ REFUSED = {
         UPDATE,
         lambda f: split(f, find_loop(f, "i"), 4, "overlap"),
         "split loop 'i' (0..10, serial): tail 'overlap' runs some iterations twice, and they change buffer "
-        "'y' (global f64[10]), which they read",
+        "'y' (&f64[10]), which they read",
     ),
     "overlapping iterations of sums that go on": (
         SUM.replace("    y[i] = 0\n", ""),
         lambda f: split(f, find_loop(f, "i"), 2, "overlap"),
         "split loop 'i' (0..3, serial): tail 'overlap' runs some iterations twice, and they change buffer "
-        "'y' (global f64[3]), which they read",
+        "'y' (&f64[3]), which they read",
     ),
     "overlapping lanes of a sum": (
         SUM,
         lambda f: vectorize_reduction(f, find_loop(f, "k"), 4, tail="overlap"),
-        "split loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        "split loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (&f64[3]): "
         "load at [i] and store at [i]",
     ),
     "threads for overlapping iterations in a loop that overwrites": (
@@ -304,7 +304,7 @@ REFUSED = {
         lambda f: parallel(
             f, collapse(f, find_loop(f, "i"), split(f, find_loop(f, "j"), 4, "overlap").outer)
         ),
-        "parallel loop 'ijo' (0..9, serial): two iterations may meet in buffer 'y' (global f64[10]): "
+        "parallel loop 'ijo' (0..9, serial): two iterations may meet in buffer 'y' (&f64[10]): "
         "store at [ji + min(6, 4*(ijo % 3))] and store at [ji + min(6, 4*(ijo % 3))]",
     ),
     "threads for overlapping iterations beside another body": (
@@ -313,7 +313,7 @@ REFUSED = {
             f,
             fuse(f, split(f, find_loop(f, "i"), 4, "overlap").outer, find_loop(f, "k")),
         ),
-        "parallel loop 'io' (0..3, serial): two iterations may meet in buffer 'y' (global f64[10]): "
+        "parallel loop 'io' (0..3, serial): two iterations may meet in buffer 'y' (&f64[10]): "
         "store at [ii + min(6, 4*io)] and store at [ii + min(6, 4*io)]",
     ),
     "a register tile of unknown size": (
@@ -329,7 +329,7 @@ REFUSED = {
     "an output that an empty loop would fill": (
         PERHAPS_NEVER,
         lambda f: cache_write(f, f.args[1]),
-        "cache_write buffer 'y' (global f64[3]): it is not certain that all of it is written, and before "
+        "cache_write buffer 'y' (&f64[3]): it is not certain that all of it is written, and before "
         "anything is read",
     ),
     "unroll a symbolic loop": (
@@ -340,13 +340,13 @@ REFUSED = {
     "parallel running sum": (
         RUNNING_SUM,
         lambda f: parallel(f, find_loop(f, "i")),
-        "parallel loop 'i' (0..10, serial): two iterations may meet in buffer 'y' (global f64[10]): "
+        "parallel loop 'i' (0..10, serial): two iterations may meet in buffer 'y' (&f64[10]): "
         "load at [i - 1] and store at [i]",
     ),
     "parallel accumulation": (
         SUM,
         lambda f: parallel(f, find_loop(f, "k")),
-        "parallel loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        "parallel loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (&f64[3]): "
         "load at [i] and store at [i]",
     ),
     "parallel loop around one": (
@@ -410,7 +410,7 @@ REFUSED = {
     "preload for several threads": (
         SHARED_STEPS,
         lambda f: preload(f, load_of(f, "k", "x"), find_loop(f, "k")),
-        "preload buffer 'x' (global f64[3, 8]): threads share a loop in loop 'k' (0..8, parallel), "
+        "preload buffer 'x' (&f64[3, 8]): threads share a loop in loop 'k' (0..8, parallel), "
         "and have registers of their own",
     ),
     "lanes of sums for several threads": (
@@ -422,7 +422,7 @@ REFUSED = {
     "vector of a running sum": (
         RUNNING_SUM,
         lambda f: vectorize(f, find_loop(f, "i"), 4),
-        "vectorize loop 'i' (0..10, serial): iterations may meet in buffer 'y' (global f64[10]), "
+        "vectorize loop 'i' (0..10, serial): iterations may meet in buffer 'y' (&f64[10]), "
         "load at [i - 1] and store at [i]; an accumulation needs vectorize_reduction",
     ),
     "too many lanes": (
@@ -444,13 +444,13 @@ REFUSED = {
     "lanes of sums at computed places": (
         HISTOGRAM,
         lambda f: vectorize_reduction(f, find_loop(f, "i"), 2),
-        "vectorize_reduction loop 'i' (0..10, serial): the accumulated element of buffer 'y' (global f64[5]) "
+        "vectorize_reduction loop 'i' (0..10, serial): the accumulated element of buffer 'y' (&f64[5]) "
         "moves with at",
     ),
     "reorder skewed": (
         SKEWED,
         lambda f: reorder(f, find_loop(f, "j"), find_loop(f, "i")),
-        "reorder loop 'i' (0..4, serial): buffer 'y' (global f64[4, 4]): load at [i - 1, j + 1] and "
+        "reorder loop 'i' (0..4, serial): buffer 'y' (&f64[4, 4]): load at [i - 1, j + 1] and "
         "store at [i, j] may meet where i, j differ",
     ),
     "reorder around an imperfect nest": (
@@ -473,7 +473,7 @@ REFUSED = {
     "fuse an argument": (
         DOUBLE,
         lambda f: compute_at(f, f.args[0], find_loop(f, "i")),
-        "compute_at buffer 'x' (global f64[10]): it is an argument of the kernel; use cache_write to compute it "
+        "compute_at buffer 'x' (&f64[10]): it is an argument of the kernel; use cache_write to compute it "
         "in a buffer first",
     ),
     "fuse into a loop that does not read": (
@@ -484,28 +484,28 @@ REFUSED = {
     "register tile of symbolic size": (
         SYMBOLIC,
         lambda f: cache(f, f.args[1], find_loop(f, "i")),
-        "cache buffer 'y' (global f64[n]): a register tile needs a constant size, not [n]",
+        "cache buffer 'y' (&f64[n]): a register tile needs a constant size, not [n]",
     ),
     "cache_write of an input": (
         DOUBLE,
         lambda f: cache_write(f, f.args[0]),
-        "cache_write buffer 'x' (global f64[10]): it is not an output of the kernel",
+        "cache_write buffer 'x' (&f64[10]): it is not an output of the kernel",
     ),
     "pack what is written": (
         DOUBLE,
         lambda f: pack(f, f.args[1], find_loop(f, "i")),
-        "pack buffer 'y' (global f64[10]): loop 'i' (0..10, serial) writes it",
+        "pack buffer 'y' (&f64[10]): loop 'i' (0..10, serial) writes it",
     ),
     "pack inside of lanes": (
         DOUBLE,
         lambda f: pack(f, f.args[0], vectorize(f, find_loop(f, "i")).inner),
-        "pack buffer 'x' (global f64[10]): it would be copied inside of loop 'i' (0..10, vector); "
+        "pack buffer 'x' (&f64[10]): it would be copied inside of loop 'i' (0..10, vector); "
         "vectorize after this step",
     ),
     "pack an output": (
         DOUBLE,
         lambda f: pack_argument(f, f.args[1], Packing(((),), (0,))),
-        "pack_argument buffer 'y' (global f64[10]): it is not an input argument",
+        "pack_argument buffer 'y' (&f64[10]): it is not an input argument",
     ),
     "an order that forgets a piece": (
         DOUBLE,
@@ -515,7 +515,7 @@ REFUSED = {
     "turns of iterations that depend on each other": (
         SUM,
         lambda f: boustrophedon(f, find_loop(f, "k"), find_loop(f, "i")),
-        "boustrophedon loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (global f64[3]): "
+        "boustrophedon loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (&f64[3]): "
         "load at [i] and store at [i]",
     ),
     "turns of a loop that is not inside": (
@@ -539,7 +539,7 @@ REFUSED = {
     "registers of unknown number for an output": (
         SYMBOLIC,
         lambda f: cache_write(f, f.args[1], "reg"),
-        "cache_write buffer 'y' (global f64[n]): a register tile needs a constant size, not [n]",
+        "cache_write buffer 'y' (&f64[n]): a register tile needs a constant size, not [n]",
     ),
     "a loop that does not exist": (
         SUM,

@@ -96,7 +96,7 @@ BROKEN = {
     ),
     "gives a buffer in one of scratch, reg": lambda t, x, y: t.alloc(dt.f64, (3,), "global"),
     "buffers in 'reg' have a constant size": lambda t, x, y: t.alloc(dt.f64, (var("n"),), "reg"),
-    "needs 1 index expressions for global f64[8]": lambda t, x, y: t.builder.emit(
+    "needs 1 index expressions for &f64[8]": lambda t, x, y: t.builder.emit(
         "load", [x.value], [F64], {"idx": (sym(0), sym(0))}
     ),
     "the 'other' of a guarded load is a number": lambda t, x, y: t.builder.emit(
@@ -105,7 +105,7 @@ BROKEN = {
     "gives f64, not f32": lambda t, x, y: t.builder.emit(
         "load", [x.value], [ScalarType(dt.f32)], {"idx": (sym(0),)}
     ),
-    "stores i64 into global f64[8]": lambda t, x, y: t.builder.emit(
+    "stores i64 into &f64[8]": lambda t, x, y: t.builder.emit(
         "store", [t.index(3).value, y.value], [], {"idx": (sym(0),)}
     ),
     "takes a one-dimensional register buffer": lambda t, x, y: t.builder.emit(

@@ -16,13 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tests.codegen.native import run_kernel as run_native
+from tests.loops.interleave import run_interleaved
 from tests.machines.toy import MMA, PLUGIN, TOY, Products, ToyBackEnd
 from tilewright.cli.app import commands
 from tilewright.ir.core import Func
 from tilewright.ir.diag import VerifyError
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
-from tilewright.loops.machine.interleave import run_interleaved
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.options import Options
 from tilewright.plugins import Plugin
 from tilewright.runtime import Model

@@ -5,7 +5,7 @@ import pytest
 import tilewright.ops  # noqa: F401  (defines the operators)
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.text import parse_module
-from tilewright.ir.verify import verify_module
+from tilewright.ir.verify import verify_func
 from tilewright.ops.define.spec import graph_spec
 
 TEXT = """\
@@ -25,7 +25,7 @@ func @main(x: f32[n, 4]) -> (f32[n, 2]) where(1 <= n) {
 
 def verify(text):
     module = parse_module(text)
-    verify_module(module, {"graph": graph_spec(module)})
+    verify_func(module.main, graph_spec(module))
 
 
 def test_a_legal_graph_passes():

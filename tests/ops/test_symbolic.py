@@ -16,13 +16,22 @@ from tilewright.ir.types import tensor
 from tilewright.ops import contract, index, norm, reduce, source, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.ops.define.binding import bound_dims, input_variables
+from tilewright.ops.define.binding import MAX_ELEMENTS, bound_dims, input_variables
 from tilewright.ops.define.exact import Arithmetic, element_of
 from tilewright.ops.define.floats import Ratio, UnknownValueError
 from tilewright.ops.define.interp import evaluate_func
-from tilewright.ops.define.symbolic import symbolic_value
+from tilewright.ops.define.symbolic import Values, symbols
 
 N, H = var("n"), var("h", 1)
+
+
+def symbolic_value(value: Value, module: Module) -> np.ndarray | None:
+    """The elements of a small tensor as Syms and Ratios; None where they are not known."""
+    known = Values(module).of(value)
+    try:
+        return None if known is None or known.elements.size > MAX_ELEMENTS else symbols(known, value)
+    except UnknownValueError:
+        return None
 
 
 def followed(build: Callable[..., Value], *args: Any) -> list[str] | None:

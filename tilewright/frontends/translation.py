@@ -41,8 +41,7 @@ class BrokenInputError(Exception):
 
 def type_of(value: Value) -> TensorType:
     """The type of a tensor value."""
-    assert isinstance(value.type, TensorType)
-    return value.type
+    return value.tensor
 
 
 class Mark(NamedTuple):

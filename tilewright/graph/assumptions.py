@@ -82,8 +82,7 @@ def _of_op(op: Op, loc: Loc, module: Module, alike: set[Any]) -> Iterator[Assump
 
 
 def _same_size(op: Op, type: TensorType, loc: Loc) -> Iterator[Assumption]:
-    result = op.result.type
-    assert isinstance(result, TensorType)
+    result = op.result.tensor
     holds = eq(product(type.shape), product(result.shape))
     yield from _taken(holds, f"{type} cannot be reshaped to {result}: it must be that {holds}", loc)
 

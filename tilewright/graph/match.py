@@ -20,8 +20,7 @@ SMALL_ELEMENTS = 1 << 16
 
 def type_of(value: Value) -> TensorType:
     """The type of a tensor value."""
-    assert isinstance(value.type, TensorType)
-    return value.type
+    return value.tensor
 
 
 def shape_of(value: Value) -> tuple[Sym, ...]:

@@ -7,7 +7,7 @@ it everywhere in time proportional to its uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.ir.diag import UNKNOWN, Loc
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import Type
+from tilewright.ir.types import BufferType, ScalarType, TensorType, Type
 
 Attrs = dict[str, Any]
 
@@ -37,6 +37,24 @@ class Value:
     def op(self) -> Op | None:
         """The op that defines this value; None for a block argument."""
         return self.owner if isinstance(self.owner, Op) else None
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of a tensor."""
+        assert isinstance(self.type, TensorType), f"{self} is not a tensor"
+        return self.type
+
+    @property
+    def buffer(self) -> BufferType:
+        """The type of a buffer."""
+        assert isinstance(self.type, BufferType), f"{self} is not a buffer"
+        return self.type
+
+    @property
+    def scalar(self) -> ScalarType:
+        """The type of a scalar."""
+        assert isinstance(self.type, ScalarType), f"{self} is not a scalar"
+        return self.type
 
     def replace_by(self, new: Value) -> None:
         """Make every user read `new` instead."""
@@ -199,6 +217,15 @@ class Func:
         return replace(self, body=self.body.clone({}), attrs=dict(self.attrs))
 
 
+def free_name(hint: str, taken: Container[str]) -> str:
+    """`hint`, or a variation of it that is not taken."""
+    name, n = hint, 0
+    while name in taken:
+        n += 1
+        name = f"{hint}_{n}"
+    return name
+
+
 @dataclass(eq=False)
 class Module:
     """Functions by name, and the arrays that `constant` ops refer to by name.
@@ -220,10 +247,7 @@ class Module:
 
     def add_constant(self, name: str, array: np.ndarray) -> str:
         """Store `array` under `name`, or under a free variation of it; return the name taken."""
-        unique, n = name, 0
-        while unique in self.constants:
-            n += 1
-            unique = f"{name}_{n}"
+        unique = free_name(name, self.constants)
         self.constants[unique] = array
         return unique
 

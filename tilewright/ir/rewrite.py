@@ -15,7 +15,6 @@ import numpy as np
 
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import InternalError, Remark
-from tilewright.ir.types import TensorType
 
 
 class NoMatch(Exception):
@@ -239,46 +238,7 @@ def constant_array(value: Value, module: Module) -> np.ndarray | None:
         return None
     if op.name == "constant":
         return module.constants.get(op.attrs["name"])
-    assert isinstance(value.type, TensorType)
-    if not value.type.is_static:
+    if not value.tensor.is_static:
         return None
-    element = np.asarray(op.attrs["value"]).astype(value.type.dtype.storage)
-    return np.broadcast_to(element, [d.value for d in value.type.shape])
-
-
-def constant_number(value: Value, module: Module) -> int | float | bool | None:
-    """The number that every element of `value` is, when this is known.
-
-    It is for a `full`, a `constant` of one element, and a scalar `const`.
-    """
-    op = defining(value, "constant", "full", "const")
-    if op is None:
-        return None
-    if op.name != "constant":
-        return _as_number(op.attrs["value"])
-    array = module.constants.get(op.attrs["name"])
-    return _as_number(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
-
-
-def _as_number(element: object) -> int | float | bool | None:
-    if isinstance(element, bool | int | float):
-        return element
-    array = np.asarray(element)
-    if array.dtype.kind in "biuf":
-        number: int | float | bool = array.item()
-        return number
-    try:
-        return float(array)  # the float types that NumPy itself does not have
-    except (TypeError, ValueError):
-        return None
-
-
-def number_operand(op: Op, module: Module) -> tuple[Value, int | float | bool] | None:
-    """The other operand and the number, when exactly one operand of a binary op is a known number."""
-    a, b = op.operands
-    left, right = constant_number(a, module), constant_number(b, module)
-    if left is None and right is not None:
-        return a, right
-    if right is None and left is not None:
-        return b, left
-    return None
+    element = np.asarray(op.attrs["value"]).astype(value.tensor.dtype.storage)
+    return np.broadcast_to(element, [d.value for d in value.tensor.shape])

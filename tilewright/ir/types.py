@@ -16,8 +16,8 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorType(Type):
-    """A value of the graph level: `shape` holds one Sym for each axis (constants for static dims)."""
+class ShapedType(Type):
+    """What has elements of `dtype` in a shape of one Sym for each axis (constants for static dims)."""
 
     dtype: DType
     shape: tuple[Sym, ...]
@@ -31,6 +31,11 @@ class TensorType(Type):
         """Number of elements."""
         return product(self.shape)
 
+
+@dataclass(frozen=True, slots=True)
+class TensorType(ShapedType):
+    """A value of the graph level."""
+
     @property
     def is_static(self) -> bool:
         return all(d.is_const for d in self.shape)
@@ -40,7 +45,7 @@ class TensorType(Type):
 
 
 @dataclass(frozen=True, slots=True)
-class BufferType(Type):
+class BufferType(ShapedType):
     """Memory of the loop level: elements of `dtype` at `offset + sum(index * stride)`, in elements.
 
     `space` is the name of a memory that the machine declares: "global" is that of the arguments of kernels, on every
@@ -48,19 +53,9 @@ class BufferType(Type):
     become registers: every index is a constant once unrolled and vectorised).
     """
 
-    dtype: DType
-    shape: tuple[Sym, ...]
     strides: tuple[Sym, ...]
     space: str = "global"
     offset: Sym = sym(0)
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> Sym:
-        return product(self.shape)
 
     @property
     def is_dense(self) -> bool:
@@ -68,10 +63,11 @@ class BufferType(Type):
         return self.strides == row_major(self.shape)
 
     def __str__(self) -> str:
-        dims = ", ".join(map(str, self.shape))
+        """`&f32[n, 4]` in global memory, `reg f32[4]` in another one."""
+        space = "&" if self.space == "global" else f"{self.space} "
         layout = "" if self.is_dense else f" strides({', '.join(map(str, self.strides))})"
         start = "" if self.offset == 0 else f" offset({self.offset})"
-        return f"{self.space} {self.dtype}[{dims}]{layout}{start}"
+        return f"{space}{self.dtype}[{', '.join(map(str, self.shape))}]{layout}{start}"
 
 
 @dataclass(frozen=True, slots=True)

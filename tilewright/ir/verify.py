@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tilewright.ir.core import Block, Func, Module, Op, Value
+from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError, VerifyError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym
@@ -34,18 +34,6 @@ class Spec:
     ops: Mapping[str, OpRule]
     func_rule: FuncRule | None = None
     declared_dims: bool = False
-
-
-def verify_module(module: Module, specs: Mapping[str, Spec]) -> None:
-    """Verify every function by the spec of its level; VerifyError for the first fault."""
-    for name, func in module.funcs.items():
-        if name != func.name:
-            raise VerifyError(f"function @{func.name} is listed as @{name}", where="the module")
-        spec = specs.get(func.level)
-        if spec is None:
-            known = ", ".join(specs) or "none"
-            raise VerifyError(f"level '{func.level}' has no spec; known: {known}", where=f"@{name}")
-        verify_func(func, spec)
 
 
 def verify_func(func: Func, spec: Spec | None = None) -> None:

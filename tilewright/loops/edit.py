@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from tilewright.ir.core import Block, Func, Op, Value, substitute
+from tilewright.ir.core import Block, Func, Op, Value, free_name, substitute
 from tilewright.ir.diag import UNKNOWN, Loc, ScheduleError
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import BufferType
@@ -68,8 +68,7 @@ def block_of(op: Op) -> Block:
 
 
 def buffer_type(value: Value) -> BufferType:
-    assert isinstance(value.type, BufferType), f"{value} is not a buffer"
-    return value.type
+    return value.buffer
 
 
 def address_of(access: Op) -> Sym:
@@ -123,7 +122,13 @@ def is_in_run(op: Op) -> bool:
 
 def loops_in(root: Op | Block) -> list[Op]:
     """All loops of an op (itself included) or block, in program order."""
-    return [op for op in root.walk() if is_loop(op)]
+    blocks = [root] if isinstance(root, Block) else root.blocks
+    found = [root] if isinstance(root, Op) and root.name == "for" else []
+    for block in blocks:
+        for op in block.ops:
+            if op.blocks:
+                found += loops_in(op)
+    return found
 
 
 def find_loop(func: Func, name: str) -> Op:
@@ -168,10 +173,7 @@ def names_in(func: Func) -> set[str]:
 def fresh_var(names: set[str], hint: str, extent: Sym) -> Sym:
     """A new loop variable for 0..extent, called `hint` or a free variation of it, which is added to
     `names`."""
-    name, n = hint, 0
-    while name in names:
-        n += 1
-        name = f"{hint}_{n}"
+    name = free_name(hint, names)
     names.add(name)
     _, hi = extent.bounds
     return var(name, 0, hi - 1 if hi is not None and hi > 0 else None)
@@ -265,6 +267,15 @@ def rename_vars(ops: Sequence[Op], names: set[str]) -> None:
         substitute_in(op, mapping)
     for op in binders:
         op.attrs["var"] = mapping[op.attrs["var"]]
+
+
+def iteration_of(loop: Op, position: Sym, names: set[str]) -> list[Op]:
+    """A copy of the loop's body for one value of its variable."""
+    copy = loop.clone({})
+    substitute_in(body_of(copy), {loop_var(loop): position})
+    ops = take_ops(body_of(copy))
+    rename_vars(ops, names)
+    return ops
 
 
 def fresh_bound(names: set[str], v: Sym) -> Sym:

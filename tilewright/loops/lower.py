@@ -352,8 +352,7 @@ class _Lowering:
         return [(arg, v) for arg, v in pairs if self.buffers[v] is not arg]
 
     def _copy_stage(self, value: Value, target: Value) -> None:
-        type = target.type
-        assert isinstance(type, BufferType)
+        type = target.buffer
         stage = Stage(target.name, "map", "", target)
         axes, _ = self._fresh_axes(tuple((var(f"d{k}"), d) for k, d in enumerate(type.shape)), "i")
         trace = ScalarBuilder(self.builder)
@@ -471,8 +470,7 @@ class _BodyWriter:
         return element if not own or _gives(element, guard, other) else self._select(own, element, other)
 
     def _load_buffer(self, source: Value, idx: tuple[Sym, ...], guard: tuple[Sym, ...], other: Any) -> Value:
-        type = source.type
-        assert isinstance(type, BufferType)
+        type = source.buffer
         attrs: dict[str, Any] = {"idx": idx}
         if guard:
             attrs |= {"guard": guard, "other": other}
@@ -483,8 +481,7 @@ class _BodyWriter:
         return element if element.type == wanted else self.builder.emit("cast", [element], [wanted]).result
 
     def _select(self, guard: tuple[Sym, ...], element: Value, other: Any) -> Value:
-        type = element.type
-        assert isinstance(type, ScalarType)
+        type = element.scalar
         trace = ScalarBuilder(self.builder)
         holds = trace.index(logical_and(*guard)).ne(0)
         padding = trace.const(other, type.dtype)
@@ -560,8 +557,7 @@ def _compute_of(op: Op) -> Compute:
 
 
 def _argument(value: Value) -> BufferType:
-    type = value.type
-    assert isinstance(type, TensorType)
+    type = value.tensor
     return buffer(type.dtype, type.shape)
 
 
@@ -584,9 +580,8 @@ def free_dims(func: Func) -> tuple[Sym, ...]:
                 visit(a)
 
     for value in func.args:
-        assert isinstance(value.type, BufferType)
-        visit(value.type.shape)
-        visit(value.type.strides)
+        visit(value.buffer.shape)
+        visit(value.buffer.strides)
     for op in func.body.walk():
         for attr in op.attrs.values():
             visit(attr)

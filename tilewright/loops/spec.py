@@ -39,12 +39,28 @@ def _attributes(op: Op, required: Iterable[str], optional: Iterable[str] = ()) -
     return f"has no attribute {', '.join(sorted(unknown))}" if unknown else None
 
 
-def _shape(op: Op, operands: int, results: int, blocks: int) -> str | None:
-    """What is wrong with the numbers of operands, results and blocks (whose blocks take no arguments)."""
+def _form(op: Op, operands: int | None, results: int | None, blocks: int) -> str | None:
+    """What is wrong with the numbers of operands, results (None: any) and blocks, whose blocks take no arguments."""
     found = (len(op.operands), len(op.results), len(op.blocks))
-    if found != (operands, results, blocks):
-        return f"has {operands} operands, {results} results and {blocks} blocks, not {found}"
+    wanted = (found[0] if operands is None else operands, found[1] if results is None else results, blocks)
+    if found != wanted:
+        return f"has {wanted[0]} operands, {wanted[1]} results and {blocks} blocks, not {found}"
     return "its block takes no arguments" if any(b.args for b in op.blocks) else None
+
+
+def _rule(
+    form: tuple[int | None, int | None, int],
+    required: Iterable[str] = (),
+    optional: Iterable[str] = (),
+    *more: OpRule,
+) -> OpRule:
+    """The rule of an op of this form, with these attributes, that obeys `more` rules too, in this order."""
+
+    def rule(op: Op) -> str | None:
+        wrong = _attributes(op, required, optional) or _form(op, *form)
+        return wrong or next(filter(None, (other(op) for other in more)), None)
+
+    return rule
 
 
 def _is_guard(attr: object) -> bool:
@@ -59,9 +75,6 @@ def _scalar(value: Value) -> ScalarType | None:
 
 
 def _for_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("var", "extent", "kind"), ("overlap", "boustrophedon", "level")) or _shape(op, 0, 0, 1)
-    if wrong:
-        return wrong
     if op.attrs.get("overlap", True) is not True:
         return f"'overlap' is true where it is given, not {op.attrs['overlap']!r}"
     extent, kind, turn = op.attrs["extent"], op.attrs["kind"], op.attrs.get("boustrophedon", ZERO)
@@ -136,9 +149,6 @@ def why_not_apart(op: Op, registers: str = "") -> str | None:
 
 
 def _if_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("guard",)) or _shape(op, len(op.operands), 0, 1)
-    if wrong:
-        return wrong
     if not _is_guard(op.attrs["guard"]):
         return "the guard is a tuple of conditions"
     if any((type := _scalar(v)) is None or type.dtype.kind != "bool" for v in op.operands):
@@ -146,16 +156,12 @@ def _if_rule(op: Op) -> str | None:
     return None
 
 
-def _return_rule(op: Op) -> str | None:
-    return _attributes(op, ()) or _shape(op, 0, 0, 0)
-
-
 # What runs beside the threads
 
 
 def _run_rule(op: Op) -> str | None:
     queue = op.attrs.get("queue")
-    wrong = _attributes(op, ("intrinsic", "queue")) or _shape(op, len(op.operands), 1 if queue else 0, 1)
+    wrong = _form(op, None, 1 if queue else 0, 1)
     if wrong:
         return wrong
     if not isinstance(queue, str) or not isinstance(op.attrs["intrinsic"], str):
@@ -169,17 +175,11 @@ def _run_rule(op: Op) -> str | None:
 
 
 def _wait_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ()) or _shape(op, len(op.operands), 0, 0)
-    if wrong:
-        return wrong
     tokens = [v for v in op.operands if isinstance(v.type, TokenType)]
     return None if tokens and len(tokens) == len(op.operands) else "waits for one or more tokens"
 
 
 def _barrier_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("level",)) or _shape(op, 0, 0, 0)
-    if wrong:
-        return wrong
     level = op.attrs["level"]
     for o in enclosing(op):
         if o.name == "if" and o.operands:
@@ -197,9 +197,6 @@ def alloc_rule(memories: Iterable[Memory]) -> OpRule:
     local = {m.name: m for m in memories if m.name != GLOBAL.name}
 
     def rule(op: Op) -> str | None:
-        wrong = _attributes(op, ()) or _shape(op, 0, 1, 0)
-        if wrong:
-            return wrong
         type = op.result.type
         if not isinstance(type, BufferType) or type.space not in local:
             return f"gives a buffer in one of {', '.join(local)}, not {type}"
@@ -210,7 +207,7 @@ def alloc_rule(memories: Iterable[Memory]) -> OpRule:
             return f"buffers in '{type.space}' have a constant size, not {type}"
         return None
 
-    return rule
+    return _rule((0, 1, 0), (), (), rule)
 
 
 def _buffer_rule(op: Op) -> str | None:
@@ -224,40 +221,26 @@ def _buffer_rule(op: Op) -> str | None:
 
 
 def _load_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("idx",), ("guard", "other")) or _shape(op, 1, 1, 0) or _buffer_rule(op)
-    if wrong:
-        return wrong
-    type = op.operands[0].type
-    assert isinstance(type, BufferType)
+    type = op.operands[0].buffer
     if not isinstance(op.attrs.get("other", 0), int | float):
         return "the 'other' of a guarded load is a number, or absent where any value will do"
     return None if op.result.type == ScalarType(type.dtype) else f"gives {type.dtype}, not {op.result.type}"
 
 
 def _store_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("idx",), ("guard", "nontemporal")) or _shape(op, 2, 0, 0) or _buffer_rule(op)
-    if wrong:
-        return wrong
     if not isinstance(op.attrs.get("nontemporal", ZERO), Sym):
         return f"'nontemporal' is a condition, not {op.attrs['nontemporal']!r}"
-    type = op.operands[1].type
-    assert isinstance(type, BufferType)
+    type = op.operands[1].buffer
     stored = op.operands[0].type
     return None if stored == ScalarType(type.dtype) else f"stores {stored} into {type}"
 
 
 def _prefetch_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("idx",), ("nearest",)) or _shape(op, 1, 0, 0) or _buffer_rule(op)
-    if wrong:
-        return wrong
     nearest = op.attrs.get("nearest", True)
     return None if nearest is True else f"'nearest' is true where it is given, not {nearest!r}"
 
 
 def _lanes_reduce_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("combine",)) or _shape(op, 1, 1, 0)
-    if wrong:
-        return wrong
     type, combine = op.operands[0].type, op.attrs["combine"]
     if not isinstance(type, BufferType) or type.space != "reg" or type.rank != 1:
         return f"takes a one-dimensional register buffer, not {type}"
@@ -270,18 +253,12 @@ def _lanes_reduce_rule(op: Op) -> str | None:
 
 
 def _const_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("value",)) or _shape(op, 0, 1, 0)
-    if wrong:
-        return wrong
     if not isinstance(op.attrs["value"], int | float):
         return f"the value is a number, not {op.attrs['value']!r}"
     return None if _scalar(op.result) else f"gives a scalar, not {op.result.type}"
 
 
 def _index_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("expr",)) or _shape(op, 0, 1, 0)
-    if wrong:
-        return wrong
     type = _scalar(op.result)
     if not isinstance(op.attrs["expr"], Sym):
         return "'expr' is an index expression"
@@ -290,25 +267,16 @@ def _index_rule(op: Op) -> str | None:
 
 
 def _cast_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ()) or _shape(op, 1, 1, 0)
-    if wrong:
-        return wrong
     types = (op.operands[0].type, op.result.type)
     return None if all(isinstance(t, ScalarType) for t in types) else "converts a scalar to a scalar"
 
 
 def _bind_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("var",)) or _shape(op, 1, 0, 0)
-    if wrong:
-        return wrong
     type = _scalar(op.operands[0])
     return None if type and type.dtype.is_int else f"takes an integer, not {op.operands[0].type}"
 
 
 def _check_rule(op: Op) -> str | None:
-    wrong = _attributes(op, ("kind", "message")) or _shape(op, 1, 0, 0)
-    if wrong:
-        return wrong
     type = _scalar(op.operands[0])
     return None if type and type.dtype.kind == "bool" else f"takes a bool, not {op.operands[0].type}"
 
@@ -343,22 +311,22 @@ def _info_rule(func: Func, info: KernelInfo) -> str | None:
 
 
 _RULES: dict[str, OpRule] = {
-    "for": _for_rule,
-    "if": _if_rule,
-    "return": _return_rule,
+    "for": _rule((0, 0, 1), ("var", "extent", "kind"), ("overlap", "boustrophedon", "level"), _for_rule),
+    "if": _rule((None, 0, 1), ("guard",), (), _if_rule),
+    "return": _rule((0, 0, 0)),
     "alloc": alloc_rule(MEMORIES),
-    "load": _load_rule,
-    "store": _store_rule,
-    "prefetch": _prefetch_rule,
-    "lanes_reduce": _lanes_reduce_rule,
-    "const": _const_rule,
-    "index": _index_rule,
-    "cast": _cast_rule,
-    "bind": _bind_rule,
-    "check": _check_rule,
-    "run": _run_rule,
-    "wait": _wait_rule,
-    "barrier": _barrier_rule,
+    "load": _rule((1, 1, 0), ("idx",), ("guard", "other"), _buffer_rule, _load_rule),
+    "store": _rule((2, 0, 0), ("idx",), ("guard", "nontemporal"), _buffer_rule, _store_rule),
+    "prefetch": _rule((1, 0, 0), ("idx",), ("nearest",), _buffer_rule, _prefetch_rule),
+    "lanes_reduce": _rule((1, 1, 0), ("combine",), (), _lanes_reduce_rule),
+    "const": _rule((0, 1, 0), ("value",), (), _const_rule),
+    "index": _rule((0, 1, 0), ("expr",), (), _index_rule),
+    "cast": _rule((1, 1, 0), (), (), _cast_rule),
+    "bind": _rule((1, 0, 0), ("var",), (), _bind_rule),
+    "check": _rule((1, 0, 0), ("kind", "message"), (), _check_rule),
+    "run": _rule((None, None, 1), ("intrinsic", "queue"), (), _run_rule),
+    "wait": _rule((None, 0, 0), (), (), _wait_rule),
+    "barrier": _rule((0, 0, 0), ("level",), (), _barrier_rule),
 }
 
 

@@ -96,7 +96,6 @@ def _packed(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
 @dataclass
 class _Slot:
     size: Sym
-    estimate: int
     tensors: list[Lifetime]
 
 
@@ -107,7 +106,7 @@ def _slotted(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
         free = (s for s in slots if not any(t.overlaps(o) for o in s.tensors))
         slot = next(free, None)
         if slot is None:
-            slots.append(_Slot(_aligned(t.size), typical(t.size), [t]))
+            slots.append(_Slot(_aligned(t.size), [t]))
             continue
         slot.size = maximum(slot.size, _aligned(t.size))
         slot.tensors.append(t)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType, product, row_major
+from tilewright.ir.types import product, row_major
 
 VIEWS = frozenset({"reshape", "slice", "concat"})
 """Ops of a program that need no kernel."""
@@ -26,13 +26,8 @@ class Location:
     offset: Sym = sym(0)
 
 
-def tensor_of(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
-
-
 def bytes_of(value: Value) -> Sym:
-    return tensor_of(value).size * tensor_of(value).dtype.bytes
+    return value.tensor.size * value.tensor.dtype.bytes
 
 
 def locate(func: Func, planned: Mapping[Value, Location] = MappingProxyType({})) -> dict[Value, Location]:
@@ -62,7 +57,7 @@ def root_of(value: Value, parents: Mapping[Value, Location]) -> Location:
 
 def slice_offset(op: Op) -> Sym:
     """Bytes from the start of a slice's operand to its first element."""
-    source = tensor_of(op.operands[0])
+    source = op.operands[0].tensor
     steps = row_major(source.shape)
     first = sum((sym(i) * step for i, step in zip(op.attrs["starts"], steps, strict=True)), sym(0))
     return first * source.dtype.bytes
@@ -79,7 +74,7 @@ def part_offsets(op: Op) -> list[Sym]:
 def is_consecutive_slice(op: Op) -> bool:
     """Whether the elements of a slice follow each other in its operand: all axes before the first longer than one
     have length one there, all axes after it are whole."""
-    source, part = tensor_of(op.operands[0]).shape, tensor_of(op.result).shape
+    source, part = op.operands[0].tensor.shape, op.result.tensor.shape
     if any(step != 1 for step in op.attrs["steps"]):
         return False
     cut = next((k for k, d in enumerate(part) if d != 1), len(part))
@@ -88,5 +83,5 @@ def is_consecutive_slice(op: Op) -> bool:
 
 def joins_consecutive_parts(op: Op) -> bool:
     """Whether the operands of a concat follow each other in its result."""
-    shape = tensor_of(op.result).shape
+    shape = op.result.tensor.shape
     return product(shape[: op.attrs["axis"] % len(shape)]) == 1

@@ -75,8 +75,7 @@ reduce_or = _reduction("reduce_or", "or", "The bitwise (of bools: logical) disju
 
 def dtype_of(x: Value) -> DType:
     """The dtype of a tensor value."""
-    assert isinstance(x.type, TensorType)
-    return x.type.dtype
+    return x.tensor.dtype
 
 
 def widened(x: Value) -> Value:

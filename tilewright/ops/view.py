@@ -8,7 +8,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType, product
+from tilewright.ir.types import product
 from tilewright.ops.define import Compute, compute, op, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import (
@@ -25,8 +25,7 @@ from tilewright.ops.shape import (
 
 def shape_of(x: Value) -> tuple[Sym, ...]:
     """The shape of a tensor value."""
-    assert isinstance(x.type, TensorType)
-    return x.type.shape
+    return x.tensor.shape
 
 
 @primitive

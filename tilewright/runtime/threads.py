@@ -13,9 +13,6 @@ from tilewright.runtime.errors import OptionError
 if TYPE_CHECKING:
     from tilewright.runtime.executor import Executor
 
-if TYPE_CHECKING:
-    pass
-
 MAX_THREADS = 1024
 
 # Waking a sleeper was measured at 0.05 to 0.6 ms on virtual machines. A worker that spins for about as long

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tilewright.ir.core import Func
 from tilewright.ir.diag import GivenScheduleError, ScheduleError, VerifyError
 from tilewright.ir.text import print_block
-from tilewright.ir.text.attributes import print_type, print_variable
+from tilewright.ir.text.attributes import print_variable
 from tilewright.ir.textpos import text_error
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import constants_of, kernel_info
@@ -84,7 +84,7 @@ def digest_of(naive: Func) -> str:
     for v in naive.dims:
         digest.update(f"{print_variable(v)};".encode())
     for value in naive.args:
-        digest.update(f"{print_type(value.type)};".encode())
+        digest.update(f"{value.type};".encode())
     digest.update(print_block(naive.body).encode())
     return digest.hexdigest()
 

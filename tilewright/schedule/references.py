@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.loops.edit import is_loop, loop_var
+from tilewright.loops.edit import is_loop, loop_var, loops_in
 
 T = TypeVar("T")
 ACCESSES = ("load", "store", "prefetch")
@@ -39,7 +39,7 @@ class References:
             return _numbered(label, (v for v in others if _label(v) == label), subject)
         if is_loop(subject):
             if self._loops is None:  # once for all loops of a step: steps are written down often
-                self._loops = loops_of(self.func.body)
+                self._loops = loops_in(self.func.body)
             name = loop_var(subject).name
             return _numbered(name, (o for o in self._loops if loop_var(o).name == name), subject)
         text = f"op.{subject.name}"
@@ -61,7 +61,7 @@ def find_op(reference: str, func: Func) -> Op:
     name, number = _parts(reference)
     if "." in name and (found := list(_ops_called(name, func))):
         return _chosen(reference, found, number, "op", [])
-    loops = loops_of(func.body)
+    loops = loops_in(func.body)
     found = [o for o in loops if loop_var(o).name == name]
     names = [loop_var(o).name for o in loops]
     if "." in name:
@@ -88,18 +88,6 @@ def _numbered(text: str, candidates: Iterable[Op | Value], subject: Op | Value) 
 def _parts(reference: str) -> tuple[str, int]:
     name, _, number = reference.partition("@")
     return name, int(number or 1)
-
-
-def loops_of(block: Block) -> list[Op]:
-    """All loops in program order, as `loops_in` gives them, without a look at other ops."""
-    found: list[Op] = []
-    for op in block.ops:
-        if op.blocks:
-            if op.name == "for":
-                found.append(op)
-            for inner in op.blocks:
-                found += loops_of(inner)
-    return found
 
 
 def _buffers(func: Func) -> Iterator[Value]:

@@ -105,17 +105,18 @@ def _step(scope: ScopedCursor) -> Step:
         scope.fail(f"there is no step '{name}'", at, hint)
     scope.expect("(")
     given: dict[str, Argument] = {}
-    while not scope.accept(")"):
-        parameter = _parameter(scope, primitive, given)
-        given[parameter.name] = _several(scope) if parameter.many else _READERS[parameter.type](scope)
-        if scope.token != ")":
-            scope.expect(",")
+    scope.until(")", lambda: _argument(scope, primitive, given))
     missing = [p.name for p in primitive.parameters if p.is_required and p.name not in given]
     if missing:
         scope.fail(f"{name} needs {' and '.join(missing)}", at, _usage(primitive))
     arguments = [(p.name, given[p.name]) for p in primitive.parameters if p.name in given]
     defaults = {p.name: p.default for p in primitive.parameters}
     return Step(name, tuple((n, a) for n, a in arguments if a != defaults[n]), scope.starts[at])
+
+
+def _argument(scope: ScopedCursor, primitive: Primitive, given: dict[str, Argument]) -> None:
+    parameter = _parameter(scope, primitive, given)
+    given[parameter.name] = _several(scope) if parameter.many else _READERS[parameter.type](scope)
 
 
 def _parameter(scope: ScopedCursor, primitive: Primitive, given: dict[str, Argument]) -> Parameter:
@@ -158,18 +159,12 @@ def _reference(scope: ScopedCursor) -> str:
 
 
 def _several(scope: ScopedCursor) -> tuple[str, ...]:
-    found = [_reference(scope)]
-    while scope.token == ",":
-        scope.advance()
-        found.append(_reference(scope))
-    return tuple(found)
+    return tuple(scope.several(lambda: _reference(scope)))
 
 
 def _listed(scope: ScopedCursor) -> tuple[str, ...]:
     scope.expect("[")
-    found = () if scope.token == "]" else _several(scope)
-    scope.expect("]")
-    return found
+    return tuple(scope.until("]", lambda: _reference(scope)))
 
 
 def _expression(scope: ScopedCursor) -> str:

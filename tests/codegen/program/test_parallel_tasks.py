@@ -12,9 +12,9 @@ from tilewright.ir.sym import sym, var
 from tilewright.ir.types import buffer
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import body_of, holds_parallel, kind_of, loop_var
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.spec import LOOPS_SPEC, parallel_extent
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.target.named import NAMED
 

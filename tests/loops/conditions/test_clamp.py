@@ -10,10 +10,10 @@ from tilewright.ir.core import Func, Op
 from tilewright.ir.text import print_func
 from tilewright.loops.conditions.clamp import clamp
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.split import split
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 ROW = "i_1"  # what compute_at calls the rows of the tile
 

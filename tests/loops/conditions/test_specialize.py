@@ -13,7 +13,6 @@ from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.specialize import for_other_dims, specialize, specialize_less
 from tilewright.loops.edit import extent_of, find_loop
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.order.parallel import parallel
 from tilewright.loops.order.peel import peel
@@ -23,6 +22,7 @@ from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.pack import pack_argument
 from tilewright.loops.storage.packing import Packing
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 TWICE = """
 kernel @k(x: &f32[n], w: &f32[8], y: &f32[n]) dims(n, m) with {outputs=1} {

@@ -10,13 +10,13 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.ops.define.loop_programs import run_kernel
 
 REFUSED = {
     "a sum of what is no product": (SUM, "k", "does not add products in i32"),

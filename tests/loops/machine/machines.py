@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tests.loops.interleave import run_interleaved
 from tilewright.ir.core import Func
-from tilewright.loops.machine.interleave import run_interleaved
 from tilewright.target.machine import GLOBAL, Intrinsic, Level, Machine, Memory, Route
 
 MULTIPLY = Intrinsic(

@@ -103,7 +103,7 @@ REPLACED = {
     "iterations of cores meet": (
         "y[8*c + j] =",
         "y[7*c + j] =",
-        "threads of level 'core' may meet in buffer 'y' (global f32[16])",
+        "threads of level 'core' may meet in buffer 'y' (&f32[16])",
     ),
 }
 

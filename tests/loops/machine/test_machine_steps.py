@@ -25,7 +25,6 @@ from tilewright.ir.text import print_block, print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.analysis.happens_before import why_unordered
 from tilewright.loops.edit import body_of, find_loop
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
 from tilewright.loops.machine.async_copy import async_copy, wait
 from tilewright.loops.machine.barrier import barrier
@@ -36,6 +35,7 @@ from tilewright.loops.order.fission import fission
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.reorder import reorder
 from tilewright.loops.storage.set_space import set_space
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.replay import ReplayError, replay
 from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Schedule

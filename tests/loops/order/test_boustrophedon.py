@@ -9,12 +9,12 @@ from tests.loops.kernel_texts import read
 from tilewright.ir.core import Func, Op
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.ops.define.loop_programs import run_kernel
 
 NEIGHBOURS = """
 kernel @k(x: &f64[3, 8], y: &f64[3, 8], z: &f64[3, 8]) dims() with {outputs=2} {

@@ -8,9 +8,9 @@ import pytest
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.loops.edit import find_loop, loops_in
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.fuse import fuse
+from tilewright.ops.define.loop_programs import run_kernel
 
 KERNEL = """
 kernel @k(x: &f64[8], y: &f64[8]) dims() with {outputs=1} {

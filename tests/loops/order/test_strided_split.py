@@ -11,11 +11,11 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
 from tilewright.loops.order.strided_split import strided_split
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 
 SUMS = """
 kernel @k(x: &f32[6, n], y: &f32[6]) dims(n) with {outputs=1} {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright.ir.core import Func
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.storage.inplace import overwritable
+from tilewright.ops.define.loop_programs import run_kernel
 
 SAFE = {
     "elementwise": """

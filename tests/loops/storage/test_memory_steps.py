@@ -15,7 +15,6 @@ from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.guard_reduction import guard_reduction
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.edit import extent_of, find_loop, loops_in
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.fuse import collapse, fuse
@@ -26,6 +25,7 @@ from tilewright.loops.storage.compute_in import compute_in
 from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.swap_axes import swap_axes
+from tilewright.ops.define.loop_programs import run_kernel
 
 RNG = np.random.default_rng(5)
 

@@ -13,10 +13,10 @@ from tilewright.ir.diag import ScheduleError, VerifyError
 from tilewright.ir.sym import le, sym, var
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.nontemporal import nontemporal
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 from tilewright.target.named import NAMED
 
 LINES = """

@@ -11,12 +11,12 @@ from tests.loops.kernel_texts import DOUBLE, SUM, SYMBOLIC, buffer, read
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.vectorize import vectorize
 from tilewright.loops.order.parallel import parallel
 from tilewright.loops.order.split import split
 from tilewright.loops.storage.rfactor import rfactor
+from tilewright.ops.define.loop_programs import run_kernel
 
 GREATEST = SUM.replace("y[i] = 0", "y[i] = -1.0").replace("y[i] += x[i, k]", "y[i] = max(y[i], x[i, k])")
 

@@ -15,10 +15,10 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import buffer, tensor
 from tilewright.loops.edit import extent_of, kind_of, loops_in
-from tilewright.loops.interp import run_kernel
 from tilewright.loops.lower import Lowered, lower_region
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.gemm.gemm_axes import assign_axes
 from tilewright.schedule.gemm.reduction_nest import one_reduction
 from tilewright.schedule.gemm.register_tile import (

@@ -18,9 +18,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import sym
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import address_of, enclosing_loops, extent_of, kind_of, loop_var, loops_in
-from tilewright.loops.interp import run_kernel as interpret
 from tilewright.ops import blocked, view
 from tilewright.ops import elementwise as ew
+from tilewright.ops.define.loop_programs import run_kernel as interpret
 from tilewright.schedule.steps.access import stores_in
 from tilewright.target.named import parse_target
 

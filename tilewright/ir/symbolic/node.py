@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -144,7 +145,7 @@ class SymNode:
 
     def evaluate(self, env: Mapping[str, int]) -> int:
         """The value where every variable has the value that `env` has for its name; KeyError where it has none."""
-        return _evaluate(self, env)
+        return int(_evaluate(self, env, _ON_INTS))
 
     def evaluate_numpy(self, env: Mapping[str, np.ndarray | int]) -> Any:
         """`evaluate` for integer arrays, which broadcast as NumPy's do; computed in int64."""
@@ -152,7 +153,7 @@ class SymNode:
             name: value if isinstance(value, int) else value.astype(np.int64) for name, value in env.items()
         }
         with np.errstate(divide="ignore"):  # both branches of a select are computed, also the one not taken
-            return _evaluate_numpy(self, arrays)
+            return _evaluate(self, arrays, _ON_ARRAYS)
 
     def __int__(self) -> int:
         return self.value
@@ -223,59 +224,38 @@ def _interval_of(e: SymNode) -> Interval:
     return 0, 1
 
 
-def _evaluate(e: SymNode, env: Mapping[str, int]) -> int:
-    if e.kind == "const":
-        return int(e._payload)
-    if e.kind == "var":
-        return env[e.name]
-    if e._terms is not None:
-        return sum(coef * _evaluate(mono, env) for mono, coef in e._terms)
-    if e.kind == "select":
-        return _evaluate(e.args[1] if _evaluate(e.args[0], env) else e.args[2], env)
-    values = [_evaluate(arg, env) for arg in e.args]
-    match e.kind:
-        case "floordiv":
-            return values[0] // values[1]
-        case "mod":
-            return values[0] % values[1]
-        case "min":
-            return min(values)
-        case "max":
-            return max(values)
-        case "ge0":
-            return int(values[0] >= 0)
-        case "eq0":
-            return int(values[0] == 0)
-    product = 1
-    for value in values:
-        product *= value
-    return product
+_ON_INTS: Mapping[str, Callable[..., Any]] = {
+    "mul": lambda *values: math.prod(values),
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": min,
+    "max": max,
+    "ge0": lambda value: int(value >= 0),
+    "eq0": lambda value: int(value == 0),
+}
+_ON_ARRAYS: Mapping[str, Callable[..., Any]] = {
+    "mul": lambda *values: functools.reduce(operator.mul, values),
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "min": lambda *values: functools.reduce(np.minimum, values),
+    "max": lambda *values: functools.reduce(np.maximum, values),
+    "ge0": lambda value: np.greater_equal(value, 0).astype(np.int64),
+    "eq0": lambda value: np.equal(value, 0).astype(np.int64),
+    "select": lambda condition, a, b: np.where(np.not_equal(condition, 0), a, b),
+}
 
 
-def _evaluate_numpy(e: SymNode, env: Mapping[str, np.ndarray | int]) -> Any:
+def _evaluate(e: SymNode, env: Mapping[str, Any], meaning: Mapping[str, Callable[..., Any]]) -> Any:
+    """The value of e; of integers a select takes only the branch that it chooses."""
     if e.kind == "const":
         return e._payload
     if e.kind == "var":
         return env[e.name]
-    values = [_evaluate_numpy(arg, env) for arg in e.args]
-    match e.kind:
-        case "add":
-            return sum(values)
-        case "floordiv":
-            return np.floor_divide(values[0], values[1])
-        case "mod":
-            return np.remainder(values[0], values[1])
-        case "min":
-            return functools.reduce(np.minimum, values)
-        case "max":
-            return functools.reduce(np.maximum, values)
-        case "ge0":
-            return np.greater_equal(values[0], 0).astype(np.int64)
-        case "eq0":
-            return np.equal(values[0], 0).astype(np.int64)
-        case "select":
-            return np.where(np.not_equal(values[0], 0), values[1], values[2])
-    return functools.reduce(operator.mul, values)
+    if e._terms is not None:
+        return sum(coef * _evaluate(mono, env, meaning) for mono, coef in e._terms)
+    if e.kind == "select" and meaning is _ON_INTS:
+        return _evaluate(e.args[1] if _evaluate(e.args[0], env, meaning) else e.args[2], env, meaning)
+    return meaning[e.kind](*[_evaluate(arg, env, meaning) for arg in e.args])
 
 
 # --- text ----------------------------------------------------------------------------------------------------

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NoReturn
 
 from tilewright.ir.symbolic import cond as symcond
 from tilewright.ir.symbolic.arith import Sym, ceildiv, const, floordiv, mod
 from tilewright.ir.symbolic.node import NAME, RESERVED_NAMES
+from tilewright.ir.textpos import text_error
 
 Lookup = Callable[[str], Sym]
 
 # A '-' before '>' is an arrow, which ends the expression.
 _TOKEN = re.compile(rf"\d+|{NAME.pattern}|//|<=|>=|==|!=|-(?!>)|[+*%<>(),]", re.ASCII)
-_SPACE = re.compile(r"\s*")
+_SPACE = re.compile(r"\s+")
 _COMPARISONS = {
     "<": symcond.lt,
     "<=": symcond.le,
@@ -35,62 +37,40 @@ _MAX_DIGITS = 100
 def parse_sym(text: str, lookup: Lookup) -> Sym:
     """The expression that the whole text spells; `lookup` gives the variable of a name.
 
-    ValueError with the position for a malformed text. Errors of `lookup` pass through.
+    TextError with the position for a malformed text. Errors of `lookup` pass through.
     """
-    expression, pos = parse_sym_prefix(text, 0, lookup)
-    pos = _skip_space(text, pos)
-    if pos != len(text):
-        raise _error(text, pos, "the expression ends here, but the text goes on")
+    reader = _Reader(text, 0, lookup, "expression")
+    expression = reader.disjunction(0)
+    if reader.start != len(text):
+        reader.fail("the expression ends here, but the text goes on")
     return expression
 
 
-def parse_sym_prefix(text: str, pos: int, lookup: Lookup) -> tuple[Sym, int]:
+def parse_sym_prefix(text: str, pos: int, lookup: Lookup, file: str = "text") -> tuple[Sym, int]:
     """The longest expression that starts at `pos`, and the position just after its last token.
 
     It stops at the first token that cannot continue an expression: a comma, a closing bracket, `..`, `->`,
-    `{`, a name, the end of the text.
+    `{`, a name, the end of the text. TextError names `file`.
     """
-    reader = _Reader(text, pos, lookup)
+    reader = _Reader(text, pos, lookup, file)
     expression = reader.disjunction(0)
     return expression, reader.end
-
-
-def _skip_space(text: str, pos: int) -> int:
-    match = _SPACE.match(text, pos)
-    return match.end() if match else pos
-
-
-class SymTextError(ValueError):
-    """Text that spells no expression: `problem` at character `pos`; the message shows a caret under it."""
-
-    def __init__(self, problem: str, text: str, pos: int) -> None:
-        line_start = text.rfind("\n", 0, pos) + 1
-        line_end = text.find("\n", pos)
-        line = text[line_start : line_end if line_end >= 0 else len(text)]
-        caret = " " * (pos - line_start) + "^"
-        number = text.count("\n", 0, pos) + 1
-        super().__init__(f"{problem} (line {number}, column {pos - line_start + 1})\n  {line}\n  {caret}")
-        self.problem = problem
-        self.pos = pos
-
-
-def _error(text: str, pos: int, problem: str) -> SymTextError:
-    return SymTextError(problem, text, pos)
 
 
 class _Reader:
     """A recursive-descent reader: one method per level of precedence, one token of look-ahead."""
 
-    def __init__(self, text: str, pos: int, lookup: Lookup) -> None:
+    def __init__(self, text: str, pos: int, lookup: Lookup, file: str) -> None:
         self.text = text
         self.lookup = lookup
-        self.end = pos  # just after the last token taken
+        self.file = file
         self.token = ""
-        self.start = pos
+        self.start = self.end = pos  # of the token, and just after the last one taken
         self._look(pos)
 
     def _look(self, pos: int) -> None:
-        self.start = _skip_space(self.text, pos)
+        space = _SPACE.match(self.text, pos)
+        self.start = space.end() if space else pos
         match = _TOKEN.match(self.text, self.start)
         self.token = match.group() if match else ""
 
@@ -100,35 +80,36 @@ class _Reader:
         self._look(self.end)
         return taken
 
-    def _expect(self, token: str) -> None:
-        if self.token != token:
-            raise self._unexpected(f"'{token}'")
-        self._take()
+    def _accept(self, token: str) -> bool:
+        return self.token == token and bool(self._take())
 
-    def _unexpected(self, wanted: str) -> ValueError:
-        found = f"'{self.text[self.start]}'" if self.start < len(self.text) else "the end of the text"
-        return _error(
-            self.text, self.start, f"expected {wanted}, found {(self.token and repr(self.token)) or found}"
-        )
+    def _expect(self, token: str) -> None:
+        if not self._accept(token):
+            self._unexpected(f"'{token}'")
+
+    def _unexpected(self, wanted: str) -> NoReturn:
+        found = self.token or self.text[self.start : self.start + 1]
+        self.fail(f"expected {wanted}, found {repr(found) if found else 'the end of the text'}")
+
+    def fail(self, problem: str, at: int | None = None) -> NoReturn:
+        """Raise a TextError about the current token, or about another place."""
+        raise text_error(problem, self.text, self.start if at is None else at, file=self.file)
 
     def disjunction(self, depth: int) -> Sym:
         operands = [self._conjunction(depth)]
-        while self.token == "or":
-            self._take()
+        while self._accept("or"):
             operands.append(self._conjunction(depth))
         return symcond.logical_or(*operands) if len(operands) > 1 else operands[0]
 
     def _conjunction(self, depth: int) -> Sym:
         operands = [self._negation(depth)]
-        while self.token == "and":
-            self._take()
+        while self._accept("and"):
             operands.append(self._negation(depth))
         return symcond.logical_and(*operands) if len(operands) > 1 else operands[0]
 
     def _negation(self, depth: int) -> Sym:
         count = 0
-        while self.token == "not":
-            self._take()
+        while self._accept("not"):
             count += 1
         condition = self._comparison(depth)
         for _ in range(count):
@@ -158,35 +139,33 @@ class _Reader:
             if sign == "*":
                 product = product * operand
             elif operand == 0:
-                raise _error(self.text, at, "division by zero")
+                self.fail("division by zero", at)
             else:
                 product = floordiv(product, operand) if sign == "//" else mod(product, operand)
         return product
 
     def _signed(self, depth: int) -> Sym:
         negative = False
-        while self.token == "-":
-            self._take()
+        while self._accept("-"):
             negative = not negative
         operand = self._primary(depth + 1)
         return -operand if negative else operand
 
     def _primary(self, depth: int) -> Sym:
         if depth > _MAX_DEPTH:
-            raise _error(self.text, self.start, f"the expression nests deeper than {_MAX_DEPTH} levels")
+            self.fail(f"the expression nests deeper than {_MAX_DEPTH} levels")
         if self.token.isdigit():
             if len(self.token) > _MAX_DIGITS:
-                raise _error(self.text, self.start, f"a number of more than {_MAX_DIGITS} digits")
+                self.fail(f"a number of more than {_MAX_DIGITS} digits")
             return const(int(self._take()))
-        if self.token == "(":
-            self._take()
+        if self._accept("("):
             inner = self.disjunction(depth)
             self._expect(")")
             return inner
         if self.token in _FUNCTIONS:
             return self._call(depth)
         if not NAME.fullmatch(self.token) or self.token in RESERVED_NAMES:
-            raise self._unexpected("a number, a name or '('")
+            self._unexpected("a number, a name or '('")
         return self.lookup(self._take())
 
     def _call(self, depth: int) -> Sym:
@@ -194,13 +173,12 @@ class _Reader:
         function, arity = _FUNCTIONS[name]
         self._expect("(")
         operands = [self.disjunction(depth)]
-        while self.token == ",":
-            self._take()
+        while self._accept(","):
             operands.append(self.disjunction(depth))
         self._expect(")")
         if arity is not None and len(operands) != arity:
-            raise _error(self.text, at, f"'{name}' takes {arity} operands, not {len(operands)}")
+            self.fail(f"'{name}' takes {arity} operands, not {len(operands)}", at)
         try:
             return function(*operands)
         except ZeroDivisionError:
-            raise _error(self.text, at, "division by zero") from None
+            self.fail("division by zero", at)

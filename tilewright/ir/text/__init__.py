@@ -5,7 +5,7 @@
 written inside of the line of their user, `y[i, j] = acc[i, j] + b[j]`, unless a statement lies between.
 """
 
-from tilewright.ir.text.attributes import Record, print_type
+from tilewright.ir.text.attributes import Record
 from tilewright.ir.text.parser import parse_func, parse_module
 from tilewright.ir.text.printer import line_of, print_block, print_func, print_module
 
@@ -17,5 +17,4 @@ __all__ = [
     "print_block",
     "print_func",
     "print_module",
-    "print_type",
 ]

@@ -14,7 +14,7 @@ from tilewright.ir.diag import InternalError, Loc
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ir.text.notation import NAME
-from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType, Type
+from tilewright.ir.types import Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +23,6 @@ class Record:
 
     name: str
     fields: tuple[tuple[str, Any], ...]
-
-
-def print_type(type: Type) -> str:
-    """`f32[n, 4]` a tensor, `&f32[n, 4]` a global buffer, `reg f32[4]` another buffer, `f32` a scalar."""
-    if isinstance(type, ScalarType):
-        return type.dtype.name
-    if isinstance(type, TensorType):
-        return f"{type.dtype.name}[{print_syms(type.shape)}]"
-    if isinstance(type, TokenType):
-        return "token"
-    if not isinstance(type, BufferType):
-        raise InternalError(f"type {type!r} has no text form")
-    space = "&" if type.space == "global" else f"{type.space} "
-    strides = "" if type.is_dense else f" strides({print_syms(type.strides)})"
-    offset = "" if type.offset.is_const and not type.offset.value else f" offset({type.offset})"
-    return f"{space}{type.dtype.name}[{print_syms(type.shape)}]{strides}{offset}"
 
 
 def print_syms(syms: tuple[Sym, ...]) -> str:
@@ -92,7 +76,7 @@ def print_attr(value: Any) -> str:
         case dict():
             return "{" + ", ".join(f"{print_attr(k)}: {print_attr(v)}" for k, v in value.items()) + "}"
         case Type():
-            return f"type({print_type(value)})"
+            return f"type({value})"
         case np.generic():
             return print_attr(value.item())
         case Record():

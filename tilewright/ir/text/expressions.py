@@ -136,9 +136,7 @@ class Expressions(ScopedCursor):
         scalar = SCALAR_OPS.get(name)
         if scalar is None:
             self.fail(f"there is no scalar function '{name}'", at)
-        operands = [self.operand(COMPARISON)]
-        while self.accept(","):
-            operands.append(self.operand(COMPARISON))
+        operands = self.several(lambda: self.operand(COMPARISON))
         if len(operands) != scalar.arity:
             self.fail(f"'{name}' takes {scalar.arity} operands, not {len(operands)}", at)
         return self.apply(name, operands, at)
@@ -173,10 +171,7 @@ class Expressions(ScopedCursor):
                 break
         attrs: dict[str, Any] = {"idx": tuple(idx)}
         if self.accept("if"):
-            guard = [self.sym()]
-            while self.accept(","):
-                guard.append(self.sym())
-            attrs["guard"] = tuple(guard)
+            attrs["guard"] = tuple(self.several(self.sym))
         if self.accept("else"):
             attrs["other"] = self.advance() == "true" if self.token in ("true", "false") else self.number()
         self.expect("]")

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op
 from tilewright.ir.diag import Loc
+from tilewright.ir.sym import Sym
 from tilewright.ir.text.expressions import Expressions
 from tilewright.ir.text.notation import KINDS
 from tilewright.ir.types import ScalarType, TensorType, TokenType, Type
@@ -91,17 +92,12 @@ class _Parser(Expressions):
 
     def elements(self) -> list[Any]:
         self.expect("[")
-        found: list[Any] = []
-        while not self.accept("]"):
-            if self.kind == "string":
-                found.append(self.string("text"))
-            elif self.token in ("true", "false"):
-                found.append(self.advance() == "true")
-            else:
-                found.append(self.number())
-            if self.token != "]":
-                self.expect(",")
-        return found
+        return self.until("]", self.one_element)
+
+    def one_element(self) -> Any:
+        if self.kind == "string":
+            return self.string("text")
+        return self.advance() == "true" if self.token in ("true", "false") else self.number()
 
     def array(self, elements: list[Any], dtype: dt.DType, at: int) -> np.ndarray:
         kinds = {"bool": bool, "string": str, "float": int | float}.get(dtype.kind, int)
@@ -129,9 +125,6 @@ class _Parser(Expressions):
             level = self.string("the level")
         name = self.reference("the name of the function")
         self.variables.clear()
-        self.indices.clear()
-        self.known_types.clear()
-        self.known_attrs.clear()
         dims = self.declarations()
         mark = self.enter()
         names, types, places = self.parameters()
@@ -178,17 +171,13 @@ class _Parser(Expressions):
     def parameters(self) -> tuple[list[str], list[Type], list[int]]:
         """`(x: f32[n], y: f32[4])`: names, types, and the tokens of the names."""
         self.expect("(")
-        names: list[str] = []
-        types: list[Type] = []
-        places: list[int] = []
-        while not self.accept(")"):
-            places.append(self.at)
-            names.append(self.name("the name of an argument"))
-            self.expect(":")
-            types.append(self.type())
-            if self.token != ")":
-                self.expect(",")
-        return names, types, places
+        found = self.until(")", self.parameter)
+        return [name for name, _, _ in found], [type for _, type, _ in found], [at for _, _, at in found]
+
+    def parameter(self) -> tuple[str, Type, int]:
+        at, name = self.at, self.name("the name of an argument")
+        self.expect(":")
+        return name, self.type(), at
 
     def result_types(self) -> list[Type]:
         self.expect("(")
@@ -299,10 +288,7 @@ class _Parser(Expressions):
         else:
             name = self.name_or_string("the name of an op")
             self.expect("(")
-            while not self.accept(")"):
-                operands.append(self.value())
-                if self.token != ")":
-                    self.expect(",")
+            operands = self.until(")", self.value)
             if self.token == "{":
                 attrs = self.attrs()
         types: list[Type] = []
@@ -332,6 +318,16 @@ class _Parser(Expressions):
         self.leave(mark)
         return block
 
+    def body(self, variable: Sym | None = None) -> Block:
+        """`{ ... }`, in which a variable is declared."""
+        mark = self.enter()
+        if variable is not None:
+            self.bring(variable)
+        body = Block()
+        self.statements(body)
+        self.leave(mark)
+        return body
+
     def ending(self) -> None:
         """`return x, y` or `yield x`."""
         name = self.advance()
@@ -357,30 +353,19 @@ class _Parser(Expressions):
         if self.accept("with"):
             attrs |= self.attrs()
         loc = self.optional_location()
-        mark = self.enter()
-        self.bring(variable)
-        body = Block()
-        self.statements(body)
-        self.leave(mark)
+        body = self.body(variable)
         self.block.append(Op("for", (), (), attrs, [body], loc))
 
     def condition(self) -> None:
         """`if i < n, j < m { ... }`, with computed conditions after `when`."""
         guard = []
         if self.accept("if"):
-            guard.append(self.sym())
-            while self.accept(","):
-                guard.append(self.sym())
+            guard = self.several(self.sym)
         operands: list[Any] = []
         if self.accept("when"):
-            operands.append(self.scalar(dt.bool_))
-            while self.accept(","):
-                operands.append(self.scalar(dt.bool_))
+            operands = self.several(lambda: self.scalar(dt.bool_))
         loc = self.optional_location()
-        mark = self.enter()
-        body = Block()
-        self.statements(body)
-        self.leave(mark)
+        body = self.body()
         self.block.append(Op("if", operands, (), {"guard": tuple(guard)}, [body], loc))
 
     def alloc(self) -> None:
@@ -435,10 +420,7 @@ class _Parser(Expressions):
         if self.accept("after"):
             waits_for = self.value_list()
         loc = self.optional_location()
-        mark = self.enter()
-        body = Block()
-        self.statements(body)
-        self.leave(mark)
+        body = self.body()
         op = self.block.append(Op("run", waits_for, [TokenType()] if token else [], attrs, [body], loc))
         if token:
             self.define(token, op.result, at)
@@ -455,10 +437,7 @@ class _Parser(Expressions):
 
     def value_list(self) -> list[Any]:
         """One or more values with commas between."""
-        found = [self.value()]
-        while self.accept(","):
-            found.append(self.value())
-        return found
+        return self.several(self.value)
 
     special: ClassVar[Mapping[str, Callable[[_Parser], None]]] = {
         "for": loop,

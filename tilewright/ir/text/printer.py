@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Block, Func, Module, Op, Value
+from tilewright.ir.core import Block, Func, Module, Op, Value, free_name
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.text.attributes import (
     print_attrs,
@@ -20,7 +20,6 @@ from tilewright.ir.text.attributes import (
     print_number,
     print_string,
     print_syms,
-    print_type,
     print_variable,
 )
 from tilewright.ir.text.notation import (
@@ -116,13 +115,8 @@ class _Printer:
         if not hint.isidentifier() or not hint.isascii():
             hint = _NOT_IN_NAMES.sub("_", hint).strip("_")
             hint = f"n{hint}" if hint[:1].isdigit() else hint
-        if not hint or UNNAMED.fullmatch(hint):
-            name = self.next_unnamed()
-        else:
-            name, n = hint, 0
-            while name in self.taken:
-                n += 1
-                name = f"{hint}_{n}"
+        is_unnamed = not hint or UNNAMED.fullmatch(hint)
+        name = self.next_unnamed() if is_unnamed else free_name(hint, self.taken)
         self.taken.add(name)
         self.names[value] = name
         return name
@@ -138,7 +132,7 @@ class _Printer:
         if found is None:
             found = self.types.get(type)
             if found is None:
-                found = self.types[type] = print_type(type)
+                found = self.types[type] = str(type)
             self.type_ids[id(type)] = found
         return found
 
@@ -223,9 +217,8 @@ class _Printer:
             if waiting is not None:
                 texts.append(waiting)
             elif isinstance(op, Op) and is_literal(op):
-                assert isinstance(value.type, ScalarType)
                 plain = print_number(op.attrs["value"])
-                texts.append((plain if value.type.dtype is expected else self.typed_literal(op), PRIMARY))
+                texts.append((plain if value.scalar.dtype is expected else self.typed_literal(op), PRIMARY))
             else:
                 texts.append((self.name(value), PRIMARY))
         return texts

@@ -11,7 +11,7 @@ from tilewright.ir.diag import Loc, TilewrightError
 from tilewright.ir.sym import Sym
 from tilewright.ir.text.attributes import Record
 from tilewright.ir.text.notation import UNNAMED
-from tilewright.ir.text.tokens import PLAIN_ATTRS, Cursor
+from tilewright.ir.text.tokens import Cursor
 from tilewright.ir.types import Type
 
 
@@ -95,29 +95,18 @@ class ScopedCursor(Cursor):
 
     def attrs(self) -> dict[str, Any]:
         """`{key=value, ...}`."""
-        start = self.starts[self.at]
-        plain = PLAIN_ATTRS.match(self.text, start)
-        if plain is None:
-            return self._attrs()
-        known = self.known_attrs.get(plain[0])
-        if known is None:
-            known = self.known_attrs[plain[0]] = self._attrs()
-        else:
-            self.skip_to(start + len(plain[0]))
-        return dict(known)
-
-    def _attrs(self) -> dict[str, Any]:
         self.expect("{")
         found: dict[str, Any] = {}
-        while not self.accept("}"):
+
+        def item() -> None:
             at = self.at
             key = self.name_or_string("the name of an attribute")
             if key in found:
                 self.fail(f"attribute '{key}' is given twice", at)
             self.expect("=")
             found[key] = self.attr()
-            if self.token != "}":
-                self.expect(",")
+
+        self.until("}", item)
         return found
 
     def attr(self) -> Any:
@@ -141,9 +130,9 @@ class ScopedCursor(Cursor):
             self.expect("`")
             return expression
         if self.accept("("):
-            return self._tuple()
+            return tuple(self.until(")", self.attr))
         if self.accept("{"):
-            return self._dict()
+            return dict(self.until("}", self._item))
         self.fail('expected an attribute: a number, "string", dtype, [sym, ...], `sym`, none or (tuple)')
 
     def _type_attr(self) -> Type:
@@ -170,20 +159,8 @@ class ScopedCursor(Cursor):
         except (TypeError, ValueError, TilewrightError) as e:
             self.fail(f"this is no {cls.__name__}: {e}", at)
 
-    def _tuple(self) -> tuple[Any, ...]:
-        items: list[Any] = []
-        while not self.accept(")"):
-            items.append(self.attr())
-            if self.token != ")":
-                self.expect(",")
-        return tuple(items)
-
-    def _dict(self) -> dict[Any, Any]:
-        items: dict[Any, Any] = {}
-        while not self.accept("}"):
-            key = self.attr()
-            self.expect(":")
-            items[key] = self.attr()
-            if self.token != "}":
-                self.expect(",")
-        return items
+    def _item(self) -> tuple[Any, Any]:
+        """`key: value`."""
+        key = self.attr()
+        self.expect(":")
+        return key, self.attr()

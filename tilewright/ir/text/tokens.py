@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 import string
+from collections.abc import Callable
 from itertools import accumulate, compress
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.diag import TextError
 from tilewright.ir.sym import Sym, const, parse_sym_prefix, var
-from tilewright.ir.symbolic.parse import SymTextError
 from tilewright.ir.text.notation import NAME
 from tilewright.ir.textpos import text_error
 from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType, Type, row_major
+
+T = TypeVar("T")
 
 # The last alternative takes any other character, so that the pieces make up the whole text.
 _PIECE = re.compile(
@@ -34,12 +35,6 @@ _KINDS = (
     | dict.fromkeys(string.digits, "number")
     | {'"': "string", "": "end"}
 )
-# Texts that are worth remembering, because they occur again and again: an index without parentheses up to
-# what ends it, a type, attributes. (What was read is used only while the same variables are in scope.)
-_INDEX = re.compile(r"[\w.+*/% -]*(?=[,\]])", re.ASCII)
-_TYPE = re.compile(r"(?:&|scratch |reg )?\w+(?:\[[^\[\]`\n]*\])?(?=[,){\n]| [{=])", re.ASCII)
-
-PLAIN_ATTRS = re.compile(r"\{[^{}\"#\n]*\}")
 _ENDS = frozenset({",", "]", ")"})
 
 
@@ -77,9 +72,6 @@ class Cursor:
         self.at = 0
         self.token = ""
         self.variables: dict[str, Sym] = {}
-        self.indices: dict[str, tuple[Sym, int]] = {}
-        self.known_types: dict[str, Type] = {}
-        self.known_attrs: dict[str, dict[str, Any]] = {}
         self.seek(0)
 
     # Tokens
@@ -128,6 +120,22 @@ class Cursor:
         if self.kind != "name":
             self.fail(f"expected {what}")
         return self.advance()
+
+    def several(self, item: Callable[[], T]) -> list[T]:
+        """One or more items with commas between."""
+        found = [item()]
+        while self.accept(","):
+            found.append(item())
+        return found
+
+    def until(self, end: str, item: Callable[[], T]) -> list[T]:
+        """Items with commas between, up to the token `end`, which is taken too; the last may have a comma behind it."""
+        found: list[T] = []
+        while not self.accept(end):
+            found.append(item())
+            if self.token != end:
+                self.expect(",")
+        return found
 
     def on_same_line(self) -> bool:
         """Whether there is no line break between the last token and the current one."""
@@ -196,10 +204,6 @@ class Cursor:
         if variable is None:
             del self.variables[name]
         else:
-            if self.variables.get(name, variable) is not variable:
-                self.indices.clear()
-                self.known_types.clear()
-                self.known_attrs.clear()
             self.variables[name] = variable
 
     def variable(self) -> Sym:
@@ -224,12 +228,7 @@ class Cursor:
     def variable_list(self) -> tuple[Sym, ...]:
         """`(n, 1 <= m)`."""
         self.expect("(")
-        found: list[Sym] = []
-        while not self.accept(")"):
-            found.append(self.variable())
-            if self.token != ")":
-                self.expect(",")
-        return tuple(found)
+        return tuple(self.until(")", self.variable))
 
     def lookup(self, name: str) -> Sym:
         """The variable called `name`; one that is not declared is a dim from 0 up."""
@@ -249,39 +248,17 @@ class Cursor:
             if known is not None:
                 self.advance()
                 return known
-        return self._long_sym()
-
-    def _long_sym(self) -> Sym:
         start = self.starts[self.at]
-        plain = _INDEX.match(self.text, start)
-        key = plain[0] if plain is not None else ""
-        known = self.indices.get(key) if key else None
-        if known is None:
-            try:
-                expression, end = parse_sym_prefix(self.text, start, self.lookup)
-            except SymTextError as e:
-                raise self._sym_error(e.problem, e.pos) from None
-            except ValueError as e:
-                raise self._sym_error(str(e), start) from None
-            known = expression, end - start
-            if key and known[1] == len(key):
-                self.indices[key] = known
-        self.skip_to(start + known[1])
-        return known[0]
-
-    def _sym_error(self, problem: str, pos: int) -> TextError:
-        return text_error(problem, self.text, pos, file=self.file)
+        try:
+            expression, end = parse_sym_prefix(self.text, start, self.lookup, self.file)
+        except ValueError as e:
+            raise text_error(str(e), self.text, start, file=self.file) from None
+        self.skip_to(end)
+        return expression
 
     def syms(self, end: str) -> tuple[Sym, ...]:
         """Expressions with commas between, up to the token `end`, which is taken too."""
-        found: list[Sym] = []
-        if self.accept(end):
-            return ()
-        while True:
-            found.append(self.sym())
-            if self.accept(end):
-                return tuple(found)
-            self.expect(",")
+        return tuple(self.until(end, self.sym))
 
     # Types
 
@@ -294,19 +271,6 @@ class Cursor:
 
     def type(self) -> Type:
         """`f32`, `f32[n, 4]`, `&f32[n, 4] strides(8, 1) offset(2)`, `reg f32[4]`."""
-        start = self.starts[self.at]
-        plain = _TYPE.match(self.text, start)
-        key = plain[0] if plain is not None else ""
-        known = self.known_types.get(key) if key else None
-        if known is not None:
-            self.skip_to(start + len(key))
-            return known
-        found = self._type()
-        if key and self.starts[self.at] >= start + len(key) > self.starts[self.at - 1]:
-            self.known_types[key] = found
-        return found
-
-    def _type(self) -> Type:
         space = ""
         if self.accept("token"):
             return TokenType()
@@ -339,7 +303,4 @@ class Cursor:
 
     def types(self) -> list[Type]:
         """One or more types with commas between."""
-        found = [self.type()]
-        while self.accept(","):
-            found.append(self.type())
-        return found
+        return self.several(self.type)

@@ -12,12 +12,12 @@ from tilewright.loops.edit import (
     holds_parallel,
     insert_before,
     is_loop,
+    iteration_of,
     kind_of,
     loop_var,
     names_in,
     put_ops,
     refuse,
-    rename_vars,
     substitute_in,
     take_ops,
 )
@@ -48,17 +48,8 @@ def unroll_and_jam(func: Func, loop: Op) -> None:
         refuse("unroll_and_jam", loop, "threads share a loop in it")
     check_independent("unroll_and_jam", loop)
     names = names_in(func)
-    insert_before(loop, _interleaved([_iteration(loop, k, names) for k in range(n.value)]))
+    insert_before(loop, _interleaved([iteration_of(loop, sym(k), names) for k in range(n.value)]))
     loop.erase()
-
-
-def _iteration(loop: Op, position: int, names: set[str]) -> list[Op]:
-    """A copy of the body for one value of the variable."""
-    copy = loop.clone({})
-    substitute_in(body_of(copy), {loop_var(loop): sym(position)})
-    ops = take_ops(body_of(copy))
-    rename_vars(ops, names)
-    return ops
 
 
 def _interleaved(iterations: Sequence[list[Op]]) -> list[Op]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from tilewright.ir.core import Func, Op
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import sym
 from tilewright.loops.edit import (
     body_of,
     extent_of,
     fresh_var,
     insert_after,
     insert_before,
+    iteration_of,
     kind_of,
     loop_var,
     names_in,
-    put_ops,
     refuse,
-    rename_vars,
     substitute_in,
-    take_ops,
 )
 from tilewright.loops.primitive import primitive
 
@@ -39,8 +37,8 @@ def peel(func: Func, loop: Op, first: int = 0, last: int = 0) -> Op:
     if (n.bounds[0] or 0) < first + last + n.is_const:
         refuse("peel", loop, f"its number of iterations must be above {first + last} for certain")
     names = names_in(func)
-    before = [op for k in range(first) for op in _iteration(loop, sym(k), names)]
-    after = [op for k in range(last, 0, -1) for op in _iteration(loop, n - k, names)]
+    before = [op for k in range(first) for op in iteration_of(loop, sym(k), names)]
+    after = [op for k in range(last, 0, -1) for op in iteration_of(loop, n - k, names)]
     left = n - first - last
     v = fresh_var(names, loop_var(loop).name, left)
     substitute_in(body_of(loop), {loop_var(loop): v + first})
@@ -48,13 +46,3 @@ def peel(func: Func, loop: Op, first: int = 0, last: int = 0) -> Op:
     insert_before(loop, before)
     insert_after(loop, after)
     return loop
-
-
-def _iteration(loop: Op, position: Sym, names: set[str]) -> list[Op]:
-    """A copy of the body for one value of the variable."""
-    copy = loop.clone({})
-    substitute_in(body_of(copy), {loop_var(loop): position})
-    ops = take_ops(body_of(copy))
-    rename_vars(ops, names)
-    put_ops(body_of(copy), [])
-    return ops

@@ -53,8 +53,7 @@ def bound_dims(args: Sequence[Value], arrays: Sequence[np.ndarray]) -> dict[str,
     """The value of every variable that the inputs determine; InputError where a shape does not fit."""
     env: dict[str, int] = {}
     for arg, array in zip(args, arrays, strict=True):
-        type = arg.type
-        assert isinstance(type, TensorType)
+        type = arg.tensor
         if array.ndim != type.rank or array.dtype != type.dtype.storage:
             _misfit(arg, array)
         for d, size in zip(type.shape, array.shape, strict=True):
@@ -63,8 +62,7 @@ def bound_dims(args: Sequence[Value], arrays: Sequence[np.ndarray]) -> dict[str,
         if (symbols := input_variables(arg)) is not None and symbols.shape == array.shape:
             env |= {v.name: int(x) for v, x in zip(symbols.flat, array.flat, strict=True)}
     for arg, array in zip(args, arrays, strict=True):
-        assert isinstance(arg.type, TensorType)
-        for d, size in zip(arg.type.shape, array.shape, strict=True):
+        for d, size in zip(arg.tensor.shape, array.shape, strict=True):
             if all(v.name in env for v in d.vars) and d.evaluate(env) != size:
                 _misfit(arg, array)
     return env

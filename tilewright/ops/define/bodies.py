@@ -1,7 +1,7 @@
-"""What scalar bodies and loop programs mean, on NumPy: the part of the oracle that both levels share.
+"""What scalar bodies mean, on NumPy: the part of the oracle that primitives and loops share.
 
-Scalars may be 0-d (a loop program runs one iteration at a time) or whole grids (a primitive runs on all
-positions at once).
+Scalars may be single elements (of one iteration), lanes (of all iterations of a loop) or whole grids (a primitive runs
+on all positions at once).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import BufferType, ScalarType
 
 Env = Mapping[str, Any]
 
@@ -37,11 +36,6 @@ def evaluate_sym(e: Sym, env: Env) -> Any:
 def dims_of(shape: Iterable[Sym], env: Env) -> tuple[int, ...]:
     """A shape in numbers."""
     return tuple(int(evaluate_sym(d, env)) for d in shape)
-
-
-def scalar_dtype(value: Value) -> DType:
-    assert isinstance(value.type, ScalarType)
-    return value.type.dtype
 
 
 def filled(value: float, dtype: DType) -> np.ndarray:
@@ -67,7 +61,7 @@ def apply_scalar(name: str, operands: Sequence[Any], dtype: DType) -> Any:
 
 def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:
     """The result of a `const`, `index`, `cast` or scalar op."""
-    dtype = scalar_dtype(op.result)
+    dtype = op.result.scalar.dtype
     match op.name:
         case "const":
             return filled(op.attrs["value"], dtype)
@@ -91,67 +85,3 @@ def guards_hold(guard: Sequence[Sym], env: Env) -> Any:
     for condition in guard:
         result = np.logical_and(result, np.not_equal(evaluate_sym(condition, env), 0))
     return result
-
-
-class LoopProgram:
-    """Runs the loop program of an irregular operator, one iteration after the other.
-
-    `values` holds an array of the logical shape for each buffer; `env` the dims by name.
-    """
-
-    def __init__(self, values: dict[Value, Any], env: Env) -> None:
-        self.values = values
-        self.env = dict(env)
-
-    def run(self, ops: Sequence[Op]) -> None:
-        for op in ops:
-            match op.name:
-                case "for":
-                    self._for(op)
-                case "if":
-                    if guards_hold(op.attrs["guard"], self.env) and all(self.values[v] for v in op.operands):
-                        self.run(op.blocks[0].ops)
-                case "alloc":
-                    type = op.result.type
-                    assert isinstance(type, BufferType)
-                    self.values[op.result] = np.zeros(dims_of(type.shape, self.env), type.dtype.storage)
-                case "load":
-                    self._load(op)
-                case "store":
-                    self._store(op)
-                case "bind":
-                    self.env[op.attrs["var"].name] = int(self.values[op.operands[0]])
-                case "check":
-                    require_checked(op, self.values[op.operands[0]])
-                case "return" | "yield":
-                    pass
-                case _:
-                    self.values[op.result] = evaluate_element(op, self.values, self.env)
-
-    def _for(self, op: Op) -> None:
-        name = op.attrs["var"].name
-        for k in range(int(evaluate_sym(op.attrs["extent"], self.env))):
-            self.env[name] = k
-            self.run(op.blocks[0].ops)
-
-    def _load(self, op: Op) -> None:
-        if guards_hold(op.attrs.get("guard", ()), self.env):
-            array = self.values[op.operands[0]]
-            self.values[op.result] = array[self._index(op, array)]
-        else:
-            self.values[op.result] = filled(op.attrs["other"], scalar_dtype(op.result))
-
-    def _store(self, op: Op) -> None:
-        value, target = op.operands
-        if guards_hold(op.attrs.get("guard", ()), self.env):
-            array = self.values[target]
-            array[self._index(op, array)] = self.values[value]
-
-    def _index(self, op: Op, array: np.ndarray) -> tuple[int, ...]:
-        index = tuple(int(evaluate_sym(i, self.env)) for i in op.attrs["idx"])
-        for i, n in zip(index, array.shape, strict=True):
-            if not 0 <= i < n:
-                raise InternalError(
-                    f"a {op.name} at index {index} is outside of a buffer of shape {array.shape}"
-                )
-        return index

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.ir.core import Op
-from tilewright.ops.define.bodies import scalar_dtype
-from tilewright.ops.define.operator import Compute
+from tilewright.ops.define import Compute
 
 _SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float64": 2.0**-1022}
 """The smallest normal number of dtypes whose denormals the machine can take as zero."""
@@ -39,5 +38,5 @@ def computes(computation: Compute) -> bool:
 
 def _is_move(op: Op) -> bool:
     if op.name == "cast":  # bfloat16 is the upper half of float32
-        return {scalar_dtype(op.operands[0]).name, scalar_dtype(op.result).name} <= _SAME_RANGE
+        return {op.operands[0].scalar.dtype.name, op.result.scalar.dtype.name} <= _SAME_RANGE
     return op.name in _MOVES

@@ -19,20 +19,19 @@ from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS, identity
 from tilewright.ir.types import TensorType, buffer, tensor
+from tilewright.ops.define import OPERATORS, Compute, Operator
 from tilewright.ops.define.binding import bound_dims
 from tilewright.ops.define.bodies import (
     Env,
-    LoopProgram,
     dims_of,
     evaluate_element,
     evaluate_sym,
     filled,
     guards_hold,
     require_checked,
-    scalar_dtype,
 )
 from tilewright.ops.define.denormals import computes, without_denormals
-from tilewright.ops.define.operator import OPERATORS, Compute, Operator
+from tilewright.ops.define.loop_programs import Run
 from tilewright.ops.define.scalar_builder import ScalarBuilder
 
 MAX_POSITIONS = 1 << 23
@@ -226,7 +225,7 @@ def gather(op: Op, array: np.ndarray, env: Env, other: Any = None) -> np.ndarray
         return array[tuple(index)]
     holds = guards_hold(guard, env)
     if other is None:
-        other = filled(op.attrs["other"], scalar_dtype(op.result))
+        other = filled(op.attrs["other"], op.result.scalar.dtype)
     if array.size == 0:
         if np.any(holds):
             raise InternalError(f"a guarded load reads from a tensor of shape {array.shape}")
@@ -279,7 +278,7 @@ def evaluate_op(
     operator = OPERATORS.get(op.name)
     if operator is None:
         raise InternalError(f"there is no operator '{op.name}'", where=str(op.loc))
-    types = [_tensor_type(v) for v in op.operands]
+    types = [v.tensor for v in op.operands]
     if operator.kind == "primitive":
         computation = operator.compute(types, op.attrs)
         if not flush or not computes(computation):
@@ -310,8 +309,11 @@ def _evaluate_irregular(
     assert operator.lower is not None
     operator.lower(trace, handles[: len(types)], handles[len(types) :], **attrs)
     outputs = [np.zeros(dims_of(t.shape, env), t.dtype.storage) for t in results]
+    run = Run(dict(env))
+    for value, array in zip(block.args, [*arrays, *outputs], strict=True):
+        run.bind_array(value, np.ascontiguousarray(array))
     with np.errstate(all="ignore"):
-        LoopProgram(dict(zip(block.args, [*arrays, *outputs], strict=True)), env).run(block.ops)
+        run.block(block)
     return tuple(outputs)
 
 
@@ -335,16 +337,11 @@ def evaluate_block(
 
 def _require_type(op: Op, value: Value, array: np.ndarray, env: Env) -> None:
     """InternalError when an array is not what the type of its value promises."""
-    type = _tensor_type(value)
+    type = value.tensor
     if array.dtype != type.dtype.storage or array.shape != dims_of(type.shape, env):
         raise InternalError(
             f"'{op.name}' gave {array.dtype}{list(array.shape)} where its type says {type}", where=str(op.loc)
         )
-
-
-def _tensor_type(v: Value) -> TensorType:
-    assert isinstance(v.type, TensorType)
-    return v.type
 
 
 def evaluate_func(func: Func, module: Module, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

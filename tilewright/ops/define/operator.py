@@ -194,7 +194,7 @@ class Operator:
         if self.kind == "composite" and not self.keep:
             return self.fn(*operands, **attrs)
         attrs = self.defaults | attrs
-        types = tuple(_tensor_type(v) for v in operands)
+        types = tuple(v.tensor for v in operands)
         op = current_builder().emit(self.name, operands, self.result_types(types, attrs), attrs)
         return op.results[0] if len(op.results) == 1 else op.results
 
@@ -283,11 +283,6 @@ def _shown(attr: Any) -> str:
     return f"({', '.join(map(_shown, attr))})" if isinstance(attr, tuple) else str(attr)
 
 
-def _tensor_type(v: Value) -> TensorType:
-    assert isinstance(v.type, TensorType), f"expected a tensor, got {v.type}"
-    return v.type
-
-
 OPERATORS: dict[str, Operator] = {}
 """Every operator by name: filled by the decorators when `tilewright.ops` is imported; a user's own come after."""
 
@@ -365,6 +360,6 @@ def lift(x: Any, others: Sequence[Any] = ()) -> Value:
         return x
     if isinstance(x, np.ndarray | np.generic):
         return constant(np.asarray(x))
-    dtype = next(_tensor_type(v).dtype for v in reversed(others) if isinstance(v, Value))
+    dtype = next(v.tensor.dtype for v in reversed(others) if isinstance(v, Value))
     type = TensorType(dtype, ())
     return current_builder().emit("full", [], [type], {"value": x, "dtype": dtype, "shape": ()}).result

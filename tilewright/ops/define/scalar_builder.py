@@ -5,7 +5,7 @@ Used for the bodies of primitives (`define.compute`) and for the few operators t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,15 @@ Index = Sym | int
 Number = int | float | bool
 
 
+def _operator(name: str, swapped: bool = False) -> Callable[[Scalar, Scalar | Number], Scalar]:
+    """Scalar operation `name` of an element and another operand, which comes first if `swapped`."""
+
+    def apply(x: Scalar, o: Scalar | Number) -> Scalar:
+        return x.trace.apply(name, o, x) if swapped else x.trace.apply(name, x, o)
+
+    return apply
+
+
 class Scalar:
     """One element while a body is traced. Arithmetic with Python numbers takes this element's dtype."""
 
@@ -31,62 +40,30 @@ class Scalar:
 
     @property
     def dtype(self) -> DType:
-        assert isinstance(self.value.type, ScalarType)
-        return self.value.type.dtype
+        return self.value.scalar.dtype
 
     def cast(self, dtype: DType) -> Scalar:
         return self.trace.cast(self, dtype)
 
-    def __add__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("add", self, o)
-
-    def __radd__(self, o: Number) -> Scalar:
-        return self.trace.apply("add", o, self)
-
-    def __sub__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("sub", self, o)
-
-    def __rsub__(self, o: Number) -> Scalar:
-        return self.trace.apply("sub", o, self)
-
-    def __mul__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("mul", self, o)
-
-    def __rmul__(self, o: Number) -> Scalar:
-        return self.trace.apply("mul", o, self)
-
-    def __truediv__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("div", self, o)
-
-    def __rtruediv__(self, o: Number) -> Scalar:
-        return self.trace.apply("div", o, self)
+    __add__ = _operator("add")
+    __radd__ = _operator("add", swapped=True)
+    __sub__ = _operator("sub")
+    __rsub__ = _operator("sub", swapped=True)
+    __mul__ = _operator("mul")
+    __rmul__ = _operator("mul", swapped=True)
+    __truediv__ = _operator("div")
+    __rtruediv__ = _operator("div", swapped=True)
+    __lt__ = _operator("lt")
+    __le__ = _operator("le")
+    __gt__ = _operator("gt")
+    __ge__ = _operator("ge")
+    __and__ = _operator("and")
+    __or__ = _operator("or")
+    eq = _operator("eq")
+    ne = _operator("ne")
 
     def __neg__(self) -> Scalar:
         return self.trace.apply("neg", self)
-
-    def __lt__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("lt", self, o)
-
-    def __le__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("le", self, o)
-
-    def __gt__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("gt", self, o)
-
-    def __ge__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("ge", self, o)
-
-    def eq(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("eq", self, o)
-
-    def ne(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("ne", self, o)
-
-    def __and__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("and", self, o)
-
-    def __or__(self, o: Scalar | Number) -> Scalar:
-        return self.trace.apply("or", self, o)
 
 
 class Array:

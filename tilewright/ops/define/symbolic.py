@@ -19,12 +19,11 @@ from tilewright.ir.core import Block, Builder, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
+from tilewright.ops.define import OPERATORS, Compute, Operator
 from tilewright.ops.define.binding import MAX_ELEMENTS, input_variables
-from tilewright.ops.define.bodies import scalar_dtype
 from tilewright.ops.define.exact import Arithmetic, element_of
 from tilewright.ops.define.floats import Computed, Element, UnknownValueError
 from tilewright.ops.define.interp import evaluate_op, gather
-from tilewright.ops.define.operator import OPERATORS, Compute, Operator
 
 MAX_POSITIONS = 1 << 14
 """Reductions of dims over more positions than this are not followed."""
@@ -133,26 +132,13 @@ class Values:
         self._known.update(zip(op.results, results, strict=True))
 
 
-def symbolic_value(value: Value, module: Module) -> np.ndarray | None:
-    """The elements of a small tensor as an object array of Syms, of Ratios for a float tensor.
-
-    None where they are not known.
-    """
-    known = Values(module).of(value)
-    try:
-        return None if known is None or known.elements.size > MAX_ELEMENTS else symbols(known, value)
-    except UnknownValueError:
-        return None
-
-
 def symbols(known: Known, value: Value) -> np.ndarray:
     """The elements of a value as an object array, also where all are numbers; UnknownValueError for infinities."""
     if not known.is_number:
         return known.elements
-    assert isinstance(value.type, TensorType)
     result = np.empty(known.elements.shape, object)
     for position in np.ndindex(known.elements.shape):
-        result[position] = element_of(known.elements[position], value.type.dtype)
+        result[position] = element_of(known.elements[position], value.tensor.dtype)
     return result
 
 
@@ -187,8 +173,7 @@ def _results(op: Op, operands: Sequence[Known]) -> Sequence[Known]:
         return [Known(array, conditions) for array in evaluate_op(op, [k.elements for k in operands], {})]
     operator = OPERATORS[op.name]
     for v in (*op.operands, *op.results):
-        assert isinstance(v.type, TensorType)
-        if v.type.size.value > MAX_ELEMENTS:
+        if v.tensor.size.value > MAX_ELEMENTS:
             raise UnknownValueError("the tensor is too large to be followed")
     if operator.kind == "composite":
         return _expanded(op, operator, operands)
@@ -218,8 +203,7 @@ def _simplified(elements: np.ndarray, value: Value, conditions: tuple[Sym, ...])
     """Numbers, where no element depends on a dim."""
     if not all(x.is_const for x in elements.flat):
         return Known(elements, conditions)
-    assert isinstance(value.type, TensorType)
-    numbers = np.array([x.value for x in elements.flat]).astype(value.type.dtype.storage)
+    numbers = np.array([x.value for x in elements.flat]).astype(value.tensor.dtype.storage)
     return Known(numbers.reshape(elements.shape), conditions)
 
 
@@ -306,7 +290,7 @@ class _SymbolicGrid:
             case "load":
                 self.values[op.result] = self._load(op)
             case "const":
-                dtype = scalar_dtype(op.result)
+                dtype = op.result.scalar.dtype
                 self.values[op.result] = _boxed(element_of(op.attrs["value"], dtype))
             case "index":
                 self.values[op.result] = self._index(op)
@@ -316,11 +300,11 @@ class _SymbolicGrid:
                 if any(x.is_const and not x.value for x in self.values[op.operands[0]].flat):
                     raise UnknownValueError(op.attrs["message"])
             case "cast":
-                dtype = scalar_dtype(op.result)
-                source = scalar_dtype(op.operands[0])
+                dtype = op.result.scalar.dtype
+                source = op.operands[0].scalar.dtype
                 self._map(op, lambda x: self.arithmetic.cast(x, dtype, source))
             case _:
-                first, dtype = scalar_dtype(op.operands[-1]), scalar_dtype(op.result)
+                first, dtype = op.operands[-1].scalar.dtype, op.result.scalar.dtype
                 self._map(op, lambda *xs: self.arithmetic.apply(op.name, xs, first, dtype))
 
     def _map(self, op: Op, fn: Any) -> None:
@@ -332,13 +316,13 @@ class _SymbolicGrid:
             if any(v.name not in self.env for v in e.vars):
                 raise UnknownValueError(f"position {e} depends on a dim")
         array = self.arrays[op.operands[0]]
-        other = element_of(op.attrs["other"], scalar_dtype(op.result)) if op.attrs.get("guard") else None
+        other = element_of(op.attrs["other"], op.result.scalar.dtype) if op.attrs.get("guard") else None
         return _boxed(gather(op, array, self.env, _boxed(other)))
 
     def _index(self, op: Op) -> np.ndarray:
         expr: Sym = op.attrs["expr"]
         known = [v for v in expr.vars if v.name in self.env]
-        dtype = scalar_dtype(op.result)
+        dtype = op.result.scalar.dtype
 
         def at(*position: int) -> Element:
             return self.arithmetic.cast(expr.subs(dict(zip(known, position, strict=True))), dtype, dt.i64)

@@ -16,7 +16,7 @@ from tilewright.cost.parallel import ASSUMED_EXTENT, may_run_beside_others, thre
 from tilewright.ir.core import Func, Module, Op, Value, replace_in_block, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType, product
+from tilewright.ir.types import product
 from tilewright.loops.edit import is_loop, kind_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import parallel_extent
@@ -73,8 +73,7 @@ def _usual_bytes(value: Value) -> int:
     """Of a tensor that is no constant."""
     if value.op is not None and value.op.name == "constant":
         return 0
-    assert isinstance(value.type, TensorType)
-    return _usual(product(value.type.shape)) * value.type.dtype.bytes
+    return _usual(product(value.tensor.shape)) * value.tensor.dtype.bytes
 
 
 def _usual(n: Sym) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 from tilewright.graph.fusion.classify import has_own_loops
 from tilewright.ir.core import Module, Op, replace_in_block
 from tilewright.ir.rewrite import constant_array
-from tilewright.ir.types import TensorType
 from tilewright.schedule.sharing.regions import canonical_regions
 
 
@@ -37,9 +36,8 @@ def write_out_numbers(regions: Sequence[Op], module: Module) -> None:
 def _number(region: Op, k: int, module: Module) -> str | None:
     """Operand k as text that is equal for equal numbers only; None when it is not a known, finite number."""
     value = region.operands[k]
-    assert isinstance(value.type, TensorType)
     is_constant = value.op is not None and value.op.name == "constant"
-    if not is_constant or value.type.rank or value.type.dtype.kind not in ("float", "int", "uint", "bool"):
+    if not is_constant or value.tensor.rank or value.tensor.dtype.kind not in ("float", "int", "uint", "bool"):
         return None
     array = constant_array(value, module)
     number = None if array is None else array.item()
@@ -51,9 +49,8 @@ def _write_out(region: Op, k: int, module: Module) -> None:
     assert array is not None
     (body,) = region.blocks
     argument = body.args[k]
-    assert isinstance(argument.type, TensorType)
-    attrs = {"value": array.item(), "dtype": argument.type.dtype, "shape": ()}
-    full = Op("full", [], [argument.type], attrs, loc=region.loc)
+    attrs = {"value": array.item(), "dtype": argument.tensor.dtype, "shape": ()}
+    full = Op("full", [], [argument.tensor], attrs, loc=region.loc)
     argument.replace_by(full.result)
     full.parent = body
     body.ops.insert(0, full)

@@ -171,8 +171,7 @@ class _Kernels:
             name = self._packed_constant(source.attrs["name"], packing)
             self._release(source.attrs["name"])
             array = self.module.constants[name]
-            logical = operands[k].type
-            assert isinstance(logical, TensorType)
+            logical = operands[k].tensor
             type = TensorType(logical.dtype, tuple(map(sym, array.shape)))
             op = Op("constant", [], [type], {"name": name}, loc=source.loc)
             before.append(op)

@@ -76,8 +76,7 @@ class Canonical:
         return attrs
 
     def _type(self, value: Value) -> TensorType:
-        assert isinstance(value.type, TensorType)
-        return TensorType(value.type.dtype, substitute(value.type.shape, self.dims.canonical))
+        return TensorType(value.tensor.dtype, substitute(value.tensor.shape, self.dims.canonical))
 
     def _type_key(self, value: Value) -> Any:
         type = self._type(value)

@@ -25,7 +25,7 @@ from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
-from tilewright.ir.types import BufferType, ScalarType, product
+from tilewright.ir.types import BufferType, product
 from tilewright.loops.edit import enclosing_loops, holds_parallel, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
@@ -103,9 +103,8 @@ class _Kernel:
         shared = {k for pair in kernel_info(self.func).inplace for k in pair}
         parameters = ["ptr %state"]
         for k, arg in enumerate(self.func.args):
-            assert isinstance(arg.type, BufferType)
             parameters.append(f"ptr {'' if k in shared else 'noalias '}%b{k}")
-            self.buffers[arg] = Buffer(f"%b{k}", arg.type)
+            self.buffers[arg] = Buffer(f"%b{k}", arg.buffer)
         for k, dim in enumerate(self._dims):
             parameters.append(f"i64 %d{k}")
             self.indices.bind(dim, self.indices.integer(f"%d{k}"))
@@ -329,8 +328,7 @@ class _Kernel:
     # Memory
 
     def _alloc(self, op: Op) -> None:
-        type = op.result.type
-        assert isinstance(type, BufferType)
+        type = op.result.buffer
         if type.space != REGISTERS.name:  # memories of other machines are scratch memory here
             self.buffers[op.result] = Buffer(self._scratch(op, type), type)
             return
@@ -367,8 +365,7 @@ class _Kernel:
         buffer = self.buffers[source]
         guard = self._guard(op)
         if guard.never:
-            assert isinstance(op.result.type, ScalarType)
-            skipped = literal(op.result.type.dtype, op.attrs.get("other", 0))
+            skipped = literal(op.result.scalar.dtype, op.attrs.get("other", 0))
             self.values[op.result] = self.text.named(skipped, buffer.type.dtype)
             return
         if "guard" not in op.attrs and self._reads_one(op, buffer):
@@ -400,22 +397,19 @@ class _Kernel:
     # Scalars
 
     def _const(self, op: Op) -> None:
-        assert isinstance(op.result.type, ScalarType)
-        dtype = op.result.type.dtype
+        dtype = op.result.scalar.dtype
         self.values[op.result] = self.text.named(literal(dtype, op.attrs["value"]), dtype)
 
     def _index(self, op: Op) -> None:
-        assert isinstance(op.result.type, ScalarType)
         number = self.indices.number(op.attrs["expr"])
-        dtype = op.result.type.dtype
+        dtype = op.result.scalar.dtype
         if isinstance(number, int):
             self.values[op.result] = self.text.named(literal(dtype, number), dtype)
         else:
             self.values[op.result] = convert(number, dtype)
 
     def _cast(self, op: Op) -> None:
-        assert isinstance(op.result.type, ScalarType)
-        self.values[op.result] = convert(self.values[op.operands[0]], op.result.type.dtype)
+        self.values[op.result] = convert(self.values[op.operands[0]], op.result.scalar.dtype)
 
     def _bind(self, op: Op) -> None:
         value = convert(self.values[op.operands[0]], dt.i64)
@@ -423,11 +417,10 @@ class _Kernel:
         self.indices.bind(op.attrs["var"], number)
 
     def _scalar(self, op: Op) -> None:
-        assert isinstance(op.result.type, ScalarType)
         operands = [self.values[v] for v in op.operands]
         lanes = max(x.lanes for x in operands)
         operands = [x.splat(lanes) for x in operands]
-        dtype = op.result.type.dtype
+        dtype = op.result.scalar.dtype
         divides = op.name in ("div", "rem", "mod") and operands[0].dtype.is_int
         if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
             self.values[op.result] = apply_scalar(op.name, operands, dtype)

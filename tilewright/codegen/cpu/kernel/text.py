@@ -6,7 +6,7 @@ become literals of the other operand's element type, in all its lanes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.codegen.cpu.kernel.lanes import literal, register_type, splat_literal, vector
@@ -107,6 +107,21 @@ class Text:
         return "".join(part if part.endswith("\n") else part + "\n" for part in parts)
 
 
+def _operator(opcode: str, floats: str = "") -> Callable[[Reg, Operand], Reg]:
+    """An instruction of two operands, `floats` where these are floats and it has another name there."""
+    return lambda x, other: x.op(floats if floats and x.dtype.is_float else opcode, other)
+
+
+def _comparison(relation: str) -> Callable[[Reg, Operand], Reg]:
+    """A comparison: ordered for floats, and by the sign of the dtype for integers."""
+
+    def compare(x: Reg, other: Operand) -> Reg:
+        sign = "s" if x.dtype.kind == "int" else "u"
+        return x.test(x._either(f"fcmp o{relation}", f"icmp {sign}{relation}"), other)
+
+    return compare
+
+
 @dataclass(frozen=True, slots=True)
 class Reg:
     """An SSA value or a literal: `lanes` elements of `dtype` (1: the same element for all lanes of a vector loop).
@@ -153,20 +168,23 @@ class Reg:
     def _either(self, floats: str, integers: str) -> str:
         return floats if self.dtype.is_float else integers
 
-    def __add__(self, other: Operand) -> Reg:
-        return self.op(self._either("fadd", "add"), other)
-
-    def __sub__(self, other: Operand) -> Reg:
-        return self.op(self._either("fsub", "sub"), other)
+    __add__ = _operator("add", "fadd")
+    __sub__ = _operator("sub", "fsub")
+    __mul__ = _operator("mul", "fmul")
+    __truediv__ = _operator("fdiv")
+    __and__ = _operator("and")
+    __or__ = _operator("or")
+    __xor__ = _operator("xor")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("lshr")  # zeros come in, whatever the sign
+    arithmetic_shift = _operator("ashr")
+    __lt__ = _comparison("lt")
+    __gt__ = _comparison("gt")
+    __le__ = _comparison("le")
+    __ge__ = _comparison("ge")
 
     def __rsub__(self, other: Number) -> Reg:
         return self.like(other) - self
-
-    def __mul__(self, other: Operand) -> Reg:
-        return self.op(self._either("fmul", "mul"), other)
-
-    def __truediv__(self, other: Operand) -> Reg:
-        return self.op("fdiv", other)
 
     def __rtruediv__(self, other: Number) -> Reg:
         return self.like(other) / self
@@ -179,42 +197,6 @@ class Reg:
     def __invert__(self) -> Reg:
         """All bits, or a flag, inverted."""
         return self.op("xor", True if self.dtype.kind == "bool" else -1)
-
-    def __and__(self, other: Operand) -> Reg:
-        return self.op("and", other)
-
-    def __or__(self, other: Operand) -> Reg:
-        return self.op("or", other)
-
-    def __xor__(self, other: Operand) -> Reg:
-        return self.op("xor", other)
-
-    def __lshift__(self, count: Operand) -> Reg:
-        return self.op("shl", count)
-
-    def __rshift__(self, count: Operand) -> Reg:
-        """Zeros come in, whatever the sign."""
-        return self.op("lshr", count)
-
-    def arithmetic_shift(self, count: Operand) -> Reg:
-        """Shift right that keeps the sign."""
-        return self.op("ashr", count)
-
-    def _compared(self, relation: str, other: Operand) -> Reg:
-        sign = "s" if self.dtype.kind == "int" else "u"
-        return self.test(self._either(f"fcmp o{relation}", f"icmp {sign}{relation}"), other)
-
-    def __lt__(self, other: Operand) -> Reg:
-        return self._compared("lt", other)
-
-    def __gt__(self, other: Operand) -> Reg:
-        return self._compared("gt", other)
-
-    def __le__(self, other: Operand) -> Reg:
-        return self._compared("le", other)
-
-    def __ge__(self, other: Operand) -> Reg:
-        return self._compared("ge", other)
 
     def equals(self, other: Operand) -> Reg:
         return self.test(self._either("fcmp oeq", "icmp eq"), other)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import BufferType
 from tilewright.target.target import REGISTERS
 
 MOST_LANES = 64
@@ -44,14 +43,12 @@ def _bound_inside(loop: Op) -> set[Sym]:
 
 
 def _space(value: Value) -> str:
-    assert isinstance(value.type, BufferType)
-    return value.type.space
+    return value.buffer.space
 
 
 def _moves(op: Op, varying: set[Sym]) -> bool:
     """Whether the address differs between lanes."""
-    type = op.operands[1].type
-    assert isinstance(type, BufferType)
+    type = op.operands[1].buffer
     address = type.offset
     for index, stride in zip(op.attrs["idx"], type.strides, strict=True):
         address = address + index * stride

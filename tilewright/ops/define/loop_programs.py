@@ -1,4 +1,5 @@
-"""Running a kernel on NumPy arrays: the meaning of the loop level, and the oracle for every transformation.
+"""Running loops on NumPy arrays, of kernels and of irregular operators: what they mean, and the oracle for every
+transformation.
 
 Slow and obvious, with two aids: every access is checked against its buffer's shape, and an innermost loop
 runs all its iterations at once with NumPy when a look at the actual positions shows that no two of them
@@ -17,8 +18,14 @@ from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import ZERO, Sym
-from tilewright.ir.types import BufferType, ScalarType
+from tilewright.ir.sym import ZERO
+from tilewright.ops.define.bodies import (
+    evaluate_element,
+    evaluate_sym,
+    filled,
+    guards_hold,
+    require_checked,
+)
 
 WIDE_ENOUGH = 4
 """Iterations from which on a loop runs with NumPy: fewer are faster one by one."""
@@ -35,7 +42,10 @@ def run_kernel(
     offset) is flat memory. ExecutionError for a failing `check`; InternalError, naming the buffer and the
     index, for an access out of bounds, and for arrays that do not fit.
     """
-    Run(func, dict(env or {}), backwards).run(arrays)
+    run = Run(dict(env or {}), backwards)
+    run.bind(func, arrays)
+    with np.errstate(all="ignore"):
+        run.block(func.body)
 
 
 def _same_elements(given: Sequence[int], expected: Sequence[int]) -> bool:
@@ -84,8 +94,7 @@ class _Serial(Exception):
 class Run:
     """State of one execution: dims and loop variables by name, scalars by value, buffers."""
 
-    def __init__(self, func: Func, env: dict[str, Any], backwards: bool) -> None:
-        self.func = func
+    def __init__(self, env: dict[str, Any], backwards: bool = False) -> None:
         self.backwards = backwards
         self.env = env
         self.scalars: dict[Value, Any] = {}
@@ -97,24 +106,17 @@ class Run:
         self.undo: list[tuple[np.ndarray, Any, np.ndarray]] = []
         self.serial: set[Op] = set()  # loops that were seen to need it
 
-    def run(self, arrays: Sequence[np.ndarray]) -> None:
-        self.bind(arrays)
-        with np.errstate(all="ignore"):
-            self._block(self.func.body)
+    def bind(self, func: Func, arrays: Sequence[np.ndarray]) -> None:
+        """Take the arrays as the memory of the arguments of `func`."""
+        if len(arrays) != len(func.args):
+            raise InternalError(f"kernel @{func.name} takes {len(func.args)} arrays, not {len(arrays)}")
+        for value, array in zip(func.args, arrays, strict=True):
+            self.bind_array(value, array)
 
-    def bind(self, arrays: Sequence[np.ndarray]) -> None:
-        """Take the arrays as the memory of the arguments."""
-        if len(arrays) != len(self.func.args):
-            raise InternalError(
-                f"kernel @{self.func.name} takes {len(self.func.args)} arrays, not {len(arrays)}"
-            )
-        for value, array in zip(self.func.args, arrays, strict=True):
-            self.memory[value] = self._bind_array(value, array)
-
-    def _bind_array(self, value: Value, array: np.ndarray) -> Elements:
-        memory = self._memory(value, None)
-        type = value.type
-        assert isinstance(type, BufferType)
+    def bind_array(self, value: Value, array: np.ndarray) -> None:
+        """Take the array as the memory of a buffer."""
+        memory = self._memory(value)
+        type = value.buffer
         if array.dtype != type.dtype.storage:
             raise InternalError(
                 f"argument '{value.name}' is {type}, the array is {array.dtype}{list(array.shape)}"
@@ -126,19 +128,20 @@ class Run:
                 f"argument '{value.name}' is {type}, the array is {array.dtype}{list(array.shape)}"
             )
         memory.flat = array.reshape(-1)
-        return memory
+        self.memory[value] = memory
 
-    def _memory(self, value: Value, flat: np.ndarray | None) -> Elements:
-        type = value.type
-        assert isinstance(type, BufferType)
-        shape, strides = (tuple(int(self._index(s)) for s in syms) for syms in (type.shape, type.strides))
-        if flat is None:
-            flat = np.zeros(0, type.dtype.storage)
-        return Elements(value.name or "?", flat, shape, strides, int(self._index(type.offset)))
+    def _memory(self, value: Value) -> Elements:
+        type = value.buffer
+        shape, strides = (
+            tuple(int(evaluate_sym(s, self.env)) for s in syms) for syms in (type.shape, type.strides)
+        )
+        flat = np.zeros(0, type.dtype.storage)
+        return Elements(value.name or "?", flat, shape, strides, int(evaluate_sym(type.offset, self.env)))
 
     # Statements
 
-    def _block(self, block: Block) -> None:
+    def block(self, block: Block) -> None:
+        """Run the ops of a block."""
         for op in block.ops:
             self.op(op)
 
@@ -159,15 +162,21 @@ class Run:
                 self.env[op.attrs["var"].name] = int(value) if np.ndim(value) == 0 else value.astype(np.int64)
             case "check":
                 self._check(op)
+            case "lanes_reduce":
+                self.scalars[op.result] = self._lanes_reduce(op)
             case "run":
-                self._block(op.blocks[0])
-            case "return" | "prefetch" | "wait" | "barrier":
+                self.block(op.blocks[0])
+            case "return" | "yield" | "prefetch" | "wait" | "barrier":
                 pass
             case _:
-                self.scalars[op.result] = self._scalar(op)
+                self.scalars[op.result] = evaluate_element(op, self.scalars, self.env)[()]
 
     def _for(self, op: Op) -> None:
-        name, extent, kind = op.attrs["var"].name, int(self._index(op.attrs["extent"])), op.attrs["kind"]
+        name, extent, kind = (
+            op.attrs["var"].name,
+            int(evaluate_sym(op.attrs["extent"], self.env)),
+            op.attrs["kind"],
+        )
         if kind == "vector" and self.lanes is None:
             self._in_lockstep(op.blocks[0], name, extent)
             return
@@ -177,17 +186,17 @@ class Run:
             self.serial.add(op)
         backwards = kind == "parallel" and self.backwards
         if "boustrophedon" in op.attrs:
-            backwards ^= bool(self._index(op.attrs["boustrophedon"]) % 2)
+            backwards ^= bool(evaluate_sym(op.attrs["boustrophedon"], self.env) % 2)
         for i in reversed(range(extent)) if backwards else range(extent):
             self.env[name] = i
-            self._block(op.blocks[0])
+            self.block(op.blocks[0])
 
     def _in_lockstep(self, block: Block, name: str, lanes: int) -> None:
         """Run all iterations as lanes of NumPy arrays, op by op."""
         self.lanes = lanes
         self.env[name] = np.arange(lanes)
         try:
-            self._block(block)
+            self.block(block)
         finally:
             self.lanes, self.mask = None, None
 
@@ -217,43 +226,39 @@ class Run:
                     raise _Serial
 
     def _if(self, op: Op) -> None:
-        holds = self._guard(op.attrs.get("guard", ()))
+        holds = guards_hold(op.attrs.get("guard", ()), self.env)
         for v in op.operands:
             holds = holds & self.scalars[v] if holds is not True else self.scalars[v]
         outer = self.mask
         if np.ndim(holds) == 0:
             if bool(holds):
-                self._block(op.blocks[0])
+                self.block(op.blocks[0])
             return
         self.mask = holds if outer is None else holds & outer
         if self.mask.any():
-            self._block(op.blocks[0])
+            self.block(op.blocks[0])
         self.mask = outer
 
     def alloc(self, op: Op) -> None:
-        memory = self._memory(op.result, None)
-        type = op.result.type
-        assert isinstance(type, BufferType)
+        memory = self._memory(op.result)
+        type = op.result.buffer
         memory.flat = _garbage(int(np.prod([max(0, n) for n in memory.shape], dtype=np.int64)), type.dtype)
         self.memory[op.result] = memory
 
     def _check(self, op: Op) -> None:
         ok = self.scalars[op.operands[0]]
-        if self.mask is not None:
-            ok = ok | ~self.mask
-        if not np.all(ok):
-            raise ExecutionError(f"{op.attrs['message']} (in {op.loc})")
+        require_checked(op, ok if self.mask is None else ok | ~self.mask)
 
     # Memory
 
     def _place(self, op: Op) -> tuple[Elements, Any, np.ndarray | None]:
         """Buffer, address and mask of an access; addresses of lanes that are masked out are 0."""
         memory = self.memory[op.operands[-1]]
-        holds = self._guard(op.attrs.get("guard", ()))
+        holds = guards_hold(op.attrs.get("guard", ()), self.env)
         mask = self.mask
         if holds is not True:
             mask = np.asarray(holds) if mask is None else mask & holds
-        idx = [self._index(i) for i in op.attrs["idx"]]
+        idx = [evaluate_sym(i, self.env) for i in op.attrs["idx"]]
         if mask is not None:
             if not mask.any():
                 return memory, 0, np.asarray(False)
@@ -269,7 +274,7 @@ class Run:
         memory, at, mask = self._place(op)
         if mask is None:
             return memory.flat[at]
-        other = memory.flat.dtype.type(op.attrs.get("other", 0))
+        other = filled(op.attrs.get("other", 0), op.result.scalar.dtype)[()]
         if not mask.any():
             return other
         return np.where(mask, memory.flat[at], other) if mask.ndim else memory.flat[at]
@@ -289,50 +294,12 @@ class Run:
             self.undo.append((memory.flat, at, memory.flat[at].copy()))
         memory.flat[at] = value
 
-    # Scalars
-
-    def _scalar(self, op: Op) -> Any:
-        type = op.result.type
-        assert isinstance(type, ScalarType)
-        storage = type.dtype.storage
-        match op.name:
-            case "const":
-                return storage.type(op.attrs["value"])
-            case "index":
-                value = self._index(op.attrs["expr"])
-                return storage.type(value) if isinstance(value, int) else value.astype(storage)
-            case "cast":
-                return _cast(self.scalars[op.operands[0]], type.dtype)
-            case "lanes_reduce":
-                memory = self.memory[op.operands[0]]
-                combine = SCALAR_OPS[op.attrs["combine"]].evaluate
-                total = memory.flat[0]
-                for element in memory.flat[1:]:
-                    total = combine(total, element)
-                return total
-        operands = [self.scalars[v] for v in op.operands]
-        result = SCALAR_OPS[op.name].evaluate(*operands)
-        return np.asarray(result).astype(storage, copy=False)[()]
-
-    def _guard(self, guard: Sequence[Sym]) -> Any:
-        """Whether all conditions hold: True, False or one truth for each lane."""
-        holds: Any = True
-        for c in guard:
-            value = self._index(c)
-            holds = holds & (bool(value) if isinstance(value, int) else value != 0)
-            if holds is False:
-                return False
-        return holds
-
-    def _index(self, e: Sym) -> Any:
-        """Value of an index expression: an int, or one for each lane."""
-        if e.is_const:
-            return e.value
-        if e.kind == "var":
-            return self.env[e.name]
-        if self.lanes is None or not any(isinstance(self.env[v.name], np.ndarray) for v in e.vars):
-            return e.evaluate(self.env)
-        return e.evaluate_numpy({v.name: self.env[v.name] for v in e.vars})
+    def _lanes_reduce(self, op: Op) -> Any:
+        combine = SCALAR_OPS[op.attrs["combine"]].evaluate
+        total, *others = self.memory[op.operands[0]].flat
+        for element in others:
+            total = combine(total, element)
+        return total
 
 
 def _meet(a: np.ndarray, mask_a: np.ndarray | None, b: np.ndarray, mask_b: np.ndarray | None) -> bool:
@@ -362,12 +329,3 @@ def _garbage(n: int, dtype: DType) -> np.ndarray:
     if dtype.is_float:
         return np.full(n, np.nan).astype(dtype.storage)
     return np.full(n, 85, np.int64).astype(dtype.storage)
-
-
-def _cast(value: Any, dtype: DType) -> Any:
-    source = np.asarray(value)
-    if dtype.kind == "bool":
-        return (source != 0)[()]
-    if dtype.is_int and np.issubdtype(source.dtype, np.floating):
-        source = np.trunc(source)
-    return source.astype(dtype.storage)[()]

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.loops.edit import body_of, extent_of, loop_var
-from tilewright.loops.interp import Elements, Run
+from tilewright.ops.define.loop_programs import Elements, Run
 
 Path = tuple[tuple[str, int], ...]
 """A thread: its number in each level of which it is not the first, by name of level."""
@@ -48,7 +48,6 @@ class _Place:
 class _Plan:
     """All actions in program order, and the last of each thread and queue."""
 
-    func: Func
     actions: list[_Action] = field(default_factory=list)
     last: dict[Path, _Action] = field(default_factory=dict)
     barriers: list[tuple[tuple[tuple[str, int], ...], _Action]] = field(default_factory=list)
@@ -103,7 +102,9 @@ class _Plan:
     def loop(self, op: Op, place: _Place) -> None:
         level = op.attrs.get("level")
         iterations = range(_number(extent_of(op), place))
-        for k in reversed(iterations) if _number(op.attrs.get("boustrophedon", ZERO), place) % 2 else iterations:
+        for k in (
+            reversed(iterations) if _number(op.attrs.get("boustrophedon", ZERO), place) % 2 else iterations
+        ):
             levels = place.levels if level is None else (*place.levels, (level, k))
             self.block(body_of(op), _Place({**place.env, loop_var(op).name: k}, dict(place.memory), levels))
 
@@ -167,7 +168,7 @@ class _Plan:
         return do
 
     def runner(self, place: _Place) -> Run:
-        run = Run(self.func, dict(place.env), backwards=False)
+        run = Run(dict(place.env))
         run.memory = dict(place.memory)
         run.scalars = self.scalars.setdefault(place.thread, {})
         return run
@@ -177,9 +178,9 @@ def run_interleaved(
     func: Func, arrays: Sequence[np.ndarray], env: Mapping[str, int] | None, order: random.Random
 ) -> None:
     """Execute a kernel as `run_kernel` does, its threads and queues in a random order."""
-    bound = Run(func, dict(env or {}), backwards=False)
-    bound.bind(arrays)
-    plan = _Plan(func)
+    bound = Run(dict(env or {}))
+    bound.bind(func, arrays)
+    plan = _Plan()
     plan.block(func.body, _Place(dict(env or {}), bound.memory))
     left = list(plan.actions)
     with np.errstate(all="ignore"):
@@ -193,7 +194,8 @@ def run_interleaved(
 
 def _is_marked(op: Op) -> bool:
     return any(
-        o.name == "wait" or "level" in o.attrs or (o.name == "run" and (o.results or o.operands)) for o in op.walk()
+        o.name == "wait" or "level" in o.attrs or (o.name == "run" and (o.results or o.operands))
+        for o in op.walk()
     )
 
 

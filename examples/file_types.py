@@ -1,4 +1,4 @@
-"""`python -m tilewright.demo [FILES]`: the types of files, by a trained model compiled here.
+"""`python examples/file_types.py [FILES]`: the types of files, by a trained model compiled here.
 
 The model is that of the PyPI package `magika` 1.0.3: its ONNX file, configuration and table of content types
 are read from the installed package; ONNX Runtime answers beside it.
@@ -108,9 +108,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _examples() -> list[Path]:
-    """Files of this repository where there is one, and one of the package's own."""
-    package = Path(__file__).parent
-    return [*filter(Path.is_file, map(Path, ("README.md", "pyproject.toml"))), package / "compiler.py"]
+    """Files of this repository."""
+    root = Path(__file__).parent.parent
+    return [root / name for name in ("README.md", "pyproject.toml", "tilewright/compiler.py")]
 
 
 def _onnxruntime(path: Path, threads: int) -> Callable[[np.ndarray], Sequence[np.ndarray]]:
@@ -143,7 +143,7 @@ def _answers(paths: Sequence[Path], types: FileTypes, ours: np.ndarray, theirs: 
 
 
 def _short(path: Path) -> str:
-    """The path from here, or from where the package lies, whichever is shorter."""
+    """The path from here, or from this repository, whichever is shorter."""
     roots = (Path.cwd(), Path(__file__).parent.parent)
     return min([str(path), *(str(path.relative_to(r)) for r in roots if path.is_relative_to(r))], key=len)
 
