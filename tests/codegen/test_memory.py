@@ -50,6 +50,37 @@ def test_masked_tail(size: int, target: Target) -> None:
     assert _fences_hold(whole)
 
 
+@pytest.mark.parametrize("lanes", [8, 16, 32])
+@pytest.mark.parametrize("first, last", [(0, 70), (5, 70), (40, 41), (33, 33), (-9, 80)])
+def test_lanes_between_two_limits(lanes: int, first: int, last: int, target: Target) -> None:
+    low, high = var("low"), var("high")
+
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
+        with t.loop(-(-70 // lanes), "i") as i, t.loop(lanes, "j", "vector") as j:
+            at = lanes * i + j
+            with t.when(lt(at, sym(70)), lt(low, at + 1), lt(at, high)):
+                a[1].store((at,), a[0][at] * 2.0)
+
+    x = np.arange(70, dtype=np.float32)
+    whole, y = _fenced(70)
+    func = kernel([buffer(dt.f32, [70])] * 2, body, dims=[low, high])
+    run_kernel(func, [x, y], [first, last], target=target)
+    held = (x >= first) & (x < last)
+    np.testing.assert_array_equal(y, np.where(held, 2 * x, 77))
+    assert _fences_hold(whole)
+
+
+def test_conditions_of_lanes_are_bits_where_there_are_mask_registers() -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
+        with t.loop(ceildiv(n, 16), "i") as i, t.loop(16, "j", "vector") as j, t.when(lt(16 * i + j, n)):
+            a[1].store((16 * i + j,), a[0][16 * i + j] * 2.0)
+
+    func = kernel([buffer(dt.f32, [n])] * 2, body, dims=[n])
+    bits = "bitcast i16"
+    assert bits in kernel_ir(func, NAMED["x86-64-v4"]).text
+    assert bits not in kernel_ir(func, NAMED["x86-64-v3"]).text
+
+
 @pytest.mark.parametrize("extent", [1, 3, 7, 12, 24, 100])
 def test_any_constant_extent_is_cut_into_vectors(extent: int) -> None:
     def body(t: ScalarBuilder, a: list[Array]) -> None:

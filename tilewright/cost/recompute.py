@@ -17,9 +17,10 @@ def is_cheap(operations: int) -> bool:
     return operations <= CHEAP
 
 
-def may_be_repeated(ops: int, costly: bool) -> bool:
-    """Whether a computation of so many ops for an element is written into several readers."""
-    return not costly and ops <= LONGEST_INLINED
+def may_be_repeated(ops: int, costly: bool, shared: bool) -> bool:
+    """Whether a computation of so many ops for an element is written into several readers. It is `shared` where these
+    are loops over its elements, which become one loop, so that LLVM computes an element once for all of them."""
+    return (shared or not costly) and ops <= LONGEST_INLINED
 
 
 def one_thread_suffices(elements: int) -> bool:

@@ -140,9 +140,7 @@ class _Lowering:
         value = node.op.result
         if node.compute.combine or node.compute.tiles or value in self.yielded:
             return False
-        if self._ends_a_sum(node) and self._is_read_in_windows(value):
-            return False
-        if self._is_weight(node):
+        if self._is_weight(node) or (self._ends_a_sum(node) and self._is_read_in_windows(value)):
             return False
         readers = {id(u) for u in value.users}
         if len(readers) == 1 and len(value.users) == 1:
@@ -150,7 +148,13 @@ class _Lowering:
         if any(self.nodes[u.result].compute.combine for u in value.users) and self._ends_a_sum(node):
             return False
         ops = node.compute.body.ops
-        return may_be_repeated(len(ops), any(o.name in COSTLY for o in ops))
+        shared = not self._ends_a_sum(node) and all(self._stores_alike(u, node) for u in value.users)
+        return may_be_repeated(len(ops), any(o.name in COSTLY for o in ops), shared)
+
+    def _stores_alike(self, reader: Op, node: _Node) -> bool:
+        """Whether a reader is elementwise work on elements of the same shape, and leaves the region."""
+        c, leaves = self.nodes[reader.result].compute, reader.result in self.yielded
+        return leaves and c.shape == node.compute.shape and not (c.combine or c.tiles or _is_view(c))
 
     def _is_weight(self, node: _Node) -> bool:
         """Whether it computes an operand of a sum of products from constants: a stage, so that a schedule may say where

@@ -18,10 +18,10 @@ class Exposed:
     `load` is of the cycles of the inner loops' loads; `l2`, `l3` and `memory` are of the cycles in which bytes come
     from there (`late`: in addition, where a long panel is prefetched too late); `passes` are cycles of reading and
     writing one vector of sums once more; `copied` and `apart` are cycles of copying an element of the rows, and of
-    reading one from a cache line that it shares with no other. `transform` are cycles of a vector of data that are
-    transformed, or padded, for a convolution: read, computed with, written, and read by the products. `one_stream`
-    multiplies the time of memory where few rows read all columns as one run of addresses, on a core that follows
-    several.
+    reading one from a cache line that it shares with no other. `transform` are cycles of a vector of transformed, or
+    padded, data of a convolution: written, and read by the products; `image` are those of a vector of the images around
+    it, each read or written once (0 where it was not measured apart from `transform`). `one_stream` multiplies the time
+    of memory where few rows read all columns as one run of addresses, on a core that follows several.
     """
 
     load: float = 0.49
@@ -33,6 +33,7 @@ class Exposed:
     copied: float = 0.49
     apart: float = 0.06
     transform: float = 12.8
+    image: float = 0.0
     one_stream: float = 1.07
 
 

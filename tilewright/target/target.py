@@ -111,6 +111,11 @@ class Target(Machine):
         return max(1, self.vector_bits // (8 * dtype.bytes))
 
     @property
+    def has_mask_registers(self) -> bool:
+        """Whether there are registers for the conditions of the lanes of a vector: those of AVX-512."""
+        return "avx512f" in self.features
+
+    @property
     def dots(self) -> tuple[Dot, ...]:
         """Instructions that multiply small integers in groups, the fastest first."""
         return dots_of(self.arch, self.features)

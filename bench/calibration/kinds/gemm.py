@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.calibration.kind import Kind, Sample, extent, f32, weights
 from tilewright.cost.gemm.cost_model import Choice, assumed, candidates, choose, cycles, why_not_transposed
-from tilewright.cost.gemm.panels import is_prefetched, pays_for_a_copy, streams_of, why_lines_are_not_written
+from tilewright.cost.gemm.panels import copies_columns, is_prefetched, streams_of, why_lines_are_not_written
 from tilewright.ir.core import Value
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
@@ -68,7 +68,7 @@ def constant_rows(rng: np.random.Generator) -> Sample:
 def two_inputs(rng: np.random.Generator) -> Sample:
     """A product of two tensors, neither of which is packed ahead of time."""
     rows, depth = extent(rng, 8, 512), extent(rng, 32, 1024)
-    columns, transposed = extent(rng, 32, 1024), bool(rng.integers(2))
+    columns, transposed = extent(rng, 32, 1024, int(rng.choice([1, 16]))), bool(rng.integers(2))
     shape = (columns, depth) if transposed else (depth, columns)
 
     def body(x: Value, y: Value) -> Value:
@@ -76,6 +76,21 @@ def two_inputs(rng: np.random.Generator) -> Sample:
 
     text = f"{rows}x{depth} by {columns if transposed else depth}x{depth if transposed else columns}"
     return Sample(text + (" transposed" if transposed else ""), [f32(rows, depth), f32(*shape)], body)
+
+
+def read_in_panels(rng: np.random.Generator) -> Sample:
+    """A product of two tensors, or filters over a padded line, whose last vectors have conditions in some steps."""
+    if rng.integers(3):
+        return two_inputs(rng)
+    channels, filters, taps = int(rng.choice([1, 2, 4, 16])), extent(rng, 2, 48), int(rng.choice([3, 5, 9, 15]))
+    length = extent(rng, 500, 20000)
+
+    def body(x: Value) -> Value:
+        pads = (taps // 2,)
+        return contract.conv(x, weights(filters, channels, taps), pads_begin=pads, pads_end=pads)
+
+    text = f"conv {channels}->{filters} of {taps} taps over {length}"
+    return Sample(text, [f32(1, channels, length)], body)
 
 
 def plain_convolution(rng: np.random.Generator) -> Sample:
@@ -107,6 +122,6 @@ KINDS = (
     Kind("vectors along constant rows", why_not_transposed, reason_or_none, constant_rows),
     Kind("streams of a panel", streams_of, divisors_of_columns, few_rows),
     Kind("prefetching panels", is_prefetched, yes_or_no, some_rows),
-    Kind("packing panels", pays_for_a_copy, yes_or_no, two_inputs),
+    Kind("packing panels", copies_columns, yes_or_no, read_in_panels),
     Kind("whole lines of a result", why_lines_are_not_written, reason_or_none, plain_convolution),
 )

@@ -56,6 +56,7 @@ def direct_cycles(shape: ConvShape, filters_from: Source, target: Target) -> flo
         prod(shape.taps) * positions * pairs,
         prod(shape.taps) * pairs,
         positions * (shape.inputs // shape.block),
+        positions * (shape.inputs // shape.block),
         filters_from,
         target,
     )
@@ -65,22 +66,28 @@ def winograd_cycles(shape: ConvShape, m: Sequence[int], filters_from: Source, ta
     """Cycles of the convolution by tiles of `m` results along each axis."""
     points = points_of(m, shape.taps)
     tiles = shape.images * prod(-(-extent // n) for extent, n in zip(shape.space, m, strict=True))
-    pairs = shape.inputs * shape.outputs
+    pairs, blocks = shape.inputs * shape.outputs, (shape.inputs + shape.outputs) // shape.block
     return _cycles(
         points * tiles * pairs,
         points * pairs,
-        points * tiles * ((shape.inputs + shape.outputs) // shape.block),
+        points * tiles * blocks,
+        shape.images * prod(shape.space) * blocks,
         filters_from,
         target,
     )
 
 
-def _cycles(products: float, filters: float, blocks: float, filters_from: Source, target: Target) -> float:
-    """Of so many products, elements of filters, and blocks of channels at one position."""
+def _cycles(
+    products: float, filters: float, transformed: float, plain: float, filters_from: Source, target: Target
+) -> float:
+    """Of so many products, elements of filters, and blocks of channels at one position of the transformed (or padded)
+    images, and of the images themselves."""
+    exposed = target.calibration.exposed
     return (
         multiply_cycles(products, ELEMENT, target)
         + move_cycles(filters * ELEMENT, filters_from, target)
-        + blocks * target.calibration.exposed.transform
+        + transformed * exposed.transform
+        + plain * exposed.image
     )
 
 

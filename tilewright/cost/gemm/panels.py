@@ -4,16 +4,18 @@ are read, and whether what all columns read stays near while whole lines of the 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import gcd
 
-from tilewright.cost.core import is_kept, l2_room
-from tilewright.cost.gemm.register_tile import Tile
+from tilewright.cost.core import is_kept, l2_room, move_cycles
+from tilewright.cost.gemm.register_tile import Tile, registers_per_vector
 from tilewright.target.target import LINE_BYTES, Target
 
 FAR_LINES = 16
 """Cache lines between the steps of a sum from which on these share few sets of L1 and push one another out."""
 
-REUSES = 4
-"""Times that elements of a panel are read from which on the copy pays."""
+MASK_INSTRUCTIONS = 8
+"""That make a mask from an index: where lanes end, at least none and at most all of them, their bits, in a register."""
 
 LONGEST_RUN = 16
 """Steps of the depth between requests for memory."""
@@ -37,14 +39,67 @@ APART_LINES = 4
 """Cache lines from which on rows of a result are written as long runs."""
 
 
-def is_far(step: int) -> bool:
-    """Whether steps of a sum so many bytes apart in memory push one another out of L1."""
-    return abs(step) >= FAR_LINES * LINE_BYTES
+def is_far(step: int | None) -> bool:
+    """Whether steps of a sum so many bytes apart in memory (None: not constant) push one another out of L1."""
+    return step is None or abs(step) >= FAR_LINES * LINE_BYTES
 
 
-def pays_for_a_copy(reads: int, elements: int = 1) -> bool:
-    """Whether a copy of so many elements is worth the time where they are read so many times."""
-    return reads >= REUSES * elements
+@dataclass(frozen=True, slots=True)
+class ColumnReads:
+    """How the register tiles of a panel read its columns, which lie side by side in memory: every element so many times
+    (`reads`); in each of `steps`, which are `step` bytes apart (None: not constant), `vectors` of `lanes` elements of
+    `element` bytes. Lanes have so many `conditions`, which may change from step to step (`conditions_move`)."""
+
+    reads: float
+    steps: int
+    step: int | None
+    vectors: int
+    lanes: int
+    element: int
+    conditions: int
+    conditions_move: bool
+
+    @property
+    def bytes(self) -> int:
+        """Of one vector."""
+        return self.lanes * self.element
+
+
+def copies_columns(columns: ColumnReads, target: Target) -> bool:
+    """Whether a copy of a panel, which is written and read once, takes less time than it saves where it is read."""
+    lines = columns.bytes / LINE_BYTES
+    saved = _masking(columns, target) if columns.conditions else 0.0
+    if _leaves_l1(columns, target):
+        saved += move_cycles(columns.bytes, "l2", target)
+    return columns.reads * saved >= lines * target.calibration.exposed.passes
+
+
+def _masking(columns: ColumnReads, target: Target) -> float:
+    """Cycles of the conditions of a vector's lanes in each load. In mask registers those are free that no step changes.
+    Else LLVM compares anew in each step with limits from memory, registers being full of sums; without masked loads it
+    loads elements."""
+    pipes = target.pipes
+    if not target.masked_memory:
+        return columns.lanes / pipes.loads
+    if target.has_mask_registers:
+        return MASK_INSTRUCTIONS / pipes.issue * columns.conditions * columns.conditions_move
+    compared = columns.conditions * registers_per_vector(columns.lanes, columns.element, target)
+    return compared * (1 / pipes.arithmetic + target.calibration.exposed.load / pipes.loads)
+
+
+def _leaves_l1(columns: ColumnReads, target: Target) -> bool:
+    """Whether steps push one another out of L1, as their lines share few of its sets, where a copy would stay there.
+    Steps of unknown length count as such: often it is a power of two."""
+    if columns.step is None:
+        return True
+    caches, lines = target.caches, -(-columns.vectors * columns.bytes // LINE_BYTES)
+    apart, crossing = divmod(abs(columns.step), LINE_BYTES)
+    if not apart or crossing:
+        return False
+    shared = gcd(apart, caches.l1_sets)
+    sets = caches.l1_sets // shared * min(lines, shared)
+    held = target.calibration.shares.near * caches.l1d / LINE_BYTES
+    return held * sets / caches.l1_sets < columns.steps * lines <= held
 
 
 def is_prefetched(panels: int, target: Target) -> bool:

@@ -46,12 +46,12 @@ def tile_in_blocks(s: Schedule, plan: GemmPlan, target: Target) -> None:
         s.swap_axes(fused.buffer, axes.axis(axes.row), axes.axis(axes.vector))
     clear, summing = separate_sums(s, plan.stage, fused.copies)
     pieces = _pieces(s, plan, [fused.copies[o] for o in plan.stage.reduce])
-    around, rows, nests = _tile_sums(s, plan, summing, pieces)
+    around, nests = _tile_sums(s, plan, summing, pieces)
     parts = [s.rfactor(fused.buffer, nest.outer[0]) for nest in nests]
     if pieces.run:
         _copy_rows(s, [*outer, *pieces.around][-1], nests[0], tile.rows, pieces.run)
     pack_constants(s, [nest.loops for nest in nests])
-    pack_columns(s, [nest.loops for nest in nests], nests[0].outer, [*outer, *around], rows)
+    pack_columns(s, nests, nests[0].outer, [*outer, *around], target)
     vector = clear[axes.axis(axes.vector)]
     s.reorder(*(o for o in clear if o is not vector), vector)
     s.simplify()
@@ -112,9 +112,9 @@ def _pieces(s: Schedule, plan: GemmPlan, depth: list[Op]) -> _Pieces:
 
 def _tile_sums(
     s: Schedule, plan: GemmPlan, summing: list[Op], pieces: _Pieces
-) -> tuple[list[Op], list[Op], list[Nest]]:
+) -> tuple[list[Op], list[Nest]]:
     """Pieces of the depth outside, then column tiles, row tiles and the register tile: the loops over pieces and column
-    tiles, those over row tiles, and the nests of the whole tiles and of the rows that are left."""
+    tiles, and the nests of the whole tiles and of the rows that are left."""
     axes, tile = plan.axes, plan.decision.tile
     line, row, block, vector = (
         None if o is None else summing[axes.axis(o)] for o in (axes.line, axes.row, axes.block, axes.vector)
@@ -133,7 +133,7 @@ def _tile_sums(
         nests.append(Nest(chain[:depth], [row, *chain[depth:]]))
     for nest in nests:
         s.reorder(*nest.loops)
-    return around, [*lines, parts.outer], nests
+    return around, nests
 
 
 def _copy_rows(s: Schedule, loop: Op, nest: Nest, rows: int, run: int) -> None:

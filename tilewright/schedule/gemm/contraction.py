@@ -264,7 +264,7 @@ def _lay_out(
     pack_constants(s, [*orders, *weights])
     if plan.group is None:
         depth = [o for o in add.outer if o not in around and extent_of(o) != 1]
-        pack_columns(s, [o.add.loops for o in made], depth, tiled.panel, tiled.rows)
+        pack_columns(s, [o.add for o in made], depth, tiled.panel, target)
     return weights
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.cost.gemm.panels import (
+    ColumnReads,
+    copies_columns,
     is_far,
     is_prefetched,
-    pays_for_a_copy,
     prefetch_distance,
     run_between_requests,
 )
+from tilewright.cost.parallel import ASSUMED_EXTENT
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import Sym
-from tilewright.ir.types import product
+from tilewright.ir.sym import Sym, sym
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_of, loop_var
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.storage.packing import Packing, identity_packing
@@ -28,7 +30,6 @@ from tilewright.schedule.steps.access import (
     known,
     loads_in,
     stride_in,
-    variables,
 )
 from tilewright.schedule.steps.packing import packing_for
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
@@ -67,10 +68,10 @@ class _Columns:
         return operand
 
 
-def _columns_of(nests: Sequence[Sequence[Op]]) -> Iterator[_Columns]:
+def _columns_of(nests: Sequence[Nest]) -> Iterator[_Columns]:
     """The operands in memory that move with the vectors; all `nests` do the same, for different rows."""
-    v = loop_var(nests[0][-1])
-    for loads in zip(*(loads_in(nest[0]) for nest in nests), strict=True):
+    v = loop_var(nests[0].tile[-1])
+    for loads in zip(*(loads_in(nest.loops[0]) for nest in nests), strict=True):
         moving = [axis for axis, i in enumerate(loads[0].attrs["idx"]) if v in i.vars]
         if buffer_type(loads[0].operands[0]).space == "global" and len(moving) == 1:
             yield _Columns(loads, moving[0], stride_in(loads[0], v))
@@ -78,21 +79,20 @@ def _columns_of(nests: Sequence[Sequence[Op]]) -> Iterator[_Columns]:
 
 def pack_columns(
     s: Schedule,
-    nests: Sequence[Sequence[Op]],
+    nests: Sequence[Nest],
     reduction: Sequence[Op],
     around: Sequence[Op],
-    rows: Sequence[Op],
+    target: Target,
 ) -> None:
-    """Copy operands whose columns lie apart in memory into panels, once for each column tile.
+    """Copy operands whose columns lie apart in memory into panels, once for each iteration of the last loop `around`.
 
-    Elements apart in the vector axis would be gathered one by one in every step of every row tile; rows more
-    than a few cache lines apart share few sets of L1 and push one another out.
+    Elements apart in the vector axis would be gathered one by one in every step of every row tile.
     """
-    lanes = extent_of(nests[0][-1]).value
+    lanes = extent_of(nests[0].tile[-1]).value
     for columns in _columns_of(nests) if around else ():
         load = columns.loads[0]
-        reused = moves_far(load, reduction) and _is_reused(rows) and _is_read_often(load)
-        if columns.stride == 1 and not reused and not _is_masked(load, nests[0]):
+        reads = _reads_of(load, nests[0], reduction, around[-1])
+        if columns.stride == 1 and not copies_columns(reads, target):
             continue
         panel, operand = _strided_panel(columns), columns.operand
         try:
@@ -110,8 +110,8 @@ def pack_all_columns(s: Schedule, nest: Nest, home: Op, target: Target) -> None:
     tile."""
     width = iterations_of(nest.tile[1:])
     lanes = extent_of(nest.tile[-1]).value
-    for columns in _columns_of([nest.loops]):
-        if columns.stride == 1 and not moves_far(columns.loads[0], nest.outer):
+    for columns in _columns_of([nest]):
+        if columns.stride == 1 and not is_far(_bytes_of_step(columns.loads[0], nest.outer)):
             continue
         try:
             fill = s.pack(columns.operand, home, _wide_panels(columns, width or 1), only=columns.loads).fill
@@ -153,40 +153,33 @@ def _split_axis(rank: int, axis: int, size: int) -> tuple[tuple[tuple[int, ...],
     return factors, [k if k < axis else k + 1 for k in range(rank) if k != axis]
 
 
-def _is_masked(load: Op, nest: Sequence[Op]) -> bool:
-    """Whether lanes of a load that is repeated in other steps and rows have conditions, as they have next to padding
-    and where nobody knows how many there are; a panel has zeros there instead."""
-    v = loop_var(nest[-1])
-    if not any(v in c.vars for c in load.attrs.get("guard", ())):
-        return False
-    (along,) = [i for i in load.attrs["idx"] if v in i.vars]
-    others = variables(i for i in load.attrs["idx"] if i is not along)
-    again = [o for o in nest[:-1] if loop_var(o) not in others and extent_of(o).is_const]
-    columns = extent_of(nest[-1])
-    return pays_for_a_copy(
-        product(extent_of(o) for o in again if stride_in(load, loop_var(o)) != columns).value
+def _reads_of(load: Op, nest: Nest, reduction: Sequence[Op], home: Op) -> ColumnReads:
+    """How the tiles of an iteration of `home` read columns that move by one element from lane to lane. What the rows of
+    a tile share is loaded once for all of them."""
+    v = loop_var(nest.tile[-1])
+    conditions = [c for c in load.attrs.get("guard", ()) if v in c.vars]
+    within = enclosing_loops(load)
+    within = within[within.index(home) + 1 :]
+    moving = [o for o in within if stride_in(load, loop_var(o)) != 0]
+    repeated = [o for o in within if o not in moving and o not in nest.tile]
+    reads = prod(known(extent_of(o)) or ASSUMED_EXTENT for o in repeated)
+    steps, elements = iterations_of(moving), elements_read(load, moving)
+    return ColumnReads(
+        reads=reads * steps / elements if steps and elements else reads,
+        steps=known(extent_of(reduction[-1])) or ASSUMED_EXTENT if reduction else 1,
+        step=_bytes_of_step(load, reduction),
+        vectors=iterations_of(o for o in nest.tile[:-1] if o in moving) or 1,
+        lanes=extent_of(nest.tile[-1]).value,
+        element=element_bytes(load.operands[0]),
+        conditions=len(conditions),
+        conditions_move=any(loop_var(o) in c.vars for c in conditions for o in reduction),
     )
 
 
-def moves_far(load: Op, reduction: Sequence[Op]) -> bool:
-    """Whether one step of the innermost reduction moves the load by many cache lines."""
-    if not reduction:
-        return False
-    step = stride_in(load, loop_var(reduction[-1]))
-    return step is None or not step.is_const or is_far(step.value * element_bytes(load.operands[0]))
-
-
-def _is_reused(rows: Sequence[Op]) -> bool:
-    """Whether a panel serves enough row tiles to pay for copying it."""
-    return any(not extent_of(o).is_const or pays_for_a_copy(extent_of(o).value) for o in rows)
-
-
-def _is_read_often(load: Op) -> bool:
-    """Whether the iterations of all loops around it read each element of the operand several times; a copy of what is
-    read once only adds to the traffic. What is not known is taken to be read often."""
-    reads = iterations_of(enclosing_loops(load))
-    elements = known(product(buffer_type(load.operands[0]).shape))
-    return reads is None or elements is None or pays_for_a_copy(reads, elements)
+def _bytes_of_step(load: Op, reduction: Sequence[Op]) -> int | None:
+    """By which one step of the innermost reduction moves the load; None where that is not constant."""
+    step = stride_in(load, loop_var(reduction[-1])) if reduction else sym(0)
+    return None if step is None else known(step * element_bytes(load.operands[0]))
 
 
 def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Target) -> None:

@@ -53,7 +53,7 @@ class _Kernel:
         self.func = func
         self.target = target
         self.text = Text(target.scale)
-        self.indices = Indices(self.text)
+        self.indices = Indices(self.text, mask_registers=target.has_mask_registers)
         self.memory = MemoryAccess(self.text, self.indices, target)
         self.checks = KernelChecks()
         self.values: dict[Value, Reg] = {}

@@ -11,9 +11,11 @@ from functools import reduce
 from types import MappingProxyType
 
 from tilewright.codegen.cpu.kernel.functions import intrinsic
+from tilewright.codegen.cpu.kernel.lanes import vector
 from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ONE, Sym
 from tilewright.ir.symbolic.arith import factors_of
 
@@ -32,6 +34,9 @@ Number = int | Reg
 _RELATIONS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
     {"eq": operator.eq, "ne": operator.ne, "sge": operator.ge, "slt": operator.lt}
 )
+_MASKS: Mapping[int, DType] = MappingProxyType({8: dt.u8, 16: dt.u16, 32: dt.u32})
+"""Integers with a bit for each of so many lanes."""
+
 Term = tuple[Sym, int]
 
 
@@ -55,10 +60,12 @@ class _Scope:
 
 
 class Indices:
-    """Emits integer expressions, each once within the code that it dominates."""
+    """Emits integer expressions, each once within the code that it dominates. `mask_registers` says that the machine
+    has registers for the conditions of lanes."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, *, mask_registers: bool = False) -> None:
         self.text = text
+        self.mask_registers = mask_registers
         self.true, self.false = (text.constant(dt.bool_, value) for value in (True, False))
         self._env: dict[Sym, Number | Iota] = {}
         self._level: dict[Sym, int] = {}
@@ -310,10 +317,21 @@ class Indices:
             if all(holds) or not any(holds):
                 return self.true if holds[0] else self.false
             return self.text.named("<" + ", ".join(f"i1 {int(h)}" for h in holds) + ">", dt.bool_, lanes)
+        if abs(stride) == 1 and lanes in _MASKS and self.mask_registers:
+            return self._lanes_from_bits(stride, uniform, lanes)
         reach = abs(stride) * lanes
         near = intrinsic("smin", intrinsic("smax", uniform, -reach), reach).to(dt.i32)
         limits = ", ".join(f"i32 {-stride * k}" for k in range(lanes))
         return near.splat(lanes) >= self.text.named(f"<{limits}>", dt.i32, lanes)
+
+    def _lanes_from_bits(self, stride: int, uniform: Reg, lanes: int) -> Reg:
+        """The same for a stride of 1 or -1, from an integer with a bit for each lane. It stays in a mask register; but
+        comparisons of vectors LLVM moves into the loops that use them, where limits take vector registers."""
+        end = self.add(uniform, 1) if stride < 0 else self.binary("sub", 0, uniform)
+        count = intrinsic("smin", intrinsic("smax", self.in_lanes(end, 1), 0), lanes)
+        above = self.binary("shl", -1, count)
+        bits = (self.binary("xor", above, -1) if stride < 0 else above).to(_MASKS[lanes])
+        return self.text.reg(dt.bool_, lanes, f"bitcast {bits.typed} to {vector('i1', lanes)}")
 
     def combined(self, flags: Iterable[Reg], conjunction: bool = True) -> Reg:
         """The conjunction (or disjunction) of conditions."""
