@@ -35,6 +35,50 @@ REFUSED = {
         "DynamicQuantizeLSTM", [*lstm(8, 1, 1).arrays[:2], lstm(9, 1, 1).arrays[2], *lstm(9, 1, 1).arrays[3:]]
     ),
     "hidden_size 7 contradicts R": Case("DynamicQuantizeLSTM", lstm(8, 1, 1).arrays, {"hidden_size": 7}),
+    "mask i32[3] for 5 keys is not supported": Case(
+        "Attention", [f32(2, 5, 16), f32(16, 48), f32(48), np.ones(3, np.int32)], {"num_heads": 2}
+    ),
+    "weights f32[16, 50] are not for queries": Case(
+        "Attention", [f32(2, 5, 16), f32(16, 50)], {"num_heads": 2}
+    ),
+    "qkv_hidden_sizes [8, 8] do not fit": Case(
+        "Attention", [f32(2, 5, 16), f32(16, 48)], {"num_heads": 2, "qkv_hidden_sizes": [8, 8]}
+    ),
+    "Attention with do_rotary": Case(
+        "Attention", [f32(2, 5, 16), f32(16, 48)], {"num_heads": 2, "do_rotary": 1}
+    ),
+    "a width of 16 cannot be divided into 3 heads": Case(
+        "MultiHeadAttention", [f32(2, 5, 16)] * 3, {"num_heads": 3}
+    ),
+    "operands have not 2 heads": Case(
+        "MultiHeadAttention", [f32(2, 5, 16), *[f32(2, 3, 4, 8)] * 2], {"num_heads": 2}
+    ),
+    "does not hold queries, keys and values": Case(
+        "MultiHeadAttention", [f32(2, 5, 2, 2, 8)], {"num_heads": 2}
+    ),
+    "4 heads cannot share 3": Case(
+        "GroupQueryAttention",
+        [f32(1, 2, 16)] * 3 + [None, None, np.ones(1, np.int32), np.ones(1, np.int32)],
+        {"num_heads": 4, "kv_num_heads": 3},
+    ),
+    "GroupQueryAttention with k_quant_type": Case(
+        "GroupQueryAttention",
+        [f32(1, 2, 16)] * 3 + [None, None, np.ones(1, np.int32), np.ones(1, np.int32)],
+        {"num_heads": 2, "kv_num_heads": 2, "k_quant_type": "PER_TENSOR"},
+    ),
+    "rotary_embedding_dim 4 contradicts": Case(
+        "RotaryEmbedding",
+        [f32(1, 2, 16), np.zeros((1, 2), np.int64), f32(5, 4), f32(5, 4)],
+        {"rotary_embedding_dim": 4, "num_heads": 2},
+    ),
+    "16 elements are to be rotated": Case(
+        "RotaryEmbedding", [f32(1, 2, 2, 8), np.zeros((1, 2), np.int64), f32(5, 8), f32(5, 8)]
+    ),
+    "of packed batches": Case(
+        "RotaryEmbedding",
+        [f32(1, 2, 16), np.zeros((1, 2), np.int64), f32(5, 4), f32(5, 4)],
+        {"is_packed_batching": 1},
+    ),
     "with clip is not supported": Case("DynamicQuantizeLSTM", lstm(8, 1, 1).arrays, {"clip": 1.0}),
 }
 

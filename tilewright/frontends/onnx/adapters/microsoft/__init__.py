@@ -4,6 +4,8 @@ What they mean is said by ONNX Runtime's ContribOperators.md and, where that is 
 """
 
 from tilewright.frontends.onnx.adapters.microsoft import activation as activation
+from tilewright.frontends.onnx.adapters.microsoft import attention as attention
+from tilewright.frontends.onnx.adapters.microsoft import grouped_attention as grouped_attention
 from tilewright.frontends.onnx.adapters.microsoft import norm as norm
 from tilewright.frontends.onnx.adapters.microsoft import products as products
 from tilewright.frontends.onnx.adapters.microsoft import recurrent as recurrent
