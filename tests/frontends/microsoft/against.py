@@ -106,7 +106,7 @@ def agree(
         if ours.dtype.kind in "iub":
             off = np.abs(ours.astype(np.int64) - theirs.astype(np.int64))
             assert off.size == 0 or off.max() <= (1 if case.error > 0 else 0), f"off by {off.max()}"
-            assert np.mean(off > 0) <= 0.02
+            assert np.count_nonzero(off) <= 1 + off.size // 50  # halves that rounding takes the other way
             continue
         scale = np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-30).astype(np.float64)
         error = max(case.error, 1e-3 if ours.dtype == np.float16 else 0)

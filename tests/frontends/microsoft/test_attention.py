@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.frontends.microsoft.against import Case, agree, by_onnxruntime, f16, f32, ints
+from tests.frontends.microsoft.against import Case, agree, by_onnxruntime, f16, f32, i8, ints, u8
 
 QKV = [f32(2, 5, 16), f32(16, 48), f32(48)]
 ATTENTION = [
@@ -66,9 +66,38 @@ ROTARY = [
     Case("RotaryEmbedding", [f16(2, 5, 32), POSITIONS, f16(9, 8), f16(9, 8)], {}, (2, 3)),
 ]
 
+SCALE, ZERO = np.float32(0.02), np.uint8(120)
+QUANTIZED = [
+    Case(
+        "QAttention",
+        [u8(2, 5, 16), i8(16, 48), f32(48), SCALE, np.float32(0.01), None, ZERO, np.int8(3)],
+        {"num_heads": 2, "unidirectional": 1},
+        (1, 2, 3, 4, 6, 7),
+        error=1e-5,
+    ),
+    Case(
+        "QAttention",
+        [
+            u8(2, 5, 16),
+            i8(16, 48),
+            f32(48),
+            SCALE,
+            np.full(48, 0.01, np.float32),
+            np.array([3, 5], np.int32),
+            ZERO,
+            np.zeros(48, np.int8),
+            f32(2, 2, 2, 3, 8),
+        ],
+        {"num_heads": 2},
+        (1, 2, 3, 4, 6, 7),
+        (True, True),
+        error=1e-5,
+    ),
+]
+
 
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
-@pytest.mark.parametrize("case", [*ATTENTION, *MULTI_HEAD, *ROTARY], ids=str)
+@pytest.mark.parametrize("case", [*ATTENTION, *QUANTIZED, *MULTI_HEAD, *ROTARY], ids=str)
 def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool) -> None:
     agree(case, symbolic)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.frontends.microsoft.against import Case, f32
+from tests.frontends.microsoft.against import Case, f32, u8
 from tests.frontends.microsoft.test_recurrent import lstm
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.diag import TilewrightError
@@ -78,6 +78,34 @@ REFUSED = {
         "RotaryEmbedding",
         [f32(1, 2, 16), np.zeros((1, 2), np.int64), f32(5, 4), f32(5, 4)],
         {"is_packed_batching": 1},
+    ),
+    "weights in the order of a device": Case(
+        "MatMulNBits",
+        [f32(2, 16), u8(3, 1, 8), f32(3)],
+        {"K": 16, "N": 3, "block_size": 16, "weight_prepacked": 1},
+    ),
+    "with 3 bits in blocks of 16": Case(
+        "MatMulNBits", [f32(2, 16), u8(3, 1, 6), f32(3)], {"K": 16, "N": 3, "block_size": 16, "bits": 3}
+    ),
+    "u8[3, 1, 9] does not hold 3 x 16 weights": Case(
+        "MatMulNBits", [f32(2, 16), u8(3, 1, 9), f32(3)], {"K": 16, "N": 3, "block_size": 16}
+    ),
+    "along the axis of the blocks": Case(
+        "GatherBlockQuantized",
+        [u8(3, 16), np.zeros(2, np.int64), f32(3, 1)],
+        {"gather_axis": 1, "block_size": 16},
+    ),
+    "scales f32[3] for data u8[3, 16]": Case(
+        "GatherBlockQuantized", [u8(3, 16), np.zeros(2, np.int64), f32(3)], {"block_size": 16}
+    ),
+    "input 1 is f32[3]; it must be one number": Case("QLinearSigmoid", [u8(3), f32(3), None, f32(1)]),
+    "QLinearConcat has 4 operands": Case("QLinearConcat", [f32(), u8(), u8(3), f32()], {"axis": 0}),
+    "one scale and one zero point": Case("MatMulIntegerToFloat", [u8(2, 3), u8(3, 4), f32(2), f32(1)]),
+    "CropAndResize to 3 sizes": Case(
+        "CropAndResize", [f32(1, 1, 4, 4), f32(1, 4), np.zeros(1, np.int32), np.ones(3, np.int32)], {}, (3,)
+    ),
+    "takes a tensor of three or more axes": Case(
+        "QLinearGlobalAveragePool", [u8(3, 4), f32(), u8(), f32(), u8()]
     ),
     "with clip is not supported": Case("DynamicQuantizeLSTM", lstm(8, 1, 1).arrays, {"clip": 1.0}),
 }

@@ -25,8 +25,9 @@ from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, 
 
 @adapter("GridSample")
 def grid_sample(node: Node) -> Value:
-    mode = node.one_of("mode", "bilinear", "linear", "nearest", "bicubic", "cubic").removeprefix("bi")
-    align, padding = node.flag("align_corners"), node.attr("padding_mode")
+    modes = ("bilinear", "linear", "nearest", "bicubic", "cubic")
+    mode = node.one_of("mode", *modes, default="linear").removeprefix("bi")
+    align, padding = node.flag("align_corners", 0), node.attr("padding_mode", "zeros")
     return image.grid_sample(*node.operands, mode=mode, padding=padding, align_corners=align)
 
 

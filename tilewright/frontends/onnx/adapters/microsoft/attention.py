@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.frontends.attention import from_heads, to_heads
-from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft, require_ranks
+from tilewright.frontends.composites.attention import from_heads, to_heads
+from tilewright.frontends.onnx.adapters.microsoft.domain import (
+    known_dim,
+    microsoft,
+    of_columns,
+    require_ranks,
+)
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.unroll import element, stacked
 from tilewright.ir import dtype as dt
@@ -13,6 +18,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops import quant
 from tilewright.ops.attention import attention
 from tilewright.ops.contract import matmul
 from tilewright.ops.reduce import widened
@@ -29,13 +35,40 @@ class _Operands:
     k: Value
     v: Value
     mask: int
-    bias: int
+    added: int | None = None
 
 
 @microsoft("Attention")
 def projected_attention(node: Node) -> tuple[Value | None, ...]:
     """Attention of one input, which is multiplied with the weights of queries, keys and values first."""
     require_ranks(node, input0=3, input1=2, input2=1, input4=5)
+    product = matmul(node.input(0), node.input(1))
+    if (bias := node.optional(2)) is not None:
+        product = ew.add(product, bias)
+    return _self_attention(node, product, mask=3, past=4, added=5)
+
+
+@microsoft("QAttention")
+def quantized_attention(node: Node) -> tuple[Value | None, ...]:
+    """The same of quantised operands: only the product with the weights is of integers."""
+    require_ranks(node, input0=3, input1=2, input2=1, input8=5)
+    scale = ew.mul(of_columns(node, 3), of_columns(node, 4))
+    zeros = [
+        full(value=0, dtype=node.dtype(k), shape=())
+        if node.optional(6 + k) is None
+        else of_columns(node, 6 + k)
+        for k in range(2)
+    ]
+    sums = quant.matmul_integer(node.input(0), node.input(1), *zeros)
+    product = ew.add(ew.mul(ew.cast(sums, dtype=dt.f32), scale), node.input(2))
+    return _self_attention(node, product, mask=5, past=8, added=None)
+
+
+def _self_attention(
+    node: Node, product: Value, *, mask: int, past: int, added: int | None
+) -> tuple[Value | None, ...]:
+    """Attention of queries, keys and values that lie side by side; past and present are [2, batch, heads, steps,
+    size]."""
     _require_zero(node, "do_rotary", "past_present_share_buffer")
     node.attr("rotary_embedding_dim", 0)  # it means nothing without rotation
     heads, width = node.attr("num_heads"), known_dim(node, 1, 1)
@@ -44,14 +77,11 @@ def projected_attention(node: Node) -> tuple[Value | None, ...]:
     sizes = node.attr("qkv_hidden_sizes", (width // 3,) * 3)
     if len(sizes) != 3 or sum(sizes) != width:
         raise ModelError(f"{node.op}: qkv_hidden_sizes {list(sizes)} do not fit weights {node.type(1)}")
-    product = matmul(node.input(0), node.input(1))
-    if (bias := node.optional(2)) is not None:
-        product = ew.add(product, bias)
     q, k, v = (to_heads(part, heads) for part in split(product, sizes=sizes, axis=2))
-    past = node.optional(4)
-    if past is not None:
-        k, v = (concat(element(past, 0, n), new, axis=2) for n, new in enumerate((k, v)))
-    result = _attended(node, _Operands(q, k, v, mask=3, bias=5))
+    before = node.optional(past)
+    if before is not None:
+        k, v = (concat(element(before, 0, n), new, axis=2) for n, new in enumerate((k, v)))
+    result = _attended(node, _Operands(q, k, v, mask, added))
     return result, stacked([k, v], 0) if node.wants(1) else None
 
 
@@ -122,7 +152,7 @@ def _attended(node: Node, operands: _Operands) -> Value:
     q, k, v = operands.q, operands.k, operands.v
     batch, _, steps, _ = shape_of(q)
     total = shape_of(k)[2]
-    added = node.optional(operands.bias)
+    added = None if operands.added is None else node.optional(operands.added)
     if node.optional(operands.mask) is not None:
         mask = key_mask(node, operands.mask, batch, steps, total)
         added = mask if added is None else ew.add(mask, widened(added))

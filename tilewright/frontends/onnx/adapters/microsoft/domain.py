@@ -7,7 +7,9 @@ from functools import partial
 
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import Adapter, adapter
+from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
+from tilewright.ops.view import reshape
 
 microsoft: Callable[..., Callable[[Adapter], Adapter]] = partial(adapter, domain="com.microsoft")
 """`adapter` for operators of ONNX Runtime."""
@@ -32,3 +34,9 @@ def known_dim(node: Node, k: int, axis: int) -> int:
             hint=node.translation.fixing(size),
         )
     return size.value
+
+
+def of_columns(node: Node, k: int) -> Value:
+    """A scale or zero point of each column of the right operand, or of all."""
+    x = node.input(k)
+    return reshape(x, shape=()) if node.type(k).size == 1 else x

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.frontends.attention import from_heads, rotated, to_heads
+from tilewright.frontends.composites.attention import from_heads, rotated, to_heads
 from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft, require_ranks
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
