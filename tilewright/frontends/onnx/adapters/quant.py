@@ -22,21 +22,21 @@ from tilewright.ops.view import expand, reshape, shape_of, slice_
 @adapter("QuantizeLinear", since=10)
 def quantize_linear(node: Node) -> Value:
     dtype = node.dtype_attr("output_dtype", dt.u8) if node.optional(2) is None else node.dtype(2)
-    _require_integer(dtype)
+    _require_quantised(dtype)
     scale, zero = _parameters(node, dtype)
-    return quant.quantize_linear(node.input(0), scale, zero, dtype=dtype)
+    return quant.quantize_linear(node.input(0), scale, zero, dtype=dtype, saturate=node.flag("saturate", 1))
 
 
 @adapter("DequantizeLinear", since=10)
 def dequantize_linear(node: Node) -> Value:
     dtype = node.dtype_attr("output_dtype", node.dtype(1))
-    _require_integer(node.dtype(0))
+    _require_quantised(node.dtype(0))
     scale, zero = _parameters(node, node.dtype(0))
     return quant.dequantize_linear(node.input(0), scale, zero, dtype=dtype)
 
 
-def _require_integer(dtype: DType) -> None:
-    if not dtype.is_int:
+def _require_quantised(dtype: DType) -> None:
+    if not dtype.is_int and not (dtype.is_float and dtype.bits == 8):
         raise UnsupportedError(f"quantisation to {dtype} is not supported")
 
 
