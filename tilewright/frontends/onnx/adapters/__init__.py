@@ -9,6 +9,7 @@ from tilewright.frontends.onnx.adapters import microsoft as microsoft
 from tilewright.frontends.onnx.adapters import norm as norm
 from tilewright.frontends.onnx.adapters import pool as pool
 from tilewright.frontends.onnx.adapters import quant as quant
+from tilewright.frontends.onnx.adapters import random as random
 from tilewright.frontends.onnx.adapters import recurrent as recurrent
 from tilewright.frontends.onnx.adapters import reduce as reduce
 from tilewright.frontends.onnx.adapters import resize as resize
