@@ -58,7 +58,6 @@ _F = (2, 3, 4)
 EXAMPLES: Mapping[str, Example] = MappingProxyType(
     {
         "Attention": ([(1, 2, 3, 4)] * 3, {}),
-        "Bernoulli": ([_F], {}),
         "CausalConvWithState": ([(1, 2, 5), (2, 1, 3)], {}),
         "CenterCropPad": ([_F, np.array([2, 2, 6])], {}),
         "LinearAttention": ([(1, 3, 8)] * 3, {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}),

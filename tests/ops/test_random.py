@@ -8,7 +8,7 @@ import pytest
 from tests.ops.samples_random import philox
 from tilewright.ir import dtype as dt
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.interp import evaluate
+from tilewright.ops.define.interp import evaluate
 
 ONES = 0xFFFFFFFF
 KNOWN = {

@@ -14,8 +14,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, dims
-from tilewright.ops.trace import Array, Scalar, Trace
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -29,7 +29,7 @@ def _fresh_key_types(*, bits: int = 64) -> tuple[TensorType, ...]:
 
 
 @irregular(_fresh_key_types)
-def fresh_key(t: Trace, inputs: list[Array], outputs: list[Array], *, bits: int = 64) -> None:
+def fresh_key(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, bits: int = 64) -> None:
     """A number of `bits` bits (u64) from a clock, another one in each call of the model."""
     outputs[0].store((), t.apply("ticks", t.const(0, dt.u64)) & t.const((1 << bits) - 1, dt.u64))
 
@@ -39,7 +39,7 @@ def random_uniform(key: Array, *, shape: Sequence[Dim], stream: int = 0, dtype: 
     """Numbers of f32 or f64 from 0 on and below 1, all multiples of 2^-24 or 2^-53 equally likely; `key` is one u64."""
     _check(key, dtype)
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         first, second = _words(t, key, dims(shape), i, stream)
         if dtype is dt.f32:
             return _share(t, first, 8, dt.f32)
@@ -55,7 +55,7 @@ def random_normal(key: Array, *, shape: Sequence[Dim], stream: int = 0, dtype: D
     _check(key, dtype)
     dropped = 8 if dtype is dt.f32 else 0
 
-    def body(t: Trace, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         first, second = _words(t, key, dims(shape), i, stream)
         not_zero = _share(t, first, dropped, dtype) + 2.0 ** -(32 - dropped)
         radius = t.apply("sqrt", t.apply("log", not_zero) * -2.0)
@@ -71,18 +71,18 @@ def _check(key: Array, dtype: DType) -> None:
         raise ValueError(f"random numbers are made in f32 or f64, not in {dtype}")
 
 
-def _bits(t: Trace, word: Scalar, dropped: int) -> Scalar:
+def _bits(t: ScalarBuilder, word: Scalar, dropped: int) -> Scalar:
     """The upper bits of a word, as i32 or i64, which every target converts to floats in vectors."""
     return t.apply("shr", word, dropped).cast(dt.i32 if dropped else dt.i64)
 
 
-def _share(t: Trace, word: Scalar, dropped: int, dtype: DType) -> Scalar:
+def _share(t: ScalarBuilder, word: Scalar, dropped: int, dtype: DType) -> Scalar:
     """A word without its last bits, as a number from 0 on and below 1."""
     return _bits(t, word, dropped).cast(dtype) * 2.0 ** -(32 - dropped)
 
 
 def _words(
-    t: Trace, key: Array, shape: Sequence[Sym], index: Sequence[Sym], stream: int
+    t: ScalarBuilder, key: Array, shape: Sequence[Sym], index: Sequence[Sym], stream: int
 ) -> tuple[Scalar, Scalar]:
     """Two random words (u32) of the element at `index`: the first of the four that Philox makes of the counter
     (position as 64 bits, stream, 0)."""
@@ -108,7 +108,7 @@ def _words(
     return words[0], words[1]
 
 
-def _product(t: Trace, word: Scalar, factor: int) -> tuple[Scalar, Scalar]:
+def _product(t: ScalarBuilder, word: Scalar, factor: int) -> tuple[Scalar, Scalar]:
     """The upper and the lower half of a product of two words."""
     whole = word.cast(dt.u64) * t.const(factor, dt.u64)
     return t.apply("shr", whole, 32).cast(dt.u32), whole.cast(dt.u32)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.shapes import checked_shape
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -52,6 +52,15 @@ def _drawn(node: Node, operator: Operator, shape: Sequence[Sym], dtype: DType) -
     else:
         key = constant(np.array(np.float32(seed)).view(np.uint32).astype(np.uint64), "seed")
     return operator(key, shape=tuple(shape), stream=stream, dtype=dt.f64 if dtype == dt.f64 else dt.f32)
+
+
+@adapter("Bernoulli")
+def bernoulli(node: Node) -> Value:
+    """1 with the probability that the element says, else 0; the function body of the standard has it the other way
+    round."""
+    x = node.input(0)
+    drawn = _drawn(node, random_uniform, node.shape(0), node.dtype(0))
+    return ew.cast(ew.lt(drawn, widened(x)), dtype=node.dtype_attr("dtype", node.dtype(0)))
 
 
 @adapter("Multinomial")

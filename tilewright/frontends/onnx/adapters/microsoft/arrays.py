@@ -87,12 +87,11 @@ def crop_and_resize(node: Node) -> Value:
         place, last = _places(node, axis, size[axis]), size_scalar(node.shape(0)[2 + axis] - 1, dt.f32)
         inside.append(ew.and_(ew.ge(place, 0.0), ew.le(place, last)))
         place = ew.floor(ew.add(place, 0.5)) if nearest else place
-        relative = ew.sub(ew.div(ew.mul(place, 2.0), ew.max_(last, 1.0)), 1.0)
         shape = (count, size[0], 1) if axis == 0 else (count, 1, size[1])
-        wide = expand(reshape(ew.min_(ew.max_(relative, -1.0), 1.0), shape=shape), shape=(count, *size))
+        wide = expand(reshape(place, shape=shape), shape=(count, *size))
         places.append(reshape(wide, shape=(count, *size, 1)))
     found = grid_sample(
-        images, concat(*places[::-1], axis=3), mode="linear", padding="border", align_corners=True
+        images, concat(*places[::-1], axis=3), mode="linear", padding="border", pixels=True
     )
     rows, columns = (
         reshape(inside[0], shape=(count, 1, size[0], 1)),
