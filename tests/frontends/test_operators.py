@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tests.frontends.helpers import check, imported, node_model
+from tilewright.frontends.onnx.load import load_onnx
+from tilewright.ir.diag import ModelError, UnsupportedError
 
 RNG = np.random.default_rng(7)
 
@@ -242,3 +244,36 @@ def test_operator_with_symbolic_dims(case: Case) -> None:
     )
     given = [a for k, a in enumerate(case.arrays) if a is not None and k not in case.known]
     check(model, *given, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("group", "parts", "attrs"),
+    [
+        (1, 1, {"pads": [1, 1, 1, 1]}),
+        (2, 1, {"strides": [2, 1], "dilations": [1, 2]}),
+        (1, 2, {"pads": [0, 1, 2, 0]}),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "symbolic"])
+def test_windows_that_read_beside_their_places(
+    group: int, parts: int, attrs: dict[str, list[int]], dynamic: bool
+) -> None:
+    x, w = f32(2, 4, 7, 8), f32(6, 4 // group, 3, 2)
+    plain = node_model("Conv", [x, w], {"group": group, **attrs}, known=(1,))
+    (shape,) = (y.shape for y in imported(plain, x))
+    offsets, factors = f32(2, parts * 12, *shape[2:]) * 2, f32(2, parts * 6, *shape[2:])
+    attrs = {"group": group, "offset_group": parts, **attrs}
+    operands = [x, w, offsets, f32(6), factors]
+    model = node_model("DeformConv", operands, attrs, known=(1, 3), opset=22, dynamic=dynamic)
+    if dynamic:
+        for value, array in zip(model.graph.input, (x, offsets, factors), strict=True):
+            value.type.tensor_type.shape.dim[1].dim_value = array.shape[1]
+    check(model, x, offsets, factors, rtol=1e-4, atol=1e-4)
+
+
+def test_offsets_that_do_not_fit_are_refused() -> None:
+    operands = [f32(1, 4, 7, 8), f32(6, 4, 3, 3), f32(1, 17, 5, 6)]
+    with pytest.raises(ModelError, match=r"offsets f32\[1, 17, 5, 6\] in 1 groups do not fit"):
+        load_onnx(node_model("DeformConv", operands, opset=22))
+    with pytest.raises(UnsupportedError, match="images have four axes"):
+        load_onnx(node_model("DeformConv", [f32(1, 4, 7), f32(6, 4, 3), f32(1, 6, 5)], opset=22))

@@ -191,3 +191,10 @@ def test_range_of_floats(step: float, static: bool) -> None:
         assert sizes(at, {"n": length}) in (None, [wanted.shape]), length
         if length % 50 == 0 and sizes(at, {"n": length}):
             np.testing.assert_allclose(run(at, x)[0], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_an_empty_axis_is_padded_beside_one_that_is_not_known() -> None:
+    node = helper.make_node("Pad", ["x", "pads"], ["y"])
+    model = model_of([node], [info("x", ["n", 0])], ["y"], {"pads": np.array([0, 0, 0, 5])})
+    (y,) = tilewright.compile(model.SerializeToString(), cache=False)(np.ones((2, 0), np.float32))
+    assert np.array_equal(y, np.zeros((2, 5)))

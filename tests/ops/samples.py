@@ -3,11 +3,12 @@
 from tests.ops import samples_basic as basic
 from tests.ops import samples_image as image
 from tests.ops import samples_nn as nn
+from tests.ops import samples_random as random
 from tests.ops import samples_series as series
 
 FAMILIES = (
     basic.elementwise, basic.views, basic.reductions, nn.contractions, nn.grouped, nn.blocked, nn.pools, nn.indexing,
     nn.activations, nn.norms, nn.attentions, image.images, image.winograd, series.copies, series.totals, series.orders,
-    series.quantised, series.recurrent,
+    series.quantised, series.recurrent, random.randoms,
 )  # fmt: skip
 """Each gives the samples of one family."""

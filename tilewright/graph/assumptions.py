@@ -102,8 +102,10 @@ def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Ass
     operands = dict(zip(computation.body.args, types, strict=True))
     relation = eq if op.name in _READS_WHOLE_AXES else le
     for load in (o for o in computation.body.ops if o.name == "load"):
-        type = operands[load.operands[0]]
-        guarded = {v for g in load.attrs.get("guard", ()) for v in g.vars}
+        type, guards = operands[load.operands[0]], load.attrs.get("guard", ())
+        if 0 in guards:
+            continue  # it reads nothing
+        guarded = {v for g in guards for v in g.vars}
         for index, dim in zip(load.attrs["idx"], type.shape, strict=True):
             if index not in extents or index in guarded:
                 continue

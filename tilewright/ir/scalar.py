@@ -7,6 +7,7 @@ as ONNX has it, and division by zero is reported by the caller before it happens
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,12 @@ def _sigmoid(x: Any) -> Any:
 
 def _round_even(x: Any) -> Any:
     return np.rint(x)
+
+
+def _ticks(x: Any) -> Any:
+    """An integer plus the count of a clock, which goes on from call to call: the one operation that is no function."""
+    dtype = np.asarray(x).dtype
+    return np.asarray(x + np.asarray(time.perf_counter_ns()).astype(dtype)).astype(dtype)
 
 
 _TABLE = (
@@ -110,6 +117,7 @@ _TABLE = (
     ScalarOp("atanh", 1, "same", np.arctanh),
     ScalarOp("is_nan", 1, "bool", np.isnan),
     ScalarOp("is_inf", 1, "bool", np.isinf),
+    ScalarOp("ticks", 1, "same", _ticks),
 )
 SCALAR_OPS: Mapping[str, ScalarOp] = {s.name: s for s in _TABLE}
 """All scalar operations by name. `cast`, `const`, `index` and `load` are ops of their own (they have attributes)."""

@@ -119,12 +119,19 @@ def counter(size: Dim) -> Value:
 
 @primitive
 def grid_sample(
-    x: Array, grid: Array, *, mode: str = "linear", padding: str = "zeros", align_corners: bool = False
+    x: Array,
+    grid: Array,
+    *,
+    mode: str = "linear",
+    padding: str = "zeros",
+    align_corners: bool = False,
+    pixels: bool = False,
 ) -> Compute:
     """x [n, c, *space] read at `grid` [n, *out, d]: coordinates in -1..1, that of the last axis first.
 
     Modes: "nearest", "linear", "cubic". Outside of x, `padding` is "zeros", "border" (the nearest element) or
-    "reflection". With `align_corners` -1 and 1 are the centres of the outermost elements, else their edges.
+    "reflection". With `align_corners` -1 and 1 are the centres of the outermost elements, else their edges; with
+    `pixels` coordinates count elements, from 0 on.
     """
     space = x.shape[2:]
     require_rank(grid, x.rank, "the grid")
@@ -143,18 +150,25 @@ def grid_sample(
         axes = []
         for k, size in enumerate(space):
             raw = grid[(n, *out, len(space) - 1 - k)].cast(dt.f32)
+            if not pixels:
+                raw = _in_pixels(t, raw, size, align_corners)
             axes.append(_Taps(t, raw, size, mode, padding, align_corners))
         return _weighted(t, x, (n, c), axes)
 
     return compute([x, grid], (x.shape[0], x.shape[1], *grid.shape[1:-1]), body)
 
 
+def _in_pixels(t: ScalarBuilder, raw: Scalar, size: Sym, align: bool) -> Scalar:
+    """A coordinate in -1..1 as the number of an element."""
+    length = t.index(size, dt.i64).cast(dt.f32)
+    return (raw + 1) * 0.5 * (length - 1) if align else ((raw + 1) * length - 1) * 0.5
+
+
 class _Taps:
     """Positions and weights of the elements along one axis that a coordinate is made of."""
 
-    def __init__(self, t: ScalarBuilder, raw: Scalar, size: Sym, mode: str, padding: str, align: bool) -> None:
+    def __init__(self, t: ScalarBuilder, at: Scalar, size: Sym, mode: str, padding: str, align: bool) -> None:
         length = t.index(size, dt.i64).cast(dt.f32)
-        at = (raw + 1) * 0.5 * (length - 1) if align else ((raw + 1) * length - 1) * 0.5
         self.low = t.const(0.0, dt.f32) if align else t.const(-0.5, dt.f32)
         self.span = length - 1 if align else length
         self._t, self._size, self._length, self._padding = t, size, length, padding

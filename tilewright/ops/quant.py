@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import ml_dtypes
+
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
@@ -16,10 +18,13 @@ from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of
 
 
-def limits(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest value of an integer dtype."""
+def limits(dtype: DType) -> tuple[float, float]:
+    """The least and the greatest finite value of a dtype to which numbers are quantised: integers, floats of 8 bits."""
+    if dtype.is_float and dtype.bits == 8:
+        greatest = float(ml_dtypes.finfo(dtype.storage).max)  # type: ignore[no-untyped-call]
+        return -greatest, greatest
     if not dtype.is_int:
-        raise ValueError(f"numbers are quantised to integers, not to {dtype}")
+        raise ValueError(f"numbers are quantised to integers and floats of 8 bits, not to {dtype}")
     return (
         (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
         if dtype.kind == "int"
@@ -27,12 +32,27 @@ def limits(dtype: DType) -> tuple[int, int]:
     )
 
 
+def saturated(x: Value, dtype: DType) -> Value:
+    """x limited to what is finite in `dtype`; NaN stays."""
+    low, high = limits(dtype)
+    return min_(max_(x, low), high)
+
+
 @op
-def quantize_linear(x: Value, scale: Value, zero_point: Value, *, dtype: DType) -> Value:
-    """round(x / scale) + zero_point, saturated to the integers of `dtype`; halves round to even."""
+def quantize_linear(
+    x: Value, scale: Value, zero_point: Value, *, dtype: DType, saturate: bool = True
+) -> Value:
+    """round(x / scale) + zero_point in `dtype`, to which it is saturated; halves round to even.
+
+    Floats of 8 bits take x / scale + zero_point, rounded; without `saturate` what is beyond them becomes infinite or
+    NaN.
+    """
     low, high = limits(dtype)
     wide = dt.f32 if dtype.bits < 32 else dt.f64
     ratio = div(cast(x, dtype=dt.f32), cast(scale, dtype=dt.f32))
+    if dtype.is_float:
+        moved = add(ratio, cast(zero_point, dtype=dt.f32))
+        return cast(saturated(moved, dtype) if saturate else moved, dtype=dtype)
     shifted = add(cast(round_(ratio), dtype=wide), cast(zero_point, dtype=wide))
     return cast(min_(max_(shifted, float(low)), float(high)), dtype=dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import recurrent
-from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.source import full
@@ -28,14 +27,14 @@ ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid",
 class Direction:
     """One direction of a layer of `kind` with `hidden` units; the gates are in the order i o f c (LSTM) or z r h (GRU).
 
-    input_weights [gates * hidden, width], weights [gates * hidden, hidden], biases [gates * hidden] each or None,
-    state and cell [batch, hidden] or None for zeros, lengths [batch] of i64 where entries end early, peepholes
-    [3 * hidden] or None. `activations` are in lower case.
+    input_product multiplies x [rows, width] with the input weights to [rows, gates * hidden]; weights [gates * hidden,
+    hidden], biases [gates * hidden] each or None, state and cell [batch, hidden] or None for zeros, lengths [batch] of
+    i64 where entries end early, peepholes [3 * hidden] or None. `activations` are in lower case.
     """
 
     kind: str
     hidden: int
-    input_weights: Value
+    input_product: Callable[[Value], Value]
     weights: Value
     input_bias: Value | None = None
     bias: Value | None = None
@@ -57,7 +56,7 @@ def layer(x: Value, d: Direction) -> tuple[Value, ...]:
             raise UnsupportedError(f"{d.kind} with activation '{name}' is not supported")
     count, hidden, dtype = GATES[d.kind], d.hidden, dtype_of(x)
     steps, batch, width = shape_of(x)
-    product = matmul(reshape(x, shape=(steps * batch, width)), d.input_weights, transpose_b=True)
+    product = d.input_product(reshape(x, shape=(steps * batch, width)))
     gates = reshape(product, shape=(steps, batch, count * hidden))
     bias = full(value=0.0, dtype=dtype, shape=(count * hidden,))
     if d.input_bias is not None and d.bias is not None:

@@ -183,6 +183,8 @@ class Importer:
             return self._expand(node, schema, version, inputs, attributes, scope)
         view = Node(node.op_type, version, schema, inputs, attributes, node.output, self)
         found = self.translation.fit(inputs, lambda: adapter(view))
+        if schema is None:
+            view.require_nothing_else()
         results = found if isinstance(found, tuple) else (found,)
         if len([o for o in node.output if o]) > len(results):
             raise UnsupportedError(f"only the first {len(results)} outputs of {node.op_type} are supported")

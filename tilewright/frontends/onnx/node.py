@@ -9,6 +9,7 @@ import numpy as np
 from onnx import AttributeProto
 
 from tilewright.frontends.composites.axes import from_front
+from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.attributes import value_of
 from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.frontends.translation import type_of
@@ -50,6 +51,7 @@ class Node:
         self.translation = importer.translation
         self._importer = importer
         self._attributes = attributes
+        self._seen: set[str | int] = set()
 
     # Operands
 
@@ -61,12 +63,18 @@ class Node:
         return value
 
     def optional(self, k: int) -> Value | None:
+        self._seen.add(k)
         return self.inputs[k] if k < len(self.inputs) else None
 
     @property
     def operands(self) -> list[Value]:
         """All operands, which must be there."""
         return [self.input(k) for k in range(len(self.inputs))]
+
+    @property
+    def given(self) -> list[Value]:
+        """The operands that are there."""
+        return [v for k in range(len(self.inputs)) if (v := self.optional(k)) is not None]
 
     def type(self, k: int) -> TensorType:
         return type_of(self.input(k))
@@ -87,12 +95,13 @@ class Node:
     # Attributes
 
     def has(self, name: str) -> bool:
+        self._seen.add(name)
         return name in self._attributes
 
     def attr(self, name: str, default: Any = _MISSING) -> Any:
         """Attribute `name` as int, float, str or tuple: as given, or as the specification has it by default, or
         `default`. ModelError where there is none of these."""
-        if name in self._attributes:
+        if self.has(name):
             return value_of(self._attributes[name])
         known = self.schema.attributes.get(name) if self.schema is not None else None
         if known is not None and known.default_value.type:
@@ -101,12 +110,12 @@ class Node:
             raise ModelError(f"{self.op} needs the attribute '{name}'")
         return default
 
-    def flag(self, name: str) -> bool:
-        return bool(self.attr(name))
+    def flag(self, name: str, default: Any = _MISSING) -> bool:
+        return bool(self.attr(name, default))
 
-    def one_of(self, name: str, *allowed: str) -> str:
+    def one_of(self, name: str, *allowed: str, default: Any = _MISSING) -> str:
         """A text attribute; ModelError for one that is not allowed."""
-        value: str = self.attr(name)
+        value: str = self.attr(name, default)
         if value not in allowed:
             raise ModelError(f"{self.op} has no {name} '{value}'", hint=f"it is one of {', '.join(allowed)}")
         return value
@@ -146,6 +155,13 @@ class Node:
         if len(set(found)) != len(found):
             raise ModelError(f"axes {list(axes)} name an axis twice")
         return found
+
+    def require_nothing_else(self) -> None:
+        """UnsupportedError for attributes and operands that were not asked for, which would be ignored otherwise."""
+        extra = [f"the attribute '{shown(name)}'" for name in self._attributes if name not in self._seen]
+        extra += [f"input {k}" for k, v in enumerate(self.inputs) if v is not None and k not in self._seen]
+        if extra:
+            raise UnsupportedError(f"{extra[0]} of {self.op} is not supported")
 
     # What is known now
 

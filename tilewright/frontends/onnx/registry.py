@@ -71,7 +71,7 @@ def _translation(operator: Operator, binding: OnnxBinding) -> Adapter:
                 value += node.rank(0)
             if value is not None:
                 attrs[ours] = value
-        return operator(*[v for v in node.inputs if v is not None], **attrs)
+        return operator(*node.given, **attrs)
 
     return translate
 

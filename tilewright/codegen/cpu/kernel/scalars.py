@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from tilewright.codegen.cpu import vmath
-from tilewright.codegen.cpu.kernel.convert import is_narrow, narrow, widen, wrap
+from tilewright.codegen.cpu.kernel.convert import convert, is_narrow, narrow, widen, wrap
 from tilewright.codegen.cpu.kernel.functions import absolute, by_lane, copysign, intrinsic
 from tilewright.codegen.cpu.kernel.integers import (
     divide,
@@ -152,6 +152,12 @@ def _int_sign(x: Reg) -> Reg:
     return one if x.dtype.kind == "uint" else (x < 0).select(x.like(-1), one)
 
 
+def _ticks(x: Reg) -> Reg:
+    """x plus the count of cycles of this core."""
+    count = convert(x.text.call(dt.u64, 1, "llvm.readcyclecounter"), x.dtype)
+    return x + count.splat(x.lanes)
+
+
 def _int_extremum(name: str) -> Emit:
     return lambda a, b: intrinsic(f"{'s' if a.dtype.kind == 'int' else 'u'}{name}", a, b)
 
@@ -230,6 +236,7 @@ _INT: dict[str, Emit] = {
     "neg": lambda x: -x,
     "abs": _int_abs,
     "sign": _int_sign,
+    "ticks": _ticks,
     **dict.fromkeys(("floor", "ceil", "round", "trunc"), lambda x: x),
 }
 _BOOL: dict[str, Emit] = {

@@ -5,13 +5,16 @@ from tilewright.frontends.onnx.adapters import control as control
 from tilewright.frontends.onnx.adapters import elementwise as elementwise
 from tilewright.frontends.onnx.adapters import image as image
 from tilewright.frontends.onnx.adapters import index as index
+from tilewright.frontends.onnx.adapters import microsoft as microsoft
 from tilewright.frontends.onnx.adapters import norm as norm
 from tilewright.frontends.onnx.adapters import pool as pool
 from tilewright.frontends.onnx.adapters import quant as quant
+from tilewright.frontends.onnx.adapters import random as random
 from tilewright.frontends.onnx.adapters import recurrent as recurrent
 from tilewright.frontends.onnx.adapters import reduce as reduce
 from tilewright.frontends.onnx.adapters import resize as resize
 from tilewright.frontends.onnx.adapters import shape as shape
+from tilewright.frontends.onnx.adapters import signal as signal
 from tilewright.frontends.onnx.adapters import source as source
 from tilewright.frontends.onnx.adapters import view as view
 from tilewright.frontends.onnx.registry import DEFINITIONS, bind_operators

@@ -30,29 +30,30 @@ def gemm(node: Node) -> Value:
         raise ModelError(f"Gemm takes matrices, not {node.type(0)} and {node.type(1)}")
     transposed = {"transpose_a": node.flag("transA"), "transpose_b": node.flag("transB")}
     product = contract.matmul(node.input(0), node.input(1), **transposed)
-    product, added, beta = _scaled(product, node.attr("alpha"), node), node.optional(2), node.attr("beta")
-    return product if added is None or beta == 0.0 else ew.add(product, _scaled(added, beta, node))
+    product, added, beta = scaled(product, node.attr("alpha"), node), node.optional(2), node.attr("beta")
+    return product if added is None or beta == 0.0 else ew.add(product, scaled(added, beta, node))
 
 
-def _scaled(x: Value, factor: float, node: Node) -> Value:
+def scaled(x: Value, factor: float, node: Node) -> Value:
+    """x times `factor`, a number of the node's dtype."""
     return x if factor == 1.0 else ew.mul(x, factor if node.dtype(0).is_float else int(factor))
 
 
 @adapter("Conv")
 def conv(node: Node) -> Value:
-    group, window = _group(node), window_of(node, node.shape(1)[2:])
+    group, window = group_of(node), window_of(node, node.shape(1)[2:])
     result = contract.conv(node.input(0), node.input(1), **window.sliding, groups=group)
     return with_bias(result, node.optional(2))
 
 
-def _group(node: Node) -> int:
+def group_of(node: Node) -> int:
     """The number of groups; ModelError where the filters do not fit."""
     rank = node.rank(0)
     if rank < 3 or node.rank(1) != rank:
         raise ModelError(
             f"{node.op} of {node.type(0)} with filters {node.type(1)}: both need the same axes, 3 or more"
         )
-    group: int = node.attr("group")
+    group: int = node.attr("group", 1)
     if not 1 <= group <= 2**20:
         raise ModelError(f"{node.op}: {group} groups are not possible")
     return group
@@ -60,7 +61,7 @@ def _group(node: Node) -> int:
 
 @adapter("ConvTranspose")
 def conv_transpose(node: Node) -> Value:
-    group, kernel = _group(node), node.shape(1)[2:]
+    group, kernel = group_of(node), node.shape(1)[2:]
     window = window_of(node, kernel, transposed=True)
     extra = node.attr("output_padding", (0,) * len(kernel))
     if len(extra) != len(kernel) or any(e < 0 for e in extra):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.frontends.composites.products import with_bias
 from tilewright.frontends.composites.shapes import checked_shape
+from tilewright.frontends.composites.windows import WindowAttributes
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -18,15 +20,17 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import image
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
-from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.reduce import dtype_of, reduce_sum
+from tilewright.ops.shape import surely_different
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, transpose, unsqueeze
 
 
 @adapter("GridSample")
 def grid_sample(node: Node) -> Value:
-    mode = node.one_of("mode", "bilinear", "linear", "nearest", "bicubic", "cubic").removeprefix("bi")
-    align, padding = node.flag("align_corners"), node.attr("padding_mode")
+    modes = ("bilinear", "linear", "nearest", "bicubic", "cubic")
+    mode = node.one_of("mode", *modes, default="linear").removeprefix("bi")
+    align, padding = node.flag("align_corners", 0), node.attr("padding_mode", "zeros")
     return image.grid_sample(*node.operands, mode=mode, padding=padding, align_corners=align)
 
 
@@ -131,3 +135,59 @@ def _centres(size: Sym, align: bool) -> Value:
     if align:
         return ew.sub(ew.div(ew.mul(at, 2.0), ew.max_(ew.sub(count, 1.0), 1.0)), 1.0)
     return ew.sub(ew.div(ew.add(ew.mul(at, 2.0), 1.0), count), 1.0)
+
+
+@adapter("DeformConv", since=19)
+def deform_conv(node: Node) -> Value:
+    """A convolution of images whose window reads, at each of its positions, beside the places that it has by itself.
+
+    Operands: images [n, c, h, w], filters [m, c / group, kh, kw], offsets [n, groups of them * kh * kw * 2, rows,
+    columns] in pixels (y, x), bias, and a factor of each element that is read.
+    """
+    if node.rank(0) != 4 or node.rank(1) != 4 or node.rank(2) != 4:
+        raise UnsupportedError(f"DeformConv of {node.type(0)} is not supported: images have four axes")
+    window, (n, c) = window_of(node, node.shape(1)[2:]), node.shape(0)[:2]
+    parts, group = node.attr("offset_group"), node.attr("group")
+    count, filters, (rows, columns) = product(window.kernel), node.shape(1)[0], node.shape(2)[2:]
+    wanted = {2: parts * 2 * count, 4: parts * count}
+    if min(parts, group) < 1 or any(
+        node.optional(k) is not None and (node.rank(k) != 4 or surely_different(node.shape(k)[1], d))
+        for k, d in wanted.items()
+    ):
+        raise ModelError(f"DeformConv: offsets {node.type(2)} in {parts} groups do not fit filters {node.type(1)}")
+    cells = reshape(node.input(2), shape=(n * parts, count, 2, rows, columns))
+    grid = [_window_places(node, window, cells, axis) for axis in (1, 0)]
+    places = reshape(concat(*grid, axis=4), shape=(n * parts, count * rows, columns, 2))
+    apart = reshape(node.input(0), shape=(n * parts, c // parts, *node.shape(0)[2:]))
+    read = image.grid_sample(apart, places, mode="linear", padding="zeros", pixels=True)
+    if (factors := node.optional(4)) is not None:
+        read = reshape(read, shape=(n, parts, c // parts, count, rows, columns))
+        read = ew.mul(read, reshape(factors, shape=(n, parts, 1, count, rows, columns)))
+    read = reshape(read, shape=(n, group, c // group * count, rows * columns))
+    weights = reshape(node.input(1), shape=(group, filters // group, c // group * count))
+    result = reshape(matmul(weights, read), shape=(n, filters, rows, columns))
+    return with_bias(result, node.optional(3))
+
+
+def _window_places(node: Node, window: WindowAttributes, cells: Value, axis: int) -> Value:
+    """Where windows read along a spatial axis, [images, kernel, rows, columns, 1] in pixels."""
+    images, count, _, *space = shape_of(cells)
+    offsets = reshape(_at(cells, 2, axis), shape=(images, count, *space))
+    dtype, kernel = dtype_of(cells), window.kernel
+    along = tuple(d if k == axis else sym(1) for k, d in enumerate(space))
+    first = ew.sub(
+        ew.mul(iota(shape=along, axis=axis, dtype=dtype), window.strides[axis]),
+        image.size_scalar(window.pads_begin[axis], dtype),
+    )
+    own = iota(shape=tuple(d if k == axis else sym(1) for k, d in enumerate(kernel)), axis=axis, dtype=dtype)
+    taps = reshape(expand(ew.mul(own, window.dilations[axis]), shape=kernel), shape=(count, 1, 1))
+    place = ew.add(offsets, ew.add(first, taps))
+    return reshape(place, shape=(images, count, *space, 1))
+
+
+def _at(x: Value, axis: int, position: int) -> Value:
+    """One element along an axis, which stays."""
+    shape = shape_of(x)
+    starts = tuple(position if k == axis else 0 for k in range(len(shape)))
+    sizes = tuple(sym(1) if k == axis else d for k, d in enumerate(shape))
+    return slice_(x, starts=starts, sizes=sizes, steps=(1,) * len(shape))

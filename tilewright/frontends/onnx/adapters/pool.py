@@ -14,12 +14,14 @@ from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import pool
 from tilewright.ops.reduce import reduce_max, reduce_mean, reduce_sum
+from tilewright.ops.view import shape_of
 
 
-def _windows(node: Node) -> tuple[WindowAttributes, WindowAttributes]:
-    """The window as the attributes have it, and as ceil_mode makes it."""
-    window = window_of(node, tuple(map(sym, node.attr("kernel_shape"))))
-    return window, rounded_up(window, node.shape(0)[2:]) if node.attr("ceil_mode", 0) else window
+def _windows(node: Node, x: Value) -> tuple[WindowAttributes, WindowAttributes]:
+    """The window of x as the attributes have it, and as ceil_mode makes it."""
+    space = shape_of(x)[2:]
+    window = window_of(node, tuple(map(sym, node.attr("kernel_shape"))), space)
+    return window, rounded_up(window, space) if node.attr("ceil_mode", 0) else window
 
 
 def _attrs(window: WindowAttributes) -> dict[str, Any]:
@@ -28,7 +30,8 @@ def _attrs(window: WindowAttributes) -> dict[str, Any]:
 
 @adapter("MaxPool")
 def max_pool(node: Node) -> tuple[Value, ...]:
-    x, attrs = node.input(0), _attrs(_windows(node)[1])
+    x = node.input(0)
+    attrs = _attrs(_windows(node, x)[1])
     result = pool.max_pool(x, **attrs)
     if not node.wants(1):
         return (result,)
@@ -37,15 +40,25 @@ def max_pool(node: Node) -> tuple[Value, ...]:
 
 @adapter("AveragePool")
 def average_pool(node: Node) -> Value:
-    asked, window = _windows(node)
+    return average_pool_of(node, node.input(0))
+
+
+def max_pool_of(node: Node, x: Value) -> Value:
+    """The greatest of each window of x, which is operand 0 with its channels in axis 1."""
+    return pool.max_pool(x, **_attrs(_windows(node, x)[1]))
+
+
+def average_pool_of(node: Node, x: Value) -> Value:
+    """The mean of each window of x, which is operand 0 with its channels in axis 1."""
+    asked, window = _windows(node, x)
     overhang = tuple(w - a for w, a in zip(window.pads_end, asked.pads_end, strict=True))
     include = bool(node.attr("count_include_pad", 0))
-    return pool.average_pool(node.input(0), **_attrs(asked), overhang=overhang, include_pad=include)
+    return pool.average_pool(x, **_attrs(asked), overhang=overhang, include_pad=include)
 
 
 @adapter("LpPool")
 def lp_pool(node: Node) -> Value:
-    return pool.lp_pool(node.input(0), p=_norm_order(node), **_attrs(_windows(node)[1]))
+    return pool.lp_pool(node.input(0), p=_norm_order(node), **_attrs(_windows(node, node.input(0))[1]))
 
 
 def _norm_order(node: Node) -> int:

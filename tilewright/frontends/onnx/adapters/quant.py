@@ -12,7 +12,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
 from tilewright.ops.define import constant
@@ -22,21 +22,21 @@ from tilewright.ops.view import expand, reshape, shape_of, slice_
 @adapter("QuantizeLinear", since=10)
 def quantize_linear(node: Node) -> Value:
     dtype = node.dtype_attr("output_dtype", dt.u8) if node.optional(2) is None else node.dtype(2)
-    _require_integer(dtype)
+    _require_quantised(dtype)
     scale, zero = _parameters(node, dtype)
-    return quant.quantize_linear(node.input(0), scale, zero, dtype=dtype)
+    return quant.quantize_linear(node.input(0), scale, zero, dtype=dtype, saturate=node.flag("saturate", 1))
 
 
 @adapter("DequantizeLinear", since=10)
 def dequantize_linear(node: Node) -> Value:
     dtype = node.dtype_attr("output_dtype", node.dtype(1))
-    _require_integer(node.dtype(0))
+    _require_quantised(node.dtype(0))
     scale, zero = _parameters(node, node.dtype(0))
     return quant.dequantize_linear(node.input(0), scale, zero, dtype=dtype)
 
 
-def _require_integer(dtype: DType) -> None:
-    if not dtype.is_int:
+def _require_quantised(dtype: DType) -> None:
+    if not dtype.is_int and not (dtype.is_float and dtype.bits == 8):
         raise UnsupportedError(f"quantisation to {dtype} is not supported")
 
 
@@ -58,11 +58,25 @@ def _laid_out(node: Node, k: int) -> Value:
         return quant.along_axis(value, axis, len(shape))
     if len(own) != len(shape) or block < 0:
         raise ModelError(f"{node.op}: input {k} is {node.type(k)} for blocks of {node.type(0)}")
-    apart = (*own[: axis + 1], sym(1), *own[axis + 1 :])
-    wide = (*own[: axis + 1], sym(block), *own[axis + 1 :])
-    merged = (*own[:axis], own[axis] * block, *own[axis + 1 :])
-    repeated = reshape(expand(reshape(value, shape=apart), shape=wide), shape=merged)
-    return slice_(repeated, starts=(sym(0),) * len(shape), sizes=shape, steps=(1,) * len(shape))
+    return spread(value, axis, block, shape[axis])
+
+
+def spread(x: Value, axis: int, block: int, size: Sym) -> Value:
+    """One number for each block of `block` elements as one for each of `size` elements along the axis."""
+    shape = shape_of(x)
+    apart = (*shape[: axis + 1], sym(1), *shape[axis + 1 :])
+    wide = (*shape[: axis + 1], sym(block), *shape[axis + 1 :])
+    merged = (*shape[:axis], shape[axis] * block, *shape[axis + 1 :])
+    return cut(reshape(expand(reshape(x, shape=apart), shape=wide), shape=merged), axis, size)
+
+
+def cut(x: Value, axis: int, size: Sym) -> Value:
+    """The first `size` elements along an axis."""
+    shape = shape_of(x)
+    if shape[axis] == size:
+        return x
+    sizes = tuple(size if k == axis else d for k, d in enumerate(shape))
+    return slice_(x, starts=(0,) * len(shape), sizes=sizes, steps=(1,) * len(shape))
 
 
 @adapter("DynamicQuantizeLinear", since=11)
@@ -93,10 +107,10 @@ def _centred(x: Value, zero: Value) -> Value:
 def matmul_integer(node: Node) -> Value:
     a_zero = _for_rows(_zero(node, 2, node.dtype(0)))
     b_zero = _for_columns(_zero(node, 3, node.dtype(1)))
-    return _integer_product(node.input(0), node.input(1), a_zero, b_zero)
+    return integer_product(node.input(0), node.input(1), a_zero, b_zero)
 
 
-def _integer_product(a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
+def integer_product(a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
     """(a - a_zero) @ (b - b_zero) in i32, of matrices, vectors or stacks of matrices."""
     if min(len(shape_of(a)), len(shape_of(b))) < 2:
         return matrix_product(_centred(a, a_zero), _centred(b, b_zero))
@@ -106,7 +120,7 @@ def _integer_product(a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
 @adapter("QLinearMatMul", since=10)
 def qlinear_matmul(node: Node) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.operands
-    sums = _integer_product(a, b, _for_rows(a_zero), _for_columns(b_zero))
+    sums = integer_product(a, b, _for_rows(a_zero), _for_columns(b_zero))
     scales = ew.mul(_single(_for_rows(a_scale)), _single(_for_columns(b_scale)))
     factor = ew.div(scales, _single(_for_rows(y_scale)))
     return quant.requantize(sums, factor, _for_rows(y_zero), dtype=node.dtype(7))
@@ -124,9 +138,9 @@ def conv_integer(node: Node) -> Value:
 
 def _integer_conv(node: Node, x: Value, w: Value, x_zero: Value, w_zero: Value) -> Value:
     rank = len(shape_of(w))
-    window = window_of(node, shape_of(w)[2:])
+    window = window_of(node, shape_of(w)[2:], shape_of(x)[2:])
     zero = _for_filters(w_zero, rank)
-    return quant.conv_integer(x, w, x_zero, zero, **window.sliding, groups=node.attr("group"))
+    return quant.conv_integer(x, w, x_zero, zero, **window.sliding, groups=node.attr("group", 1))
 
 
 def _for_filters(x: Value, rank: int) -> Value:
@@ -139,9 +153,14 @@ def _for_filters(x: Value, rank: int) -> Value:
 
 @adapter("QLinearConv", since=10)
 def qlinear_conv(node: Node) -> Value:
+    return qlinear_conv_of(node, node.input(0))
+
+
+def qlinear_conv_of(node: Node, x: Value) -> Value:
+    """The convolution of x, which is operand 0 with its channels in axis 1."""
     x_scale, w_scale, y_scale = (_single(_for_filters(node.input(k), node.rank(0) - 1)) for k in (1, 4, 6))
     x_zero = reshape(node.input(2), shape=())
-    sums = _integer_conv(node, node.input(0), node.input(3), x_zero, node.input(5))
+    sums = _integer_conv(node, x, node.input(3), x_zero, node.input(5))
     if node.optional(8) is not None:
         sums = ew.add(sums, _for_filters(node.input(8), node.rank(0) - 1))
     factor = ew.div(ew.mul(x_scale, w_scale), y_scale)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.frontends.composites.recurrent import ACTIVATIONS, GATES, Direction, layer
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -11,6 +13,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.contract import matmul
 from tilewright.ops.view import slice_, transpose
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -19,21 +22,30 @@ _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False,
 @adapter("RNN", "GRU", "LSTM", since=7)
 def recurrent_network(node: Node) -> tuple[Value, ...]:
     """The directions one by one, stacked: Y [time, directions, batch, hidden], Y_h and Y_c without time."""
-    directions = _DIRECTIONS[node.one_of("direction", *_DIRECTIONS)]
-    if node.has("clip"):
-        raise UnsupportedError(f"{node.op} with clip is not supported")
+    directions = directions_of(node)
     hidden = _checked_sizes(node, len(directions))
     batch_first = bool(node.attr("layout", 0))
     x = transpose(node.input(0), perm=(1, 0, 2)) if batch_first else node.input(0)
-    results = [
-        layer(x, _direction(node, k, reverse, hidden))
-        for k, reverse in enumerate(directions)
-    ]
-    over_time, *states = zip(*results, strict=True)
-    y, finals = stacked(over_time, 1), [stacked(state, 0) for state in states]
+    y, *finals = stacked_layers(
+        x, [_direction(node, k, reverse, hidden) for k, reverse in enumerate(directions)]
+    )
     if batch_first:
         return (transpose(y, perm=(2, 0, 1, 3)), *[transpose(s, perm=(1, 0, 2)) for s in finals])
     return (y, *finals)
+
+
+def directions_of(node: Node) -> tuple[bool, ...]:
+    """For each direction whether it is backward."""
+    if node.has("clip"):
+        raise UnsupportedError(f"{node.op} with clip is not supported")
+    return _DIRECTIONS[node.one_of("direction", *_DIRECTIONS, default="forward")]
+
+
+def stacked_layers(x: Value, directions: Sequence[Direction]) -> tuple[Value, ...]:
+    """The results of all directions for x [time, batch, width]: [time, directions, batch, hidden], and the last states
+    [directions, batch, hidden]."""
+    over_time, *states = zip(*[layer(x, d) for d in directions], strict=True)
+    return (stacked(over_time, 1), *[stacked(state, 0) for state in states])
 
 
 def _checked_sizes(node: Node, directions: int) -> int:
@@ -85,22 +97,22 @@ def _direction(node: Node, k: int, reverse: bool, hidden: int) -> Direction:
     return Direction(
         node.op,
         hidden,
-        w,
+        lambda x: matmul(x, w, transpose_b=True),
         r,
         input_bias,
         bias,
         part(5),
         part(6) if lstm else None,
         part(7) if lstm else None,
-        _lengths(node),
-        _activations(node, k),
+        lengths_of(node),
+        activations_of(node, node.op, k),
         reverse,
         linear_before_reset=bool(node.attr("linear_before_reset", 0)),
         couple=bool(node.attr("input_forget", 0)),
     )
 
 
-def _lengths(node: Node) -> Value | None:
+def lengths_of(node: Node) -> Value | None:
     """The number of steps of each entry; None where all entries last for all steps."""
     if node.optional(4) is None:
         return None
@@ -115,9 +127,10 @@ def _lengths(node: Node) -> Value | None:
     return ew.cast(node.input(4), dtype=dt.i64)
 
 
-def _activations(node: Node, direction: int) -> tuple[str, ...]:
-    count = len(ACTIVATIONS[node.op])
-    named = node.attr("activations", None) or ACTIVATIONS[node.op] * 2
+def activations_of(node: Node, kind: str, direction: int) -> tuple[str, ...]:
+    """The activations of a direction of a layer of `kind`, in lower case."""
+    count = len(ACTIVATIONS[kind])
+    named = node.attr("activations", None) or ACTIVATIONS[kind] * 2
     chosen = tuple(name.lower() for name in named[direction * count :][:count])
     if len(chosen) != count:
         raise ModelError(f"{node.op} needs {count} activations for each direction")

@@ -93,7 +93,7 @@ def padded(node: Node) -> Value:
         known = node.constant_or_none(2)
         filler = 0 if known is None else known.reshape(()).item()
         computed = node.input(2) if known is None else None
-    mode = node.one_of("mode", "constant", "reflect", "edge", "wrap")
+    mode = node.one_of("mode", "constant", "reflect", "edge", "wrap", default="constant")
     rank, half = node.rank(0), len(axes)
     before = [pick(amounts[:half], axes, k, sym(0)) for k in range(rank)]
     after = [pick(amounts[half:], axes, k, sym(0)) for k in range(rank)]
@@ -129,4 +129,4 @@ def _cropped(x: Value, before: Sequence[Sym], after: Sequence[Sym]) -> Value:
 @adapter("Trilu", since=14)
 def trilu(node: Node) -> Value:
     shift = sym(0) if node.optional(1) is None else node.one_symbol(1)
-    return triangle(node.input(0), diagonal=shift, upper=node.flag("upper"))
+    return triangle(node.input(0), diagonal=shift, upper=node.flag("upper", 1))

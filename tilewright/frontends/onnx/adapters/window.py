@@ -12,9 +12,12 @@ from tilewright.ir.sym import Sym, sym
 MAX_EXTENT = 2**31 - 1
 
 
-def window_of(node: Node, kernel: Sequence[Sym], transposed: bool = False) -> WindowAttributes:
-    """The window that the attributes of a convolution or pooling describe; auto_pad is worked out."""
-    space = node.shape(0)[2:]
+def window_of(
+    node: Node, kernel: Sequence[Sym], space: Sequence[Sym] | None = None, *, transposed: bool = False
+) -> WindowAttributes:
+    """The window that the attributes of a convolution or pooling describe; auto_pad is worked out for the spatial dims
+    `space`, by default those of operand 0 behind its channels."""
+    space = node.shape(0)[2:] if space is None else space
     n = len(space)
     if n < 1 or len(kernel) != n:
         raise ModelError(

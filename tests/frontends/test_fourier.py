@@ -1,0 +1,152 @@
+"""Fourier transforms against NumPy's, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import tilewright
+from tests.frontends.helpers import imported, node_model
+from tilewright.frontends.onnx.load import load_onnx
+from tilewright.ir.diag import TilewrightError
+
+RNG = np.random.default_rng(23)
+
+
+def signal(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def parts(x: np.ndarray) -> np.ndarray:
+    return np.stack([x.real, x.imag], -1)
+
+
+def numbers(x: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.float64)
+    return wide[..., 0] + 1j * wide[..., 1] if x.shape[-1] == 2 else wide[..., 0]
+
+
+def compiled(model: Any, *arrays: np.ndarray) -> np.ndarray:
+    (y,) = tilewright.compile(model.SerializeToString(), threads=1, cache=False)(*arrays)
+    return y
+
+
+def close(got: np.ndarray, wanted: np.ndarray, error: float = 2e-6) -> None:
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=error * np.abs(wanted).max(initial=1e-9))
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 16, 250, 331, 384, 480, 1024, 1009 * 2])
+@pytest.mark.parametrize("complex_", [False, True], ids=["real", "complex"])
+def test_lengths_with_and_without_factors(n: int, complex_: bool) -> None:
+    x = signal(3, n, 1 + complex_)
+    wanted = parts(np.fft.fft(numbers(x), axis=1))
+    close(compiled(node_model("DFT", [x]), x), wanted)
+    back = compiled(node_model("DFT", [x], {"inverse": 1}), x)
+    close(back, parts(np.fft.ifft(numbers(x), axis=1)))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("length", [None, 5, 12])
+@pytest.mark.parametrize("opset", [19, 23])
+def test_axes_and_lengths(axis: int, length: int | None, opset: int) -> None:
+    x = signal(9, 8, 7, 1)
+    operands = [x, None if length is None else np.array(length)] + ([np.array(axis)] if opset > 19 else [])
+    attrs = {"onesided": 1, **({} if opset > 19 else {"axis": axis})}
+    model = node_model("DFT", operands, attrs, opset=opset, known=(1, 2))
+    at = axis % 4
+    close(imported(model, x)[0], parts(np.fft.rfft(numbers(x), length, axis=at)))
+
+
+@pytest.mark.parametrize("n", [None, 6, 7, 300])
+def test_real_numbers_of_half_of_a_spectrum(n: int | None) -> None:
+    x = signal(2, 5 if n is None else n // 2 + 1, 2)
+    operands = [x] if n is None else [x, np.array(n)]
+    got = compiled(node_model("DFT", operands, {"inverse": 1, "onesided": 1}, known=(1,)), x)
+    close(got, np.fft.irfft(numbers(x), n, axis=1)[..., None])
+
+
+@pytest.mark.parametrize("attrs", [{}, {"inverse": 1}, {"onesided": 1}], ids=str)
+def test_a_length_that_is_not_known(attrs: dict[str, int]) -> None:
+    for dtype, error in ((np.float32, 1e-5), (np.float64, 1e-12)):
+        x = signal(2, 30, 1 if "onesided" in attrs else 2, dtype=dtype)
+        model = node_model("DFT", [x], attrs, dynamic=True)
+        model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = x.shape[2]
+        function = np.fft.ifft if "inverse" in attrs else np.fft.rfft if "onesided" in attrs else np.fft.fft
+        close(compiled(model, x), parts(function(numbers(x), axis=1)), error)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+@pytest.mark.parametrize("frame", [16, 400])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_frames_are_those_of_onnxruntime(onesided: int, frame: int, windowed: bool) -> None:
+    x = signal(2, 1000, 1)
+    window = np.hanning(frame).astype(np.float32) if windowed else None
+    model = node_model(
+        "STFT", [x, np.array(30), window, np.array(frame)], {"onesided": onesided}, known=(1, 2, 3), opset=17
+    )
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x0": x})
+    close(compiled(model, x), wanted, 2e-4)  # its own error for 400 elements is near 1e-4
+
+
+def test_a_signal_whose_length_is_not_known() -> None:
+    x, window = signal(1, 100), np.hamming(32).astype(np.float32)
+    model = node_model("STFT", [x, np.array(10), window], {}, known=(1, 2), dynamic=True, opset=17)
+    frames = np.stack([x[0, k : k + 32] * window.astype(np.float64) for k in range(0, 69, 10)])
+    close(compiled(model, x), parts(np.fft.rfft(frames))[None])
+
+
+def test_weights_of_a_mel_scale_are_those_of_onnxruntime() -> None:
+    operands = [np.array(40), np.array(512), np.array(16000), np.float32(20), np.float32(8000)]
+    model = node_model("MelWeightMatrix", operands, known=range(5), opset=17)
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {})
+    close(imported(model)[0], wanted)
+
+
+REFUSED = {
+    "a Fourier transform of 2053 elements": node_model("DFT", [signal(1, 2053, 2)]),
+    "the last axis holds one or two parts": node_model("DFT", [signal(1, 8, 3)]),
+    "a Fourier transform of 0 elements": node_model("DFT", [signal(1, 8, 1), np.array(0)], known=(1,)),
+    "the window f32[9] is not of 8 elements": node_model(
+        "STFT", [signal(1, 64), np.array(4), signal(9), np.array(8)], known=(1, 3), opset=17
+    ),
+    "frames of 8 elements that are 0 apart": node_model(
+        "STFT", [signal(1, 64), np.array(0), signal(8)], known=(1,), opset=17
+    ),
+    "the signal has the axes batch and time": node_model(
+        "STFT", [signal(64), np.array(4)], known=(1,), opset=17
+    ),
+    "8000.0 Hz are beyond half of the rate": node_model(
+        "MelWeightMatrix",
+        [np.array(4), np.array(64), np.array(8000), np.float32(20), np.float32(8000)],
+        known=range(5),
+        opset=17,
+    ),
+    "0 bands from": node_model(
+        "MelWeightMatrix",
+        [np.array(0), np.array(64), np.array(8000), np.float32(20), np.float32(400)],
+        known=range(5),
+        opset=17,
+    ),
+    "MelWeightMatrix needs its inputs": node_model(
+        "MelWeightMatrix",
+        [np.array(4), np.array(64), np.array(8000), np.float32(20), np.float32(400)],
+        opset=17,
+    ),
+    "takes single numbers": node_model(
+        "MelWeightMatrix",
+        [np.array([4, 5]), np.array(64), np.array(8000), np.float32(20), np.float32(400)],
+        known=range(5),
+        opset=17,
+    ),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_the_reason_is_said(said: str) -> None:
+    with pytest.raises(TilewrightError) as caught:
+        load_onnx(REFUSED[said])
+    assert said in str(caught.value)

@@ -1,0 +1,214 @@
+"""Attention of groups of heads, whose keys and values lie in a cache, and rotary positions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.frontends.composites.attention import from_heads, rotated, to_heads
+from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft, require_ranks
+from tilewright.frontends.onnx.node import Node
+from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops.attention import attention
+from tilewright.ops.contract import matmul
+from tilewright.ops.index import gather_nd
+from tilewright.ops.norm import rms_norm
+from tilewright.ops.reduce import as_dtype, dtype_of, reduce_max, reduce_sum, widened
+from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.view import expand, pad, reshape, shape_of, split, transpose
+
+
+@microsoft("RotaryEmbedding")
+def rotary_embedding(node: Node) -> Value:
+    """Positions [batch, steps], or the first of all, rotate [batch, heads, steps, size] or [batch, steps, width]."""
+    require_ranks(node, input2=2, input3=2)
+    if node.attr("is_packed_batching", 0) or node.attr("scale", 1.0) not in (0.0, 1.0):
+        raise UnsupportedError(f"{node.op} of packed batches or with a scale is not supported")
+    count, dims = node.attr("num_heads", 0), node.attr("rotary_embedding_dim", 0)
+    pairs, interleaved = known_dim(node, 2, 1), node.flag("interleaved", 0)
+    if dims and dims != 2 * pairs:
+        raise ModelError(f"{node.op}: rotary_embedding_dim {dims} contradicts {node.type(2)}")
+    wide = node.rank(0) == 3
+    if node.rank(0) not in (3, 4) or (dims and wide and not count):
+        raise ModelError(f"{node.op}: heads cannot be found in {node.type(0)}")
+    x = (
+        to_heads(node.input(0), count if dims else known_dim(node, 0, 2) // (2 * pairs))
+        if wide
+        else node.input(0)
+    )
+    if known_dim(node, 0, -1) < 2 * pairs:
+        raise ModelError(f"{node.op}: {2 * pairs} elements are to be rotated of {node.type(0)}")
+    positions = node.input(1)
+    if node.rank(1) == 1:
+        positions = ew.add(reshape(positions, shape=(1, 1)), iota(shape=(1, shape_of(x)[2]), axis=1))
+    result = rotated(x, node.input(2), node.input(3), positions, interleaved=interleaved)
+    return from_heads(result) if wide else result
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """The steps of a call among those of a cache: `start` [batch, 1] of i64 is the position of the first, `steps` are
+    new; `size` positions are there afterwards."""
+
+    start: Value
+    batch: Sym
+    steps: Sym
+    size: Sym
+
+    def positions(self) -> Value:
+        """[batch, steps]: that of each new step."""
+        return ew.add(self.start, iota(shape=(1, self.steps), axis=1))
+
+    def keys(self) -> Value:
+        """[size]: the positions in the cache."""
+        return iota(shape=(self.size,), axis=0)
+
+    def filled(self, new: Value, past: Value | None) -> Value:
+        """[batch, heads, size, width]: what was there before the first step, the new steps, and zeros."""
+        if past is None:
+            if self.size == self.steps:
+                return new
+            return pad(new, before=(0,) * 4, after=(sym(0), sym(0), self.size - self.steps, sym(0)))
+        offset = ew.sub(reshape(self.keys(), shape=(1, self.size)), self.start)
+        last = sym_tensor(values=(self.steps,), scalar=True)
+        places = ew.min_(ew.max_(offset, 0), ew.sub(last, 1))
+        by_step = transpose(new, perm=(0, 2, 1, 3))
+        found = gather_nd(by_step, reshape(places, shape=(self.batch, self.size, 1)), batch_dims=1)
+        moved = transpose(found, perm=(0, 2, 1, 3))
+        room = self.size - shape_of(past)[2]
+        before = pad(past, before=(0,) * 4, after=(sym(0), sym(0), room, sym(0))) if room != 0 else past
+        zero = full(value=0, dtype=dtype_of(new), shape=())
+        offset = reshape(offset, shape=(self.batch, 1, self.size, 1))
+        return ew.select(ew.lt(offset, 0), before, ew.select(ew.lt(offset, last), moved, zero))
+
+
+@microsoft("GroupQueryAttention")
+def group_query_attention(node: Node) -> tuple[Value | None, ...]:
+    """Attention with a cache: seqlens_k + 1 positions of each entry are filled after the call.
+
+    Queries see the keys up to their own position, and of these the last `local_window_size`.
+    """
+    require_ranks(node, input0=3, input1=3, input2=3, input3=4, input4=4, input5=1, input7=2, input8=2)
+    _require_defaults(node, sliding_window_cache=0, qk_output=0, k_quant_type="NONE", v_quant_type="NONE")
+    _require_defaults(node, kv_cache_bit_width=0)
+    q, k, v = _heads(node)
+    batch, _, steps, _ = shape_of(q)
+    past_size = sym(0) if node.optional(3) is None else node.shape(3)[2]
+    filled = ew.add(ew.cast(node.input(5), dtype=dt.i64), 1)
+    new = sym_tensor(values=(steps,), scalar=True)
+    start = reshape(ew.max_(ew.sub(filled, new), 0), shape=(batch, 1))
+    cache = _Cache(start, batch, steps, s.maximum(node.one_symbol(6), past_size))
+    if node.flag("do_rotary", 0):
+        q, k = _rotated(node, cache, q, k)
+    else:
+        node.attr("rotary_interleaved", 0)
+    keys, values = cache.filled(k, node.optional(3)), cache.filled(v, node.optional(4))
+    return _grouped(node, cache, q, keys, values), keys, values
+
+
+def _require_defaults(node: Node, **defaults: object) -> None:
+    for name, default in defaults.items():
+        if node.attr(name, default) not in (default, ""):
+            raise UnsupportedError(f"{node.op} with {name} is not supported")
+
+
+def _heads(node: Node) -> tuple[Value, Value, Value]:
+    """Heads of queries, keys and values, standardised where there are weights for that."""
+    count, groups = node.attr("num_heads"), node.attr("kv_num_heads")
+    if count < 1 or groups < 1 or count % groups:
+        raise ModelError(f"{node.op}: {count} heads cannot share {groups} heads of keys")
+    q, k, v = node.optional(0), node.optional(1), node.optional(2)
+    if k is None or v is None:
+        size, odd = divmod(known_dim(node, 0, 2), count + 2 * groups)
+        if odd:
+            raise ModelError(f"{node.op}: {node.type(0)} does not hold {count} and twice {groups} heads")
+        q, k, v = split(node.input(0), sizes=(count * size, groups * size, groups * size), axis=2)
+    assert q is not None
+    heads = [to_heads(q, count), to_heads(k, groups), to_heads(v, groups)]
+    epsilon = node.attr("qk_norm_epsilon", 1e-6)
+    for n, name in enumerate(("q_norm_epsilon", "k_norm_epsilon")):
+        own = node.attr(name, epsilon)
+        if (weight := node.optional(14 + n)) is not None:
+            heads[n] = rms_norm(heads[n], weight, epsilon=own)
+    return heads[0], heads[1], heads[2]
+
+
+def _rotated(node: Node, cache: _Cache, q: Value, k: Value) -> tuple[Value, Value]:
+    positions = node.optional(9)
+    positions = cache.positions() if positions is None else positions
+    interleaved = node.flag("rotary_interleaved", 0)
+    known_dim(node, 7, 1)
+    q, k = (rotated(x, node.input(7), node.input(8), positions, interleaved=interleaved) for x in (q, k))
+    return q, k
+
+
+def _grouped(node: Node, cache: _Cache, q: Value, k: Value, v: Value) -> Value:
+    """Attention where several heads of queries share one of keys: these are an axis of one element beside them."""
+    batch, heads, steps, size = shape_of(q)
+    groups = shape_of(k)[1]
+    shared = heads // groups
+    wide = reshape(q, shape=(batch, groups, shared, steps, size))
+    k, v = (reshape(x, shape=(batch, groups, 1, cache.size, shape_of(x)[3])) for x in (k, v))
+    mask = reshape(_visible(node, cache), shape=(batch, 1, 1, steps, cache.size))
+    scale = node.attr("scale", 0.0) or 1 / math.sqrt(size.value)
+    softcap, sink = node.attr("softcap", 0.0), _sink(node, groups, shared)
+    added = _added(node, cache, groups)
+    if not softcap and sink is None and added is None:
+        result = attention(wide, k, v, mask, scale=scale)
+    else:
+        scores = ew.mul(matmul(widened(wide), widened(k), transpose_b=True), scale)
+        if softcap:
+            scores = ew.mul(ew.tanh(ew.div(scores, softcap)), softcap)
+        scores = scores if added is None else ew.add(scores, added)
+        scores = ew.select(mask, scores, full(value=-math.inf, dtype=dtype_of(scores), shape=()))
+        result = as_dtype(matmul(_weights(scores, sink), widened(v)), dtype_of(q))
+    return from_heads(reshape(result, shape=(batch, heads, steps, shape_of(v)[4])))
+
+
+def _visible(node: Node, cache: _Cache) -> Value:
+    """[batch, steps, size] of bool: may the query of a step see a key?"""
+    keys = reshape(cache.keys(), shape=(1, 1, cache.size))
+    window = node.attr("local_window_size", -1)
+    own = reshape(cache.positions(), shape=(cache.batch, cache.steps, 1))
+    if not node.attr("causal", 1):
+        filled = ew.add(ew.cast(node.input(5), dtype=dt.i64), 1)
+        seen = ew.lt(keys, reshape(filled, shape=(cache.batch, 1, 1)))
+        return expand(seen, shape=(cache.batch, cache.steps, cache.size))
+    seen = ew.le(keys, own)
+    return seen if window < 1 else ew.and_(seen, ew.gt(keys, ew.sub(own, window)))
+
+
+def _added(node: Node, cache: _Cache, groups: Sym) -> Value | None:
+    """Operand 10 [batch or 1, heads or 1, steps, total], laid out as scores are."""
+    added = node.optional(10)
+    if added is None:
+        return None
+    batch, heads, steps, total = node.shape(10)
+    if total != cache.size:
+        added = pad(added, before=(0,) * 4, after=(sym(0), sym(0), sym(0), cache.size - total))
+    shape = (batch, 1, 1) if heads == 1 else (batch, groups, heads // groups)
+    return widened(reshape(added, shape=(*shape, steps, cache.size)))
+
+
+def _sink(node: Node, groups: Sym, shared: Sym) -> Value | None:
+    """A score for each head that takes its share of the weights, and of nothing."""
+    sink = node.optional(11)
+    if sink is not None:
+        return widened(reshape(sink, shape=(groups, shared, 1, 1)))
+    return full(value=0.0, dtype=dt.f32, shape=()) if node.attr("smooth_softmax", -1) == 1 else None
+
+
+def _weights(scores: Value, sink: Value | None) -> Value:
+    """softmax along the last axis; the sink counts in the sum."""
+    high = reduce_max(scores, axes=(-1,), keepdims=True)
+    high = high if sink is None else ew.max_(high, sink)
+    powers = ew.exp(ew.sub(scores, high))
+    total = reduce_sum(powers, axes=(-1,), keepdims=True)
+    if sink is not None:
+        total = ew.add(total, ew.exp(ew.sub(sink, high)))
+    return ew.div(powers, total)

@@ -1,0 +1,117 @@
+"""Weights of few bits, in blocks that have a scale each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft
+from tilewright.frontends.onnx.adapters.quant import cut, spread
+from tilewright.frontends.onnx.node import Node
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.sym import sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops import quant
+from tilewright.ops.contract import matmul
+from tilewright.ops.define import constant
+from tilewright.ops.index import gather
+from tilewright.ops.reduce import as_dtype, dtype_of, widened
+from tilewright.ops.source import full
+from tilewright.ops.view import concat, reshape, shape_of
+
+_BITS = (2, 4, 8)
+
+
+def _bits(node: Node) -> tuple[int, int]:
+    """The bits of an element, and how many elements a block has."""
+    bits, block = node.attr("bits", 4), node.attr("block_size", 128)
+    if bits not in _BITS or block < 1:
+        raise UnsupportedError(f"{node.op} with {bits} bits in blocks of {block} is not supported")
+    return bits, block
+
+
+def unpacked(node: Node, x: Value, bits: int, width: int | None = None) -> Value:
+    """Bytes as the elements of so many bits that they hold along the last axis, the lowest bits first; of matrices the
+    first `width` where it is given. It is done now where they are known: products read constants as they are."""
+    mask, shifts = (1 << bits) - 1, range(0, 8, bits)
+    known = node.translation.constant_of(x)
+    if known is not None:
+        parts = np.stack([(known >> shift) & mask for shift in shifts], -1)
+        return constant(parts.reshape(*known.shape[:-1], -1)[..., :width], x.name or "w")
+    *outer, size = shape_of(x)
+    apart = [reshape(ew.and_(ew.shr(x, shift), mask), shape=(*outer, size, 1)) for shift in shifts]
+    found = (
+        x if bits == 8 else reshape(concat(*apart, axis=len(outer) + 1), shape=(*outer, size * len(shifts)))
+    )
+    return found if width is None else cut(found, len(outer), sym(width))
+
+
+@microsoft("MatMulNBits")
+def matmul_n_bits(node: Node) -> Value:
+    """A times the transposed weights (q - zero_point) * scale; the accuracy that is asked for is reached in f32."""
+    if node.attr("weight_prepacked", 0):
+        raise UnsupportedError("MatMulNBits with weights in the order of a device is not supported")
+    node.attr("accuracy_level", 0)
+    bits, block = _bits(node)
+    k, n = node.attr("K"), node.attr("N")
+    blocks = -(-k // block)
+    if node.rank(1) != 3 or node.type(1).size != sym(n * blocks * (block * bits // 8)):
+        raise ModelError(f"MatMulNBits: {node.type(1)} does not hold {n} x {k} weights of {bits} bits")
+    q = unpacked(node, reshape(node.input(1), shape=(n, blocks * block * bits // 8)), bits, k)
+    scale = reshape(widened(node.input(2)), shape=(n, blocks))
+    zero, groups = _block_zeros(node, n, blocks, bits), node.optional(4)
+    scale, zero = (
+        x if not shape_of(x) else spread(x, 1, block, sym(k)) if groups is None else gather(x, groups, axis=1)
+        for x in (scale, zero)
+    )
+    if dtype_of(zero).is_float:
+        weights = ew.mul(ew.sub(ew.cast(q, dtype=dt.f32), zero), scale)
+    else:
+        weights = quant.dequantize_linear(q, scale, zero, dtype=dt.f32)
+    result = matmul(widened(node.input(0)), weights, transpose_b=True)
+    if (bias := node.optional(5)) is not None:
+        result = ew.add(result, widened(bias))
+    return as_dtype(result, node.dtype(0))
+
+
+def _block_zeros(node: Node, n: int, blocks: int, bits: int) -> Value:
+    """The zero points [n, blocks] of MatMulNBits, packed as weights are or floats; one number where none are given."""
+    zeros = node.optional(3)
+    if zeros is None:
+        return full(value=1 << (bits - 1), dtype=dt.u8, shape=())
+    if dtype_of(zeros).is_float:
+        return reshape(widened(zeros), shape=(n, blocks))
+    return unpacked(node, reshape(zeros, shape=(n, -(-blocks * bits // 8))), bits, blocks)
+
+
+@microsoft("GatherBlockQuantized")
+def gather_block_quantized(node: Node) -> Value:
+    """Slices of quantised data, dequantised; an index that is out of range is an error."""
+    bits, block = _bits(node)
+    data, scale, zero = node.input(0), node.input(2), node.optional(3)
+    rank = node.rank(0)
+    at = node.checked_axis(node.attr("gather_axis", 0))
+    quantised = node.checked_axis(node.attr("quantize_axis", 1))
+    if at == quantised or not node.dtype(0).is_int:
+        raise UnsupportedError(
+            f"GatherBlockQuantized of {node.dtype(0)} along the axis of the blocks is not supported"
+        )
+    packs = node.dtype(0) == dt.u8
+    moved = quantised if quantised < at else quantised + node.rank(1) - 1
+    data, scale = (gather(x, node.input(1), axis=at) for x in (data, scale))
+    if zero is not None:
+        zero = gather(zero, node.input(1), axis=at)
+    if packs:
+        data = unpacked(node, data, bits)
+        zero = (
+            full(value=1 << (bits - 1), dtype=dt.u8, shape=()) if zero is None else unpacked(node, zero, bits)
+        )
+    if len(shape_of(scale)) != len(shape_of(data)) or len(shape_of(data)) != rank + node.rank(1) - 1:
+        raise ModelError(f"GatherBlockQuantized: scales {node.type(2)} for data {node.type(0)}")
+    size, dtype = shape_of(data)[moved], dtype_of(scale)
+    if zero is None:
+        zero = full(value=0, dtype=dtype_of(data), shape=())
+    elif shape_of(zero):
+        zero = spread(cut(zero, moved, shape_of(scale)[moved]), moved, block, size)
+    return quant.dequantize_linear(data, spread(scale, moved, block, size), zero, dtype=dtype)
