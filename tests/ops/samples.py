@@ -2,12 +2,13 @@
 
 from tests.ops import samples_basic as basic
 from tests.ops import samples_image as image
+from tests.ops import samples_models as models
 from tests.ops import samples_nn as nn
 from tests.ops import samples_series as series
 
 FAMILIES = (
     basic.elementwise, basic.views, basic.reductions, nn.contractions, nn.grouped, nn.blocked, nn.pools, nn.indexing,
     nn.activations, nn.norms, nn.attentions, image.images, image.winograd, series.copies, series.totals, series.orders,
-    series.quantised, series.recurrent,
+    series.quantised, series.recurrent, models.models,
 )  # fmt: skip
 """Each gives the samples of one family."""
