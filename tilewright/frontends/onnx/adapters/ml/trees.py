@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.adapters.ml.forest import LEAF, MODES, Forest, Leaves, Nodes, forest_of
 from tilewright.frontends.onnx.adapters.ml.labels import Labels
 from tilewright.frontends.onnx.adapters.ml.rows import DOMAIN, rows_of
@@ -29,9 +30,10 @@ _COMBINE = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
 
 @adapter("TreeEnsembleRegressor", domain=DOMAIN)
 def regressor(node: Node) -> Value:
-    nodes, roots = _numbered_by_trees(node)
+    numbering = _Numbering(node)
+    nodes, roots = _numbered_by_trees(node, numbering)
     aggregate, count = node.one_of("aggregate_function", *_AGGREGATES), node.attr("n_targets", 0)
-    leaves = _weights(node, nodes, "target", count)
+    leaves = _weights(node, nodes, numbering, "target", count)
     base = _numbers(node, "base_values", nodes.thresholds.dtype)
     scores = _aggregated(
         node, nodes, roots, leaves, aggregate, count, base if base.size == count else base[:0]
@@ -42,8 +44,9 @@ def regressor(node: Node) -> Value:
 @adapter("TreeEnsembleClassifier", domain=DOMAIN)
 def classifier(node: Node) -> tuple[Value | None, Value]:
     labels = Labels(node, "classlabels_int64s", "classlabels_strings")
-    nodes, roots = _numbered_by_trees(node)
-    leaves = _weights(node, nodes, "class", labels.count)
+    numbering = _Numbering(node)
+    nodes, roots = _numbered_by_trees(node, numbering)
+    leaves = _weights(node, nodes, numbering, "class", labels.count)
     forest = forest_of(nodes, roots, leaves, labels.count, counted=True)
     scores, found = _totals(node, forest, "add", labels.count), forest.given
     if forest.counts:
@@ -174,13 +177,13 @@ def _numbers(node: Node, name: str, dtype: np.dtype) -> np.ndarray:
     return np.array(node.attr(name, ()), dtype)
 
 
-def _numbered_by_trees(node: Node) -> tuple[Nodes, np.ndarray]:
+def _numbered_by_trees(node: Node, numbering: _Numbering) -> tuple[Nodes, np.ndarray]:
     """The nodes of an ensemble whose trees number theirs, and the roots: the first node of each tree."""
     dtype = np.dtype(np.float64 if node.dtype(0) == dt.f64 else np.float32)
-    modes = np.array([_mode(node, name) for name in node.attr("nodes_modes", ())], np.int64)
+    modes = _modes(node)
     columns = {
         name: np.array(node.attr(f"nodes_{name}", ()), np.int64)
-        for name in ("featureids", "treeids", "nodeids", "truenodeids", "falsenodeids")
+        for name in ("featureids", "treeids", "truenodeids", "falsenodeids")
     }
     values = _numbers(node, "nodes_values", dtype)
     if any(len(c) != len(modes) for c in (*columns.values(), values)) or not modes.size:
@@ -191,7 +194,7 @@ def _numbered_by_trees(node: Node) -> tuple[Nodes, np.ndarray]:
     children = []
     for name in ("truenodeids", "falsenodeids"):
         child = np.arange(len(modes))
-        child[inner] = _find(node, columns, trees[inner], columns[name][inner])
+        child[inner] = numbering.find(trees[inner], columns[name][inner])
         children.append(child)
     tracks = np.zeros(len(modes), bool)
     given = np.array(node.attr("nodes_missing_value_tracks_true", ()), np.int64)[: len(modes)]
@@ -200,40 +203,56 @@ def _numbered_by_trees(node: Node) -> tuple[Nodes, np.ndarray]:
     return nodes, np.flatnonzero(np.diff(trees, prepend=trees[0] - 1))
 
 
-def _mode(node: Node, name: str) -> int:
-    if name == "LEAF":
-        return LEAF
-    known = [f"BRANCH_{mode}" for mode in MODES[:-1]]
-    if name not in known:
-        raise ModelError(f"{node.op} has no mode '{name}'", hint=f"it is one of LEAF, {', '.join(known)}")
-    return known.index(name)
+def _modes(node: Node) -> np.ndarray:
+    """The modes of all nodes."""
+    known = {"LEAF": LEAF, **{f"BRANCH_{mode}": k for k, mode in enumerate(MODES[:-1])}}
+    names = node.attr("nodes_modes", ())
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise ModelError(
+            f"{node.op} has no mode '{shown(unknown[0])}'", hint=f"it is one of {', '.join(known)}"
+        )
+    return np.array([known[name] for name in names], np.int64)
 
 
-def _find(node: Node, columns: dict[str, np.ndarray], trees: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """The numbers of nodes that their trees number so."""
-    own = np.stack([columns["treeids"], columns["nodeids"]])
-    order = np.lexsort(own[::-1])
-    keys, wanted = own[:, order], np.stack([trees, nodes])
-    both = np.concatenate([keys, wanted], axis=1)
-    _, ranks = np.unique(both, axis=1, return_inverse=True)
-    ranks = ranks.reshape(-1)
-    at = np.minimum(np.searchsorted(ranks[: len(order)], ranks[len(order) :]), len(order) - 1)
-    if (np.diff(ranks[: len(order)]) == 0).any():
-        raise ModelError(f"{node.op} has two nodes of one number in a tree")
-    lost = np.flatnonzero(ranks[: len(order)][at] != ranks[len(order) :])
-    if lost.size:
-        raise ModelError(f"{node.op}: tree {trees[lost[0]]} has no node {nodes[lost[0]]}")
-    return order[at]
+class _Numbering:
+    """Nodes by their tree and the number that it gives them."""
+
+    def __init__(self, node: Node) -> None:
+        self._op = node.op
+        self._own = [np.array(node.attr(f"nodes_{name}", ()), np.int64) for name in ("treeids", "nodeids")]
+        if len(self._own[0]) != len(self._own[1]) or not self._own[0].size:
+            raise ModelError(f"{node.op} has {len(self._own[0])} treeids for {len(self._own[1])} nodeids")
+        if any(ids.min(initial=0) < 0 or ids.max(initial=0) >= 1 << 31 for ids in self._own):
+            raise ModelError(f"{node.op} has numbers of trees or nodes that are below 0 or not below 2^31")
+        keys = self._key(*self._own)
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+        if (np.diff(self._keys) == 0).any():
+            raise ModelError(f"{node.op} has two nodes of one number in a tree")
+
+    @staticmethod
+    def _key(trees: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        return (trees << 31) + nodes
+
+    def find(self, trees: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Positions among all nodes of those that their trees number so."""
+        fits = (nodes >= 0) & (nodes < 1 << 31) & (trees >= 0) & (trees < 1 << 31)
+        wanted = np.where(fits, self._key(trees, nodes), -1)
+        at = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        lost = np.flatnonzero(self._keys[at] != wanted)
+        if lost.size:
+            raise ModelError(f"{self._op}: tree {trees[lost[0]]} has no node {nodes[lost[0]]}")
+        return np.asarray(self._order[at])
 
 
-def _weights(node: Node, nodes: Nodes, kind: str, count: int) -> Leaves:
+def _weights(node: Node, nodes: Nodes, numbering: _Numbering, kind: str, count: int) -> Leaves:
     """What leaves give, of attributes that begin with `kind`; weights of other nodes are left out."""
     columns = {n: np.array(node.attr(f"{kind}_{n}", ()), np.int64) for n in ("treeids", "nodeids", "ids")}
     weights = _numbers(node, f"{kind}_weights", nodes.thresholds.dtype)
     if any(len(c) != len(weights) for c in columns.values()):
         raise ModelError(f"{node.op} has {len(weights)} weights, but not as many nodes and ids for them")
-    own = {n: np.array(node.attr(f"nodes_{n}"), np.int64) for n in ("treeids", "nodeids")}
-    found = _find(node, own, columns["treeids"], columns["nodeids"])
+    found = numbering.find(columns["treeids"], columns["nodeids"])
     kept = nodes.modes[found] == LEAF
     return _checked(node, Leaves(found[kept], columns["ids"][kept], weights[kept]), count)
 
