@@ -231,6 +231,11 @@ def test_ensembles_of_version_5_that_contradict_themselves_are_refused(
         tilewright.compile(model.SerializeToString(), cache=False)
 
 
+def test_too_many_targets_are_refused() -> None:
+    with pytest.raises(tilewright.UnsupportedError, match="1099511627776 targets"):
+        tilewright.compile(regressor(n_targets=1 << 40).SerializeToString(), cache=False)
+
+
 def test_features_of_an_unknown_number_are_looked_for_when_called() -> None:
     model = regressor()
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "f"

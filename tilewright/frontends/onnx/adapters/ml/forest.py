@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.ir.diag import ModelError
+from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops.trees import GROUP
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
@@ -24,6 +24,9 @@ LEAF = -1
 
 MOST_FILLED = 2
 """Trees are laid out as complete ones, without children, where that takes up to so many places for each node."""
+
+MOST_VALUES = 1 << 28
+"""Values of an ensemble whose leaves have one for each target."""
 
 _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER = range(len(MODES))
 
@@ -316,12 +319,14 @@ class _Values:
         is_single = bool((own[tree[node]] == target).all())
         ends = np.bincount(tree[is_leaf & (tree >= 0)], minlength=trees)
         found = np.unique(node * count + target)
-        per_tree = np.zeros((trees, count), np.int64)
-        np.add.at(per_tree, (tree[found // count], found % count), 1)
-        given = np.asarray(per_tree.any(axis=0))
-        is_sure = (per_tree == ends[:, None]).any(axis=0)
+        pairs, times = np.unique(tree[found // count] * count + found % count, return_counts=True)
+        given, is_sure = np.zeros(count, bool), np.zeros(count, bool)
+        given[pairs % count] = True
+        is_sure[pairs[times == ends[pairs // count]] % count] = True
         counts = counted and not bool((given == is_sure).all())
         columns = 1 if is_single and not counts else count
+        if size * columns > MOST_VALUES:
+            raise UnsupportedError(f"values of {columns} targets for {size} nodes are too many")
         place = (node, target if columns == count else np.zeros(len(node), np.int64))
         neutral, function = _COMBINED[combine]
         values = np.full((size, columns), neutral, leaves.weights.dtype)

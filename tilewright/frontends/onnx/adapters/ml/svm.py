@@ -60,8 +60,9 @@ def _radial(node: Node, vectors: np.ndarray, gamma: float) -> Value:
     x = as_dtype(rows_of(node), dt.f32)
     require_size(node, vectors.shape[1], "features of a support vector", axis=node.rank(0) - 1)
     rows, features = shape_of(x)
-    difference = ew.sub(reshape(x, shape=(rows, sym(1), features)), constant(vectors, "support_vectors"))
-    distance = reduce_sum(ew.mul(difference, difference), axes=(2,), keepdims=False)
+    columns = constant(np.ascontiguousarray(vectors.T), "support_vectors")
+    difference = ew.sub(reshape(x, shape=(rows, features, sym(1))), columns)
+    distance = reduce_sum(ew.mul(difference, difference), axes=(1,), keepdims=False)
     return ew.exp(ew.mul(distance, -gamma))
 
 

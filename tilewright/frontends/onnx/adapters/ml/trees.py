@@ -16,13 +16,16 @@ from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError
+from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import as_dtype, dtype_of
 from tilewright.ops.trees import tree_ensemble
 from tilewright.ops.view import concat, shape_of, split
+
+MOST_TARGETS = 1 << 16
+"""Targets or classes of an ensemble: the totals of a block of rows stay in L2 or L3."""
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _COMBINE = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
@@ -258,6 +261,8 @@ def _weights(node: Node, nodes: Nodes, numbering: _Numbering, kind: str, count: 
 
 
 def _checked(node: Node, leaves: Leaves, count: int) -> Leaves:
+    if count > MOST_TARGETS:
+        raise UnsupportedError(f"{node.op} has {count} targets, more than {MOST_TARGETS}")
     if count < 1 or leaves.targets.min(initial=0) < 0 or leaves.targets.max(initial=0) >= count:
         raise ModelError(f"{node.op} has weights for target {leaves.targets.max(initial=0)} of {count}")
     return leaves
