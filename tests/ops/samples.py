@@ -2,6 +2,7 @@
 
 from tests.ops import samples_basic as basic
 from tests.ops import samples_image as image
+from tests.ops import samples_models as models
 from tests.ops import samples_nn as nn
 from tests.ops import samples_random as random
 from tests.ops import samples_series as series
@@ -9,6 +10,6 @@ from tests.ops import samples_series as series
 FAMILIES = (
     basic.elementwise, basic.views, basic.reductions, nn.contractions, nn.grouped, nn.blocked, nn.pools, nn.indexing,
     nn.activations, nn.norms, nn.attentions, image.images, image.winograd, series.copies, series.totals, series.orders,
-    series.quantised, series.recurrent, random.randoms,
+    series.quantised, series.recurrent, random.randoms, models.models,
 )  # fmt: skip
 """Each gives the samples of one family."""

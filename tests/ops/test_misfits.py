@@ -17,6 +17,10 @@ from tilewright.ops.define.interp import evaluate
 
 X = normal((2, 3, 4))
 BLOCKS = normal((2, 2, 5, 4))  # 8 channels in blocks of 4
+KEYS = np.array([1, 2])
+INDICES = np.zeros(16, np.int32)
+TREES = [X[0], INDICES, np.zeros(16, np.float32), X[0, :, :1], *[INDICES] * 4, np.zeros((16, 2), np.int32)]
+FOREST = {"combine": "add", "count": 1, "depth": 1}
 MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("add", [X, normal((2,))], {}, "dims 4 and 2 neither are equal nor is one of them 1"),
     ("add", [X, X.astype(np.float64)], {}, "operands must have one dtype, not f32 and f64"),
@@ -103,6 +107,27 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ),
     ("group_norm", [X, X[0, :, 0], X[0, :, 0]], {"groups": 2}, "3 channels do not make 2 groups"),
     ("gelu", [X], {"approximate": "some"}, "approximate 'some' is neither none nor tanh"),
+    ("coupled_probabilities", [X], {}, "must be [rows, classes, classes] of floats, not f32[2, 3, 4]"),
+    ("lookup", [KEYS, KEYS, KEYS[:1], KEYS[0]], {}, "must be vectors of one known length above 0"),
+    ("lookup", [X, KEYS, KEYS, KEYS[0]], {}, "f32[2, 3, 4] among keys i64[2]"),
+    ("lookup", [KEYS, KEYS, KEYS, X[0, 0, 0]], {}, "default f32[] for values i64[2]"),
+    *[
+        ("tree_ensemble", [a if n == k else b for n, b in enumerate(TREES)], FOREST | changes, reason)
+        for k, a, changes, reason in (
+            (0, X, {}, "must be floats of one dtype, the rows a matrix"),
+            (1, INDICES[:1], {}, "must be vectors of one length"),
+            (5, INDICES[:1], {}, "must be vectors of one length"),
+            (8, INDICES, {}, "must be two of each node of i32[16]"),
+            (3, X[0, :, :3], {}, "values f32[3, 3] must be a matrix of 1 column or 1"),
+            (3, X[0, :, :1], {"combine": "mul"}, "combined by add, min, max, not 'mul'"),
+        )
+    ],
+    (
+        "tree_ensemble",
+        [*TREES[:4], *[INDICES[:3]] * 4],
+        FOREST,
+        "the number of trees, 3, must be a multiple of 16",
+    ),
 ]
 
 

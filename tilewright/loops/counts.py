@@ -68,12 +68,20 @@ def iterations(func: Func) -> Sym:
 def _count(block: Block, times: Sym, around: Ranges, counts: dict[Op, Sym]) -> None:
     for op in block.ops:
         counts[op] = times
-        if is_loop(op):
+        if op.name == "bind":
+            around = around | _known_range(op.attrs["var"])
+        elif is_loop(op):
             iterations = upper(extent_of(op), around)
             inside = around | {loop_var(op): loop_range(op)}
             _count(body_of(op), times * (extent_of(op) if iterations is None else iterations), inside, counts)
         elif op.name in ("if", "run"):
             _count(body_of(op), times, around, counts)
+
+
+def _known_range(v: Sym) -> Ranges:
+    """The range of a variable that is data, where it is known."""
+    low, high = v.bounds
+    return {} if low is None or high is None else {v: (sym(low), sym(high))}
 
 
 def _is_float(op: Op) -> bool:

@@ -4,6 +4,7 @@ from tilewright.ops import activation as activation
 from tilewright.ops import attention as attention
 from tilewright.ops import blocked as blocked
 from tilewright.ops import contract as contract
+from tilewright.ops import coupling as coupling
 from tilewright.ops import elementwise as elementwise
 from tilewright.ops import image as image
 from tilewright.ops import index as index
@@ -16,6 +17,7 @@ from tilewright.ops import reduce as reduce
 from tilewright.ops import scan as scan
 from tilewright.ops import sort as sort
 from tilewright.ops import source as source
+from tilewright.ops import trees as trees
 from tilewright.ops import view as view
 from tilewright.ops import winograd as winograd
 from tilewright.ops.define import DEFINITIONS

@@ -121,6 +121,35 @@ def one_hot(indices: Array, values: Array, *, depth: Dim, axis: int = -1) -> Com
 
 
 @primitive
+def lookup(x: Array, keys: Array, values: Array, default: Array, *, required: bool = False) -> Compute:
+    """values[k] where x equals keys[k], elsewhere `default`, a scalar; `keys` ascend. Where a key is `required`, others
+    are reported."""
+    if keys.rank != 1 or values.shape != keys.shape or not keys.shape[0].is_const or keys.shape[0] == 0:
+        raise ValueError(
+            f"keys {keys.type} and values {values.type} must be vectors of one known length above 0"
+        )
+    if keys.dtype != x.dtype or default.dtype != values.dtype or default.rank:
+        raise ValueError(
+            f"{x.type} among keys {keys.type}, or default {default.type} for values {values.type}"
+        )
+
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        wanted, count = x[tuple(i)], keys.shape[0].value
+        low, left = t.const(0, dt.i64), count
+        while left > 1:
+            middle = low + left // 2
+            low = t.select(keys[t.bind(middle, "middle", 0, count - 1)] <= wanted, middle, low)
+            left -= left // 2
+        at = t.bind(low, "at", 0, count - 1)
+        found = keys[at].eq(wanted)
+        if required:
+            t.check(found, "ExecutionError", "a category is none of those that the model knows")
+        return t.select(found, values[at], default[()])
+
+    return compute([x, keys, values, default], x.shape, body, dtype=values.dtype)
+
+
+@primitive
 def triangle(x: Array, *, diagonal: Dim = 0, upper: bool = True) -> Compute:
     """x with zeros below (`upper`) or above the given diagonal of its last two axes."""
     if x.rank < 2:

@@ -106,6 +106,19 @@ def test_a_table_is_touched_where_it_is_looked_up() -> None:
     assert (table, at, y) == (4 * 3 * 8, 8 * 3, 4 * 3 * 8)
 
 
+def test_a_loop_whose_extent_is_data_counts_by_the_greatest_it_can_be() -> None:
+    text = """
+    kernel @k(at: &i32[3], y: &f32[3]) dims() with {outputs=1} {
+      for i in 0..3 {
+        bind n <= 5 = at[i]
+        for j in 0..n { y[i] += 1.0 }
+      }
+      return
+    }
+    """
+    assert cost(parse_kernel(text)).flops == 3 * 5
+
+
 def test_separated_tells_which_loops_keep_elements_apart() -> None:
     text = """
     kernel @k(y: &f64[64]) dims() with {outputs=1} {

@@ -17,7 +17,14 @@ from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import find_adapter
-from tilewright.frontends.onnx.structure import FunctionKey, function_key, live, node_label, ordered
+from tilewright.frontends.onnx.structure import (
+    FunctionKey,
+    function_key,
+    live,
+    node_label,
+    node_reads,
+    ordered,
+)
 from tilewright.frontends.onnx.tensors import ELEM_TYPES, dtype_of, from_sparse, to_array
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
@@ -40,6 +47,8 @@ class Scope:
     declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
     bound: Mapping[str, AttributeProto] = field(default_factory=dict)
     depth: int = 0
+    read: frozenset[str] = frozenset()
+    """Names of values that nodes of the graph or its outputs read."""
 
     def find(self, name: str) -> Value | None:
         if name not in self.values:
@@ -133,7 +142,9 @@ class Importer:
         if scope.depth > MAX_DEPTH:
             raise ModelError(f"subgraphs and functions are nested more than {MAX_DEPTH} deep")
         order = ordered(nodes, scope.values.maps[0], scope.values.parents)
-        for node in live(order, outputs):
+        nodes = live(order, outputs)
+        scope.read = frozenset(outputs).union(*map(node_reads, nodes))
+        for node in nodes:
             self._scope = scope
             self._translate_node(node, scope)
 
@@ -181,12 +192,13 @@ class Importer:
             spec.check_types(types, schema)
         if adapter is None:
             return self._expand(node, schema, version, inputs, attributes, scope)
-        view = Node(node.op_type, version, schema, inputs, attributes, node.output, self)
+        wanted = [name if name in scope.read else "" for name in node.output]
+        view = Node(node.op_type, version, schema, inputs, attributes, wanted, self)
         found = self.translation.fit(inputs, lambda: adapter(view))
         if schema is None:
             view.require_nothing_else()
         results = found if isinstance(found, tuple) else (found,)
-        if len([o for o in node.output if o]) > len(results):
+        if len([o for o in wanted if o]) > len(results):
             raise UnsupportedError(f"only the first {len(results)} outputs of {node.op_type} are supported")
         return results
 

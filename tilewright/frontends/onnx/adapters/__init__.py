@@ -6,6 +6,7 @@ from tilewright.frontends.onnx.adapters import elementwise as elementwise
 from tilewright.frontends.onnx.adapters import image as image
 from tilewright.frontends.onnx.adapters import index as index
 from tilewright.frontends.onnx.adapters import microsoft as microsoft
+from tilewright.frontends.onnx.adapters import ml as ml
 from tilewright.frontends.onnx.adapters import norm as norm
 from tilewright.frontends.onnx.adapters import pool as pool
 from tilewright.frontends.onnx.adapters import quant as quant
