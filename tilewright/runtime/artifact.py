@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,38 @@ Dim = int | str
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or output: `dtype` is a NumPy (or ml_dtypes) name, dims are numbers or symbolic texts."""
+    """An input or output: `dtype` is a NumPy (or ml_dtypes) name or "string", dims are numbers or symbolic texts.
+
+    Values that are no tensors have another `kind`, and no shape: a "sequence" or an "optional" of an `element` (their
+    dtype is "object"), a "map" from keys of `dtype` to an `element`. An "unranked" tensor has a dtype, and any shape.
+    """
 
     name: str
     dtype: str
     shape: tuple[Dim, ...]
+    kind: str = "tensor"
+    element: TensorInfo | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name}: {self.type}"
+
+    @property
+    def type(self) -> str:
+        """The type as a text, such as "float32[2, n]" or "sequence(float32[?])"."""
+        match self.kind:
+            case "tensor":
+                return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+            case "unranked":
+                return f"{self.dtype}[...]"
+            case "map":
+                return f"map({self.dtype}, {self.element and self.element.type})"
+        return f"{self.kind}({self.element and self.element.type})"
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> TensorInfo:
+        """From what `asdict` gives, and JSON made of it."""
+        element = record.get("element")
+        return cls(**{**_with_tuples(record), "element": None if element is None else cls.of(element)})
 
 
 @dataclass(frozen=True)
@@ -224,7 +249,8 @@ def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifa
     weights = sections.popleft().data
     fields: dict[str, Any] = {name: metadata[name] for name in _PLAIN}
     for name, kind in _RECORDS.items():
-        fields[name] = tuple(kind(**_with_tuples(item)) for item in metadata[name])
+        make = TensorInfo.of if kind is TensorInfo else lambda item, kind=kind: kind(**_with_tuples(item))
+        fields[name] = tuple(map(make, metadata[name]))
     if metadata["static_plan"] is not None:
         fields["static_plan"] = StaticPlan(**_with_tuples(metadata["static_plan"]))
     return Artifact(
@@ -237,7 +263,7 @@ def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifa
     )
 
 
-def _with_tuples(record: dict[str, Any]) -> dict[str, Any]:
+def _with_tuples(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
 
 

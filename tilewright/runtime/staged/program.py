@@ -33,7 +33,8 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True)
 class CallHost:
-    """Call a function of `runtime.staged.functions`; a value -1 is one that is left out."""
+    """Call the function that `runtime.staged.functions` has by that name for the parameters; a value -1 is one that is
+    left out."""
 
     function: str
     inputs: tuple[int, ...]
