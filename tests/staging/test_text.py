@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.reference
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h

@@ -1,3 +1,5 @@
 """Operators of strings, sequences and optionals, which the host computes."""
 
+from tilewright.frontends.onnx.adapters.host import optionals as optionals
+from tilewright.frontends.onnx.adapters.host import sequences as sequences
 from tilewright.frontends.onnx.adapters.host import text as text
