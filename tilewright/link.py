@@ -219,7 +219,7 @@ def _info_of_type(name: str, type: Type) -> TensorInfo:
     dtype = getattr(type, "dtype", None)
     text = "object" if dtype is None else "string" if dtype.kind == "string" else dtype.storage.name
     if isinstance(type, HostType):
-        kind = "unranked" if type.kind == "tensor" else type.kind
+        kind = "unranked" if type.element is None else type.kind
         element = None if type.element is None else _info_of_type("", type.element)
         return TensorInfo(name, text, (), kind, element)
     assert isinstance(type, TensorType)

@@ -191,3 +191,65 @@ def test_wrong_positions_of_known_sequences_are_errors_of_the_model() -> None:
     nodes = [h.make_node("SequenceConstruct", ["x"], ["s"]), h.make_node("SequenceAt", ["s", "k"], ["y"])]
     with pytest.raises(tilewright.TilewrightError, match="position 1 of a sequence of 1 elements"):
         compiled(model_of(nodes, [("x", T.FLOAT, [2, 3])], ["y"], {"k": np.array(1)}))
+
+
+def test_a_loop_collects_what_differs_in_size() -> None:
+    """As exporters of detectors write it: an empty sequence grows, and is concatenated after the loop."""
+    rows = h.make_graph(
+        [
+            h.make_node("Identity", ["going"], ["still"]),
+            h.make_node("Add", ["trip", "one"], ["count"]),
+            h.make_node("Unsqueeze", ["count", "zero"], ["end"]),
+            h.make_node("Slice", ["x", "zero", "end"], ["part"]),
+            h.make_node("SequenceInsert", ["before", "part"], ["after"]),
+        ],
+        "body",
+        [
+            h.make_tensor_value_info("trip", T.INT64, []),
+            h.make_tensor_value_info("going", T.BOOL, []),
+            sequence_info("before", None),
+        ],
+        [h.make_tensor_value_info("still", T.BOOL, []), sequence_info("after", None)],
+    )
+    nodes = [
+        h.make_node("SequenceEmpty", [], ["empty"]),
+        h.make_node("Loop", ["n", "", "empty"], ["s"], body=rows),
+        h.make_node("ConcatFromSequence", ["s"], ["all"], axis=0),
+        h.make_node("Mul", ["all", "two"], ["y"]),
+    ]
+    constants = {"one": np.array(1), "zero": np.array([0]), "two": np.array(2, np.float32)}
+    inputs = [("n", T.INT64, []), ("x", T.FLOAT, ["m", 3])]
+    model = compiled(model_of(nodes, inputs, ["y"], constants))
+    for n in (1, 2, 3):
+        wanted = np.concatenate([X[: k + 1] for k in range(n)])
+        np.testing.assert_array_equal(model(np.array(n), X)[0], 2 * wanted)
+    with pytest.raises(tilewright.InputError, match="an empty sequence is concatenated"):
+        model(np.array(0), X)
+
+
+def test_a_choice_between_sequences_of_different_ranks() -> None:
+    then = h.make_graph([h.make_node("SequenceConstruct", ["x"], ["a"])], "t", [], [sequence_info("a", None)])
+    other = h.make_graph(
+        [h.make_node("Flatten", ["x"], ["f"], axis=0), h.make_node("SequenceConstruct", ["f", "x"], ["b"])],
+        "e", [], [sequence_info("b", None)],
+    )  # fmt: skip
+    nodes = [h.make_node("If", ["c"], ["s"], then_branch=then, else_branch=other)]
+    inputs = [("c", T.BOOL, []), ("x", T.FLOAT, [2, 3])]
+    model = compiled(model_of(nodes, inputs, ["s"], {}))
+    same(model(np.array(True), X)[0], [X])
+    same(model(np.array(False), X)[0], [X.reshape(1, -1), X])
+
+
+def test_a_map_over_a_sequence() -> None:
+    body = h.make_graph(
+        [h.make_node("Add", ["a", "b"], ["sum"]), h.make_node("Shape", ["a"], ["size"])],
+        "body",
+        [h.make_tensor_value_info(name, T.FLOAT, None) for name in "ab"],
+        [h.make_tensor_value_info("sum", T.FLOAT, None), h.make_tensor_value_info("size", T.INT64, None)],
+    )
+    nodes = [h.make_node("SequenceMap", ["s", "b"], ["sums", "sizes"], body=body)]
+    inputs = [sequence_info("s", ["k"]), ("b", T.FLOAT, [1])]
+    given, b = [X[0], X[0, :1]], np.ones(1, np.float32)
+    sums, sizes = run(nodes, inputs, ["sums", "sizes"], given, b)
+    same(sums, [x + b for x in given])
+    same(sizes, [np.array(x.shape) for x in given])

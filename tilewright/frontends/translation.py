@@ -43,7 +43,7 @@ def type_of(value: Value) -> TensorType:
     """The type of a value that must be a tensor of a known rank; UnsupportedError for any other."""
     if isinstance(value.type, TensorType):
         return value.type
-    if isinstance(value.type, HostType) and value.type.kind == "tensor":
+    if isinstance(value.type, HostType) and value.type.element is None:
         raise UnsupportedError(
             f"the rank of '{shown(value.name)}' is not known", hint="declare the shape of a sequence's elements"
         )

@@ -89,7 +89,7 @@ class TokenType(Type):
         return "token"
 
 
-HOST_KINDS = ("sequence", "optional", "map", "tensor")
+HOST_KINDS = ("sequence", "optional", "map", "tensor", "nothing")
 
 ANY_DIM = var("any", 0)
 """Stands in types of elements for dims that may differ from one element to the next."""
@@ -98,7 +98,8 @@ ANY_DIM = var("any", 0)
 @dataclass(frozen=True, slots=True)
 class HostType(Type):
     """A value that native code cannot read: a "sequence" or an "optional" of an `element`, a "map" from keys of a
-    `dtype` to an `element`, or a "tensor" of a `dtype` whose rank is not known when compiling."""
+    `dtype` to an `element`, or a "tensor" of a `dtype` whose rank is not known when compiling; "nothing" of a `dtype`
+    is the element of a sequence that has none."""
 
     kind: str
     dtype: DType | None = None

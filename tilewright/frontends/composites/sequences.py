@@ -55,6 +55,12 @@ def joined(a: Type, b: Type) -> Type:
     sequence cannot have both."""
     if a == b:
         return a
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, HostType) and x.kind == "nothing" and x.dtype == getattr(y, "dtype", None):
+            return y
+        if _is_optional(x) and not _is_optional(y):  # the host has an optional as the value, or None
+            assert isinstance(x, HostType) and x.element is not None
+            return HostType("optional", None, joined(x.element, y))
     if isinstance(a, HostType) and isinstance(b, HostType) and a.kind == b.kind and a.element and b.element:
         if a.dtype == b.dtype:
             return HostType(a.kind, a.dtype, joined(a.element, b.element))
@@ -65,6 +71,10 @@ def joined(a: Type, b: Type) -> Type:
         if a.dtype is not None:
             return HostType("tensor", a.dtype)
     raise ValueError(f"the elements of a sequence are {a} and {b}")
+
+
+def _is_optional(type: Type) -> bool:
+    return isinstance(type, HostType) and type.kind == "optional"
 
 
 def single(translation: Translation, element: Type) -> Type:

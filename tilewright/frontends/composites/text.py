@@ -49,8 +49,10 @@ def taken(places: Value, *sources: Value) -> Value:
 
 
 def moved(operands: Sequence[Value | None], write: Callable[[list[Value | None]], Results]) -> Results:
-    """What `write` makes of operands some of which hold strings, where it only moves elements: it is written for the
-    positions of these elements, and the strings at the positions that come out are taken at the end."""
+    """What `write`, which only moves elements, makes of the operands. Where some of them hold strings it is written for
+    the positions of their elements, and the strings at the positions that come out are taken at the end."""
+    if not any(map(is_text, operands)):
+        return write(list(operands))
     sources: list[Value] = []
     offsets: dict[tuple[Value, ...], int] = {}
     positions: list[Value | None] = []

@@ -35,13 +35,16 @@ def element_type(proto: onnx.TypeProto, where: str) -> Type:
 
 
 def is_like(declared: Type, found: Type) -> bool:
-    """Whether a value may be declared so: the same kinds and element types, whatever the dims."""
+    """Whether a value may be declared so: the same kinds and element types, whatever the dims. A loop that begins with
+    an optional may give what that holds."""
+    if isinstance(found, HostType) and found.kind == "optional" and getattr(declared, "kind", "") != "optional":
+        assert found.element is not None
+        return is_like(declared, found.element)
     if getattr(declared, "dtype", None) != getattr(found, "dtype", None):
         return False
-    mine, theirs = (t if isinstance(t, HostType) and t.kind != "tensor" else None for t in (declared, found))
-    if mine is None or theirs is None or mine.element is None or theirs.element is None:
-        return mine is theirs
-    return mine.kind == theirs.kind and is_like(mine.element, theirs.element)
+    if isinstance(declared, HostType) and isinstance(found, HostType) and declared.element and found.element:
+        return declared.kind == found.kind and is_like(declared.element, found.element)
+    return getattr(declared, "element", None) is getattr(found, "element", None) is None
 
 
 _NAMES: Mapping[str, str] = {"sequence": "seq", "optional": "optional"}

@@ -316,10 +316,11 @@ class Cursor:
         """`sequence(f32[n])`, `optional(...)`, `map(string, f32[])`, `tensor(f32)`."""
         kind = self.advance()
         self.expect("(")
-        dtype = self.dtype() if kind in ("map", "tensor") else None
+        is_tensor = kind in ("tensor", "nothing")
+        dtype = self.dtype() if is_tensor or kind == "map" else None
         if kind == "map":
             self.expect(",")
-        element = None if kind == "tensor" else self.type()
+        element = None if is_tensor else self.type()
         self.expect(")")
         return HostType(kind, dtype, element)
 

@@ -17,7 +17,6 @@ from tilewright.frontends.composites.sequences import (
 from tilewright.frontends.composites.text import moved
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.translation import type_of
 from tilewright.frontends.unroll import stacked
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -33,7 +32,7 @@ MAX_PIECES = 256
 
 @adapter("SequenceEmpty")
 def sequence_empty(node: Node) -> Value:
-    return sequence([], HostType("tensor", node.dtype_attr("dtype", dt.f32)))
+    return sequence([], HostType("nothing", node.dtype_attr("dtype", dt.f32)))
 
 
 @adapter("SequenceConstruct", takes="all")
@@ -76,8 +75,7 @@ def sequence_insert(node: Node) -> Value:
     position = _position(node, 2, beyond=1) if node.optional(2) is not None else len(elements or ())
     if elements is not None and position is not None:
         return sequence([*elements[:position], value, *elements[position:]])
-    is_empty = elements is not None and not elements
-    element = general(value.type) if is_empty else joined(element_of(target), general(value.type))
+    element = joined(element_of(target), general(value.type))
     operands = [v for v in node.inputs if v is not None]
     return host("sequence_insert", operands, [HostType("sequence", None, element)])[0]
 
@@ -108,8 +106,7 @@ def concat_from_sequence(node: Node) -> Value:
                 return [stacked(given, axis)]
             return [concat(*given, axis=axis) if len(given) > 1 else given[0]]
 
-        strings = type_of(elements[0]).dtype is dt.string
-        (result,) = moved(elements, write) if strings else write(elements)
+        (result,) = moved(elements, write)
         assert result is not None
         return result
     others = element.shape[axis + (not is_new) :]
@@ -138,8 +135,7 @@ def split_to_sequence(node: Node) -> Value:
             v if keeps else reshape(v, shape=(*s[:axis], *s[axis + 1 :])) for v, s in zip(found, shapes, strict=True)
         ]
 
-    pieces = moved([x], write) if node.dtype(0) is dt.string else write([x])
-    return sequence([v for v in pieces if v is not None])
+    return sequence([v for v in moved([x], write) if v is not None])
 
 
 def _sizes(node: Node, axis: int) -> list[int] | None:
