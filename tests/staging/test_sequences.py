@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 import tilewright
-from tests.staging.models import compiled, loaded, model_of
+from tests.staging.models import checked, loaded, model_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -34,7 +34,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def run(nodes: list, inputs: list, outputs: list[str], *given: Any, constants: dict | None = None) -> list[Any]:
-    model = compiled(model_of(nodes, inputs, outputs, constants or {}))
+    model = checked(model_of(nodes, inputs, outputs, constants or {}))
     found, again = model(*given), loaded(model)(*given)
     for a, b in zip(found, again, strict=True):
         same(a, b)
@@ -54,7 +54,7 @@ def test_a_known_sequence_is_resolved_when_compiling() -> None:
     ]
     constants = {"first": np.array(0), "last": np.array(-1)}
     inputs = [("x", T.FLOAT, ["n", 3]), ("y", T.FLOAT, ["n", 3])]
-    model = compiled(model_of(nodes, inputs, ["e", "all", "new", "n"], constants))
+    model = checked(model_of(nodes, inputs, ["e", "all", "new", "n"], constants))
     assert model.artifact.program is None
     e, everything, new, n = model(X, -X)
     np.testing.assert_allclose(e, np.exp(-X), rtol=1e-6)
@@ -74,7 +74,7 @@ def test_positions_that_are_computed_are_looked_up_by_the_host() -> None:
     more, e, n = run(nodes, inputs, ["more", "e", "n"], X, -X[:1], np.array(1))
     same([more, n], [[X, X, -X[:1]], np.array(2)])
     np.testing.assert_allclose(e, np.exp(X), rtol=1e-6)
-    model = compiled(model_of(nodes, inputs, ["e"], {}))
+    model = checked(model_of(nodes, inputs, ["e"], {}))
     with pytest.raises(tilewright.InputError, match="position 3 of a sequence of 2 elements"):
         model(X, X, np.array(3))
 
@@ -130,7 +130,7 @@ def test_elements_of_different_ranks_have_no_operators() -> None:
     (one,) = run(nodes[:1], inputs, ["one"], [X, X[0]], np.array(1))
     same(one, X[0])
     with pytest.raises(tilewright.UnsupportedError, match="the rank of 'one' is not known"):
-        compiled(model_of(nodes, inputs, ["y"], {}))
+        checked(model_of(nodes, inputs, ["y"], {}))
 
 
 @pytest.mark.parametrize("given", [X, None])
@@ -142,7 +142,7 @@ def test_optionals(given: np.ndarray | None) -> None:
 
 def test_the_element_of_an_optional() -> None:
     nodes = [h.make_node("OptionalGetElement", ["x"], ["e"]), h.make_node("Exp", ["e"], ["y"])]
-    model = compiled(model_of(nodes, [optional_info("x", ["n", 3])], ["y"], {}))
+    model = checked(model_of(nodes, [optional_info("x", ["n", 3])], ["y"], {}))
     np.testing.assert_allclose(model(X)[0], np.exp(X), rtol=1e-6)
     with pytest.raises(tilewright.InputError, match="the optional has no value"):
         model(None)
@@ -155,7 +155,7 @@ def test_an_optional_that_is_known() -> None:
         h.make_node("OptionalHasElement", ["o"], ["has"]),
         h.make_node("OptionalHasElement", [""], ["not"]),
     ]
-    model = compiled(model_of(nodes, [("x", T.FLOAT, [2, 3])], ["y", "has", "not"], {}))
+    model = checked(model_of(nodes, [("x", T.FLOAT, [2, 3])], ["y", "has", "not"], {}))
     assert model.artifact.program is None
     y, has, has_not = model(X)
     assert np.array_equal(y, X) and has and not has_not
@@ -172,7 +172,7 @@ def test_an_optional_that_is_known() -> None:
     ],
 )
 def test_what_is_no_such_sequence_is_refused(given: Any, words: str) -> None:
-    model = compiled(model_of([h.make_node("Identity", ["s"], ["t"])], [sequence_info("s", [None, 3])], ["t"], {}))
+    model = checked(model_of([h.make_node("Identity", ["s"], ["t"])], [sequence_info("s", [None, 3])], ["t"], {}))
     with pytest.raises(tilewright.InputError, match=words):
         model(given)
     with pytest.raises(tilewright.InputError, match="out= takes arrays"):
@@ -181,7 +181,7 @@ def test_what_is_no_such_sequence_is_refused(given: Any, words: str) -> None:
 
 def test_how_they_are_described() -> None:
     nodes = [h.make_node("Identity", ["s"], ["t"]), h.make_node("Identity", ["o"], ["p"])]
-    model = compiled(model_of(nodes, [sequence_info("s", [None, 3]), optional_info("o", None)], ["t", "p"], {}))
+    model = checked(model_of(nodes, [sequence_info("s", [None, 3]), optional_info("o", None)], ["t", "p"], {}))
     assert list(map(str, model.inputs)) == ["s: sequence(float32[?, 3])", "o: optional(float32[...])"]
     assert [a.type for a in model.get_outputs()] == ["seq(tensor(float))", "optional(tensor(float))"]
     assert loaded(model).inputs == model.inputs
@@ -190,7 +190,7 @@ def test_how_they_are_described() -> None:
 def test_wrong_positions_of_known_sequences_are_errors_of_the_model() -> None:
     nodes = [h.make_node("SequenceConstruct", ["x"], ["s"]), h.make_node("SequenceAt", ["s", "k"], ["y"])]
     with pytest.raises(tilewright.TilewrightError, match="position 1 of a sequence of 1 elements"):
-        compiled(model_of(nodes, [("x", T.FLOAT, [2, 3])], ["y"], {"k": np.array(1)}))
+        checked(model_of(nodes, [("x", T.FLOAT, [2, 3])], ["y"], {"k": np.array(1)}))
 
 
 def test_a_loop_collects_what_differs_in_size() -> None:
@@ -219,7 +219,7 @@ def test_a_loop_collects_what_differs_in_size() -> None:
     ]
     constants = {"one": np.array(1), "zero": np.array([0]), "two": np.array(2, np.float32)}
     inputs = [("n", T.INT64, []), ("x", T.FLOAT, ["m", 3])]
-    model = compiled(model_of(nodes, inputs, ["y"], constants))
+    model = checked(model_of(nodes, inputs, ["y"], constants))
     for n in (1, 2, 3):
         wanted = np.concatenate([X[: k + 1] for k in range(n)])
         np.testing.assert_array_equal(model(np.array(n), X)[0], 2 * wanted)
@@ -235,7 +235,7 @@ def test_a_choice_between_sequences_of_different_ranks() -> None:
     )  # fmt: skip
     nodes = [h.make_node("If", ["c"], ["s"], then_branch=then, else_branch=other)]
     inputs = [("c", T.BOOL, []), ("x", T.FLOAT, [2, 3])]
-    model = compiled(model_of(nodes, inputs, ["s"], {}))
+    model = checked(model_of(nodes, inputs, ["s"], {}))
     same(model(np.array(True), X)[0], [X])
     same(model(np.array(False), X)[0], [X.reshape(1, -1), X])
 

@@ -123,3 +123,118 @@ def test_strings_against_the_reference() -> None:
     model = model_of(nodes, [("x", T.STRING, [2])], ["y"], {})
     reference = onnx.reference.ReferenceEvaluator(model).run(None, {"x": text("1", "2")})
     assert checked(model)(text("1", "2"))[0].tolist() == reference[0].tolist() == ["xp1", "xq2"]
+
+
+def one(op: str, *given: np.ndarray, outputs: int = 1, domain: str = "", **attributes: Any) -> list[np.ndarray]:
+    """The results of one node for operands of these dtypes, whose dims are not known."""
+    names = [f"x{k}" for k in range(len(given))]
+    node = h.make_node(op, names, [f"y{k}" for k in range(outputs)], domain=domain, **attributes)
+    types = [T.STRING if x.dtype == object else h.np_dtype_to_tensor_dtype(x.dtype) for x in given]
+    inputs = [(n, t, [f"{n}_{k}" for k in range(x.ndim)]) for n, t, x in zip(names, types, given, strict=True)]
+    model = checked(model_of([node], inputs, list(node.output), {}))
+    found = list(model(*given))
+    for mine, other in zip(found, loaded(model)(*given), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("action", "sensitive", "wanted"),
+    [
+        ("LOWER", 1, ["on", "monday", ""]),
+        ("UPPER", 0, ["ON", ""]),
+        ("NONE", 0, ["on", ""]),
+        ("NONE", 1, ["on", "Monday", ""]),
+    ],
+)
+def test_normalizing(action: str, sensitive: int, wanted: list[str]) -> None:
+    given = text("on", "Monday", "monday", "")
+    attributes = {"case_change_action": action, "is_case_sensitive": sensitive, "stopwords": ["monday"]}
+    assert one("StringNormalizer", given, **attributes)[0].tolist() == wanted
+    assert one("StringNormalizer", given[None], **attributes)[0].tolist() == [wanted]
+    assert one("StringNormalizer", given[2:3], **attributes)[0].tolist() == [""]
+    with pytest.raises(tilewright.InputError, match="one row of strings is expected, not 2"):
+        one("StringNormalizer", text(["a"], ["b"]), **attributes)
+
+
+def test_splitting() -> None:
+    given = text(["a,b,,c", ""], ["x", "y,z"])
+    parts, counts = one("StringSplit", given, outputs=2, delimiter=",", maxsplit=2)
+    assert parts.tolist() == [[["a", "b", ",c"], ["", "", ""]], [["x", "", ""], ["y", "z", ""]]]
+    assert counts.tolist() == [[3, 1], [1, 2]] and counts.dtype == np.int64
+    parts, counts = one("StringSplit", text(" a  b ", ""), outputs=2)
+    assert parts.tolist() == [["a", "b"], ["", ""]] and counts.tolist() == [2, 0]
+    assert one("StringSplit", text(), outputs=2)[0].shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        (r"a|bc*", ["a", "b", "bcc"], ["ab", "", "a\n"]),
+        (r"\w+@\d{2,}\.(?:com|org)", ["a_1@22.com"], ["ä@22.com", "a@22xcom", "a@٢٢.com"]),
+        (r"[[:alpha:]\d_-]+", ["aZ_9-"], ["a b", "é"]),
+        (r"(?i)a(?-i:b$)", ["Ab"], ["abc"]),
+        (r"(?i)a|b", ["A", "B"], ["C"]),
+        (r"(?P<x>a)(?<y>b)", ["ab"], ["a"]),
+        (r"\Qa.b\E\x{e4}\x41\07", ["a.bäA\7"], ["axbäA\7"]),
+        (r"[^\W\d]{2}", ["ab"], ["a1", "é_"]),
+        (r"[]a^&&[]+", ["]a^&["], ["b"]),
+        (r"a{,2}", ["a{,2}"], ["aa"]),
+        (r"(?m)^a$\n^b$", ["a\nb"], ["a b"]),
+        (r".", ["ä"], ["\n", ""]),
+        (r"(?s).\z", ["\n"], ["ab"]),
+        (r"\bé\B|a\b", ["a"], ["b"]),
+        (r"a+?b??[a-c-]", ["aab", "a-"], ["b"]),
+    ],
+)
+def test_matching(pattern: str, yes: list[str], no: list[str]) -> None:
+    found = one("RegexFullMatch", text(*yes, *no), pattern=pattern)[0]
+    assert found.tolist() == [True] * len(yes) + [False] * len(no)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (r"(a)\1", "none of RE2's escapes"),
+        (r"a(?=b)", "none of RE2's groups"),
+        (r"(?>a)", "none of RE2's groups"),
+        (r"(?U)a*", "none of RE2's groups, or not followed"),
+        (r"\pL", "none of RE2's escapes, or not followed"),
+        (r"a++", "repeats a repetition"),
+        (r"*a", "nothing to repeat"),
+        (r"a(?i)b", "do not stand at the start"),
+        (r"[[:^alpha:]]", "none of RE2's classes, or not followed"),
+        (r"[a", "a set is not closed"),
+        (r"(a", "a group is not closed"),
+        (r"a)", "not opened"),
+        (r"[b-a]", "bad character range"),
+        ("\\", "none of RE2's escapes"),
+    ],
+)
+def test_patterns_that_are_refused(pattern: str, words: str) -> None:
+    with pytest.raises(tilewright.UnsupportedError, match=words):
+        one("RegexFullMatch", text("a"), pattern=pattern)
+
+
+def test_numbers_as_text() -> None:
+    floats = np.array([1, 0.1, 314.15926, -1e8, 1e-5, np.inf, -np.inf, np.nan, -0.0], np.float32)
+    wanted = ["1", "0.1", "314.15927", "-100000000", "0.00001", "INF", "-INF", "NaN", "-0"]
+    assert one("Cast", floats, to=T.STRING)[0].tolist() == wanted
+    assert one("Cast", np.array([0.1, 1 / 3]), to=T.STRING)[0].tolist() == ["0.1", "0.3333333333333333"]
+    assert one("Cast", np.array([[5], [-3]], np.int8), to=T.STRING)[0].tolist() == [["5"], ["-3"]]
+    assert one("Cast", np.array([True, False]), to=T.STRING)[0].tolist() == ["1", "0"]
+    assert one("CastLike", np.array([7]), text("x"))[0].tolist() == ["7"]
+    assert one("Cast", text("a"), to=T.STRING)[0].tolist() == ["a"]
+
+
+def test_text_as_numbers() -> None:
+    given = text("1", "2.5", " -3e2 ", "+INF", "inf", "nAn")
+    np.testing.assert_array_equal(
+        one("Cast", given, to=T.FLOAT)[0], np.array([1, 2.5, -300, np.inf, np.inf, np.nan], np.float32)
+    )
+    assert one("Cast", given[:3], to=T.INT64)[0].tolist() == [1, 2, -300]
+    assert one("Cast", text(str(2**62 + 1)), to=T.INT64)[0].tolist() == [2**62 + 1]
+    assert one("Cast", text("0", "2"), to=T.BOOL)[0].tolist() == [False, True]
+    for wrong, to in (("abc", T.FLOAT), ("1_0", T.FLOAT), ("1_0", T.INT32), ("nan", T.INT32), ("300", T.UINT8)):
+        with pytest.raises(tilewright.InputError, match=wrong if wrong != "300" else "out of bounds"):
+            one("Cast", text(wrong), to=to)

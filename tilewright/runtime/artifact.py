@@ -73,12 +73,6 @@ class TensorInfo:
                 return f"map({self.dtype}, {self.element and self.element.type})"
         return f"{self.kind}({self.element and self.element.type})"
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> TensorInfo:
-        """From what `asdict` gives, and JSON made of it."""
-        element = record.get("element")
-        return cls(**{**_with_tuples(record), "element": None if element is None else cls.of(element)})
-
 
 @dataclass(frozen=True)
 class TargetInfo:
@@ -249,8 +243,7 @@ def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifa
     weights = sections.popleft().data
     fields: dict[str, Any] = {name: metadata[name] for name in _PLAIN}
     for name, kind in _RECORDS.items():
-        make = TensorInfo.of if kind is TensorInfo else lambda item, kind=kind: kind(**_with_tuples(item))
-        fields[name] = tuple(map(make, metadata[name]))
+        fields[name] = tuple(kind(**_with_tuples(item)) for item in metadata[name])
     if metadata["static_plan"] is not None:
         fields["static_plan"] = StaticPlan(**_with_tuples(metadata["static_plan"]))
     return Artifact(
@@ -264,7 +257,10 @@ def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifa
 
 
 def _with_tuples(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    if fields.get("element") is not None:
+        fields["element"] = TensorInfo(**_with_tuples(fields["element"]))
+    return fields
 
 
 def _byte_view(data: bytes | bytearray | memoryview) -> memoryview:

@@ -191,7 +191,8 @@ class Model:
         """Compute the outputs, always a tuple in the order of `outputs`, of inputs by position or by name.
 
         An input is an array of the right dtype, used in place when C-contiguous (also anything with
-        `__dlpack__` or `__array__`, such as torch tensors in the CPU's memory), or a Python number or list. The
+        `__dlpack__` or `__array__`, such as torch tensors in the CPU's memory), or a Python number or list. Strings are
+        lists of them or arrays of objects, sequences are lists, maps dicts, and an empty optional is None. The
         outputs are new arrays, or those of `out`, returned as given: arrays or tensors, C-contiguous, of the right
         dtype and shape, apart from the inputs. The memory of a new array serves a later call as soon as the array
         and all its views are gone. InputError says what does not fit, ExecutionError what went wrong while running.

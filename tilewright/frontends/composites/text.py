@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.frontends.translation import Results, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO
 from tilewright.ir.types import TensorType, product, tensor
 from tilewright.ops import elementwise as ew
@@ -76,3 +77,13 @@ def _origin(value: Value) -> tuple[Value, tuple[Value, ...]]:
         return op.operands[0], op.operands[1:]
     shape = type_of(value).shape
     return reshape(iota(shape=(product(shape),), axis=0), shape=shape), (value,)
+
+
+def as_text(x: Value) -> Value:
+    """Numbers as strings."""
+    return x if is_text(x) else host("numbers_to_text", [x], [TensorType(dt.string, type_of(x).shape)])[0]
+
+
+def as_numbers(x: Value, dtype: DType) -> Value:
+    """Strings as numbers of a dtype."""
+    return host("text_to_numbers", [x], [TensorType(dtype, type_of(x).shape)], {"dtype": dtype.storage.name})[0]

@@ -30,6 +30,8 @@ def element_type(proto: onnx.TypeProto, where: str) -> Type:
         return HostType(_KINDS[kind], None, element_type(getattr(proto, kind).elem_type, where))
     if kind == "map_type":
         value = element_type(proto.map_type.value_type, where)
+        if isinstance(value, HostType) and value.kind == "tensor" and value.dtype is not None:
+            value = TensorType(value.dtype, ())  # one number or string, whose shape many leave out
         return HostType("map", dtype_of(proto.map_type.key_type, where), value)
     raise UnsupportedError(f"a value of type {kind} is not supported", where=where)
 

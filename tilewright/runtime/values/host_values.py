@@ -54,7 +54,8 @@ def _map(value: Any, info: TensorInfo) -> dict[Any, Any]:
     wrong = next((k for k in value if not isinstance(k, kinds) or isinstance(k, bool)), None)
     if wrong is not None:
         raise InputError(f"input '{info.name}' has the key {wrong!r:.80}", hint=f"expected is {info}")
-    return {k if isinstance(k, str) else int(k): _element(v, info, f"[{k!r:.80}]") for k, v in value.items()}
+    found = {k if isinstance(k, str) else int(k): _element(v, info, f"[{k!r:.80}]") for k, v in value.items()}
+    return {k: v.item() if isinstance(v, np.ndarray) else v for k, v in found.items()}
 
 
 def _element(value: Any, info: TensorInfo, place: str) -> Any:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from tilewright.frontends.composites.text import moved
 from tilewright.frontends.onnx.node import Node
+from tilewright.frontends.onnx.regex import python_pattern
 from tilewright.frontends.onnx.registry import adapter, find_adapter
 from tilewright.frontends.translation import Results
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import tensor
 from tilewright.ops.define.staged import host
@@ -50,3 +51,34 @@ def equal(node: Node) -> Value:
 @adapter("StringConcat", takes="host")
 def string_concat(node: Node) -> Value:
     return host("concatenate_text", node.operands, [tensor(dt.string, common_shape(node))])[0]
+
+
+@adapter("StringNormalizer", takes="host")
+def string_normalizer(node: Node) -> Value:
+    if node.rank(0) not in (1, 2):
+        raise ModelError(f"StringNormalizer takes [c] or [1, c], not {node.type(0)}")
+    parameters = {
+        "action": node.one_of("case_change_action", "LOWER", "UPPER", "NONE"),
+        "is_case_sensitive": node.flag("is_case_sensitive"),
+        "stopwords": node.attr("stopwords", ()),
+    }
+    result = tensor(dt.string, (*[1] * (node.rank(0) - 1), node.translation.new_size()))
+    return host("normalize_text", node.operands, [result], parameters)[0]
+
+
+@adapter("StringSplit", takes="host")
+def string_split(node: Node) -> tuple[Value, ...]:
+    shape = node.shape(0)
+    types = [tensor(dt.string, (*shape, node.translation.new_size())), tensor(dt.i64, shape)]
+    return host(
+        "split_text",
+        node.operands,
+        types,
+        {"delimiter": node.attr("delimiter", ""), "most": node.attr("maxsplit", -1)},
+    )
+
+
+@adapter("RegexFullMatch", takes="host")
+def regex_full_match(node: Node) -> Value:
+    pattern = python_pattern(node.attr("pattern"))
+    return host("match_text", node.operands, [tensor(dt.bool_, node.shape(0))], {"pattern": pattern})[0]
