@@ -48,8 +48,8 @@ that had other meanings before is translated in those too, as far as it is at al
   with a reason. Those of strings, sequences, optional values, maps and encoded images are computed by the host, between
   parts of native code; operators that only move elements move strings, too.
 - *function body*: by the definition that the standard gives in terms of other operators.
-- **missing**: a model with it is refused, and the error lists all such nodes at once. Those that draw random numbers are
-  left out because a result could not be repeated.
+- **missing**: a model with it is refused, and the error lists all such nodes at once. Those that draw random numbers
+  are left out because a result could not be repeated.
 """
 
 Example = tuple[Sequence[tuple[int, ...] | np.ndarray], Mapping[str, Any]]

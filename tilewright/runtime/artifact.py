@@ -257,7 +257,7 @@ def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifa
 
 
 def _with_tuples(record: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
     if fields.get("element") is not None:
         fields["element"] = TensorInfo(**_with_tuples(fields["element"]))
     return fields
