@@ -15,7 +15,7 @@ from onnx import helper
 from onnx.defs import OpSchema
 
 from tilewright.frontends.onnx.load import load_onnx
-from tilewright.frontends.onnx.registry import find_adapter, translated
+from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter, translated
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ops.define import OPERATORS, Operator
 
@@ -45,10 +45,10 @@ that had other meanings before is translated in those too, as far as it is at al
 
 - A name in `code` is the operator above that it is, with the same operands.
 - *translated*: by a function in `tilewright/frontends/onnx/adapters`, which may refuse some attributes or operands
-  with a reason.
+  with a reason. Those of strings, sequences, optional values, maps and encoded images are computed by the host, between
+  parts of native code; operators that only move elements move strings, too.
 - *function body*: by the definition that the standard gives in terms of other operators.
-- **missing**: a model with it is refused, and the error lists all such nodes at once. Operators on strings, sequences,
-  optional values and maps are outside of what a compiler of tensors does.
+- **missing**: a model with it is refused, and the error lists all such nodes at once.
 - Random numbers are those of a generator that counts (Philox), whatever the number of threads: with a `seed` a node
   gives the same numbers in each call, without one new numbers in each call. They are not those of other programs.
 """
@@ -69,7 +69,7 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
 )
 """A use of each operator that has a function body: shapes of float tensors, or constants, and attributes."""
 NOT_TENSORS = frozenset({"SequenceMap"})
-"""Operators with a function body whose operands are not tensors."""
+"""Operators with a function body whose operands are not tensors; it needs what is translated."""
 
 
 def page() -> str:
@@ -147,7 +147,8 @@ def schemas(domain: str, version: int) -> list[OpSchema]:
 def becomes(schema: OpSchema, version: int) -> str:
     """What the frontend does with an operator: a cell of the table."""
     deprecated = f"; deprecated since version {schema.since_version}" if schema.deprecated else ""
-    if find_adapter(schema.domain, schema.name, version) is not None:
+    key = (schema.domain, schema.name, version)
+    if find_adapter(*key) is not None or find_host_adapter(*key) is not None:
         bound = sorted(
             f"`{operator.name}`"
             for operator in OPERATORS.values()
@@ -155,9 +156,9 @@ def becomes(schema: OpSchema, version: int) -> str:
         )
         return (", ".join(bound) or "translated") + deprecated
     has_body = schema.has_function or schema.has_context_dependent_function
-    if not has_body or schema.name in NOT_TENSORS:
+    if not has_body:
         return "**missing**" + deprecated
-    lacking = lacks(schema, version)
+    lacking = [] if schema.name in NOT_TENSORS else lacks(schema, version)
     return f"**missing**: its function body needs {', '.join(lacking)}" if lacking else "function body"
 
 

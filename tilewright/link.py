@@ -28,6 +28,7 @@ from tilewright.graph.assumptions import Assumption
 from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
 from tilewright.memory.storage import Place, Storage, needs_copy
@@ -211,9 +212,19 @@ def make_staged(
 
 
 def _info(name: str, value: Value) -> TensorInfo:
-    type = value.tensor
-    shape = tuple(d.value if d.is_const else str(d) for d in type.shape)
-    return TensorInfo(name, type.dtype.storage.name, shape)
+    return _info_of_type(name, value.type)
+
+
+def _info_of_type(name: str, type: Type) -> TensorInfo:
+    dtype = getattr(type, "dtype", None)
+    text = "object" if dtype is None else "string" if dtype.kind == "string" else dtype.storage.name
+    if isinstance(type, HostType):
+        kind = "unranked" if type.element is None else type.kind
+        element = None if type.element is None else _info_of_type("", type.element)
+        return TensorInfo(name, text, (), kind, element)
+    assert isinstance(type, TensorType)
+    shape = tuple(d.value if d.is_const else "?" if d is ANY_DIM else str(d) for d in type.shape)
+    return TensorInfo(name, text, shape)
 
 
 def _weights(module: Module, constants: Constants) -> memoryview:

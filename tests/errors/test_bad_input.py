@@ -108,17 +108,6 @@ def test_a_value_that_nothing_defines() -> None:
     says(caught.value, "ghost")
 
 
-def test_string_tensors_are_refused() -> None:
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["s"], ["t"], name="pass")],
-        "strings",
-        [helper.make_tensor_value_info("s", TensorProto.STRING, [2])],
-        [helper.make_tensor_value_info("t", TensorProto.STRING, [2])],
-    )
-    with pytest.raises(TilewrightError):
-        tilewright.compile(helper.make_model(graph), cache=False)
-
-
 # Options
 
 

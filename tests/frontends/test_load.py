@@ -401,11 +401,11 @@ def test_inputs_that_are_no_tensors() -> None:
     model.graph.input[0].ClearField("type")
     refused(model, "no type")
     model.graph.input[0].type.sequence_type.elem_type.tensor_type.elem_type = 1
-    refused(model, "sequence_type", kind=UnsupportedError)
+    refused(model, "'X' of Relu cannot be sequence")
     model.graph.input[0].CopyFrom(info("x", None))
     refused(model, "rank is unknown", "shapes=", kind=UnsupportedError)
     model.graph.input[0].CopyFrom(info("x", [2], TensorProto.STRING))
-    refused(model, "string", kind=UnsupportedError)
+    refused(model, "'X' of Relu cannot be of the element type string")
 
 
 def test_shape_arithmetic_on_symbolic_dims() -> None:

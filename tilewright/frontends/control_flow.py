@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.frontends.composites.sequences import joined
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.frontends.unroll import Body, element, unrolled
 from tilewright.ir import dtype as dt
@@ -17,7 +18,7 @@ from tilewright.ir import sym as s
 from tilewright.ir.core import Block, Value
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import TensorType, Type, tensor
+from tilewright.ir.types import HostType, TensorType, Type, is_native, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index
 from tilewright.ops.define import constant, staged
@@ -63,7 +64,9 @@ def _difference(op: str, taken: Block, untaken: Block) -> str:
     for x, y in zip(a, b, strict=True):
         differ = f"the branches of {op} give {x.type} and {y.type}"
         if not isinstance(x.type, TensorType) or not isinstance(y.type, TensorType):
-            if x.type != y.type:
+            try:
+                joined(x.type, y.type)
+            except ValueError:
                 return differ
         elif x.type.dtype != y.type.dtype:
             raise ModelError(differ)
@@ -77,7 +80,8 @@ def _either(translation: Translation, condition: Value, taken: Block, untaken: B
     types = [a.type for a in results[0]]
     same = types == [b.type for b in results[1]]
     ops = [op for block in (taken, untaken) for op in block.ops[:-1] if op.name != "constant"]
-    if same and len(ops) <= FEW_OPS and not any(op.name in staged.STAGED for op in ops):
+    is_small = len(ops) <= FEW_OPS and all(map(is_native, types))
+    if same and is_small and not any(op.name in staged.STAGED for op in ops):
         for block in (taken, untaken):
             for op in block.ops[:-1]:
                 translation.builder.block.append(op)
@@ -91,7 +95,7 @@ def _either(translation: Translation, condition: Value, taken: Block, untaken: B
 def _merged(translation: Translation, a: Type, b: Type, inner: set[Sym]) -> Type:
     """The type of what is either of type a or of type b; sizes that differ are measured."""
     if not isinstance(a, TensorType) or not isinstance(b, TensorType):
-        return a
+        return joined(a, b)
     pairs = zip(a.shape, b.shape, strict=True)
     dims = [x if x is y and not x.vars & inner else translation.new_size() for x, y in pairs]
     return TensorType(a.dtype, tuple(dims))
@@ -169,6 +173,8 @@ def _general(translation: Translation, before: Type, after: Type, measured: set[
     each trip may be others in the next, and new ones are added to them."""
     if before == after:
         return before
+    if isinstance(before, HostType) and isinstance(after, HostType):
+        return joined(before, after)
     if not isinstance(before, TensorType) or not isinstance(after, TensorType) or before.dtype != after.dtype:
         raise ModelError(f"{translation.builder.loc.op} carries {before} into a trip, and {after} out of it")
     if before.rank != after.rank:

@@ -12,7 +12,7 @@ from tilewright.frontends.errors import shown
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import HostType, TensorType, Type
 
 MAX_DIM = 2**40
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
@@ -21,10 +21,10 @@ _LIKE_LOOP_VARIABLE = re.compile(r"[A-Za-z]+[0-9]+$")
 
 class Declared(NamedTuple):
     """An input as its model declares it. A dim is a number, a name, or None where it is left open; the shape is None
-    where not even the rank is known."""
+    where not even the rank is known. An input that is no tensor has a type instead of a dtype, and no shape."""
 
-    dtype: DType
-    shape: tuple[int | str | None, ...] | None
+    dtype: DType | HostType
+    shape: tuple[int | str | None, ...] | None = None
 
 
 class SymbolicDims:
@@ -60,17 +60,19 @@ class SymbolicDims:
 
 def types_of(
     inputs: Mapping[str, Declared], shapes: Mapping[str, Sequence[int | str]]
-) -> dict[str, TensorType]:
+) -> dict[str, Type]:
     """The types of the inputs, with `shapes` in place of those declared."""
     _check_names(inputs, shapes, "shapes=")
     dims = SymbolicDims()
     return {name: _type_of(name, declared, dims, shapes.get(name)) for name, declared in inputs.items()}
 
 
-def _type_of(name: str, declared: Declared, dims: SymbolicDims, given: Sequence[int | str] | None) -> TensorType:
+def _type_of(name: str, declared: Declared, dims: SymbolicDims, given: Sequence[int | str] | None) -> Type:
     where = f"graph input '{shown(name)}'"
-    if declared.dtype.kind == "string":
-        raise UnsupportedError("string tensors are not supported", where=where)
+    if isinstance(declared.dtype, HostType):
+        if given is not None:
+            raise ModelError(f"shapes= gives a shape for {declared.dtype}", where=where, hint="leave it out")
+        return declared.dtype
     shape = declared.shape if given is None else given
     if shape is None:
         raise UnsupportedError(
@@ -96,11 +98,11 @@ def _dim(dim: int | str | None, owner: str, axis: int, dims: SymbolicDims, where
 
 
 def constants_of(
-    types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]
+    types: Mapping[str, Type], constants: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The values that a caller binds inputs to, checked against their types."""
     _check_names(types, constants, "constants=")
-    return {name: _checked(name, np.asarray(value), types[name]) for name, value in constants.items()}
+    return {name: _checked(name, value, types[name]) for name, value in constants.items()}
 
 
 def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], option: str) -> None:
@@ -112,8 +114,19 @@ def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], opti
             )
 
 
-def _checked(name: str, array: np.ndarray, type: TensorType) -> np.ndarray:
-    array = _as_python_has(array, type.dtype)
+def _checked(name: str, value: object, type: Type) -> np.ndarray:
+    if not isinstance(type, TensorType):
+        raise UnsupportedError(
+            f"constants= gives a value for an input that is {type}: only tensors may be constants",
+            where=f"graph input '{shown(name)}'",
+            hint="give it when the model is called",
+        )
+    is_text = type.dtype.kind == "string"
+    array = np.asarray(value, object) if is_text else _as_python_has(np.asarray(value), type.dtype)
+    if is_text and not all(isinstance(e, str) for e in array.flat):
+        raise ModelError(
+            "constants= gives a value that holds other things than strings", where=f"graph input '{shown(name)}'"
+        )
     fits = array.ndim == type.rank and all(
         not d.is_const or d.value == n for d, n in zip(type.shape, array.shape, strict=True)
     )

@@ -23,7 +23,7 @@ from tilewright.ir.diag import (
     UnsupportedError,
 )
 from tilewright.ir.sym import Sym, logical_not, var
-from tilewright.ir.types import TensorType, Type
+from tilewright.ir.types import HostType, TensorType, Type
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import MEASURE, assume
 from tilewright.ops.shape import UndecidedDimsError
@@ -40,8 +40,14 @@ class BrokenInputError(Exception):
 
 
 def type_of(value: Value) -> TensorType:
-    """The type of a tensor value."""
-    return value.tensor
+    """The type of a value that must be a tensor of a known rank; UnsupportedError for any other."""
+    if isinstance(value.type, TensorType):
+        return value.type
+    if isinstance(value.type, HostType) and value.type.element is None:
+        raise UnsupportedError(
+            f"the rank of '{shown(value.name)}' is not known", hint="declare the shape of a sequence's elements"
+        )
+    raise UnsupportedError(f"'{shown(value.name)}' must be a tensor, it is {value.type}")
 
 
 class Mark(NamedTuple):
@@ -56,7 +62,7 @@ class Translation:
     `choices` decides on ranks; what cannot be translated is collected in `problems`."""
 
     def __init__(
-        self, types: Mapping[str, TensorType], choices: Choices, given: Collection[str] = ()
+        self, types: Mapping[str, Type], choices: Choices, given: Collection[str] = ()
     ) -> None:
         self._main = block = Block(list(types.values()), list(types))
         self.module = Module()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tilewright.frontends.composites.text import moved
 from tilewright.frontends.translation import Translation
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
@@ -48,7 +49,13 @@ def unrolled(
     if rows and not collected:
         translation.rewind(start)
         return None
-    return (*state, *[stacked(column, 0) for column in zip(*collected, strict=True)])
+    return (*state, *[_stacked(column) for column in zip(*collected, strict=True)])
+
+
+def _stacked(rows: Sequence[Value]) -> Value:
+    (result,) = moved(rows, lambda values: [stacked([v for v in values if v is not None], 0)])
+    assert result is not None
+    return result
 
 
 def stacked(values: Sequence[Value], axis: int) -> Value:

@@ -1,4 +1,5 @@
-"""Types of values: tensors (no address), buffers (memory), scalars (one element or one vector lane), tokens."""
+"""Types of values: tensors (no address), buffers (memory), scalars (one element or one vector lane), tokens, and what
+only the host has."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, sym, var
 
 
 class Type:
@@ -86,6 +87,32 @@ class TokenType(Type):
 
     def __str__(self) -> str:
         return "token"
+
+
+HOST_KINDS = ("sequence", "optional", "map", "tensor", "nothing")
+
+ANY_DIM = var("any", 0)
+"""Stands in types of elements for dims that may differ from one element to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostType(Type):
+    """A value that native code cannot read: a "sequence" or an "optional" of an `element`, a "map" from keys of a
+    `dtype` to an `element`, or a "tensor" of a `dtype` whose rank is not known when compiling; "nothing" of a `dtype`
+    is the element of a sequence that has none."""
+
+    kind: str
+    dtype: DType | None = None
+    element: Type | None = None
+
+    def __str__(self) -> str:
+        parts = ", ".join(str(p) for p in (self.dtype, self.element) if p is not None)
+        return f"{self.kind}({parts})"
+
+
+def is_native(type: Type) -> bool:
+    """May native code read a value of this type? Not strings, and nothing but tensors."""
+    return isinstance(type, TensorType) and type.dtype.kind != "string"
 
 
 def product(dims: Iterable[Sym]) -> Sym:

@@ -11,7 +11,7 @@ from tilewright.ir.diag import InternalError, VerifyError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym
 from tilewright.ir.text import line_of
-from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType, Type
+from tilewright.ir.types import BufferType, HostType, ScalarType, TensorType, TokenType, Type
 
 OpRule = Callable[[Op], str | None]
 """Checks one op (operands, attributes, types, blocks): a sentence about what is wrong, or None."""
@@ -227,7 +227,7 @@ class _Verifier:
             self.variables[variable.name] = variable
 
     def type(self, type: Type, op: Op | None) -> None:
-        if isinstance(type, ScalarType | TokenType) or id(type) in self.checked_types:
+        if isinstance(type, ScalarType | TokenType | HostType) or id(type) in self.checked_types:
             return
         if isinstance(type, TensorType):
             syms: Iterable[Sym] = type.shape

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,32 @@ Dim = int | str
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or output: `dtype` is a NumPy (or ml_dtypes) name, dims are numbers or symbolic texts."""
+    """An input or output: `dtype` is a NumPy (or ml_dtypes) name or "string", dims are numbers or symbolic texts.
+
+    Values that are no tensors have another `kind`, and no shape: a "sequence" or an "optional" of an `element` (their
+    dtype is "object"), a "map" from keys of `dtype` to an `element`. An "unranked" tensor has a dtype, and any shape.
+    """
 
     name: str
     dtype: str
     shape: tuple[Dim, ...]
+    kind: str = "tensor"
+    element: TensorInfo | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name}: {self.type}"
+
+    @property
+    def type(self) -> str:
+        """The type as a text, such as "float32[2, n]" or "sequence(float32[?])"."""
+        match self.kind:
+            case "tensor":
+                return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+            case "unranked":
+                return f"{self.dtype}[...]"
+            case "map":
+                return f"map({self.dtype}, {self.element and self.element.type})"
+        return f"{self.kind}({self.element and self.element.type})"
 
 
 @dataclass(frozen=True)
@@ -237,8 +256,11 @@ def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifa
     )
 
 
-def _with_tuples(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+def _with_tuples(record: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    if fields.get("element") is not None:
+        fields["element"] = TensorInfo(**_with_tuples(fields["element"]))
+    return fields
 
 
 def _byte_view(data: bytes | bytearray | memoryview) -> memoryview:

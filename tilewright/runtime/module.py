@@ -32,6 +32,7 @@ from tilewright.runtime.staged.run import StagedRun
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.threads import ThreadPool, check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.values.host_values import as_value, described, own_copies, write_to
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.node_arg import NodeArg
 from tilewright.runtime.values.output_pool import Results
@@ -190,7 +191,8 @@ class Model:
         """Compute the outputs, always a tuple in the order of `outputs`, of inputs by position or by name.
 
         An input is an array of the right dtype, used in place when C-contiguous (also anything with
-        `__dlpack__` or `__array__`, such as torch tensors in the CPU's memory), or a Python number or list. The
+        `__dlpack__` or `__array__`, such as torch tensors in the CPU's memory), or a Python number or list. Strings are
+        lists of them or arrays of objects, sequences are lists, maps dicts, and an empty optional is None. The
         outputs are new arrays, or those of `out`, returned as given: arrays or tensors, C-contiguous, of the right
         dtype and shape, apart from the inputs. The memory of a new array serves a later call as soon as the array
         and all its views are gone. InputError says what does not fit, ExecutionError what went wrong while running.
@@ -372,23 +374,20 @@ class Model:
     def _call_staged(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         loaded = self._open()
         assert isinstance(loaded, _Staged)
-        given = zip(args, self.inputs, self._input_dtypes, strict=True)
-        arrays = [as_array(value, info, dtype) for value, info, dtype in given]
-        check_shapes(self.inputs, [array.shape for array in arrays])
+        values = [as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
+        tensors = [k for k, info in enumerate(self.inputs) if info.kind == "tensor"]
+        check_shapes([self.inputs[k] for k in tensors], [values[k].shape for k in tensors])
         try:
-            results = loaded.run(arrays)
+            results = loaded.run(values)
         except TilewrightError as error:
             if "called with" not in (error.where or ""):
-                about = zip(self.inputs, arrays, strict=True)
-                listed = ", ".join(f"{info.name} {a.dtype}{list(a.shape)}" for info, a in about)
+                about = zip(self.inputs, values, strict=True)
+                listed = ", ".join(f"{info.name} {described(value)}" for info, value in about)
                 error.where = f"{error.where + ', ' if error.where else ''}called with {listed or 'no inputs'}"
             raise
         if out is None:
-            return tuple([r.copy() if any(r is a for a in arrays) else r for r in results])
-        for view, result in zip(
-            views_of(out, self.outputs, [(r.shape, r.dtype) for r in results], arrays), results, strict=True
-        ):
-            np.copyto(view, result)
+            return own_copies(results, values)
+        write_to(out, self.outputs, results, values)
         return tuple(out)
 
     def _call(self, context: _Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:

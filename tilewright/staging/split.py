@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import TensorType, tensor
+from tilewright.ir.types import TensorType, is_native, tensor
 from tilewright.ir.verify import TERMINATORS
 from tilewright.ops.define.binding import SIZES, input_variables
 from tilewright.ops.define.staged import ASSUME, BRANCH, HOST, MEASURE, STAGED
@@ -40,10 +40,22 @@ class Staged:
 
 
 def split(module: Module) -> Staged | None:
-    """The parts of a graph; None for one that native code can compute alone."""
-    if not any(op.name in STAGED for op in module.main.body.ops):
-        return None
-    return _Split(module).run()
+    """The parts of a graph; None for one that native code can compute alone, from which ops that nothing needs are
+    taken out."""
+    main = module.main
+    parts = _Split(module)
+    parts.find_sizes(main.body)
+    *ops, final = main.body.ops
+    staged = [op for op in ops if op.name in STAGED]
+    needed = parts.needed(ops, final) if staged else set()
+    used = uses_in([*needed, final]).variables
+    if any(op in needed or not used.keys().isdisjoint(op.attrs.get("variables", ())) for op in staged):
+        return parts.run()
+    if not all(is_native(v.type) for v in (*main.args, *main.returns)):
+        return parts.run()
+    if staged:
+        parts.erase([op for op in ops if op not in needed])
+    return None
 
 
 class _Split:
@@ -56,12 +68,21 @@ class _Split:
 
     def run(self) -> Staged:
         main = self.module.main
-        self.find_sizes(main.body)
         inputs = tuple(map(self.number, main.args))
         steps = self.steps(main.body)
         outputs = tuple(map(self.number, main.returns))
         program = StagedProgram(len(self.numbers), inputs, outputs, with_frees(steps, outputs))
         return Staged(tuple(self.parts), program)
+
+    def erase(self, ops: Sequence[Op]) -> None:
+        """Take ops out that nothing needs, and the conditions on what they compute."""
+        gone = set(ops)
+        attrs = self.module.main.attrs
+        kept = (a for a in self.assumed if not any(self.sizes[v][0].op in gone for v in a[0].vars if v in self.sizes))
+        if "assumed" in attrs:
+            attrs["assumed"] = tuple(kept)
+        for op in reversed(ops):
+            op.erase()
 
     def number(self, value: Value) -> int:
         return self.numbers.setdefault(value, len(self.numbers))

@@ -39,11 +39,12 @@ _VALUES: Mapping[int, Callable[[AttributeProto], Any]] = {
     AttributeProto.TENSOR: lambda a: a.t,
     AttributeProto.GRAPH: lambda a: a.g,
     AttributeProto.SPARSE_TENSOR: lambda a: a.sparse_tensor,
+    AttributeProto.TYPE_PROTO: lambda a: a.tp,
 }
 
 
 def value_of(attribute: AttributeProto) -> Any:
-    """int, float, str, tuple of them, TensorProto or GraphProto."""
+    """int, float, str, tuple of them, TensorProto, GraphProto or TypeProto."""
     if attribute.type not in _VALUES:
         raise ModelError(f"attribute '{shown(attribute.name)}' has an unknown type ({attribute.type})")
     try:

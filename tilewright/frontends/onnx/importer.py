@@ -12,11 +12,12 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from tilewright.frontends.composites.text import literal
 from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import find_adapter
+from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter
 from tilewright.frontends.onnx.structure import (
     FunctionKey,
     function_key,
@@ -26,11 +27,11 @@ from tilewright.frontends.onnx.structure import (
     ordered,
 )
 from tilewright.frontends.onnx.tensors import ELEM_TYPES, dtype_of, from_sparse, to_array
+from tilewright.frontends.onnx.types import element_type, is_like
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
-from tilewright.ir.types import TensorType
-from tilewright.ops.define import constant
+from tilewright.ir.types import TensorType, Type, is_native
 
 MAX_DEPTH = 100
 MAX_NODES = 500_000
@@ -79,7 +80,7 @@ class Importer:
         for info in graph.input:  # those that have initializers, too
             value = scope.values.get(info.name)
             if value is not None and value.op is not None:
-                self._compare(info, type_of(value), f"graph input '{shown(info.name)}'")
+                self._compare(info, value.type, f"graph input '{shown(info.name)}'")
         return [self._checked_output(info, scope) for info in graph.output]
 
     # What nodes ask
@@ -108,7 +109,7 @@ class Importer:
             if len(results) < len(graph.output):
                 raise BrokenInputError
             for declared, value in zip(graph.output, results, strict=True):
-                self._compare(declared, type_of(value), f"subgraph output '{shown(declared.name)}'")
+                self._compare(declared, value.type, f"subgraph output '{shown(declared.name)}'")
             return results
 
         return inlined
@@ -127,14 +128,8 @@ class Importer:
             names.add(name)
             if name in scope.values.maps[0]:
                 continue  # a subgraph input with a default, or bound by the caller
-            array = self.array_of(proto)
-            if array.dtype == np.object_:
-                error = UnsupportedError("string tensors are not supported")
-                self.translation.problems.add("string tensor", name, error)
-                scope.values[name] = None
-                continue
             with self.translation.builder.at(Loc(node=shown(name), op="initializer")):
-                scope.values[name] = constant(array, name)
+                scope.values[name] = literal(self.array_of(proto), name)
         scope.declared = {v.name: v for v in graph.value_info}
         self._translate_nodes(graph.node, [o.name for o in graph.output], scope)
 
@@ -162,7 +157,7 @@ class Importer:
                 if value is not None and not value.name:
                     value.name = name
                 if value is not None and name in scope.declared:
-                    self._note(scope.declared[name], type_of(value))
+                    self._note(scope.declared[name], value.type)
 
     def _results(self, node: NodeProto, scope: Scope) -> Results:
         key = function_key(node)
@@ -178,18 +173,25 @@ class Importer:
         if version is None:
             raise UnsupportedError(f"the domain '{shown(domain)}' is not imported by the model, or unknown")
         schema = spec.schema_of(node.op_type, version, domain)
-        adapter = find_adapter(domain, node.op_type, version)
-        if adapter is None and schema is None:
+        native = find_adapter(domain, node.op_type, version)
+        hosted = find_host_adapter(domain, node.op_type, version)
+        if native is hosted is schema is None:
             raise UnsupportedError("the operator is unknown")
-        if adapter is None and not spec.has_body(schema):
+        if native is hosted is None and not spec.has_body(schema):
             raise UnsupportedError("the operator is not supported")
         if broken:  # a user wants to know all operators that are not supported at once
             raise BrokenInputError
         attributes = attrs.resolve(node, scope.bound)
-        types = [None if v is None else type_of(v) for v in inputs]
         if schema is not None:
             spec.check_node(node, attributes, schema)
-            spec.check_types(types, schema)
+            spec.check_types([None if v is None else v.type for v in inputs], schema)
+        strangers = [v for v in inputs if v is not None and not is_native(v.type)]
+        adapter = hosted if strangers else native
+        if adapter is None and not spec.has_body(schema):
+            for v in strangers:
+                type_of(v)
+            listed = ", ".join("-" if v is None else str(v.type) for v in inputs)
+            raise UnsupportedError(f"{node.op_type}({listed}) is not supported")
         if adapter is None:
             return self._expand(node, schema, version, inputs, attributes, scope)
         wanted = [name if name in scope.read else "" for name in node.output]
@@ -217,7 +219,7 @@ class Importer:
         del resolved.attribute[:]
         resolved.attribute.extend(attributes.values())
         body = spec.function_body(
-            resolved, schema, version, [None if v is None else type_of(v) for v in inputs]
+            resolved, schema, version, [None if v is None else v.type for v in inputs]
         )
         if body is None:
             raise UnsupportedError("the operator is not supported")
@@ -258,20 +260,27 @@ class Importer:
 
     # What the file declares
 
-    def _note(self, info: onnx.ValueInfoProto, type: TensorType) -> None:
+    def _note(self, info: onnx.ValueInfoProto, type: Type) -> None:
         """Note a value inside of the graph whose declaration, which nothing reads, is not what the nodes give."""
+        if not isinstance(type, TensorType):
+            return
         declared = info.type.tensor_type
         if _has_other_rank(declared, type) or declared.elem_type not in (0, ELEM_TYPES[type.dtype]):
             self.translation.contradictions.setdefault(
                 f"value '{shown(info.name)}'", f"what value_info declares is not taken: the nodes give {type}"
             )
 
-    def _compare(self, info: onnx.ValueInfoProto, type: TensorType, where: str) -> None:
+    def _compare(self, info: onnx.ValueInfoProto, type: Type, where: str) -> None:
         """Hold what a value is declared as against what the nodes make of it. ModelError for another element type,
         which would be misread; a rank that differs is noted, and the nodes' is taken."""
-        declared = info.type.tensor_type
-        if not info.type.HasField("tensor_type"):
+        if info.type.WhichOneof("value") is None:
             return
+        if not isinstance(type, TensorType) or not info.type.HasField("tensor_type"):
+            wanted = element_type(info.type, where)
+            if not is_like(wanted, type):
+                raise ModelError(f"declared as {wanted}, but the nodes give {type}", where=where, hint=_AGAIN)
+            return
+        declared = info.type.tensor_type
         if declared.elem_type and (dtype := dtype_of(declared.elem_type, where)) != type.dtype:
             raise ModelError(f"declared as {dtype}, but the nodes give {type}", where=where, hint=_AGAIN)
         if _has_other_rank(declared, type):
@@ -287,8 +296,10 @@ class Importer:
             raise ModelError(
                 "no node gives this output", where=where, hint="the model is incomplete; export it again"
             )
-        type, declared = type_of(value), info.type.tensor_type
+        type, declared = value.type, info.type.tensor_type
         self._compare(info, type, where)
+        if not isinstance(type, TensorType):
+            return value
         fits = _has_other_rank(declared, type) or all(
             not d.HasField("dim_value") or not s.is_const or d.dim_value in (s.value, -1)
             for d, s in zip(declared.shape.dim, type.shape, strict=False)

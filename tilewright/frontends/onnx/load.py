@@ -15,9 +15,11 @@ from tilewright.frontends.onnx.importer import MAX_NODES, Importer, opsets_of
 from tilewright.frontends.onnx.schema import NEWEST_OPSET
 from tilewright.frontends.onnx.structure import check_expansion, functions_of
 from tilewright.frontends.onnx.tensors import dtype_of
+from tilewright.frontends.onnx.types import element_type
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir.core import Module, Value
 from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.types import HostType
 
 OPSETS = range(6, NEWEST_OPSET + 1)
 """Versions of the default operator set that can be read."""
@@ -71,7 +73,9 @@ def _declared(info: onnx.ValueInfoProto) -> Declared:
     if kind is None:
         raise ModelError("the input has no type", where=where, hint="export the model again")
     if kind != "tensor_type":
-        raise UnsupportedError(f"an input of type {kind} is not supported; only tensors are", where=where)
+        host = element_type(info.type, where)
+        assert isinstance(host, HostType)
+        return Declared(host)
     tensor = info.type.tensor_type
     dtype = dtype_of(tensor.elem_type, where)
     return Declared(dtype, tuple(map(_dim, tensor.shape.dim)) if tensor.HasField("shape") else None)

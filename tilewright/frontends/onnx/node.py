@@ -53,6 +53,11 @@ class Node:
         self._attributes = attributes
         self._seen: set[str | int] = set()
 
+    def with_inputs(self, inputs: Sequence[Value | None]) -> Node:
+        """The same node with other operands."""
+        names = self.output_names
+        return Node(self.op, self.version, self.schema, inputs, self._attributes, names, self._importer)
+
     # Operands
 
     def input(self, k: int) -> Value:
@@ -130,11 +135,8 @@ class Node:
         )
 
     def array(self, name: str) -> np.ndarray:
-        """The elements of an attribute that is a tensor."""
-        array = self._importer.array_of(self.attr(name))
-        if array.dtype == np.object_:
-            raise UnsupportedError("string tensors are not supported")
-        return array
+        """The elements of an attribute that is a tensor; an array of objects for strings."""
+        return self._importer.array_of(self.attr(name))
 
     def body(self, name: str) -> Callable[..., tuple[Value, ...]]:
         """A subgraph as a function that translates it in place."""

@@ -21,6 +21,9 @@ _Table = dict[tuple[str, str], list[tuple[range, Adapter]]]
 
 _NEWEST = 10**6
 _ADAPTERS: _Table = {}
+_HOST_ADAPTERS: _Table = {}
+"""For nodes with operands that native code cannot read."""
+
 _BOUND: _Table = {}
 
 DEFINITIONS = Definitions()
@@ -28,14 +31,17 @@ DEFINITIONS = Definitions()
 
 
 def adapter(
-    *names: str, since: int = 1, until: int = _NEWEST, domain: str = ""
+    *names: str, since: int = 1, until: int = _NEWEST, domain: str = "", takes: str = "tensors"
 ) -> Callable[[Adapter], Adapter]:
-    """The function translates operators `names` from opset `since` on, to the next declared one or `until`."""
+    """The function translates operators `names` from opset `since` on, to the next declared one or `until`: nodes all
+    of whose operands are "tensors" of numbers, those with an operand that only the "host" has, or "all"."""
+    tables = {"tensors": [_ADAPTERS], "host": [_HOST_ADAPTERS], "all": [_ADAPTERS, _HOST_ADAPTERS]}[takes]
 
     def register(fn: Adapter) -> Adapter:
-        for name in names:
-            _add(_ADAPTERS, (domain, name), range(since, until + 1), fn)
-        DEFINITIONS.note(domain, names, since, until, fn)
+        for table in tables:
+            for name in names:
+                _add(table, (domain, name), range(since, until + 1), fn)
+        DEFINITIONS.note(domain, names, since, until, takes, fn)
         return fn
 
     return register
@@ -91,10 +97,15 @@ def find_adapter(domain: str, op: str, version: int) -> Adapter | None:
     return _newest(_ADAPTERS, key, version) or _newest(_BOUND, key, version)
 
 
+def find_host_adapter(domain: str, op: str, version: int) -> Adapter | None:
+    """The same for a node with an operand that only the host has."""
+    return _newest(_HOST_ADAPTERS, (domain, op), version)
+
+
 def _newest(table: _Table, key: tuple[str, str], version: int) -> Adapter | None:
     return next((fn for versions, fn in table.get(key, ()) if version in versions), None)
 
 
 def translated() -> set[tuple[str, str]]:
     """Domain and name of each operator that is translated."""
-    return {*_ADAPTERS, *_BOUND}
+    return {*_ADAPTERS, *_HOST_ADAPTERS, *_BOUND}

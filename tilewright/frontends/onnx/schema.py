@@ -7,14 +7,13 @@ from typing import Any
 
 import onnx
 import onnx.defs
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto
 from onnx.defs import OpSchema
 
 from tilewright.frontends.errors import shown
-from tilewright.frontends.onnx.tensors import ELEM_TYPES
+from tilewright.frontends.onnx.types import onnx_type, type_proto
 from tilewright.ir.diag import ModelError
-from tilewright.ir.dtype import DType
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, Type
 
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 
@@ -55,29 +54,27 @@ def check_node(node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], s
         raise ModelError(f"attribute '{missing[0]}' of {schema.name} must be given")
 
 
-def check_types(types: Sequence[TensorType | None], schema: OpSchema) -> None:
+def check_types(types: Sequence[Type | None], schema: OpSchema) -> None:
     """ModelError when element types are not allowed, or differ where the operator wants the same."""
     allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
-    seen: dict[str, DType] = {}
+    seen: dict[str, str] = {}
     for k, type in enumerate(types):
         if type is None:
             continue
         formal = schema.inputs[min(k, len(schema.inputs) - 1)]
-        text = onnx_type(type.dtype)
+        text = onnx_type(type)
         if text not in allowed.get(formal.type_str, {formal.type_str}):
             raise ModelError(
-                f"input '{formal.name}' of {schema.name} cannot have the element type {type.dtype}"
+                f"input '{formal.name}' of {schema.name} cannot be {_shown(type)}"
             )
-        if formal.is_homogeneous and formal.type_str in allowed:
-            first = seen.setdefault(formal.type_str, type.dtype)
-            if first != type.dtype:
-                listed = ", ".join("-" if t is None else str(t) for t in types)
-                raise ModelError(f"{schema.name}({listed}): element types must be the same")
+        is_bound = formal.is_homogeneous and formal.type_str in allowed
+        if is_bound and seen.setdefault(formal.type_str, text) != text:
+            listed = ", ".join("-" if t is None else str(t) for t in types)
+            raise ModelError(f"{schema.name}({listed}): element types must be the same")
 
 
-def onnx_type(dtype: DType) -> str:
-    """How schemas spell a tensor type."""
-    return f"tensor({TensorProto.DataType.Name(ELEM_TYPES[dtype]).lower()})"
+def _shown(type: Type) -> str:
+    return f"of the element type {type.dtype}" if isinstance(type, TensorType) else str(type)
 
 
 def has_body(schema: Any) -> bool:
@@ -86,7 +83,7 @@ def has_body(schema: Any) -> bool:
 
 
 def function_body(
-    node: onnx.NodeProto, schema: Any, version: int, types: Sequence[TensorType | None]
+    node: onnx.NodeProto, schema: Any, version: int, types: Sequence[Type | None]
 ) -> onnx.FunctionProto | None:
     """The decomposition that the specification gives for the operator, or None."""
     if schema.has_function:
@@ -98,17 +95,10 @@ def function_body(
         if not versions:
             return None
         text = schema.get_context_dependent_function_with_opset_version(
-            max(versions), node.SerializeToString(), [_type_proto(t) for t in types]
+            max(versions), node.SerializeToString(), [type_proto(t).SerializeToString() for t in types]
         )
         return onnx.FunctionProto.FromString(text) if text else None
     return None
-
-
-def _type_proto(type: TensorType | None) -> bytes:
-    if type is None:
-        return onnx.TypeProto().SerializeToString()
-    shape = [d.value if d.is_const else None for d in type.shape]
-    return onnx.helper.make_tensor_type_proto(ELEM_TYPES[type.dtype], shape).SerializeToString()
 
 
 def _count(low: int, high: int) -> str:

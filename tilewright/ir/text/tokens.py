@@ -13,7 +13,16 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.sym import Sym, const, parse_sym_prefix, var
 from tilewright.ir.text.notation import NAME
 from tilewright.ir.textpos import text_error
-from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType, Type, row_major
+from tilewright.ir.types import (
+    HOST_KINDS,
+    BufferType,
+    HostType,
+    ScalarType,
+    TensorType,
+    TokenType,
+    Type,
+    row_major,
+)
 
 T = TypeVar("T")
 
@@ -274,6 +283,8 @@ class Cursor:
         space = ""
         if self.accept("token"):
             return TokenType()
+        if self.token in HOST_KINDS and self.peek() == "(":
+            return self.host_type()
         if self.accept("&"):
             space = "global"
         elif self.kind == "name" and self.token not in dt.BY_NAME and self.peek() in dt.BY_NAME:
@@ -300,6 +311,18 @@ class Cursor:
             offset = self.sym()
             self.expect(")")
         return BufferType(dtype, shape, strides, space, offset)
+
+    def host_type(self) -> HostType:
+        """`sequence(f32[n])`, `optional(...)`, `map(string, f32[])`, `tensor(f32)`."""
+        kind = self.advance()
+        self.expect("(")
+        is_tensor = kind in ("tensor", "nothing")
+        dtype = self.dtype() if is_tensor or kind == "map" else None
+        if kind == "map":
+            self.expect(",")
+        element = None if is_tensor else self.type()
+        self.expect(")")
+        return HostType(kind, dtype, element)
 
     def types(self) -> list[Type]:
         """One or more types with commas between."""

@@ -6,6 +6,7 @@ has any: lengths of axes, and elements of integer tensors that were computed bef
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -33,7 +34,8 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True)
 class CallHost:
-    """Call a function of `runtime.staged.functions`; a value -1 is one that is left out."""
+    """Call the function that `runtime.staged.functions` has by that name for the parameters; a value -1 is one that is
+    left out."""
 
     function: str
     inputs: tuple[int, ...]
@@ -111,7 +113,24 @@ def _record(step: Step) -> dict[str, Any]:
     if isinstance(step, RunLoop):
         plain = {name: getattr(step, name) for name in RunLoop.__slots__}
         return {**kind, **plain, "body": [_record(s) for s in step.body]}
+    if isinstance(step, CallHost):
+        return {**kind, **asdict(step), "parameters": _plain(step.parameters)}
     return {**kind, **asdict(step)}
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON data, which has no infinities."""
+    if isinstance(value, Mapping):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return {"float": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _parameter(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return float(value["float"])
+    return [_parameter(v) for v in value] if isinstance(value, list) else value
 
 
 def _step(record: Mapping[str, Any]) -> Step:
@@ -124,7 +143,7 @@ def _step(record: Mapping[str, Any]) -> Step:
     elif kind is RunLoop:
         fields["body"] = tuple(map(_step, record["body"]))
     elif kind is CallHost:
-        fields["parameters"] = record["parameters"]
+        fields["parameters"] = {name: _parameter(value) for name, value in record["parameters"].items()}
     return kind(**fields)
 
 

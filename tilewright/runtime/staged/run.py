@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.errors import ExecutionError, InputError, TilewrightError
-from tilewright.runtime.staged.functions import FUNCTIONS
+from tilewright.runtime.staged.functions.registry import HostFunction, bound
 from tilewright.runtime.staged.program import (
     CallHost,
     RunLoop,
@@ -29,6 +29,7 @@ class StagedRun:
     def __init__(self, program: StagedProgram, parts: Sequence[Part]) -> None:
         self._program = program
         self._parts = parts
+        self._functions = {id(s): bound(s.function, s.parameters) for s in _host_calls(program.steps)}
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs, as the steps leave them: arrays may be those of inputs."""
@@ -43,7 +44,7 @@ class StagedRun:
             if type(step) is RunPart:
                 self._part(step, values)
             elif type(step) is CallHost:
-                _call_host(step, values)
+                _call_host(step, self._functions[id(step)], values)
             elif type(step) is TakeBranch:
                 self._branch(step, values)
             else:
@@ -102,13 +103,23 @@ def _stacked(rows: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -> 
         ) from error
 
 
-def _call_host(step: CallHost, values: list[Any]) -> None:
+def _host_calls(steps: Iterable[Step]) -> Iterator[CallHost]:
+    for step in steps:
+        if isinstance(step, CallHost):
+            yield step
+        elif isinstance(step, TakeBranch):
+            yield from _host_calls(inner for way in step.ways for inner in way)
+        elif isinstance(step, RunLoop):
+            yield from _host_calls(step.body)
+
+
+def _call_host(step: CallHost, function: HostFunction, values: list[Any]) -> None:
     args = [None if n < 0 else values[n] for n in step.inputs]
     try:
-        results = FUNCTIONS[step.function](*args, **step.parameters)
+        results = function(*args)
     except TilewrightError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
-        raise InputError(f"{step.function}: {error}", where=step.node) from error
+        raise InputError(f"{error}", where=step.node or step.function) from error
     for number, result in zip(step.outputs, results, strict=True):
         values[number] = result

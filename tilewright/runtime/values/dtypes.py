@@ -10,7 +10,9 @@ from tilewright.runtime.errors import ArtifactError
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The dtype of a name that NumPy or ml_dtypes knows; ArtifactError otherwise."""
+    """The dtype of a name that NumPy or ml_dtypes knows, or of "string"; ArtifactError otherwise."""
+    if name == "string":
+        return np.dtype(object)
     try:
         found: np.dtype = np.dtype(name)
         return found

@@ -20,5 +20,15 @@ class NodeArg:
     @classmethod
     def of(cls, info: TensorInfo) -> NodeArg:
         """The same facts under the other names."""
-        dtype = _TYPES.get(info.dtype, info.dtype.replace("_", ""))
-        return cls(info.name, list(info.shape), f"tensor({dtype})")
+        return cls(info.name, list(info.shape), _type(info))
+
+
+_SHORT = {"sequence": "seq", "optional": "optional"}
+
+
+def _type(info: TensorInfo) -> str:
+    dtype = _TYPES.get(info.dtype, info.dtype.replace("_", ""))
+    if info.element is None:
+        return f"tensor({dtype})"
+    element = _type(info.element)
+    return f"map({dtype},{element})" if info.kind == "map" else f"{_SHORT[info.kind]}({element})"

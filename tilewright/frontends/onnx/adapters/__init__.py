@@ -3,6 +3,7 @@
 from tilewright.frontends.onnx.adapters import contract as contract
 from tilewright.frontends.onnx.adapters import control as control
 from tilewright.frontends.onnx.adapters import elementwise as elementwise
+from tilewright.frontends.onnx.adapters import host as host
 from tilewright.frontends.onnx.adapters import image as image
 from tilewright.frontends.onnx.adapters import index as index
 from tilewright.frontends.onnx.adapters import microsoft as microsoft

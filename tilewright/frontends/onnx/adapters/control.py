@@ -14,7 +14,7 @@ def if_(node: Node) -> tuple[Value, ...]:
     return control_flow.branch(node.translation, node.input(0), node.body("then_branch"), node.body("else_branch"))
 
 
-@adapter("Loop")
+@adapter("Loop", takes="all")
 def loop(node: Node) -> tuple[Value, ...]:
     body, state = node.attr("body"), [node.input(k) for k in range(2, len(node.inputs))]
     rows = len(body.output) - len(state) - 1

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewright.frontends.composites.text import as_numbers, as_text
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, find_adapter
 from tilewright.ir import dtype as dt
@@ -51,15 +52,17 @@ def bit_shift(node: Node) -> Value:
     return (ew.shl if node.one_of("direction", "LEFT", "RIGHT") == "LEFT" else ew.shr)(*node.operands)
 
 
-@adapter("Cast", "CastLike")
+@adapter("Cast", "CastLike", takes="all")
 def cast(node: Node) -> Value:
     return _converted(node, node.dtype_attr("to") if node.op == "Cast" else node.dtype(1))
 
 
 def _converted(node: Node, dtype: DType) -> Value:
     """Operand 0 as `dtype`; to 4 bits floats go through i32, so that they wrap as integers do."""
-    if dtype.kind == "string" or node.dtype(0).kind == "string":
-        raise UnsupportedError("strings cannot be converted")
+    if dtype is dt.string:
+        return as_text(node.input(0))
+    if node.dtype(0) is dt.string:
+        return as_numbers(node.input(0), dtype)
     x = node.input(0)
     if dtype.is_float and dtype.bits == 8 and node.dtype(0) != dtype:
         wide = x if node.dtype(0) == dt.f64 else ew.cast(x, dtype=dt.f32)

@@ -11,7 +11,7 @@ from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, bound
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product, tensor
 from tilewright.ops import elementwise as ew
@@ -142,8 +142,3 @@ def non_max_suppression(node: Node) -> Value:
     }
     result = tensor(dt.i64, (node.translation.new_size(), 3))
     return host("non_max_suppression", operands, [result], parameters)[0]
-
-
-@adapter("TfIdfVectorizer")
-def data_dependent(node: Node) -> Value:
-    raise UnsupportedError(f"the shape of what {node.op} gives depends on data, which is not supported")

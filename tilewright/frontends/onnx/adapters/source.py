@@ -6,6 +6,7 @@ import numpy as np
 
 from tilewright.frontends.composites.axes import require
 from tilewright.frontends.composites.shapes import checked_shape
+from tilewright.frontends.composites.text import literal
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -34,9 +35,10 @@ def constant_(node: Node) -> Value:
             return constant(np.array(node.attr(name), dtype), "c")
     for name in ("value", "sparse_value"):
         if node.has(name):
-            return constant(node.array(name), "c")
-    if node.has("value_string") or node.has("value_strings"):
-        raise UnsupportedError("string tensors are not supported")
+            return literal(node.array(name), "c")
+    for name in ("value_string", "value_strings"):
+        if node.has(name):
+            return literal(np.array(node.attr(name), object), "c")
     raise ModelError("Constant has no value", hint="export the model again")
 
 
@@ -49,12 +51,12 @@ def constant_of_shape(node: Node) -> Value:
     return full(value=array.reshape(()).item(), dtype=dt.from_numpy(array.dtype), shape=shape)
 
 
-@adapter("Identity")
+@adapter("Identity", takes="all")
 def identity(node: Node) -> Value:
     return node.input(0)
 
 
-@adapter("Shape")
+@adapter("Shape", takes="all")
 def shape(node: Node) -> Value:
     rank = node.rank(0)
     start, end = (

@@ -1,20 +1,12 @@
-"""Functions that the host calls between parts of native code, by name."""
+"""Functions whose results are as long as data say: positions, kinds, and boxes that are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""Each takes the values of its operands and its parameters by name, and gives a tuple of results."""
-
-
-def host_function(function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """Register a function under its name."""
-    FUNCTIONS[function.__name__] = function
-    return function
+from tilewright.runtime.staged.functions.registry import host_function
 
 
 @host_function
