@@ -72,6 +72,8 @@ class InferenceSession:
         self._variants: dict[_Variant, Model] = {}
         self._start_ns = time.time_ns()
         self._model = self._first()
+        if self._model is not None and not self._overridable:
+            self._source = b""  # not compiled again
 
     def run(
         self,
