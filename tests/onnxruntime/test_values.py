@@ -91,6 +91,16 @@ def test_initializers_are_left_out_and_all_else_stays() -> None:
     assert model == wanted
 
 
+def test_sparse_initializers_are_left_out_too() -> None:
+    model = models.mlp()
+    sparse = model.graph.sparse_initializer.add(dims=[4])
+    sparse.values.CopyFrom(onnx.numpy_helper.from_array(np.ones(1, np.float32), "s"))
+    sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.array([2]), "at"))
+    data = model.SerializeToString()
+    assert onnx.ModelProto.FromString(without_initializers(data, {"s"})) == models.mlp()
+    assert without_initializers(data, {"at"}) == data
+
+
 @pytest.mark.parametrize(
     "data", [b"\x0f", b"\x08", b"\x08" + b"\xff" * 11, b"\x3a\x05\x0a", b"\x05\x00", b"\x02\x00"], ids=repr
 )

@@ -122,10 +122,16 @@ def without_initializers(wire: Wire, names: set[str]) -> bytes:
         kept = b"".join(
             wire[f.begin : f.end]
             for f in _fields(wire, part.content, part.end)
-            if f.number != 5 or _text_at(wire, f, 8) not in names
+            if f.number not in (5, 15) or _name_of_initializer(wire, f) not in names
         )
         parts.append(b"\x3a" + _varint_of(len(kept)) + kept)
     return b"".join(parts)
+
+
+def _name_of_initializer(wire: Wire, part: _Field) -> str:
+    """Of a TensorProto, or of a SparseTensorProto, whose values have the name."""
+    values = (f for f in _fields(wire, part.content, part.end) if f.number == 1)
+    return _text_at(wire, next(values, part) if part.number == 15 else part, 8)
 
 
 class _Graph:
