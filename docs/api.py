@@ -19,6 +19,7 @@ INTRODUCTION = """\
 
 Made by `make docs` from the docstrings; do not edit. All of these are names of the package `tilewright`, which
 imports them when they are first used: a program that only loads compiled models imports nothing of the compiler.
+Programs written for ONNX Runtime can run as they are: [onnxruntime.md](onnxruntime.md).
 """
 
 _ITEM = re.compile(r"^(\w+): ", re.MULTILINE)

@@ -43,6 +43,7 @@ ROOMS |= {
     "compiler": ALL,
     "stages": ALL,
     "api": {"compiler", "options", "runtime", "session"},
+    "onnxruntime": {"api", "ir", "runtime"},
     "cli": ALL,
     "__main__": {"cli"},
     "tilewright": {"api", "ir", "options", "runtime", "session", "target"},

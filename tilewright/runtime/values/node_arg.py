@@ -11,10 +11,11 @@ _TYPES = {"float32": "float", "float64": "double"}
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output: `type` is a text such as "tensor(float)", and dims that are not fixed are texts."""
+    """An input or output: `type` is a text such as "tensor(float)", and dims that are not fixed are texts, or None
+    where a file says nothing about them (`tilewright.onnxruntime`)."""
 
     name: str
-    shape: list[Dim]
+    shape: list[Dim | None]
     type: str
 
     @classmethod

@@ -1,0 +1,1 @@
+"""The modules below `onnxruntime.capi` that clients import from."""
