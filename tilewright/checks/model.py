@@ -10,8 +10,17 @@ from typing import Any
 
 from tilewright.back_end import back_end_for
 from tilewright.checks.regions import FusedGraph, fused_graph, source_operator, sum_of_cycles
-from tilewright.checks.result import Amount, Costs, Memory, ModelCheck, Note, OperatorUse, Parameters, Time
-from tilewright.checks.work import Counts, bytes_of, total
+from tilewright.checks.result import (
+    Costs,
+    MemoryNeeds,
+    ModelCheck,
+    Note,
+    OperatorUse,
+    Parameters,
+    Quantity,
+    Time,
+)
+from tilewright.checks.work import OperatorCounts, bytes_of, total
 from tilewright.compiler import lower_graph, pass_context, strategies_with, whatever_fails
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.rewrites.dead import drop_dead
@@ -75,7 +84,7 @@ class _Check:
     sizes: Mapping[str, int]
 
     def run(self, module: Module, progress: OnProgress | None) -> ModelCheck:
-        main, counts = module.main, Counts()
+        main, counts = module.main, OperatorCounts()
         known = _sizes(main, self.sizes)
         notes = list(_notes_of_import(main))
         nodes = main.attrs.get("nodes", len(main.body.ops))
@@ -102,7 +111,7 @@ class _Check:
     def lowered(
         self,
         part: Module,
-        counts: Counts,
+        counts: OperatorCounts,
         known: Mapping[str, int],
         remarks: list[Remark],
         progress: OnProgress | None,
@@ -131,15 +140,15 @@ class _Check:
         graphs: Sequence[FusedGraph],
         known: Mapping[str, int],
     ) -> Costs:
-        def amount(formula: Sym) -> Amount:
-            return Amount(str(formula), _value(formula, known))
+        def amount(formula: Sym) -> Quantity:
+            return Quantity(str(formula), _value(formula, known))
 
         regions = [r for g in graphs for r in g.regions]
         inputs, outputs = total(map(bytes_of, main.args)), total(map(bytes_of, main.returns))
         weights = total(g.weights for g in graphs)
         arena = total((*(g.arena for g in graphs), *map(bytes_of, between)))
         peak = total((inputs, outputs, weights, arena))
-        memory = Memory(*map(amount, (inputs, outputs, weights, arena, peak)))
+        memory = MemoryNeeds(*map(amount, (inputs, outputs, weights, arena, peak)))
         by_operator: dict[str, float | None] = {}
         for name in dict.fromkeys(r.operator for r in regions):
             by_operator[name] = sum_of_cycles(r for r in regions if r.operator == name)
@@ -238,13 +247,13 @@ def _parameters(parts: Iterable[Module]) -> tuple[Parameters, ...]:
 class _Use:
     """What is kept of an op: passes change the graph."""
 
-    def __init__(self, op: Op, counts: Counts) -> None:
+    def __init__(self, op: Op, counts: OperatorCounts) -> None:
         self.operator, self.loc, self.work = source_operator(op), op.loc, counts.of(op)
         self.dtypes = {t.dtype.name for v in op.results if isinstance(t := v.type, TensorType)}
 
 
 def _operators(
-    uses: Iterable[_Use], cycles: Mapping[str, float | None], amount: Callable[[Sym], Amount]
+    uses: Iterable[_Use], cycles: Mapping[str, float | None], amount: Callable[[Sym], Quantity]
 ) -> tuple[OperatorUse, ...]:
     """By the names of the model's operators, the one with most operations first."""
     groups: dict[str, list[_Use]] = {}

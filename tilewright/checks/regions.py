@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tilewright.checks.work import Counts, bytes_of, total
+from tilewright.checks.work import OperatorCounts, bytes_of, total
 from tilewright.cost.core import Source, source_of
 from tilewright.cost.roofline import KernelWork, kernel_cycles
 from tilewright.ir.core import Module, Op, Value
@@ -19,7 +19,7 @@ Evaluate = Callable[[Sym], int | None]
 
 
 @dataclass(frozen=True)
-class Region:
+class RegionCost:
     """A kernel to be: the operator that is the heaviest part of it, the bytes that it reads and writes, and its cycles
     on all threads (None where a dim is not known)."""
 
@@ -32,33 +32,33 @@ class Region:
 class FusedGraph:
     """The regions of one graph, and bytes: its weights, and the arena of its intermediate results."""
 
-    regions: tuple[Region, ...]
+    regions: tuple[RegionCost, ...]
     weights: Sym
     arena: Sym
 
 
 def fused_graph(
-    module: Module, counts: Counts, target: Target | None, threads: int, evaluate: Evaluate
+    module: Module, counts: OperatorCounts, target: Target | None, threads: int, evaluate: Evaluate
 ) -> FusedGraph:
     """What is found of a graph that fusion has cut into regions; without a `target` no times."""
     main = module.main
     weights = total(bytes_of(op.result) for op in main.body.ops if op.name == "constant" and op.result.users)
     weights_from: Source = "memory" if target is None else source_of(evaluate(weights) or 0, target)
 
-    def region(op: Op) -> Region:
-        found = _Region(op, counts)
+    def region(op: Op) -> RegionCost:
+        found = _Counted(op, counts)
         work = None if target is None else found.work(target, weights_from, evaluate)
         cycles = None if work is None or target is None else kernel_cycles(work, target, threads)
-        return Region(found.operator(evaluate), found.moved, cycles)
+        return RegionCost(found.operator(evaluate), found.moved, cycles)
 
     regions = tuple(region(op) for op in main.body.ops if op.name == "fused")
     return FusedGraph(regions, weights, assign_storage(main, {}).arena.total)
 
 
-class _Region:
+class _Counted:
     """One region, its operators counted."""
 
-    def __init__(self, op: Op, counts: Counts) -> None:
+    def __init__(self, op: Op, counts: OperatorCounts) -> None:
         self.op = op
         (body,) = op.blocks
         self.works = [(inner, counts.of(inner)) for inner in body.ops[:-1]]
@@ -110,7 +110,7 @@ def _element(results: Iterable[Value]) -> int:
     return max((v.type.dtype.bytes for v in results if isinstance(v.type, TensorType)), default=1)
 
 
-def sum_of_cycles(regions: Iterable[Region]) -> float | None:
+def sum_of_cycles(regions: Iterable[RegionCost]) -> float | None:
     """Of all of them; None where one is not known."""
     cycles = [r.cycles for r in regions]
     return None if any(c is None for c in cycles) else sum(c for c in cycles if c is not None)

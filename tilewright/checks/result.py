@@ -16,7 +16,7 @@ NoteKind = Literal["host", "assumed", "own_loops", "contradiction", "remark"]
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class Quantity:
     """A number as a formula of the symbolic dims, and its value for the dims of the check; None where it depends on
     sizes that only a call of the model finds out."""
 
@@ -46,8 +46,8 @@ class OperatorUse:
     operator: str
     nodes: int
     dtypes: tuple[str, ...]
-    flops: Amount
-    bytes: Amount
+    flops: Quantity
+    bytes: Quantity
     cycles: float | None
 
 
@@ -61,15 +61,15 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryNeeds:
     """Bytes. `weights` are the constants as kernels read them, `arena` the intermediate results of the fused graph as
     the memory planner lays them out, `peak` all four together. Scratch memory of threads is not in it."""
 
-    inputs: Amount
-    outputs: Amount
-    weights: Amount
-    arena: Amount
-    peak: Amount
+    inputs: Quantity
+    outputs: Quantity
+    weights: Quantity
+    arena: Quantity
+    peak: Quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class Costs:
     kernels: int
     operators: tuple[OperatorUse, ...]
     parameters: tuple[Parameters, ...]
-    flops: Amount
-    moved_bytes: Amount
-    memory: Memory
+    flops: Quantity
+    moved_bytes: Quantity
+    memory: MemoryNeeds
     time: Time
 
 

@@ -30,8 +30,8 @@ class Work:
     written: Sym = sym(0)
 
 
-class Counts:
-    """Counts operators; equal ones once."""
+class OperatorCounts:
+    """OperatorCounts operators; equal ones once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Work] = {}

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from tilewright.checks.model import check
-from tilewright.checks.result import Amount, Costs, ModelCheck
+from tilewright.checks.result import Costs, ModelCheck, Quantity
 from tilewright.cli.amounts import bytes_text, count_text
 from tilewright.cli.models import compile_fields, model_argument, model_options, need_source, threads_option
 from tilewright.cli.progress import compiling
@@ -138,7 +138,7 @@ def _operator_table(costs: Costs) -> Table:
     return table
 
 
-def _row(table: Table, name: str, amount: Amount, worded: Callable[[int], str]) -> None:
+def _row(table: Table, name: str, amount: Quantity, worded: Callable[[int], str]) -> None:
     is_number = amount.formula.isdigit()
     formula = "" if is_number or len(amount.formula) > LONGEST_FORMULA else amount.formula
     table.add_row(name, "?" if amount.value is None else worded(amount.value), escape(formula))
