@@ -1,4 +1,4 @@
-"""`tilewright check`: whether a model can be compiled, and what it costs, in about two seconds."""
+"""`tilewright check`: whether a model can be compiled, and what it costs, without making its code."""
 
 from __future__ import annotations
 
