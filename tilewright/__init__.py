@@ -8,6 +8,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tilewright.api import compile as compile
+    from tilewright.checks.model import check as check
+    from tilewright.checks.result import ModelCheck as ModelCheck
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
     from tilewright.ir.diag import ScheduleError as ScheduleError
@@ -36,6 +38,7 @@ _HOMES = {
     "InternalError": "tilewright.ir.diag",
     "KernelTime": "tilewright.runtime.profile",
     "Model": "tilewright.runtime",
+    "ModelCheck": "tilewright.checks.result",
     "ModelError": "tilewright.ir.diag",
     "NodeArg": "tilewright.runtime.values.node_arg",
     "OptionError": "tilewright.runtime.errors",
@@ -49,6 +52,7 @@ _HOMES = {
     "TilewrightError": "tilewright.runtime.errors",
     "TypeRuleError": "tilewright.ir.diag",
     "UnsupportedError": "tilewright.ir.diag",
+    "check": "tilewright.checks.model",
     "compile": "tilewright.api",
     "load": "tilewright.runtime",
 }

@@ -36,17 +36,21 @@ ROOMS: dict[str, set[str]] = {
     "plugins": {"frontends", "ir"},
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
-ALL = {*ROOMS, "api", "back_end", "compiler", "link", "stages", "tilewright"}
+ALL = {*ROOMS, "api", "back_end", "checks", "compiler", "link", "stages", "tilewright"}
 ROOMS |= {
     "back_end": ALL,
     "link": ALL,
     "compiler": ALL,
     "stages": ALL,
+    "checks": {
+        "back_end", "compiler", "cost", "graph", "ir", "loops", "memory", "ops", "options", "runtime", "session",
+        "staging", "target",
+    },
     "api": {"compiler", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
     "cli": ALL,
     "__main__": {"cli"},
-    "tilewright": {"api", "ir", "options", "runtime", "session", "target"},
+    "tilewright": {"api", "checks", "ir", "options", "runtime", "session", "target"},
 }
 
 FOREIGN: dict[str, set[str]] = {

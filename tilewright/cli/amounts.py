@@ -29,6 +29,14 @@ def bytes_text(size: int) -> str:
     return f"{size} B"
 
 
+def count_text(number: float) -> str:
+    """A number in the unit that fits: `8.21 G`."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number:.3g} "
+
+
 def ago(seconds: float) -> str:
     """A time that has passed: `3 days ago`."""
     for unit, scale in (("days", 86400), ("hours", 3600), ("minutes", 60)):

@@ -22,12 +22,13 @@ INTERNAL = 3
 # Names, as the home of some is the compiler, which `tilewright run` must not import.
 _BY_NAME = {"InternalError": INTERNAL, "OptionError": USAGE, "TargetError": USAGE}
 
-COMMANDS = ("compile", "run", "bench", "show", "explain", "opt", "info", "cache")
+COMMANDS = ("check", "compile", "run", "bench", "show", "explain", "opt", "info", "cache")
 
 HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
 
 \b
 Examples:
+  tilewright check model.onnx
   tilewright compile model.onnx -o model.tw
   tilewright run model.tw --input x=image.npy --output results
   tilewright bench model.onnx --vs onnxruntime --threads 1

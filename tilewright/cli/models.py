@@ -30,6 +30,17 @@ def compile_options(command: F) -> F:
     """The options that say how to compile."""
     for decorate in (
         click.option("--no-cache", is_flag=True, help="Neither use nor fill the cache of compiled models."),
+        model_options,
+        click.option("--schedule", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Schedules of kernels in place of the compiler's own (see `tilewright show --help`)."),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def model_options(command: F) -> F:
+    """The options that say what becomes of the graph."""
+    for decorate in (
         click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE",
                      help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy."),
         click.option("--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."),
@@ -37,8 +48,6 @@ def compile_options(command: F) -> F:
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals."),
         click.option("--target", metavar="NAME",
                      help="Machine to compile for: one that `tilewright info` lists  [default: this one]"),
-        click.option("--schedule", type=click.Path(path_type=Path), metavar="FILE",
-                     help="Schedules of kernels in place of the compiler's own (see `tilewright show --help`)."),
     ):  # fmt: skip
         command = decorate(command)
     return command
@@ -49,8 +58,8 @@ def compile_fields(
     numerics: str,
     shapes: Sequence[str],
     constants: Sequence[str],
-    schedule: Path | None,
-    no_cache: bool,
+    schedule: Path | None = None,
+    no_cache: bool = False,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {

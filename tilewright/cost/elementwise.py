@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from tilewright.ir.scalar import COSTLY
 from tilewright.target.target import VECTOR_BYTES, Target
 
 CHUNK = 4096
@@ -16,6 +19,15 @@ another's latency."""
 
 MOST_LANES = 64
 """Lanes of one vector loop at most."""
+
+
+COSTLY_OPERATIONS = 8
+"""That a costly one (a polynomial, a division) takes more than an addition."""
+
+
+def weighted_operations(names: Collection[str]) -> int:
+    """Scalar operations of these names, in additions."""
+    return len(names) + COSTLY_OPERATIONS * sum(name in COSTLY for name in names)
 
 
 def chunk_of_line(extent: int | None) -> int:

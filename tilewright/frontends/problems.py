@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.frontends.errors import ConstantNeededError
-from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.diag import Problem, UnsupportedError
 
 _SHOWN_NODES = 3
 _SHOWN_GROUPS = 50
@@ -31,11 +31,13 @@ class Problems:
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], _Group] = {}
         self._errors: list[UnsupportedError] = []
+        self._problems: list[Problem] = []
 
     def add(self, operator: str, node: str, error: UnsupportedError) -> None:
         group = self._groups.setdefault((operator, error.what), _Group(operator, error.what))
         group.nodes.append(node)
         self._errors.append(error)
+        self._problems.append(Problem(operator, node, error.what, error.hint or ""))
 
     @property
     def first(self) -> UnsupportedError | None:
@@ -55,5 +57,8 @@ class Problems:
         needed = [e for e in self._errors if isinstance(e, ConstantNeededError)]
         if len(needed) == len(self._errors):
             names = tuple(dict.fromkeys(n for e in needed for n in e.inputs))
-            raise ConstantNeededError(what, hint=hint, inputs=names)
-        raise UnsupportedError(what, hint=hint)
+            found: UnsupportedError = ConstantNeededError(what, hint=hint, inputs=names)
+        else:
+            found = UnsupportedError(what, hint=hint)
+        found.problems = tuple(self._problems)
+        raise found

@@ -65,8 +65,20 @@ class ModelError(TilewrightError):
     """The model file cannot be read, or contradicts itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A node that cannot be translated, why, and what to do about it ("" where nothing is known)."""
+
+    operator: str
+    node: str
+    reason: str
+    hint: str = ""
+
+
 class UnsupportedError(TilewrightError):
-    """The model asks for something that is not built yet; the message lists all of it."""
+    """The model asks for something that is not built yet; the message lists all of it, `problems` by nodes."""
+
+    problems: tuple[Problem, ...] = ()
 
 
 class TypeRuleError(TilewrightError):

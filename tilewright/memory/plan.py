@@ -7,6 +7,7 @@ its tensors, slots lie one after the other, and their offsets are expressions ev
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -95,21 +96,28 @@ def _packed(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
 
 @dataclass
 class _Slot:
+    """Memory of tensors that live one after the other, in this order."""
+
     size: Sym
     tensors: list[Lifetime]
+
+    def position(self, t: Lifetime) -> int | None:
+        """Where a tensor comes among the others; None where one of them lives at the same time."""
+        at = bisect_right(self.tensors, t.last, key=lambda other: other.first)
+        return None if at and self.tensors[at - 1].last >= t.first else at
 
 
 def _slotted(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
     """Largest (estimated) first, each into the first slot that is free for all of its life."""
     slots: list[_Slot] = []
     for t in sorted(lifetimes, key=lambda t: (-typical(t.size), t.first, t.key)):
-        free = (s for s in slots if not any(t.overlaps(o) for o in s.tensors))
-        slot = next(free, None)
+        free = ((s, at) for s in slots if (at := s.position(t)) is not None)
+        slot, at = next(free, (None, 0))
         if slot is None:
             slots.append(_Slot(_aligned(t.size), [t]))
             continue
         slot.size = maximum(slot.size, _aligned(t.size))
-        slot.tensors.append(t)
+        slot.tensors.insert(at, t)
     offsets: dict[int, Sym] = {}
     start = sym(0)
     for slot in slots:

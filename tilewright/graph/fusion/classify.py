@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tilewright.cost.elementwise import weighted_operations
 from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op
-from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS, Compute, Operator
@@ -114,7 +114,7 @@ def _elementwise(operator: Operator, compute: Compute) -> OpInfo:
         unpacks=copies and _unpacks(loads[0].attrs["idx"]),
         reads_once=plain and not branches and all(covers),
         branches=branches,
-        cost=len(others) + 8 * sum(o.name in COSTLY for o in others),
+        cost=weighted_operations([o.name for o in others]),
     )
 
 

@@ -1,0 +1,1 @@
+"""What a model needs and costs, said without making its code."""

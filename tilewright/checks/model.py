@@ -1,0 +1,273 @@
+"""`tilewright.check`: whether a model can be compiled, and what it costs, in the time of an import and of the passes of
+the graph level: no kernel is scheduled, and no code made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.back_end import back_end_for
+from tilewright.checks.regions import FusedGraph, fused_graph, source_operator, sum_of_cycles
+from tilewright.checks.result import (
+    Costs,
+    MemoryNeeds,
+    ModelCheck,
+    Note,
+    OperatorUse,
+    Parameters,
+    Quantity,
+    Time,
+)
+from tilewright.checks.work import OperatorCounts, bytes_of, total
+from tilewright.compiler import lower_graph, pass_context, strategies_with, whatever_fails
+from tilewright.graph.assumptions import assumptions
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.ir.core import Func, Module, Op, Value
+from tilewright.ir.diag import Problem, Remark, UnsupportedError
+from tilewright.ir.switches import Switches
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import TensorType
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
+from tilewright.options import OnProgress, Options, Request
+from tilewright.runtime.artifact import TensorInfo
+from tilewright.runtime.errors import OptionError
+from tilewright.runtime.threads import available_cpus
+from tilewright.session import Session
+from tilewright.staging.split import split
+from tilewright.target.clock import measured_hertz
+from tilewright.target.host import host_target
+from tilewright.target.target import Target
+
+USUAL_SIZE = 1
+"""Of a dim whose size is not given, as for the random inputs of `tilewright bench`."""
+
+
+def check(
+    model: str | Path | bytes | Any,
+    *,
+    options: Options | None = None,
+    constants: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    session: Session | None = None,
+    progress: OnProgress | None = None,
+    **fields: Any,
+) -> ModelCheck:
+    """Say whether a model can be compiled, what of it would be slow, and what it costs: operations, memory and an
+    estimate of the time, as formulas of the symbolic dims.
+
+    The arguments are those of `tilewright.compile`; `sizes` are values of symbolic dims for which numbers are given (1
+    for others). All that is not supported is among the `problems` of the result. Raises ModelError for a damaged model,
+    OptionError.
+    """
+    chosen = Options.of(options, **fields)
+    request, session = Request.of(model, constants, shapes), session or Session()
+    name = request.model.name if isinstance(request.model, Path) else ""
+    try:
+        return whatever_fails(
+            request, session, chosen, progress,
+            lambda module, switches, told: _Check(name, chosen, session, switches, sizes or {}).run(module, told),
+        )  # fmt: skip
+    except UnsupportedError as error:
+        return ModelCheck(name, error.problems or (Problem("", error.where or "", error.what, error.hint or ""),))
+
+
+@dataclass(frozen=True)
+class _Check:
+    name: str
+    options: Options
+    session: Session
+    switches: Switches
+    sizes: Mapping[str, int]
+
+    def run(self, module: Module, progress: OnProgress | None) -> ModelCheck:
+        main, counts = module.main, OperatorCounts()
+        known = _sizes(main, self.sizes)
+        notes = list(_notes_of_import(main))
+        nodes = main.attrs.get("nodes", len(main.body.ops))
+        staged = split(module)
+        parts = [module] if staged is None else list(staged.parts)
+        notes += _host_notes(main)
+        for part in parts:
+            drop_dead(part)
+            notes += [Note("assumed", a.loc.op, a.loc.node, a.message) for a in assumptions(part)]
+            notes += _own_loops(part)
+        uses = [_Use(op, counts) for part in parts for op in _computed(part)]
+        parameters = _parameters(parts)
+        remarks: list[Remark] = list(self.switches.remarks)
+        graphs = [self.lowered(part, counts, known, remarks, progress) for part in parts]
+        notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind == "failed"]
+        between = () if staged is None else [v for part in parts for v in part.main.returns]
+        costs = self.costs(main, between, uses, parameters, graphs, known)
+        ins, outs = main.attrs.get("inputs", ()), main.attrs.get("outputs", ())
+        return ModelCheck(
+            self.name, (), tuple(dict.fromkeys(notes)), nodes,
+            tuple(map(_info, ins, main.args)), tuple(map(_info, outs, main.returns)), costs,
+        )  # fmt: skip
+
+    def lowered(
+        self,
+        part: Module,
+        counts: OperatorCounts,
+        known: Mapping[str, int],
+        remarks: list[Remark],
+        progress: OnProgress | None,
+    ) -> FusedGraph:
+        """The part after all passes of the graph level, and what is found of it."""
+        machine, plugins = self.session.machine(self.options), self.session.loaded_plugins
+        back_end = back_end_for(machine, plugins)
+        back_end.check(machine, self.options)
+        ctx = pass_context(machine, self.options, self.switches)
+        strategies = strategies_with(plugins, ctx.remarks, machine, back_end, self.switches)
+        lower_graph(part, ctx, self.options, progress, strategies, back_end.passes(machine, self.options))
+        remarks += [r for r in ctx.remarks if r not in remarks]
+        target = machine if isinstance(machine, Target) else None
+        return fused_graph(part, counts, target, self.threads, lambda s: _value(s, known))
+
+    @property
+    def threads(self) -> int:
+        return self.options.threads or available_cpus()
+
+    def costs(
+        self,
+        main: Func,
+        between: Iterable[Value],
+        uses: Sequence[_Use],
+        parameters: tuple[Parameters, ...],
+        graphs: Sequence[FusedGraph],
+        known: Mapping[str, int],
+    ) -> Costs:
+        def amount(formula: Sym) -> Quantity:
+            return Quantity(str(formula), _value(formula, known))
+
+        regions = [r for g in graphs for r in g.regions]
+        inputs, outputs = total(map(bytes_of, main.args)), total(map(bytes_of, main.returns))
+        weights = total(g.weights for g in graphs)
+        arena = total((*(g.arena for g in graphs), *map(bytes_of, between)))
+        peak = total((inputs, outputs, weights, arena))
+        memory = MemoryNeeds(*map(amount, (inputs, outputs, weights, arena, peak)))
+        by_operator: dict[str, float | None] = {}
+        for name in dict.fromkeys(r.operator for r in regions):
+            by_operator[name] = sum_of_cycles(r for r in regions if r.operator == name)
+        return Costs(
+            dict(known), len(regions), _operators(uses, by_operator, amount), parameters,
+            amount(total(u.work.flops for u in uses)), amount(total(r.moved for r in regions)), memory,
+            self.time(sum_of_cycles(regions)),
+        )  # fmt: skip
+
+    def time(self, cycles: float | None) -> Time:
+        machine = self.session.machine(self.options)
+        hertz = measured_hertz() if machine == host_target() else None
+        seconds = None if cycles is None or hertz is None else cycles / hertz
+        return Time(machine.name, self.threads, cycles, hertz, seconds)
+
+
+def _sizes(main: Func, given: Mapping[str, int]) -> dict[str, int]:
+    """The dims whose values are known: those of inputs, and what is given. OptionError for other names and values."""
+    dims = [d for arg in main.args for d in _shape(arg) if d.kind == "var"]
+    known = {d.name: USUAL_SIZE for d in dims}
+    names = {v.name for op in main.body.walk() for r in op.results for d in _shape(r) for v in d.vars} | set(known)
+    for name, size in given.items():
+        if name not in names:
+            listed = ", ".join(sorted(known)) or "none"
+            raise OptionError(f"the model has no symbolic dim '{name}'", hint=f"those of its inputs: {listed}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise OptionError(f"sizes={{{name!r}: {size!r:.80}}} is not allowed: a size is a whole number from 0 on")
+        known[name] = size
+    return known
+
+
+def _value(formula: Sym, known: Mapping[str, int]) -> int | None:
+    """The number that a formula is for these dims; None where it has others."""
+    return formula.evaluate(known) if all(v.name in known for v in formula.vars) else None
+
+
+def _shape(value: Value) -> tuple[Sym, ...]:
+    return value.type.shape if isinstance(value.type, TensorType) else ()
+
+
+def _info(name: str, value: Value) -> TensorInfo:
+    type = value.type
+    if not isinstance(type, TensorType):
+        return TensorInfo(name, str(type), ())
+    return TensorInfo(name, type.dtype.storage.name, tuple(d.value if d.is_const else str(d) for d in type.shape))
+
+
+def _notes_of_import(main: Func) -> Iterable[Note]:
+    for subject, message in main.attrs.get("contradictions", ()):
+        yield Note("contradiction", "", subject, message)
+
+
+_HOST = {
+    HOST: "runs on the host, between parts of native code",
+    MEASURE: "the host reads its values between parts of native code, as sizes depend on them",
+    BRANCH: "the host takes the branch, each of which is parts of native code of its own",
+    LOOP: "the host runs the loop, whose body is parts of native code of its own",
+}
+
+
+def _host_notes(main: Func) -> Iterable[Note]:
+    """What splits the graph into parts."""
+    for op in main.body.walk():
+        if op.name in _HOST:
+            loc = op.loc if op.loc.op or not op.operands or op.operands[0].op is None else op.operands[0].op.loc
+            yield Note("host", loc.op, loc.node, _HOST[op.name])
+
+
+def _own_loops(module: Module) -> Iterable[Note]:
+    for op in module.main.body.ops:
+        if op.name in OPERATORS and OPERATORS[op.name].kind == "irregular":
+            message = f"'{op.name}' has loops of its own, which are no vectors where an iteration needs the one before"
+            yield Note("own_loops", op.loc.op, op.loc.node, message)
+
+
+def _computed(module: Module) -> list[Op]:
+    """The operators that depend on inputs: others are computed when the model is compiled."""
+    varying = set(module.main.args)
+    found = []
+    for op in module.main.body.ops:
+        if op.name in OPERATORS and any(v in varying for v in op.operands):
+            varying.update(op.results)
+            found.append(op)
+    return found
+
+
+def _parameters(parts: Iterable[Module]) -> tuple[Parameters, ...]:
+    arrays = {id(a): a for part in parts for a in part.constants.values()}.values()
+    return tuple(
+        Parameters(name, sum(a.size for a in arrays if a.dtype.name == name),
+                   sum(a.nbytes for a in arrays if a.dtype.name == name))
+        for name in sorted({a.dtype.name for a in arrays})
+    )  # fmt: skip
+
+
+class _Use:
+    """What is kept of an op: passes change the graph."""
+
+    def __init__(self, op: Op, counts: OperatorCounts) -> None:
+        self.operator, self.loc, self.work = source_operator(op), op.loc, counts.of(op)
+        self.dtypes = {t.dtype.name for v in op.results if isinstance(t := v.type, TensorType)}
+
+
+def _operators(
+    uses: Iterable[_Use], cycles: Mapping[str, float | None], amount: Callable[[Sym], Quantity]
+) -> tuple[OperatorUse, ...]:
+    """By the names of the model's operators, the one with most operations first."""
+    groups: dict[str, list[_Use]] = {}
+    for use in uses:
+        groups.setdefault(use.operator, []).append(use)
+    found = [
+        OperatorUse(
+            name,
+            len({id(use.loc) for use in group}),
+            tuple(sorted(set().union(*(use.dtypes for use in group)))),
+            amount(total(use.work.flops for use in group)),
+            amount(total(size for use in group for size in (*use.work.read, use.work.written))),
+            cycles.get(name, 0.0),
+        )
+        for name, group in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda use: -(use.flops.value or 0)))

@@ -1,0 +1,122 @@
+"""What a check finds, as frozen data; `record` gives it as JSON data of a stable form (docs/check.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from tilewright.ir.diag import Problem
+from tilewright.runtime.artifact import TensorInfo
+
+SCHEMA = 1
+"""Version of the JSON data: fields may be added to one; whatever else changes makes the next."""
+
+NoteKind = Literal["host", "assumed", "own_loops", "contradiction", "remark"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number as a formula of the symbolic dims, and its value for the dims of the check; None where it depends on
+    sizes that only a call of the model finds out."""
+
+    formula: str
+    value: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What makes a node slow, or restricts calls. `kind` is "host" for what runs in Python between parts of native
+    code, "assumed" for a condition that calls must fulfil, "own_loops" for an operator whose loops are its own, and may
+    not be vectorised, "contradiction" for what the model declares and is not taken, and "remark" for an optional step
+    that failed."""
+
+    kind: NoteKind
+    operator: str
+    node: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """The nodes of one operator: their number, the dtypes of their results, floating-point operations, the bytes of
+    operands and results if each were a kernel of its own, and the estimated cycles of the kernels in which they are the
+    heaviest part."""
+
+    operator: str
+    nodes: int
+    dtypes: tuple[str, ...]
+    flops: Quantity
+    bytes: Quantity
+    cycles: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The constants of one dtype: how many elements, and their bytes."""
+
+    dtype: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """Bytes. `weights` are the constants as kernels read them, `arena` the intermediate results of the fused graph as
+    the memory planner lays them out, `peak` all four together. Scratch memory of threads is not in it."""
+
+    inputs: Quantity
+    outputs: Quantity
+    weights: Quantity
+    arena: Quantity
+    peak: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The estimated time of one call on a machine with so many threads. None where a dim is not known; `seconds` only
+    for this machine, whose clock (`hertz`) is measured."""
+
+    target: str
+    threads: int
+    cycles: float | None
+    hertz: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a model that runs needs. `flops` are of the operators as the model has them, `moved_bytes` those that fused
+    kernels read and write. `sizes` are the dims for which values and the time are given."""
+
+    sizes: Mapping[str, int]
+    kernels: int
+    operators: tuple[OperatorUse, ...]
+    parameters: tuple[Parameters, ...]
+    flops: Quantity
+    moved_bytes: Quantity
+    memory: MemoryNeeds
+    time: Time
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """What `tilewright.check` finds. A model with `problems`, which are all nodes that cannot be translated, does not
+    run, and has no `costs`."""
+
+    model: str
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = ()
+    nodes: int | None = None
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    costs: Costs | None = field(default=None)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the model can be compiled."""
+        return not self.problems
+
+    def record(self) -> dict[str, Any]:
+        """As JSON data, of the form that docs/check.md describes."""
+        return {"schema": SCHEMA, "runs": self.runs, **asdict(self)}
