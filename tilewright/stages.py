@@ -29,6 +29,7 @@ from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules, print_schedule
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.session import Session
+from tilewright.staging.split import split
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
@@ -46,7 +47,8 @@ def programs(
     session: Session | None = None,
     progress: OnProgress | None = None,
 ) -> dict[str, str]:
-    """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`.
+    """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`. Where the
+    host runs a model part by part, the names begin with that of the part, such as "part0.main".
 
     Each call compiles up to the level, with the arguments of `tilewright.compile`; of the `session` only the
     plugins are used.
@@ -62,6 +64,21 @@ def programs(
         return {"main": print_module(import_request(request, session, progress))}
 
     def texts(module: Module, switches: Switches, told: OnProgress | None) -> dict[str, str]:
+        staged = split(module)
+        if staged is None:
+            return texts_of_part(module, switches, told)
+        found: dict[str, str] = {}
+        refused: OptionError | None = None
+        for k, part in enumerate(staged.parts):
+            try:
+                found |= {f"part{k}.{name}": text for name, text in texts_of_part(part, switches, told).items()}
+            except OptionError as error:  # the kernel may be in another part
+                refused = error
+        if refused is not None and not found:
+            raise refused
+        return found
+
+    def texts_of_part(module: Module, switches: Switches, told: OnProgress | None) -> dict[str, str]:
         ctx = pass_context(machine, options, switches)
         strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
         lower_graph(module, ctx, options, told, strategies, back_end.passes(machine, options))

@@ -160,3 +160,29 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match=r"cannot write .*out: Not a directory\n  hint"):
         write_outputs(tmp_path / "file" / "out", [], [])
+
+
+def test_strings_go_in_and_come_out_as_files(tmp_path: Path) -> None:
+    node = helper.make_node("StringConcat", ["x", "x"], ["y"])
+    infos = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in "xy"]
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:])
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.array(["a", "bc"]))
+    given = ["--input", f"x={tmp_path / 'x.npy'}", "--output", str(tmp_path / "out")]
+    result = call("run", tmp_path / "m.onnx", *given)
+    assert result.exit_code == 0, result.output
+    assert np.load(tmp_path / "out" / "y.npy").tolist() == ["aa", "bcbc"]
+    result = call("run", tmp_path / "m.onnx", "--input", "random")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_sequence_is_not_given_on_the_command_line(tmp_path: Path) -> None:
+    element = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+    info = helper.make_value_info("x", helper.make_sequence_type_proto(element))
+    node = helper.make_node("SequenceLength", ["x"], ["y"])
+    graph = helper.make_graph([node], "g", [info], [helper.make_empty_tensor_value_info("y")])
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    result = call("run", tmp_path / "m.onnx", "--input", "random")
+    assert result.exit_code == 1 and "cannot be given on the command line" in result.output

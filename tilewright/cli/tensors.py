@@ -99,6 +99,8 @@ def _by_name(infos: Sequence[TensorInfo], specs: Sequence[str]) -> tuple[dict[st
 
 
 def _value(info: TensorInfo, spec: str, dims: Mapping[str, int], rng: np.random.Generator) -> np.ndarray:
+    if info.kind not in ("tensor", "unranked"):
+        raise InputError(f"'{info}' cannot be given on the command line", hint="run the model from Python")
     if spec not in ("random", "zeros"):
         return read_array(Path(spec), info)
     shape = tuple(_size(d, info, dims) for d in info.shape)
@@ -111,7 +113,10 @@ def _value(info: TensorInfo, spec: str, dims: Mapping[str, int], rng: np.random.
 
 
 def _made(spec: str, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-    """Zeros or random numbers."""
+    """Zeros or random numbers; strings are empty, or numbers."""
+    if dtype == np.object_:
+        words = np.zeros(shape, "U1") if spec == "zeros" else rng.integers(0, MAX_INTEGER, shape).astype(str)
+        return np.asarray(words, object)
     if spec == "zeros":
         return np.zeros(shape, dtype)
     if dtype == np.bool_:
@@ -134,6 +139,8 @@ def _size(dim: int | str, info: TensorInfo, dims: Mapping[str, int]) -> int:
 
 def dtype_of(info: TensorInfo) -> np.dtype:
     """The NumPy dtype of a tensor, also of those that `ml_dtypes` adds."""
+    if info.dtype == "string":
+        return np.dtype(object)
     named = getattr(ml_dtypes, info.dtype, None)
     return np.dtype(named if named is not None else info.dtype)
 
@@ -179,13 +186,16 @@ def write_outputs(folder: Path, infos: Sequence[TensorInfo], arrays: Sequence[np
 
     ArtifactError, which names the path, for what the file system refuses.
     """
+    other = next((info for info in infos if info.kind not in ("tensor", "unranked")), None)
+    if other is not None:
+        raise InputError(f"the output {other} cannot be written to a file", hint="run the model from Python")
     paths = _output_paths(folder, infos)
     made = _make_folders(folder)
     try:
         with ExitStack() as files:  # each takes its name when all are written
             for path, array in zip(paths, arrays, strict=True):
                 file = files.enter_context(replacing(path))
-                np.save(_Slices(file), array)
+                np.save(_Slices(file), array.astype(str) if array.dtype == np.object_ else array)
                 file.flush()
     except BaseException:
         with suppress(OSError):

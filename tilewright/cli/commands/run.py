@@ -60,13 +60,15 @@ def command(
 def _table(infos: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> Table:
     table = Table("output", "type", "least", "mean", "greatest", box=None, header_style="bold")
     for info, array in zip(infos, arrays, strict=True):
-        dims = ", ".join(map(str, array.shape))
-        table.add_row(escape(info.name), escape(f"{info.dtype}[{dims}]"), *_statistics(array))
+        dims = ", ".join(map(str, getattr(array, "shape", ())))
+        is_tensor = info.kind in ("tensor", "unranked")
+        type = f"{info.dtype}[{dims}]" if is_tensor else info.type
+        table.add_row(escape(info.name), escape(type), *_statistics(array))
     return table
 
 
 def _statistics(array: np.ndarray) -> tuple[str, ...]:
-    if not array.size:
+    if not isinstance(array, np.ndarray) or array.dtype == np.object_ or not array.size:
         return ("", "", "")
     wide = array.astype(np.float64)
     return tuple(f"{value:.6g}" for value in (wide.min(), wide.mean(), wide.max()))
