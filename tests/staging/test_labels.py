@@ -150,7 +150,7 @@ def test_what_is_no_such_map_is_refused(given: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("op", "domain", "attributes", "words"),
     [
-        ("LabelEncoder", ML, {"keys_int64s": [1], "values_int64s": [1]}, "keys of i64 for string"),
+        ("LabelEncoder", ML, {"keys_int64s": [1], "values_int64s": [1]}, "keys of int64 for string"),
         ("LabelEncoder", ML, {"keys_strings": ["1"], "values_int64s": [1, 2]}, "1 keys for 2 values"),
         ("LabelEncoder", ML, {"values_int64s": [1, 2]}, "needs the attribute 'keys_tensor'"),
         (

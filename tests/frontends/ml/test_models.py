@@ -228,13 +228,9 @@ def test_categories_that_nobody_knows_are_reported_where_the_model_says_so() -> 
 CLASSES = {"coefficients": numbers(6), "intercepts": numbers(2), "classlabels_strings": ["a", "b"]}
 
 
-def test_labels_that_are_text_are_refused_where_they_are_read() -> None:
+def test_labels_that_are_text() -> None:
     model = ml_model("LinearClassifier", CLASSES, X, version=1, outputs=("label", "y"))
     model.graph.output[0].type.tensor_type.elem_type = 8
-    with pytest.raises(tilewright.UnsupportedError, match="labels that are text") as caught:
-        tilewright.compile(model.SerializeToString(), cache=False)
-    assert "take the label off the model's outputs" in str(caught.value)
-    del model.graph.output[0]
     numbered = ml_model(
         "LinearClassifier",
         {**{k: v for k, v in CLASSES.items() if k != "classlabels_strings"}, "classlabels_ints": [0, 1]},
@@ -243,18 +239,11 @@ def test_labels_that_are_text_are_refused_where_they_are_read() -> None:
         outputs=("label", "y"),
     )
     x = finite(4, 3)
-    (scores,) = tilewright.compile(model.SerializeToString(), cache=False)(x)
-    np.testing.assert_array_equal(scores, tilewright.compile(numbered.SerializeToString(), cache=False)(x)[1])
-
-
-@pytest.mark.parametrize(
-    ("op", "attrs", "version", "reason"),
-    [
-        ("ZipMap", {"classlabels_int64s": [0, 1, 2]}, 1, "a sequence of maps"),
-        ("LabelEncoder", {"keys_floats": [1.0], "values_strings": ["a"]}, 2, "values that are text"),
-    ],
-)
-def test_maps_and_text_are_refused(op: str, attrs: dict[str, Any], version: int, reason: str) -> None:
-    with pytest.raises(tilewright.UnsupportedError, match=reason):
-        model = ml_model(op, attrs, X, version=version, outputs=("z",))
-        tilewright.compile(model.SerializeToString(), cache=False)
+    numbers, wanted = tilewright.compile(numbered.SerializeToString(), cache=False)(x)
+    words, scores = tilewright.compile(model.SerializeToString(), cache=False)(x)
+    texts = CLASSES["classlabels_strings"]
+    assert words.tolist() == [t.decode() if isinstance(t, bytes) else t for t in (texts[k] for k in numbers)]
+    np.testing.assert_array_equal(scores, wanted)
+    del model.graph.output[0]
+    (alone,) = tilewright.compile(model.SerializeToString(), cache=False)(x)
+    np.testing.assert_array_equal(alone, wanted)

@@ -46,7 +46,7 @@ class Node:
         self.op = op
         self.version = version
         self.schema = schema
-        self.inputs = tuple(inputs)
+        self._inputs = tuple(inputs)
         self.output_names = tuple(output_names)
         self.translation = importer.translation
         self._importer = importer
@@ -69,17 +69,27 @@ class Node:
 
     def optional(self, k: int) -> Value | None:
         self._seen.add(k)
-        return self.inputs[k] if k < len(self.inputs) else None
+        return self._inputs[k] if k < len(self._inputs) else None
+
+    @property
+    def inputs(self) -> tuple[Value | None, ...]:
+        """All operands, None for one that is left out."""
+        self._seen.update(range(len(self._inputs)))
+        return self._inputs
+
+    @inputs.setter
+    def inputs(self, values: Sequence[Value | None]) -> None:
+        self._inputs = tuple(values)
 
     @property
     def operands(self) -> list[Value]:
         """All operands, which must be there."""
-        return [self.input(k) for k in range(len(self.inputs))]
+        return [self.input(k) for k in range(len(self._inputs))]
 
     @property
     def given(self) -> list[Value]:
         """The operands that are there."""
-        return [v for k in range(len(self.inputs)) if (v := self.optional(k)) is not None]
+        return [v for k in range(len(self._inputs)) if (v := self.optional(k)) is not None]
 
     def type(self, k: int) -> TensorType:
         return type_of(self.input(k))
@@ -161,7 +171,7 @@ class Node:
     def require_nothing_else(self) -> None:
         """UnsupportedError for attributes and operands that were not asked for, which would be ignored otherwise."""
         extra = [f"the attribute '{shown(name)}'" for name in self._attributes if name not in self._seen]
-        extra += [f"input {k}" for k, v in enumerate(self.inputs) if v is not None and k not in self._seen]
+        extra += [f"input {k}" for k, v in enumerate(self._inputs) if v is not None and k not in self._seen]
         if extra:
             raise UnsupportedError(f"{extra[0]} of {self.op} is not supported")
 
