@@ -12,6 +12,7 @@ from onnx import helper as h
 
 import tilewright
 from tests.staging.models import checked, loaded, model_of
+from tilewright.frontends.onnx.load import load_onnx
 
 
 def text(*values: Any) -> np.ndarray:
@@ -110,6 +111,22 @@ def test_a_function_that_the_runtime_does_not_have_is_refused(identity: tilewrig
     object.__setattr__(steps[0], "function", "unheard_of")
     with pytest.raises(tilewright.ArtifactError, match="calls the function 'unheard_of', which does not exist"):
         tilewright.load(model.artifact.to_bytes())
+
+
+def test_parameters_that_do_not_fit_are_refused() -> None:
+    node = h.make_node("RegexFullMatch", ["x"], ["y"], pattern="a")
+    model = checked(model_of([node], [("x", T.STRING, [2])], ["y"], {}))
+    (step,) = model.artifact.program.steps  # type: ignore[union-attr]
+    for parameters in ({"pattern": "("}, {}):
+        object.__setattr__(step, "parameters", parameters)
+        with pytest.raises(tilewright.ArtifactError, match="'match_text' does not take its parameters"):
+            loaded(model)
+
+
+def test_constants_are_numbers() -> None:
+    model = model_of([h.make_node("Identity", ["x"], ["y"])], [("x", T.STRING, [2])], ["y"], {})
+    with pytest.raises(tilewright.UnsupportedError, match="only tensors of numbers may be constants"):
+        load_onnx(model, constants={"x": text("a", "b")})
 
 
 def test_strings_against_the_reference() -> None:

@@ -12,7 +12,7 @@ from tilewright.frontends.errors import shown
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
-from tilewright.ir.types import HostType, TensorType, Type
+from tilewright.ir.types import HostType, TensorType, Type, is_native
 
 MAX_DIM = 2**40
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
@@ -115,18 +115,13 @@ def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], opti
 
 
 def _checked(name: str, value: object, type: Type) -> np.ndarray:
-    if not isinstance(type, TensorType):
+    if not isinstance(type, TensorType) or not is_native(type):
         raise UnsupportedError(
-            f"constants= gives a value for an input that is {type}: only tensors may be constants",
+            f"constants= gives a value for an input that is {type}: only tensors of numbers may be constants",
             where=f"graph input '{shown(name)}'",
             hint="give it when the model is called",
         )
-    is_text = type.dtype.kind == "string"
-    array = np.asarray(value, object) if is_text else _as_python_has(np.asarray(value), type.dtype)
-    if is_text and not all(isinstance(e, str) for e in array.flat):
-        raise ModelError(
-            "constants= gives a value that holds other things than strings", where=f"graph input '{shown(name)}'"
-        )
+    array = _as_python_has(np.asarray(value), type.dtype)
     fits = array.ndim == type.rank and all(
         not d.is_const or d.value == n for d, n in zip(type.shape, array.shape, strict=True)
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.errors import ArtifactError, TilewrightError
 
 HostFunction = Callable[..., tuple[Any, ...]]
 
@@ -35,5 +35,7 @@ def bound(name: str, parameters: Mapping[str, Any]) -> HostFunction:
         raise ArtifactError(f"the model calls the function '{name:.80}', which does not exist", hint=again)
     try:
         return FUNCTIONS[name](**parameters)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+    except TilewrightError:
+        raise
+    except Exception as error:  # whatever parameters of another version may cause
         raise ArtifactError(f"the function '{name}' does not take its parameters ({error})", hint=again) from error
