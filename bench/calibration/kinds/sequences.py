@@ -9,8 +9,7 @@ import numpy as np
 from bench.calibration.kind import Kind, Sample, extent, f32, weights
 from bench.calibration.kinds.gemm import reason_or_none, yes_or_no
 from tilewright.cost.attention import MOST_ROWS, rows_of_block
-from tilewright.cost.parallel import why_entries_are_shared
-from tilewright.cost.recurrence import StepTile, reads_in_turns, step_tile
+from tilewright.cost.recurrence import StepTile, reads_in_turns, step_tile, why_entries_are_shared
 from tilewright.ir.core import Value
 from tilewright.ops import contract, recurrent
 from tilewright.ops import elementwise as ew
