@@ -45,6 +45,11 @@ def move_cycles(size: float, source: Source, target: Target) -> float:
     return size * exposed / rate
 
 
+def exchange_cycles(lines: float, target: Target) -> float:
+    """What reading so many cache lines, each just written by another core, adds to the time of a core."""
+    return lines * target.calibration.exchange
+
+
 def largest_cache(target: Target) -> int:
     """Bytes of the last cache before memory."""
     return target.caches.l3 or target.caches.l2

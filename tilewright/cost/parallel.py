@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilewright.target.target import Target
 
 ITERATIONS_PER_THREAD = 16
@@ -68,16 +66,3 @@ def columns_suffice(tiles: int, target: Target) -> bool:
 def bands_for_all_cores(parts: int, per_core: int, target: Target) -> int:
     """Into how many bands an axis is cut at least, so that each core finds so many of `parts` times the bands."""
     return -(-per_core * target.cores // parts)
-
-
-def why_entries_are_shared(multiplications: int, groups: Sequence[int], target: Target) -> str:
-    """Why threads share groups of batch entries of a recurrent network, which do not wait for each other, rather than
-    the products of each step, of so many multiplications in the mean; empty where they share the steps. `groups` are
-    the numbers of groups of each loop over such."""
-    n = threads(target)
-    if not is_worth_a_fork(multiplications, target, (n + 4) / 2):
-        return (
-            f"{multiplications} multiplications at a time are too few for {n} threads to wait for each other"
-        )
-    even = [count for count in groups if count > 1 and share_of_greatest(count, n) <= UNEVEN]
-    return f"they get equal shares of {even[0]} groups of entries" if even else ""

@@ -3,9 +3,12 @@ order weights are read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
-from tilewright.cost.core import chains, is_kept, line_elements
+from tilewright.cost.core import chains, exchange_cycles, is_kept, line_elements, multiply_cycles
+from tilewright.cost.parallel import is_worth_a_fork, share_of_greatest, threads
 from tilewright.target.target import Target
 
 GROUPS = (6, 4, 3, 2, 1)
@@ -38,6 +41,46 @@ class StepTile:
 
     entries: int
     units: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepProduct:
+    """A product of the state of a step: for each of `entries`, `gates` x `units` sums over `terms`."""
+
+    entries: int
+    gates: int
+    units: int
+    terms: int
+
+    @property
+    def multiplications(self) -> int:
+        """Of one step."""
+        return prod((self.entries, self.gates, self.units, self.terms))
+
+
+def why_entries_are_shared(products: Sequence[StepProduct], groups: Sequence[int], target: Target) -> str:
+    """Why threads share groups of batch entries, which do not wait for each other, rather than the products of each
+    step; empty where they share the steps. `groups` are the numbers of groups of each loop over such."""
+    n = threads(target)
+    mean = sum(p.multiplications for p in products) // len(products)
+    if not is_worth_a_fork(mean, target, (n + 4) / 2):
+        return f"{mean} multiplications at a time are too few for {n} threads to wait for each other"
+    best = min(groups, key=lambda count: share_of_greatest(count, n), default=1)
+    if best == 1:
+        return ""
+    by_groups = sum(multiply_cycles(p.multiplications, ELEMENT, target) for p in products) / n
+    if by_groups * share_of_greatest(best, n) > sum(_cycles_of_shared_step(p, target) for p in products):
+        return ""
+    return f"they get {best} groups of entries, and need not read what others write in each step"
+
+
+def _cycles_of_shared_step(p: StepProduct, target: Target) -> float:
+    """Cycles of one core for its tiles of units, and for the states of the units of all others, which it reads."""
+    n = threads(target)
+    tiles = -(-p.units // step_tile(p.entries, p.gates, p.units, target).units)
+    lines = p.entries * -(-p.terms // line_elements(ELEMENT)) * (n - 1) / n
+    multiplying = multiply_cycles(p.multiplications, ELEMENT, target) / n
+    return multiplying * share_of_greatest(tiles, n) + exchange_cycles(lines, target)
 
 
 def entries_together(batch: int, weights: int | None) -> int:

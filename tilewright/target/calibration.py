@@ -76,4 +76,5 @@ class Calibration:
     peak: float = 0.85
     fork_work: int = 32_768
     fork_cycles: int = 10_000
+    exchange: float = 200
     requests_stores: bool = True

@@ -140,7 +140,7 @@ _ALL = (
             pipes=_ZEN_HALVES, narrow=_ZEN, bandwidth=_ZEN_BANDWIDTH),
     _avx512("zen5", "znver5", "AMD EPYC 9005, Ryzen 9000", Caches(48 << 10, 1 << 20, 32 << 20),
             features=(*_ZEN4, "avxvnni"), pipes=_ZEN5, narrow=_ZEN5, bandwidth=_ZEN_BANDWIDTH,
-            calibration=Calibration(Exposed(transform=1.5, image=10), requests_stores=False)),
+            calibration=Calibration(Exposed(transform=1.5, image=8), requests_stores=False)),
     _avx2("haswell", "haswell", "Intel Core of the 4th generation", Caches(32 << 10, 256 << 10, 8 << 20),
           pipes=Pipes(latency=5)),
     _avx2("broadwell", "broadwell", "Intel Core of the 5th generation", Caches(32 << 10, 256 << 10, 6 << 20),

@@ -45,8 +45,11 @@ def any_product(rng: np.random.Generator) -> Sample:
 
 
 def few_rows(rng: np.random.Generator) -> Sample:
-    """Of one row or two, with more weights than caches hold, as those of a decoder are."""
-    return _product(int(rng.integers(1, 3)), extent(rng, 2000, 5000, 16), extent(rng, 4000, 8000, 16))
+    """Of one row or two, with more weights than L2 holds: some come from L3, some from memory as those of a decoder."""
+    while True:
+        depth, columns = extent(rng, 256, 5000, 16), extent(rng, 512, 8000, 16)
+        if depth * columns >= 1_000_000:
+            return _product(int(rng.integers(1, 3)), depth, columns)
 
 
 def some_rows(rng: np.random.Generator) -> Sample:

@@ -16,14 +16,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.cost.parallel import uneven, why_entries_are_shared
-from tilewright.cost.recurrence import StepTile, reads_in_turns, step_tile
+from tilewright.cost.parallel import uneven
+from tilewright.cost.recurrence import (
+    StepProduct,
+    StepTile,
+    reads_in_turns,
+    step_tile,
+    why_entries_are_shared,
+)
 from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.ir.sym import Sym
-from tilewright.ir.types import product
 from tilewright.loops.analysis.deps import accumulation_of
 from tilewright.loops.edit import block_of, body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of
 from tilewright.loops.kernel_info import constants_of
@@ -49,8 +53,8 @@ class _Product:
     weights: Value
 
     @property
-    def multiplications(self) -> Sym:
-        return product(tuple(extent_of(o) for o in self.update))
+    def shape(self) -> StepProduct:
+        return StepProduct(*(extent_of(o).value for o in self.update))
 
 
 class Recurrence(Strategy):
@@ -96,10 +100,9 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
 
 def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str:
     """Why threads share groups of entries rather than the tiles of each step; empty when they share steps."""
-    mean = sum(p.multiplications.value for p in products) // len(products)
     shared = [o for o in s.func.body.ops if is_loop(o) and kind_of(o) == "parallel"]
     groups = tuple(extent_of(o).value for o in shared if extent_of(o).is_const)
-    return why_entries_are_shared(mean, groups, target)
+    return why_entries_are_shared(tuple(p.shape for p in products), groups, target)
 
 
 def _share_steps(s: Schedule, tiles: list[Op], target: Target) -> None:
