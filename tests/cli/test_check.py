@@ -45,7 +45,8 @@ def test_the_json_data_have_the_form_that_is_documented(mlp: Path) -> None:
     data = json.loads(result.output)
     assert set(data) == {"schema", "model", "runs", "problems", "notes", "nodes", "inputs", "outputs", "costs"}
     assert (data["schema"], data["model"], data["runs"], data["problems"]) == (1, "mlp.onnx", True, [])
-    assert data["inputs"] == [{"name": "x", "dtype": "float32", "shape": [3, 64]}]
+    told = {"name": "x", "dtype": "float32", "shape": [3, 64], "kind": "tensor", "element": None}
+    assert data["inputs"] == [told]
     costs = data["costs"]
     assert set(costs) == {"sizes", "kernels", "operators", "parameters", "flops", "moved_bytes", "memory", "time"}
     assert set(costs["flops"]) == set(costs["moved_bytes"]) == AMOUNT
