@@ -31,6 +31,33 @@ def _cast(x: np.ndarray, to: DType, kind: str = "vector") -> np.ndarray:
     return out
 
 
+BY_WIDTH = {bits: [d for d in NUMBERS if d.bits == bits] for bits in sorted({d.bits for d in NUMBERS})}
+
+
+@pytest.mark.parametrize("kind", ["vector", "serial"])
+@pytest.mark.parametrize("bits", BY_WIDTH)
+def test_elements_of_one_width_share_their_bits(bits: int, kind: str) -> None:
+    """All patterns of up to 16 bits, and random ones of more."""
+    word = np.dtype(f"u{max(bits // 8, 1)}")
+    random = np.random.default_rng(7).integers(0, 1 << min(bits, 63), 4096, np.uint64)
+    patterns = np.arange(1 << bits) if bits <= 16 else random
+    patterns = np.resize(patterns.astype(word), (len(patterns) + 15) // 16 * 16)
+    for source in BY_WIDTH[bits]:
+        x = patterns % 2 != 0 if source is dt.bool_ else patterns.view(source.storage)
+        for to in BY_WIDTH[bits]:
+
+            def body(t: ScalarBuilder, args: list[Array], n: int = len(x), to: DType = to) -> None:
+                with t.loop(n // 16, "i") as i, t.loop(16, "j", kind) as j:
+                    args[1].store((16 * i + j,), t.bitcast(args[0][16 * i + j], to))
+
+            out = np.zeros(len(x), to.storage)
+            run_kernel(kernel([buffer(source, [len(x)]), buffer(to, [len(x)])], body), [x, out])
+            wanted = x.view(word)
+            wanted = wanted != 0 if to is dt.bool_ else wanted
+            mask = word.type((1 << bits) - 1)
+            np.testing.assert_array_equal(out.view(word) & mask, wanted & mask, f"{source} to {to}")
+
+
 def _small_integers(dtype: DType) -> np.ndarray:
     """Numbers that every integer type of 8 bits holds or wraps."""
     if dtype.bits == 4:

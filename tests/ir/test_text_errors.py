@@ -37,6 +37,7 @@ CASES = [
     (kernel("a[1] = 2.0 +"), 3, 3, "there is no value 'return' here"),
     (kernel("a[1] = foo(a[0])"), 2, 10, "there is no scalar function 'foo'"),
     (kernel("a[1] = max(a[0])"), 2, 10, "'max' takes 2 operands, not 1"),
+    (kernel("x: i32 = bitcast.i33(a[0])"), 2, 12, "expected bitcast.<dtype>"),
     (kernel("x: f32 = exp(a)"), 2, 12, "this takes scalars, not &f32[8]"),
     (kernel("x: f64 = exp(a[0])"), 2, 6, "the expression has type f32"),
     (kernel("x: i32 = n"), 2, 12, "expected a computation: this value has a name already"),

@@ -135,6 +135,8 @@ class Writer:
         elif choice < 0.9:
             condition = self.condition()
             made = b.emit("select", [condition, self.number(depth - 1), self.number(depth - 1)], [F64]).result
+        elif choice < 0.92:
+            made = b.emit("bitcast", [b.emit("index", [], [I64], {"expr": self.index()}).result], [F64]).result
         elif choice < 0.95:
             made = b.emit("cast", [b.emit("index", [], [I64], {"expr": self.index()}).result], [F64]).result
         else:

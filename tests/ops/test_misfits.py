@@ -27,6 +27,7 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("exp", [normal((2,), np.int32)], {}, "operands must be floats, not i32"),
     ("and", [X, X], {}, "operands must be integers or bool, not f32"),
     ("select", [X, X, X], {}, "the condition must be bool, not f32"),
+    ("bitcast", [X], {"dtype": dt.i64}, "the bits of f32 are not those of i64: both must have equally many"),
     ("transpose", [X], {"perm": (0, 0, 1)}, "(0, 0, 1) is not a permutation of the 3 axes"),
     ("transpose", [X], {"perm": (0, 1, 5)}, "axis 5 does not exist: the tensor has 3 axes"),
     ("reshape", [X], {"shape": (5, 5)}, "24 elements cannot take a shape of 25"),

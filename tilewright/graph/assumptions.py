@@ -12,14 +12,12 @@ from typing import Any
 
 from tilewright.ir.core import Block, Builder, Module, Op
 from tilewright.ir.diag import Loc, UnsupportedError
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import Sym, eq, le
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 
-_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | {
-    "cast",
-    "select",
+_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {
     "expand",
     "concat",
     "matmul",

@@ -7,11 +7,11 @@ import numpy as np
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import constant_array
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 
-ELEMENTWISE = frozenset(SCALAR_OPS) | {"cast"}
+ELEMENTWISE = frozenset(SCALAR_OPS) | CONVERSIONS
 """Operators that pair elements by NumPy broadcasting."""
 
 SMALL_ELEMENTS = 1 << 16

@@ -120,7 +120,10 @@ _TABLE = (
     ScalarOp("ticks", 1, "same", _ticks),
 )
 SCALAR_OPS: Mapping[str, ScalarOp] = {s.name: s for s in _TABLE}
-"""All scalar operations by name. `cast`, `const`, `index` and `load` are ops of their own (they have attributes)."""
+"""All scalar operations by name. `cast`, `bitcast`, `const`, `index` and `load` are ops of their own."""
+
+CONVERSIONS = frozenset({"cast", "bitcast"})
+"""Ops that give one element as one of another dtype, which operands do not tell."""
 
 
 COSTLY = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.core import Block, Func, Op, Value
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import Sym, minimum, sym
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, box, upper
@@ -49,7 +49,7 @@ def cost(func: Func) -> Cost:
     _count(func.body, sym(1), {}, times)
     operations = flops = sym(0)
     for op, n in times.items():
-        if op.name in SCALAR_OPS or op.name == "cast":
+        if op.name in SCALAR_OPS or op.name in CONVERSIONS:
             operations = operations + n
             flops = flops + (n if _is_float(op) else 0)
     by_buffer: dict[Value, list[Access]] = {}

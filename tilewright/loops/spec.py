@@ -271,6 +271,13 @@ def _cast_rule(op: Op) -> str | None:
     return None if all(isinstance(t, ScalarType) for t in types) else "converts a scalar to a scalar"
 
 
+def _bitcast_rule(op: Op) -> str | None:
+    source, target = _scalar(op.operands[0]), _scalar(op.result)
+    if source is None or target is None or source.dtype.bits != target.dtype.bits:
+        return "reinterprets a scalar as one of equally many bits"
+    return None
+
+
 def _bind_rule(op: Op) -> str | None:
     type = _scalar(op.operands[0])
     return None if type and type.dtype.is_int else f"takes an integer, not {op.operands[0].type}"
@@ -322,6 +329,7 @@ _RULES: dict[str, OpRule] = {
     "const": _rule((0, 1, 0), ("value",), (), _const_rule),
     "index": _rule((0, 1, 0), ("expr",), (), _index_rule),
     "cast": _rule((1, 1, 0), (), (), _cast_rule),
+    "bitcast": _rule((1, 1, 0), (), (), _bitcast_rule),
     "bind": _rule((1, 0, 0), ("var",), (), _bind_rule),
     "check": _rule((1, 0, 0), ("kind", "message"), (), _check_rule),
     "run": _rule((None, None, 1), ("intrinsic", "queue"), (), _run_rule),

@@ -155,6 +155,14 @@ def cast(x: Array, *, dtype: DType) -> Compute:
     return compute([x], x.shape, lambda t, i, r: x[tuple(i)].cast(dtype))
 
 
+@primitive
+def bitcast(x: Array, *, dtype: DType) -> Compute:
+    """The elements of `dtype` that have the bits of x; both have equally many."""
+    if "string" in (x.dtype.kind, dtype.kind) or x.dtype.bits != dtype.bits:
+        raise ValueError(f"the bits of {x.dtype} are not those of {dtype}: both must have equally many")
+    return compute([x], x.shape, lambda t, i, r: t.bitcast(x[tuple(i)], dtype))
+
+
 def _shift(name: str, doc: str) -> Operator:
     def fn(a: Array, b: Array) -> Compute:
         dtype = require_same_dtype(a, b)

@@ -19,7 +19,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.view import concat, reshape
 
 FINITE_AT_FILL = ELEMENTWISE - {
-    "div", "rem", "mod", "pow", "log", "rsqrt", "atan2", "tan", "acosh", "atanh",
+    "div", "rem", "mod", "pow", "log", "rsqrt", "atan2", "tan", "acosh", "atanh", "bitcast",
 }  # fmt: skip
 """Elementwise operators that keep the fill of half-empty blocks finite."""
 

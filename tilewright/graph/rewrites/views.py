@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rule
+from tilewright.ir.scalar import CONVERSIONS
 from tilewright.ir.sym import prove_ge0, sym
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
@@ -67,7 +68,7 @@ def expand_of_expand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     return None if inner is None else expand(inner.operands[0], shape=op.attrs["shape"])
 
 
-@rule(*sorted(ELEMENTWISE - {"cast"}))
+@rule(*sorted(ELEMENTWISE - CONVERSIONS))
 def broadcast_built_in(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """Elementwise operators broadcast by themselves: an `expand` before them is needless, and so is the shape
     of a `full`."""

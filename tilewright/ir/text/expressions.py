@@ -123,9 +123,13 @@ class Expressions(ScopedCursor):
             operand = self.operand(COMPARISON)
             if isinstance(operand, Literal):
                 return self.typed(operand, dtype)
-            self.dtype_of(operand, at)
-            return self.emit("cast", [operand], [ScalarType(dtype)]).results[0]
+            return self.converted("cast", operand, dtype, at)
         word, _, suffix = name.partition(".")
+        if word == "bitcast":
+            target = dt.BY_NAME.get(suffix)
+            if target is None:
+                self.fail("expected bitcast.<dtype>", at)
+            return self.converted("bitcast", self.scalar(), target, at)
         if word == "index":
             target = dt.BY_NAME.get(suffix or "i64")
             if target is None:
@@ -140,6 +144,10 @@ class Expressions(ScopedCursor):
         if len(operands) != scalar.arity:
             self.fail(f"'{name}' takes {scalar.arity} operands, not {len(operands)}", at)
         return self.apply(name, operands, at)
+
+    def converted(self, name: str, operand: Value, dtype: dt.DType, at: int) -> Value:
+        self.dtype_of(operand, at)
+        return self.emit(name, [operand], [ScalarType(dtype)]).results[0]
 
     def lanes_reduce(self, combine: str, at: int) -> Value:
         if combine not in SCALAR_OPS:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tilewright.ir.core import Op
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType
 
@@ -85,7 +85,7 @@ def is_expression(op: Op) -> bool:
     dtypes = [v.type.dtype for v in operands if type(v.type) is ScalarType]
     if len(dtypes) != len(operands):
         return False
-    if name == "cast":
+    if name in CONVERSIONS:
         return len(dtypes) == 1
     scalar = SCALAR_OPS.get(name)
     return scalar is not None and len(dtypes) == scalar.arity and scalar.result_dtype(tuple(dtypes)) is dtype

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value, free_name
+from tilewright.ir.scalar import CONVERSIONS
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.text.attributes import (
     print_attrs,
@@ -236,9 +237,9 @@ class _Printer:
             return f"index{'' if dtype == 'i64' else f'.{dtype}'}({op.attrs['expr']})", PRIMARY
         if name == "lanes_reduce":
             return f"lanes_reduce.{op.attrs['combine']}({self.name(operands[0])})", PRIMARY
-        if name == "cast":
+        if name in CONVERSIONS:
             ((text, _),) = self.take(operands, [None])
-            return f"{self.type(op.results[0].type)}({text})", PRIMARY
+            return f"{'' if name == 'cast' else 'bitcast.'}{self.type(op.results[0].type)}({text})", PRIMARY
         taken = self.take(operands, _literal_types(op))
         if name not in INFIX:
             return f"{name}({', '.join([text for text, _ in taken])})", PRIMARY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Block, Func, Op, erase_dead
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import ONE, Sym, sym
 from tilewright.ir.sym import simplify as simplify_sym
 from tilewright.loops.analysis.bounds import Ranges, holds, relevant
@@ -25,7 +25,7 @@ from tilewright.loops.edit import (
 )
 from tilewright.loops.primitive import primitive
 
-PURE = frozenset(SCALAR_OPS) | {"load", "const", "cast", "index", "lanes_reduce"}
+PURE = frozenset(SCALAR_OPS) | CONVERSIONS | {"load", "const", "index", "lanes_reduce"}
 
 
 @primitive

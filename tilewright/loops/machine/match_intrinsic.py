@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 from tilewright.ir.core import Block, Func, Op, Value
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym, affine_in, ge0, sym
 from tilewright.loops.analysis.bounds import Ranges, holds
 from tilewright.loops.edit import (
@@ -198,7 +198,7 @@ class _State:
 
 
 def _is_pure(op: Op) -> bool:
-    return op.name in ("load", "index", "cast", "const") or op.name in SCALAR_OPS
+    return op.name in ("load", "index", "const") or op.name in SCALAR_OPS or op.name in CONVERSIONS
 
 
 def _name(value: Value) -> str:

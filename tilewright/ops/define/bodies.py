@@ -70,6 +70,8 @@ def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:
         case "cast":
             with np.errstate(all="ignore"):
                 return np.asarray(values[op.operands[0]]).astype(dtype.storage)
+        case "bitcast":
+            return np.asarray(values[op.operands[0]]).view(dtype.storage)
     return apply_scalar(op.name, [values[v] for v in op.operands], dtype)
 
 

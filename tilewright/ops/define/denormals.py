@@ -15,7 +15,7 @@ from tilewright.ops.define import Compute
 _SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float64": 2.0**-1022}
 """The smallest normal number of dtypes whose denormals the machine can take as zero."""
 
-_MOVES = frozenset({"load", "const", "index", "bind", "check", "yield", "select", "neg", "abs"})
+_MOVES = frozenset({"load", "const", "index", "bind", "check", "yield", "select", "neg", "abs", "bitcast"})
 _SAME_RANGE = frozenset({"f32", "bf16"})
 
 

@@ -146,6 +146,10 @@ class ScalarBuilder:
             return x
         return Scalar(self, self.builder.emit("cast", [x.value], [ScalarType(dtype)]).result)
 
+    def bitcast(self, x: Scalar, dtype: DType) -> Scalar:
+        """The element of `dtype` that has the bits of x, which are as many."""
+        return Scalar(self, self.builder.emit("bitcast", [x.value], [ScalarType(dtype)]).result)
+
     def apply(self, name: str, *args: Scalar | Number) -> Scalar:
         """Scalar operation `name`; Python numbers take the dtype of the other (non-condition) operands."""
         spec = SCALAR_OPS[name]

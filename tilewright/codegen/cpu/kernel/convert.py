@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tilewright.codegen.cpu.kernel.functions import absolute
-from tilewright.codegen.cpu.kernel.lanes import literal, vector
+from tilewright.codegen.cpu.kernel.lanes import literal, register_type, vector
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
@@ -34,6 +34,17 @@ def convert(x: Reg, to: DType) -> Reg:
     if to.is_float:
         return x.to(to)
     return _float_to_int(x, to) if x.dtype.is_float else _int_to_int(x, to)
+
+
+def reinterpret(x: Reg, to: DType) -> Reg:
+    """The bits of `x` as an element of `to`, which has equally many; a flag is a byte."""
+    if x.dtype.kind == "bool":
+        x = x.convert("zext", dt.u8)
+    if to.kind == "bool":
+        return x.text.named(x.name, dt.u8, x.lanes).test("icmp ne", 0)
+    if register_type(x.dtype) != register_type(to):
+        return x.convert("bitcast", to)
+    return wrap(x, to)
 
 
 def _float_to_int(x: Reg, to: DType) -> Reg:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
-from tilewright.codegen.cpu.kernel.convert import convert
+from tilewright.codegen.cpu.kernel.convert import convert, reinterpret
 from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
@@ -411,6 +411,9 @@ class _Kernel:
     def _cast(self, op: Op) -> None:
         self.values[op.result] = convert(self.values[op.operands[0]], op.result.scalar.dtype)
 
+    def _bitcast(self, op: Op) -> None:
+        self.values[op.result] = reinterpret(self.values[op.operands[0]], op.result.scalar.dtype)
+
     def _bind(self, op: Op) -> None:
         value = convert(self.values[op.operands[0]], dt.i64)
         number: Number = int(value.name) if value.is_literal and value.lanes == 1 else value
@@ -465,6 +468,7 @@ _HANDLERS = {
     "const": _Kernel._const,
     "index": _Kernel._index,
     "cast": _Kernel._cast,
+    "bitcast": _Kernel._bitcast,
     "bind": _Kernel._bind,
     "check": _Kernel._check,
     "prefetch": _Kernel._prefetch,

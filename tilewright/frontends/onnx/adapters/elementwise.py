@@ -73,9 +73,7 @@ def _converted(node: Node, dtype: DType) -> Value:
 
 @adapter("BitCast")
 def bit_cast(node: Node) -> Value:
-    if node.dtype_attr("to") != node.dtype(0):
-        raise UnsupportedError("reinterpreting bits is not supported")
-    return node.input(0)
+    return ew.bitcast(node.input(0), dtype=node.dtype_attr("to"))
 
 
 @adapter("Clip")
