@@ -60,7 +60,7 @@ def test_elements_of_one_width_share_their_bits(bits: int, kind: str) -> None:
 
 def _small_integers(dtype: DType) -> np.ndarray:
     """Numbers that every integer type of 8 bits holds or wraps."""
-    if dtype.bits == 4:
+    if dtype.bits < 8:
         return np.arange(16).astype(np.int8).astype(dtype.storage)
     info = np.iinfo(dtype.storage)
     edges = [info.min, info.max, 0, 1, 100, 127, info.min // 2, info.max // 3]
@@ -91,10 +91,10 @@ def test_floats_to_integers_truncate_and_saturate(source: DType, to: DType) -> N
         0 if math.isnan(v) else min(max(math.trunc(v) if math.isfinite(v) else v, low), high)
         for v in map(float, x)
     ]
-    if to.bits == 4:  # saturates to a byte, then wraps: what does not fit in 4 bits is not defined further
-        x, expected = x[:8], [v for v in map(math.trunc, map(float, x[:8]))]
-        expected = [v % 16 if to is dt.u4 and v >= 0 else max(v, 0) if to is dt.u4 else v for v in expected]
-        x, expected = np.tile(x, 2), expected * 2
+    if to.bits < 8:  # saturates to a byte, then wraps: what does not fit in that is not defined further
+        x = np.tile(x[:8], 2)
+        whole = [math.trunc(v) if to.kind == "int" else max(math.trunc(v), 0) for v in map(float, x)]
+        expected = [v % (1 << to.bits) - (1 << to.bits if v & high + 1 and low else 0) for v in whole]
     assert [int(v) for v in _cast(x, to)] == [int(v) for v in expected]
 
 
@@ -102,7 +102,7 @@ def test_floats_to_integers_truncate_and_saturate(source: DType, to: DType) -> N
 @pytest.mark.parametrize("source", (*INTEGERS, dt.bool_), ids=str)
 def test_integers_to_floats(source: DType, to: DType) -> None:
     x = np.resize([True, False, True], 16) if source is dt.bool_ else _small_integers(source)
-    wide = x.astype(np.int8) if source.bits == 4 else x
+    wide = x.astype(np.int8) if source.bits < 8 else x
     with np.errstate(over="ignore"):
         middle = wide.astype(np.float64) if to is dt.f64 else wide.astype(np.float32)
         expected = middle.astype(to.storage)
@@ -110,8 +110,9 @@ def test_integers_to_floats(source: DType, to: DType) -> None:
 
 
 def _all_patterns(dtype: DType) -> np.ndarray:
-    width = {8: np.uint8, 16: np.uint16}[dtype.bits]
-    return np.arange(1 << dtype.bits, dtype=np.uint64).astype(width).view(dtype.storage)
+    width = {1: np.uint8, 2: np.uint16}[dtype.bytes]
+    patterns = np.arange(1 << dtype.bits, dtype=np.uint64).astype(width)
+    return np.resize(patterns, max(len(patterns), 16)).view(dtype.storage)
 
 
 @pytest.mark.parametrize("source", NARROW, ids=str)
@@ -136,7 +137,8 @@ def test_narrowing_rounds_to_nearest_even(source: DType, to: DType) -> None:
     x = np.resize(x, (len(x) + 15) // 16 * 16)
     with np.errstate(over="ignore"):
         expected = x.astype(to.storage)
-    if source is dt.f64:  # ml_dtypes rounds float64 twice; beside a midpoint the answer is known
+    # ml_dtypes rounds float64 twice, and denormals to f8e8m0 upwards; beside a midpoint the answer is known
+    if source is dt.f64 or to is dt.f8e8m0:
         count = len(middle)
         expected[len(own) + count : len(own) + 2 * count] = np.copysign(own[1:], above).astype(to.storage)
         expected[len(own) + 2 * count : len(own) + 3 * count] = np.copysign(own[:-1], below).astype(

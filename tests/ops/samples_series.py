@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from onnx import numpy_helper
 
 from tests.ops.sampling import FLOATS, INTS, Sample, normal, onnx_reference, sample, wide
 from tilewright.ir import dtype as dt
@@ -117,6 +118,11 @@ def quantised() -> Iterator[Sample]:
             ).astype(np.int32),
             strides=(2, 1), pads_begin=(1, 0), pads_end=(1, 1), dilations=(1, 1), groups=2,
         )  # fmt: skip
+    for mode in ("up", "down", "nearest"):
+        x = np.abs(normal((3, 7)))
+        yield sample(
+            "cast_to_power", [x], lambda x=x, m=mode: numpy_helper.to_float8e8m0(x, True, m), mode=mode, note=mode
+        )
     for x in (normal((3, 4)), np.abs(normal((5,))), np.array([-3, -1], np.float32)):
         yield sample(
             "dynamic_quantize_linear",

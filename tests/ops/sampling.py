@@ -25,6 +25,7 @@ EPSILON = {
     np.dtype(np.float32): 4e-7,
     np.dtype(np.float16): 1.5e-3,
     BF16: 1.2e-2,
+    np.dtype(ml_dtypes.float8_e8m0fnu): 1e-13,
 }
 """Error allowed in units of the expected value's own size, and of the largest one."""
 

@@ -26,7 +26,8 @@ MAX_DIGITS = 18
 MAX_STEM = 150
 """Bytes of an output's name that are used for the name of its file; file systems allow 255 in all."""
 
-FOUR_BITS = ("int4", "uint4")
+SMALL_INTEGERS = {"int2": 2, "uint2": 4, "int4": 7, "uint4": 7}
+"""Integers of less than 8 bits with what random values are below."""
 
 input_option = click.option(
     "--input", "specs", multiple=True, metavar="NAME=FILE.npy|random|zeros",
@@ -121,8 +122,8 @@ def _made(spec: str, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Gen
         return np.zeros(shape, dtype)
     if dtype == np.bool_:
         return np.asarray(rng.random(shape) < 0.5)
-    if np.issubdtype(dtype, np.integer) or dtype.name in FOUR_BITS:
-        limit = 7 if dtype.name in FOUR_BITS else MAX_INTEGER
+    if np.issubdtype(dtype, np.integer) or dtype.name in SMALL_INTEGERS:
+        limit = SMALL_INTEGERS.get(dtype.name, MAX_INTEGER)
         return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
     return np.asarray(rng.standard_normal(shape)).astype(dtype)
 

@@ -13,7 +13,7 @@ class DType:
     """One element type.
 
     `kind` is one of "bool", "int", "uint", "float", "string"; `bits` is the width of a value, `storage` the
-    NumPy dtype that holds one element (4-bit integers take a byte each until packed).
+    NumPy dtype that holds one element (those of less than 8 bits take a byte each).
     """
 
     name: str
@@ -55,11 +55,13 @@ def _dtype(name: str, kind: str, bits: int, storage: object) -> DType:
 
 
 bool_ = _dtype("bool", "bool", 8, np.bool_)
+i2 = _dtype("i2", "int", 2, ml_dtypes.int2)
 i4 = _dtype("i4", "int", 4, ml_dtypes.int4)
 i8 = _dtype("i8", "int", 8, np.int8)
 i16 = _dtype("i16", "int", 16, np.int16)
 i32 = _dtype("i32", "int", 32, np.int32)
 i64 = _dtype("i64", "int", 64, np.int64)
+u2 = _dtype("u2", "uint", 2, ml_dtypes.uint2)
 u4 = _dtype("u4", "uint", 4, ml_dtypes.uint4)
 u8 = _dtype("u8", "uint", 8, np.uint8)
 u16 = _dtype("u16", "uint", 16, np.uint16)
@@ -73,11 +75,13 @@ f8e4m3 = _dtype("f8e4m3", "float", 8, ml_dtypes.float8_e4m3fn)
 f8e4m3fnuz = _dtype("f8e4m3fnuz", "float", 8, ml_dtypes.float8_e4m3fnuz)
 f8e5m2 = _dtype("f8e5m2", "float", 8, ml_dtypes.float8_e5m2)
 f8e5m2fnuz = _dtype("f8e5m2fnuz", "float", 8, ml_dtypes.float8_e5m2fnuz)
+f8e8m0 = _dtype("f8e8m0", "float", 8, ml_dtypes.float8_e8m0fnu)
+f4e2m1 = _dtype("f4e2m1", "float", 4, ml_dtypes.float4_e2m1fn)
 string = _dtype("string", "string", 64, np.object_)
 
 ALL: tuple[DType, ...] = (
-    bool_, i4, i8, i16, i32, i64, u4, u8, u16, u32, u64, f16, bf16, f32, f64,
-    f8e4m3, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, string,
+    bool_, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32, u64, f16, bf16, f32, f64,
+    f8e4m3, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f4e2m1, string,
 )  # fmt: skip
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 _BY_STORAGE: dict[np.dtype, DType] = {d.storage: d for d in ALL}

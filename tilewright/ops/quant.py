@@ -11,20 +11,42 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops.contract import conv, matmul
 from tilewright.ops.define import op
-from tilewright.ops.elementwise import add, cast, div, max_, min_, mul, round_, sub
+from tilewright.ops.elementwise import (
+    add,
+    and_,
+    bitcast,
+    cast,
+    div,
+    ge,
+    gt,
+    lt,
+    max_,
+    min_,
+    mul,
+    round_,
+    select,
+    shl,
+    shr,
+    sub,
+)
 from tilewright.ops.reduce import dtype_of, reduce_max, reduce_min
 from tilewright.ops.shape import Dim
 from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of
 
 
+def is_quantised(dtype: DType) -> bool:
+    """Whether numbers are quantised to this dtype: integers, floats of up to 8 bits that have a mantissa."""
+    return dtype.is_int or (dtype.is_float and dtype.bits <= 8 and dtype is not dt.f8e8m0)
+
+
 def limits(dtype: DType) -> tuple[float, float]:
-    """The least and the greatest finite value of a dtype to which numbers are quantised: integers, floats of 8 bits."""
-    if dtype.is_float and dtype.bits == 8:
+    """The least and the greatest finite value of a dtype to which numbers are quantised."""
+    if not is_quantised(dtype):
+        raise ValueError(f"numbers are quantised to integers and floats of up to 8 bits, not to {dtype}")
+    if dtype.is_float:
         greatest = float(ml_dtypes.finfo(dtype.storage).max)  # type: ignore[no-untyped-call]
         return -greatest, greatest
-    if not dtype.is_int:
-        raise ValueError(f"numbers are quantised to integers and floats of 8 bits, not to {dtype}")
     return (
         (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
         if dtype.kind == "int"
@@ -39,13 +61,32 @@ def saturated(x: Value, dtype: DType) -> Value:
 
 
 @op
+def cast_to_power(x: Value, *, mode: str, saturate: bool = True) -> Value:
+    """|x| as a power of two (f8e8m0), the next one `up` or `down`, or the nearest, of two the greater; NaN stays.
+
+    What is beyond the powers, as 0 and infinity, becomes the last one; without `saturate`, NaN.
+    """
+    pattern = and_(bitcast(cast(x, dtype=dt.f32), dtype=dt.u32), 0x7FFFFFFF)
+    normal = ge(pattern, 0x00800000)
+    # A denormal is brought into the form of others: exponent 0 stands for 2^-127, followed by the mantissa.
+    denormal = shl(sub(max_(pattern, 0x00400000), 0x00400000), 1)
+    carry = {"down": 0, "nearest": 0x400000, "up": 0x7FFFFF}[mode]
+    code = shr(add(select(normal, pattern, denormal), carry), 23)
+    if saturate:
+        code = select(gt(pattern, 0x7F800000), 0xFF, min_(code, 0xFE))
+    else:
+        code = select(lt(pattern, 0x00400000), 0xFF, min_(code, 0xFF))
+    return bitcast(cast(code, dtype=dt.u8), dtype=dt.f8e8m0)
+
+
+@op
 def quantize_linear(
     x: Value, scale: Value, zero_point: Value, *, dtype: DType, saturate: bool = True
 ) -> Value:
     """round(x / scale) + zero_point in `dtype`, to which it is saturated; halves round to even.
 
-    Floats of 8 bits take x / scale + zero_point, rounded; without `saturate` what is beyond them becomes infinite or
-    NaN.
+    Floats of up to 8 bits take x / scale + zero_point, rounded; without `saturate` what is beyond them becomes infinite
+    or NaN, where they have these.
     """
     low, high = limits(dtype)
     wide = dt.f32 if dtype.bits < 32 else dt.f64

@@ -16,29 +16,36 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 
-DTYPES: Mapping[int, DType] = {
-    TensorProto.FLOAT: dt.f32,
-    TensorProto.DOUBLE: dt.f64,
-    TensorProto.FLOAT16: dt.f16,
-    TensorProto.BFLOAT16: dt.bf16,
-    TensorProto.BOOL: dt.bool_,
-    TensorProto.INT4: dt.i4,
-    TensorProto.INT8: dt.i8,
-    TensorProto.INT16: dt.i16,
-    TensorProto.INT32: dt.i32,
-    TensorProto.INT64: dt.i64,
-    TensorProto.UINT4: dt.u4,
-    TensorProto.UINT8: dt.u8,
-    TensorProto.UINT16: dt.u16,
-    TensorProto.UINT32: dt.u32,
-    TensorProto.UINT64: dt.u64,
-    TensorProto.FLOAT8E4M3FN: dt.f8e4m3,
-    TensorProto.FLOAT8E4M3FNUZ: dt.f8e4m3fnuz,
-    TensorProto.FLOAT8E5M2: dt.f8e5m2,
-    TensorProto.FLOAT8E5M2FNUZ: dt.f8e5m2fnuz,
-    TensorProto.STRING: dt.string,
+_BY_NAME = {
+    "FLOAT": dt.f32,
+    "DOUBLE": dt.f64,
+    "FLOAT16": dt.f16,
+    "BFLOAT16": dt.bf16,
+    "BOOL": dt.bool_,
+    "INT2": dt.i2,
+    "INT4": dt.i4,
+    "INT8": dt.i8,
+    "INT16": dt.i16,
+    "INT32": dt.i32,
+    "INT64": dt.i64,
+    "UINT2": dt.u2,
+    "UINT4": dt.u4,
+    "UINT8": dt.u8,
+    "UINT16": dt.u16,
+    "UINT32": dt.u32,
+    "UINT64": dt.u64,
+    "FLOAT8E4M3FN": dt.f8e4m3,
+    "FLOAT8E4M3FNUZ": dt.f8e4m3fnuz,
+    "FLOAT8E5M2": dt.f8e5m2,
+    "FLOAT8E5M2FNUZ": dt.f8e5m2fnuz,
+    "FLOAT8E8M0": dt.f8e8m0,
+    "FLOAT4E2M1": dt.f4e2m1,
+    "STRING": dt.string,
 }
-"""Element types of ONNX that have a counterpart."""
+DTYPES: Mapping[int, DType] = {
+    code: _BY_NAME[name] for name, code in TensorProto.DataType.items() if name in _BY_NAME
+}
+"""Element types of ONNX, as far as the package knows them, that have a counterpart."""
 
 ELEM_TYPES: Mapping[DType, int] = {ours: theirs for theirs, ours in DTYPES.items()}
 

@@ -107,6 +107,6 @@ def _print_element(element: Any) -> str:
     if isinstance(element, int | np.integer):
         return str(int(element))
     number = float(element)
-    # The 4-bit integers of ml_dtypes are no np.integer.
-    whole = np.asarray(element).dtype.name in ("int4", "uint4") and not math.isnan(number)
+    # The integers of ml_dtypes are no np.integer.
+    whole = np.asarray(element).dtype.name in ("int2", "uint2", "int4", "uint4") and not math.isnan(number)
     return str(int(number)) if whole else repr(number)

@@ -68,11 +68,18 @@ def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:
         case "index":
             return np.asarray(evaluate_sym(op.attrs["expr"], env)).astype(dtype.storage)
         case "cast":
-            with np.errstate(all="ignore"):
-                return np.asarray(values[op.operands[0]]).astype(dtype.storage)
+            return _converted(np.asarray(values[op.operands[0]]), op.operands[0].scalar.dtype, dtype)
         case "bitcast":
             return np.asarray(values[op.operands[0]]).view(dtype.storage)
     return apply_scalar(op.name, [values[v] for v in op.operands], dtype)
+
+
+def _converted(x: np.ndarray, source: DType, dtype: DType) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        try:
+            return x.astype(dtype.storage)
+        except TypeError:  # ml_dtypes does not convert between all of its dtypes
+            return x.astype(np.int32 if source.is_int else np.float32).astype(dtype.storage)
 
 
 def require_checked(op: Op, ok: Any) -> None:

@@ -9,6 +9,11 @@ import numpy as np
 from tilewright.runtime.errors import ArtifactError
 
 
+def is_integer(dtype: np.dtype) -> bool:
+    """Whether elements are integers, also those of less than 8 bits."""
+    return dtype.kind in "iu" or dtype.name in ("int2", "uint2", "int4", "uint4")
+
+
 def numpy_dtype(name: str) -> np.dtype:
     """The dtype of a name that NumPy or ml_dtypes knows, or of "string"; ArtifactError otherwise."""
     if name == "string":

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.values.dlpack import shared_array
+from tilewright.runtime.values.dtypes import is_integer
 
 Shape = tuple[int, ...]
 
@@ -100,7 +101,7 @@ def _from_python(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
         )
     with np.errstate(all="ignore"):
         array = found.astype(dtype, order="C")
-        if dtype.kind in "iu" or dtype.name in ("int4", "uint4"):
+        if is_integer(dtype):
             fits = bool((array.astype(found.dtype) == found).all())
         else:
             fits = bool((np.isfinite(array.astype(np.float64)) == np.isfinite(found)).all())
@@ -114,7 +115,7 @@ def _from_python(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
 def _accepted_kinds(dtype: np.dtype) -> str:
     if dtype.kind == "b":
         return "b"
-    return "iu" if dtype.kind in "iu" or dtype.name in ("int4", "uint4") else "iuf"
+    return "iu" if is_integer(dtype) else "iuf"
 
 
 def check_shapes(infos: Sequence[TensorInfo], shapes: Sequence[Shape]) -> None:

@@ -53,7 +53,7 @@ def _float_to_int(x: Reg, to: DType) -> Reg:
     Not LLVM's own saturating conversion, of which x86 makes code for each lane; short integers go by way of
     32 bits, which every target converts in vectors.
     """
-    wide = dt.i8 if to is dt.i4 else dt.u8 if to is dt.u4 else to
+    wide = to if to.bits >= 8 else dt.i8 if to.kind == "int" else dt.u8
     low, high = (-(1 << wide.bits - 1), 1 << wide.bits - 1) if to.kind == "int" else (0, 1 << wide.bits)
     reaches, beyond, below = x >= low, x >= high, x < low
     inside = reaches.select(beyond.select(x.like(0), x), 0)
@@ -75,11 +75,14 @@ def _int_to_int(x: Reg, to: DType) -> Reg:
 
 
 def wrap(x: Reg, to: DType) -> Reg:
-    """A byte that holds a 4-bit integer, brought back into range; others as they are."""
+    """A byte whose low bits hold an element of fewer, with its other bits as that has them; others as they are."""
     found = x.text.named(x.name, to, x.lanes)
-    if to is dt.i4:
-        return (found << 4).arithmetic_shift(4)
-    return found & 15 if to is dt.u4 else found
+    if to.bits >= 8:
+        return found
+    if to.kind == "int":
+        return (found << 8 - to.bits).arithmetic_shift(8 - to.bits)
+    masked = x.text.named(x.name, dt.u8, x.lanes) & (1 << to.bits) - 1
+    return x.text.named(masked.name, to, x.lanes)
 
 
 # Narrow floats
@@ -100,6 +103,8 @@ def narrow(x: Reg, to: DType) -> Reg:
         x = _round_to_odd(x)
     if to is dt.f16:
         return x.to(to)
+    if to is dt.f8e8m0:
+        return _to_e8m0(x)
     return _to_bf16(x) if to is dt.bf16 else _encoded(x, _FORMATS[to.name])
 
 
@@ -130,8 +135,8 @@ def _to_bf16(x: Reg) -> Reg:
 
 
 @dataclass(frozen=True, slots=True)
-class _Float8:
-    """An 8-bit float: `mantissa` bits, exponent `bias`, the largest finite code, and the codes of what is
+class _SmallFloat:
+    """A float of up to 8 bits: `mantissa` bits, exponent `bias`, the largest finite code, and the codes of what is
     beyond.
 
     `overflow` is the code (without sign) of too large magnitudes; None: the code `nan`. `signed_zero` is
@@ -147,18 +152,30 @@ class _Float8:
     signed_zero: bool = True
 
 
-_FORMATS: Mapping[str, _Float8] = MappingProxyType(
+_FORMATS: Mapping[str, _SmallFloat] = MappingProxyType(
     {
-        "f8e4m3": _Float8(dt.f8e4m3, 3, 7, 0x7E, None, 0x7F),
-        "f8e4m3fnuz": _Float8(dt.f8e4m3fnuz, 3, 8, 0x7F, None, 0x80, signed_zero=False),
-        "f8e5m2": _Float8(dt.f8e5m2, 2, 15, 0x7B, 0x7C, 0x7E),
-        "f8e5m2fnuz": _Float8(dt.f8e5m2fnuz, 2, 16, 0x7F, None, 0x80, signed_zero=False),
+        "f8e4m3": _SmallFloat(dt.f8e4m3, 3, 7, 0x7E, None, 0x7F),
+        "f8e4m3fnuz": _SmallFloat(dt.f8e4m3fnuz, 3, 8, 0x7F, None, 0x80, signed_zero=False),
+        "f8e5m2": _SmallFloat(dt.f8e5m2, 2, 15, 0x7B, 0x7C, 0x7E),
+        "f8e5m2fnuz": _SmallFloat(dt.f8e5m2fnuz, 2, 16, 0x7F, None, 0x80, signed_zero=False),
+        "f4e2m1": _SmallFloat(dt.f4e2m1, 1, 1, 0x7, 0x7, 0x8),
     }
 )
 
 
+def _to_e8m0(x: Reg) -> Reg:
+    """float32 rounded to the nearest power of two, of two the greater; NaN where that has no code, as for zero."""
+    pattern = _pattern(x)
+    positive = (pattern - 1) < 0x7F7FFFFF
+    # Denormals are brought into the form of others: exponent 0 stands for 2^-127, followed by the mantissa.
+    least = 0x00400000
+    lifted = (pattern > least).select(pattern - least, 0) << 1
+    scaled = (pattern < 0x00800000).select(lifted, pattern)
+    return positive.select((scaled + 0x400000) >> 23, 0xFF).convert("trunc", dt.f8e8m0)
+
+
 def _decoded(x: Reg) -> Reg:
-    """An 8-bit float as float32, from a table of all 256."""
+    """A float of up to 8 bits as float32, from a table of all bytes."""
     text, n = x.text, x.lanes
     values = np.arange(256, dtype=np.uint8).view(x.dtype.storage).astype(np.float32)
     name = f"tw_decode_{x.dtype.name}"
@@ -172,10 +189,10 @@ def _decoded(x: Reg) -> Reg:
     return text.reg(dt.f32, n, f"{call}<{n} x i1> splat (i1 true), <{n} x float> poison)")
 
 
-def _encoded(x: Reg, to: _Float8) -> Reg:
-    """float32 rounded to an 8-bit float: normal numbers by integer rounding, those below by adding a magic number."""
+def _encoded(x: Reg, to: _SmallFloat) -> Reg:
+    """float32 rounded to a float of up to 8 bits: normal numbers as integers, those below by adding a magic number."""
     pattern = _pattern(x)
-    sign = (pattern >> 24) & 0x80
+    sign = (pattern >> (32 - to.dtype.bits)) & (1 << to.dtype.bits - 1)
     magnitude = pattern & 0x7FFFFFFF
     drop = 23 - to.mantissa
     last = (magnitude >> drop) & 1

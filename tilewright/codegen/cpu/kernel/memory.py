@@ -406,10 +406,10 @@ def _reversed(x: Reg) -> Reg:
 
 
 def from_memory(raw: Reg, dtype: DType) -> Reg:
-    """Booleans are bytes in memory; 4-bit integers are bytes whose upper half says nothing."""
+    """Booleans are bytes in memory; elements of fewer bits are bytes whose upper bits say nothing."""
     if dtype.kind == "bool":
         return raw.differs(0)
-    return wrap(raw, dtype) if dtype.bits == 4 else raw
+    return wrap(raw, dtype)
 
 
 def _to_memory(value: Reg) -> Reg:

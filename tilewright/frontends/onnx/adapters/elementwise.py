@@ -15,7 +15,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
-from tilewright.ops.quant import saturated
+from tilewright.ops.quant import cast_to_power, saturated
 from tilewright.ops.view import reshape, shape_of
 
 _FOLDED: dict[str, Callable[[Value, Value], Value]] = {
@@ -58,16 +58,19 @@ def cast(node: Node) -> Value:
 
 
 def _converted(node: Node, dtype: DType) -> Value:
-    """Operand 0 as `dtype`; to 4 bits floats go through i32, so that they wrap as integers do."""
+    """Operand 0 as `dtype`; to integers of few bits floats go through i32, so that they wrap as integers do."""
     if dtype is dt.string:
         return as_text(node.input(0))
     if node.dtype(0) is dt.string:
         return as_numbers(node.input(0), dtype)
     x = node.input(0)
+    if dtype is dt.f8e8m0 and node.dtype(0) is not dtype:
+        mode = node.one_of("round_mode", "up", "down", "nearest", default="up")
+        return cast_to_power(x, mode=mode, saturate=node.flag("saturate", 1))
     if dtype.is_float and dtype.bits == 8 and node.dtype(0) != dtype:
         wide = x if node.dtype(0) == dt.f64 else ew.cast(x, dtype=dt.f32)
         return ew.cast(saturated(wide, dtype) if node.attr("saturate", 1) else wide, dtype=dtype)
-    wraps = dtype.is_int and dtype.bits == 4 and node.dtype(0).is_float
+    wraps = dtype.is_int and dtype.bits < 8 and node.dtype(0).is_float
     return ew.cast(ew.cast(x, dtype=dt.i32) if wraps else x, dtype=dtype)
 
 

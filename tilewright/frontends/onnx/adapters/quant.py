@@ -36,7 +36,7 @@ def dequantize_linear(node: Node) -> Value:
 
 
 def _require_quantised(dtype: DType) -> None:
-    if not dtype.is_int and not (dtype.is_float and dtype.bits == 8):
+    if not quant.is_quantised(dtype):
         raise UnsupportedError(f"quantisation to {dtype} is not supported")
 
 

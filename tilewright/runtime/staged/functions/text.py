@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.staged.functions.registry import HostFunction, host_function, prepared
-from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.values.dtypes import is_integer, numpy_dtype
 
 
 def text_array(values: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
@@ -105,7 +105,7 @@ def text_to_numbers(*, dtype: str) -> HostFunction:
     """Texts as numbers: decimal ones, with or without an exponent, INF and NaN in small or capital letters. Integers
     lose their fraction, and have a range. ONNX operator `Cast`."""
     target = numpy_dtype(dtype)
-    number = _whole_number if target.kind in "iu" or target.name in ("int4", "uint4") else _number
+    number = _whole_number if is_integer(target) else _number
 
     def convert(x: np.ndarray) -> tuple[np.ndarray, ...]:
         found = [number(word) for word in x.flat]
