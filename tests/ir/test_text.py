@@ -310,7 +310,7 @@ def test_constants_of_every_dtype_read_back(dtype, check_round_trip):
     array = wide.astype(dtype.storage)
     module = Module(constants={"c": array})
     back = parse_module(check_round_trip(module)).constants["c"]
-    assert back.dtype == array.dtype and back.tolist() == array.tolist()
+    assert back.dtype == array.dtype and repr(back.tolist()) == repr(array.tolist())
 
 
 def test_f32_elements_read_back_exactly():

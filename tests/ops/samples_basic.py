@@ -177,12 +177,13 @@ def views() -> Iterator[Sample]:
     ints = np.array([-1, 0, 300], np.int32)
     for target in (dt.i8, dt.u8, dt.u64, dt.f32, dt.bool_):
         yield sample("cast", [ints], lambda t=target: ints.astype(t.storage), dtype=target, note=str(target))
-    for x, target in (
+    for given, target in (
         (floats, dt.i32), (floats, dt.u32), (ints, dt.f32), (floats.astype(np.float64), dt.i64),
         (floats.astype(np.float16), dt.bf16), (floats.astype(np.float16), dt.u16), (ints.astype(np.uint32), dt.i32),
         (np.array([0, 1, 1], np.int8), dt.bool_), (np.array([True, False]), dt.u8),
     ):  # fmt: skip
-        yield sample("bitcast", [x], lambda x=x, t=target: x.view(t.storage), dtype=target, note=f"{x.dtype} {target}")
+        note = f"{given.dtype} {target}"
+        yield sample("bitcast", [given], lambda g=given, t=target: g.view(t.storage), dtype=target, note=note)
 
 
 def reductions() -> Iterator[Sample]:
