@@ -114,7 +114,13 @@ def test_bench_says_what_is_missing(mlp: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "openvino is not installed" in result.output and "pip install" in result.output
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int4", "uint8", "int64", "float16", "bfloat16", "float8_e5m2"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *("bool", "int2", "uint2", "int4", "uint8", "int64", "float16", "bfloat16", "float8_e5m2"),
+        *("float8_e8m0fnu", "float4_e2m1fn"),
+    ],
+)
 def test_random_inputs_have_the_type_and_stay_finite(dtype: str) -> None:
     infos = [TensorInfo("x", dtype, (2, "n")), TensorInfo("s", dtype, ())]
     made = make_inputs(infos, ["random"], {"n": 50})

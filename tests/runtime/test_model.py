@@ -136,6 +136,7 @@ def test_python_numbers_do_not_change_in_kind() -> None:
     [
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"),
+        *("int2", "uint2", "float4_e2m1fn"),
     ],
 )
 def test_every_dtype_passes_through(dtype: str) -> None:

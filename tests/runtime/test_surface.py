@@ -134,6 +134,7 @@ def test_signature_as_onnx_runtime_has_it() -> None:
         *(("float32", "float"), ("float64", "double"), ("float16", "float16"), ("bfloat16", "bfloat16")),
         *(("bool", "bool"), ("int64", "int64"), ("uint8", "uint8"), ("int4", "int4")),
         *(("float8_e4m3fn", "float8e4m3fn"), ("float8_e5m2", "float8e5m2")),
+        *(("float8_e8m0fnu", "float8e8m0"), ("float4_e2m1fn", "float4e2m1"), ("uint2", "uint2")),
     ],
 )
 def test_names_of_types(dtype: str, type: str) -> None:

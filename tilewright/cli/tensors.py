@@ -125,7 +125,8 @@ def _made(spec: str, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Gen
     if np.issubdtype(dtype, np.integer) or dtype.name in SMALL_INTEGERS:
         limit = SMALL_INTEGERS.get(dtype.name, MAX_INTEGER)
         return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
-    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+    numbers = np.asarray(rng.standard_normal(shape))
+    return (np.abs(numbers) if dtype.name == "float8_e8m0fnu" else numbers).astype(dtype)  # which has no sign
 
 
 def _size(dim: int | str, info: TensorInfo, dims: Mapping[str, int]) -> int:

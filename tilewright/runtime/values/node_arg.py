@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from tilewright.runtime.artifact import Dim, TensorInfo
 
-_TYPES = {"float32": "float", "float64": "double"}
+_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "float8_e8m0fnu": "float8e8m0",
+    "float4_e2m1fn": "float4e2m1",
+}
 
 
 @dataclass(frozen=True)
