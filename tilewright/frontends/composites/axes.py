@@ -89,12 +89,17 @@ def reduced(
     return small if keepdims else reshape(small, shape=without(shape, flags, len(axes)))
 
 
-def along(x: Value, axis: Sym, operator: Callable[[Value], Value]) -> Value:
-    """What `operator` makes of x seen as [before, axis, after]; it keeps the shape."""
-    shape = shape_of(x)
+def apart(shape: Sequence[Sym], axis: Sym) -> tuple[Sym, Sym, Sym]:
+    """The numbers of elements before an axis, along it and after it."""
     before = product(s.select(s.lt(sym(k), axis), d, ONE) for k, d in enumerate(shape))
     after = product(s.select(s.lt(axis, sym(k)), d, ONE) for k, d in enumerate(shape))
     size = ONE
     for k, d in enumerate(shape):
         size = s.select(s.eq(axis, k), d, size)
-    return reshape(operator(reshape(x, shape=(before, size, after))), shape=shape)
+    return before, size, after
+
+
+def along(x: Value, axis: Sym, operator: Callable[[Value], Value]) -> Value:
+    """What `operator` makes of x seen as [before, axis, after]; it keeps the shape."""
+    shape = shape_of(x)
+    return reshape(operator(reshape(x, shape=apart(shape, axis))), shape=shape)

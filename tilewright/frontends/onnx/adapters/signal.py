@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.frontends.composites.axes import apart, require
 from tilewright.frontends.composites.fourier import real_inverse, resized, transformed
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -11,7 +12,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.index import gather
@@ -24,19 +25,31 @@ from tilewright.ops.view import concat, reshape, shape_of, transpose
 def dft(node: Node) -> Value:
     """The axis is an attribute before opset 20, and an operand from then on."""
     rank = node.rank(0)
-    given = node.attr("axis") if node.version < 20 else -2 if node.optional(2) is None else node.ints(2)[0]
-    axis = node.checked_axis(given)
+    axes = (sym(node.axis()),) if node.version < 20 else node.axes("axis", 2) or (sym(max(rank - 2, 0)),)
     parts = node.shape(0)[-1] if rank else s.sym(0)
-    if rank < 2 or axis == rank - 1 or parts not in (1, 2):
+    if rank < 2 or len(axes) != 1 or axes[0] == rank - 1 or parts not in (1, 2):
         raise ModelError(
-            f"DFT of {node.type(0)} along axis {axis}: the last axis holds one or two parts of a number"
+            f"DFT of {node.type(0)} along axis {axes[0]}: the last axis holds one or two parts of a number"
         )
+    (axis,) = axes
+    x, (*signal, _) = widened(node.input(0)), node.shape(0)
+    if axis.is_const:
+        return as_dtype(_along(node, x, axis.value), node.dtype(0))
+    require(node.translation, s.lt(axis, rank - 1), "DFT goes along the axis of the parts of a number")
+    result = _along(node, reshape(x, shape=(*apart(signal, axis), parts)), 1)
+    _, size, _, parts = shape_of(result)
+    dims = [s.select(s.eq(axis, k), size, d) for k, d in enumerate(signal)]
+    return as_dtype(reshape(result, shape=(*dims, parts)), node.dtype(0))
+
+
+def _along(node: Node, x: Value, axis: int) -> Value:
+    """The transform of x along an axis that is not the last."""
+    rank = len(shape_of(x))
     length = None if node.optional(1) is None else node.one_symbol(1)
     order = (*[k for k in range(rank - 1) if k != axis], axis, rank - 1)
-    x = transpose(widened(node.input(0)), perm=order)
-    result = _transformed(x, length, inverse=node.flag("inverse"), onesided=node.flag("onesided"))
-    back = tuple(order.index(k) for k in range(rank))
-    return as_dtype(transpose(result, perm=back), node.dtype(0))
+    inverse, onesided = node.flag("inverse"), node.flag("onesided")
+    result = _transformed(transpose(x, perm=order), length, inverse=inverse, onesided=onesided)
+    return transpose(result, perm=tuple(order.index(k) for k in range(rank)))
 
 
 def _transformed(x: Value, length: Sym | None, *, inverse: bool, onesided: bool) -> Value:
