@@ -178,6 +178,34 @@ def test_a_state_that_changes_its_rank_is_refused() -> None:
         compiled([node], [("trips", T.INT64, []), ("x", T.FLOAT, [1])], ["y"])
 
 
+def endless(going: str) -> tilewright.Model:
+    step = body(
+        [h.make_node("Add", ["s", "one"], ["t"]), h.make_node("Identity", [going], ["goes_on"])],
+        [*TRIP, ("s", T.FLOAT, [3])],
+        [("goes_on", T.BOOL, []), ("t", T.FLOAT, [3])],
+        {"one": np.float32(1)},
+    )
+    node = h.make_node("Loop", ["trips", "", "x"], ["y"], body=step)
+    return compiled(
+        [node], [("x", T.FLOAT, [3]), ("c", T.BOOL, [])], ["y"], {"trips": np.array(2**62), "yes": np.array(True)}
+    )
+
+
+@pytest.mark.parametrize("going", ["going", "yes"])
+def test_loops_that_never_end_are_refused(going: str) -> None:
+    with pytest.raises(tilewright.UnsupportedError, match="would never end"):
+        endless(going)
+
+
+def test_loops_are_ended_after_max_seconds() -> None:
+    model = endless("c")
+    assert model(np.zeros(3, np.float32), np.array(False))[0].tolist() == [1.0] * 3
+    model.max_seconds = 0.05
+    with pytest.raises(tilewright.TilewrightError, match=r"in trip \d+ after max_seconds=0.05"):
+        model(np.zeros(3, np.float32), np.array(True))
+    assert model(np.zeros(3, np.float32), np.array(False))[0].tolist() == [1.0] * 3
+
+
 def test_short_loops_of_known_length_are_unrolled() -> None:
     node = h.make_node("Loop", ["trips", "", "x"], ["y", "rows"], body=doubling())
     model = compiled([node], [("x", T.FLOAT, [3])], ["y", "rows"], {"trips": np.array(4)})

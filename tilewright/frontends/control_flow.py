@@ -30,6 +30,9 @@ FEW_OPS = 16
 """Branches of at most so many operators are both computed, and a result is chosen, where their shapes are the same: it
 costs less than a call of the host, and the kernels around them may fuse."""
 
+ENDLESS = 1 << 40
+"""Trips that take months, however little each does."""
+
 MAX_ATTEMPTS = 8
 """How often a loop's body is translated to find which sizes change from trip to trip."""
 
@@ -136,6 +139,10 @@ def loop(
             return found
     limit = constant(np.array(np.iinfo(np.int64).max), "limit") if limit is None else limit
     block = _generalised(translation, state, body)
+    if trips is not None and trips.item() > ENDLESS and _never_ends(translation, condition, block):
+        raise UnsupportedError(
+            f"a {translation.builder.loc.op} of {trips.item()} trips, which nothing ends before, would never end"
+        )
     inner = staged.inner_variables(block)
     results = [v.type for v in _yielded(block)[1:]]
     args = [a.type for a in block.args[2:]]
@@ -147,6 +154,15 @@ def loop(
         types.append(TensorType(row.dtype, (translation.new_size(), *dims)))
     scalars = [reshape(v, shape=()) for v in (limit, condition)]
     return staged.loop([*scalars, *state], block, types, len(state))
+
+
+def _never_ends(translation: Translation, condition: Value, block: Block) -> bool:
+    """Is the condition true before the first trip, and whatever a trip computes after it?"""
+    begins, goes_on = translation.constant_of(condition), _yielded(block)[0]
+    if begins is None or not begins.any():
+        return False
+    known = translation.constant_of(goes_on)
+    return goes_on is block.args[1] or (known is not None and bool(known.any()))
 
 
 def _generalised(translation: Translation, state: Sequence[Value], body: Body) -> Block:

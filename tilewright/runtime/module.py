@@ -148,7 +148,11 @@ class Model:
 
     Models can be pickled, as the bytes of `save`, weights included: where these are large, let each process load the
     file by itself. A copy (`copy.copy`, `copy.deepcopy`) shares the weights, and is closed by itself.
+
+    `max_seconds` may be set: a call in which a loop with a computed end takes longer is ended by an ExecutionError.
     """
+
+    max_seconds: float | None = None
 
     def __init__(
         self,
@@ -378,7 +382,7 @@ class Model:
         tensors = [k for k, info in enumerate(self.inputs) if info.kind == "tensor"]
         check_shapes([self.inputs[k] for k in tensors], [values[k].shape for k in tensors])
         try:
-            results = loaded.run(values)
+            results = loaded.run(values, self.max_seconds)
         except TilewrightError as error:
             if "called with" not in (error.where or ""):
                 about = zip(self.inputs, values, strict=True)

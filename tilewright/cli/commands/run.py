@@ -36,6 +36,11 @@ Examples:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the outputs, one .npy each.",
 )
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End a loop whose end is computed after so long.",
+)
 @threads_option
 @compile_options
 def command(
@@ -43,6 +48,7 @@ def command(
     specs: Sequence[str],
     dims: Sequence[str],
     output: Path | None,
+    max_seconds: float | None,
     threads: int | None,
     **options: Any,
 ) -> None:
@@ -50,6 +56,7 @@ def command(
     if output is not None and model.exists():  # whether it can be read is said first
         check_folder(output)
     loaded = open_model(model, threads, **compile_fields(**options))
+    loaded.max_seconds = max_seconds
     results = loaded.run(make_inputs(loaded.inputs, specs, sizes))
     Console(soft_wrap=True).print(_table(loaded.outputs, results))
     if output is not None:

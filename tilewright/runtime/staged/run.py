@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -31,25 +33,27 @@ class StagedRun:
         self._parts = parts
         self._functions = {id(s): bound(s.function, s.parameters) for s in _host_calls(program.steps)}
 
-    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The outputs, as the steps leave them: arrays may be those of inputs."""
+    def __call__(self, inputs: Sequence[Any], max_seconds: float | None = None) -> tuple[Any, ...]:
+        """The outputs, as the steps leave them: arrays may be those of inputs. ExecutionError when a loop begins a trip
+        after more than `max_seconds`."""
+        deadline = _Deadline(max_seconds)
         values: list[Any] = [None] * self._program.values
         for number, value in zip(self._program.inputs, inputs, strict=True):
             values[number] = value
-        self._steps(self._program.steps, values)
+        self._steps(self._program.steps, values, deadline)
         return tuple([values[number] for number in self._program.outputs])
 
-    def _steps(self, steps: Sequence[Step], values: list[Any]) -> None:
+    def _steps(self, steps: Sequence[Step], values: list[Any], deadline: _Deadline) -> None:
         for step in steps:
             if type(step) is RunPart:
                 self._part(step, values)
             elif type(step) is CallHost:
                 _call_host(step, self._functions[id(step)], values)
             elif type(step) is TakeBranch:
-                self._branch(step, values)
+                self._branch(step, values, deadline)
             else:
                 assert type(step) is RunLoop
-                self._loop(step, values)
+                self._loop(step, values, deadline)
             for number in step.frees:
                 values[number] = None
 
@@ -60,13 +64,13 @@ class StagedRun:
         for number, result in zip(step.outputs, self._parts[step.part](tuple(args)), strict=True):
             values[number] = result
 
-    def _branch(self, step: TakeBranch, values: list[Any]) -> None:
+    def _branch(self, step: TakeBranch, values: list[Any], deadline: _Deadline) -> None:
         way = 0 if values[step.condition].any() else 1
-        self._steps(step.ways[way], values)
+        self._steps(step.ways[way], values, deadline)
         for number, result in zip(step.outputs, step.results[way], strict=True):
             values[number] = values[result]
 
-    def _loop(self, step: RunLoop, values: list[Any]) -> None:
+    def _loop(self, step: RunLoop, values: list[Any], deadline: _Deadline) -> None:
         limit, condition, *states = [None if n < 0 else values[n] for n in step.inputs]
         trips = None if limit is None else int(limit.reshape(()))
         goes_on, trip = True if condition is None else bool(condition.any()), 0
@@ -74,7 +78,8 @@ class StagedRun:
         while goes_on and (trips is None or trip < trips):
             for number, value in zip(step.arguments, (np.array(trip, np.int64), np.array(True), *states), strict=True):
                 values[number] = value
-            self._steps(step.body, values)
+            deadline.check(step.node, trip)
+            self._steps(step.body, values, deadline)
             going, *results = [values[n] for n in step.results]
             states, made = results[: len(states)], results[len(states) :]
             for column, row in zip(rows, made, strict=True):
@@ -83,6 +88,22 @@ class StagedRun:
         stacked = [_stacked(column, *type) for column, type in zip(rows, step.row_types, strict=True)]
         for number, value in zip(step.outputs, (*states, *stacked), strict=True):
             values[number] = value
+
+
+class _Deadline:
+    """When a call must have ended."""
+
+    def __init__(self, max_seconds: float | None) -> None:
+        self._max_seconds = max_seconds
+        self._end = math.inf if max_seconds is None else time.monotonic() + max_seconds
+
+    def check(self, node: str, trip: int) -> None:
+        if time.monotonic() > self._end:
+            raise ExecutionError(
+                f"a loop was in trip {trip} after max_seconds={self._max_seconds:g}",
+                where=node,
+                hint="give it more time, or look at what ends it",
+            )
 
 
 def _size(size: Size, values: list[Any]) -> int:
