@@ -15,7 +15,7 @@ def decode_image(*, pixel_format: str) -> HostFunction:
     """The pixels of an encoded image, u8[height, width, channels]: "RGB", "BGR" or "Grayscale". ONNX operator
     `ImageDecoder`."""
     try:
-        from PIL import Image
+        import PIL.Image
     except ImportError as error:
         raise ExecutionError(
             "the model decodes images, and the package pillow is not installed",
@@ -24,9 +24,9 @@ def decode_image(*, pixel_format: str) -> HostFunction:
 
     def decode(encoded: np.ndarray) -> tuple[np.ndarray]:
         try:
-            with Image.open(io.BytesIO(encoded.tobytes())) as image:
+            with PIL.Image.open(io.BytesIO(encoded.tobytes())) as image:
                 pixels = np.asarray(image.convert("L" if pixel_format == "Grayscale" else "RGB"))
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:
             raise ValueError(f"the image cannot be decoded: {error}") from error
         if pixel_format == "Grayscale":
             pixels = pixels[:, :, None]
