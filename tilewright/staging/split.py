@@ -27,9 +27,6 @@ from tilewright.staging.uses import dims_of, own_dims, uses_in, uses_of, variabl
 Assumed = tuple[Sym, str, str, str]
 """A condition that the import takes for granted, what it says, and the name and operator of its node."""
 
-NONE = -1
-"""Stands for a value that is left out."""
-
 
 @dataclass(frozen=True)
 class Staged:

@@ -34,8 +34,7 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True)
 class CallHost:
-    """Call the function that `runtime.staged.functions` has by that name for the parameters; a value -1 is one that is
-    left out."""
+    """Call the function that `runtime.staged.functions` has by that name for the parameters."""
 
     function: str
     inputs: tuple[int, ...]
@@ -58,10 +57,10 @@ class TakeBranch:
 
 @dataclass(frozen=True, slots=True)
 class RunLoop:
-    """Run `body` again and again: `inputs` are the number of trips and the condition (either may be -1, for none) and
-    the states before; `arguments` those of the body (trip, condition, states); `results` what a trip gives (condition,
-    states, rows); `outputs` the last states, and the rows of all trips in one array. `row_types` are the dtypes and
-    shapes (-1: unknown) of rows, for loops without a trip."""
+    """Run `body` again and again: `inputs` are the number of trips, the condition and the states before; `arguments`
+    those of the body (trip, condition, states); `results` what a trip gives (condition, states, rows); `outputs` the
+    last states, and the rows of all trips in one array. `row_types` are the dtypes and shapes (-1: unknown) of rows,
+    for loops without a trip."""
 
     inputs: tuple[int, ...]
     arguments: tuple[int, ...]
@@ -78,7 +77,7 @@ Step = RunPart | CallHost | TakeBranch | RunLoop
 
 @dataclass(frozen=True, slots=True)
 class StagedProgram:
-    """`inputs` and `outputs` are numbers of values; so are `constants`, by the position in the artefact's table."""
+    """`inputs` and `outputs` are numbers of values, of which there are so many."""
 
     values: int
     inputs: tuple[int, ...]

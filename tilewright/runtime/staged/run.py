@@ -71,11 +71,10 @@ class StagedRun:
             values[number] = values[result]
 
     def _loop(self, step: RunLoop, values: list[Any], deadline: _Deadline) -> None:
-        limit, condition, *states = [None if n < 0 else values[n] for n in step.inputs]
-        trips = None if limit is None else int(limit.reshape(()))
-        goes_on, trip = True if condition is None else bool(condition.any()), 0
+        limit, condition, *states = [values[n] for n in step.inputs]
+        trips, goes_on, trip = int(limit.reshape(())), bool(condition.any()), 0
         rows: list[list[Any]] = [[] for _ in step.row_types]
-        while goes_on and (trips is None or trip < trips):
+        while goes_on and trip < trips:
             for number, value in zip(step.arguments, (np.array(trip, np.int64), np.array(True), *states), strict=True):
                 values[number] = value
             deadline.check(step.node, trip)
@@ -135,7 +134,7 @@ def _host_calls(steps: Iterable[Step]) -> Iterator[CallHost]:
 
 
 def _call_host(step: CallHost, function: HostFunction, values: list[Any]) -> None:
-    args = [None if n < 0 else values[n] for n in step.inputs]
+    args = [values[n] for n in step.inputs]
     try:
         results = function(*args)
     except TilewrightError:
