@@ -40,7 +40,7 @@ ONNX_INTRODUCTION = """\
 ## ONNX operators
 
 All operators of version {versions[0]} of the standard operator set (`ai.onnx`) and of version {versions[1]} of
-`ai.onnx.ml`, with the version in which each got its present meaning. Models may use versions 6 and later; an operator
+`ai.onnx.ml`, with the version in which each got its present meaning. Models may use all versions from 1 on: an operator
 that had other meanings before is translated in those too, as far as it is at all.
 
 - A name in `code` is the operator above that it is, with the same operands.

@@ -99,6 +99,27 @@ def _regions() -> Iterator[Sample]:
             )  # fmt: skip
 
 
+    boxes = np.array([[1, 0, 0, 5, 6], [0, 1.5, 2.25, 4, 3], [1, -1, 3, 2, 9], [0, 6, 4, 1, 1]], np.float32)
+    yield sample("max_roi_pool", [x, boxes], lambda: _greatest(x, boxes, (2, 3), 0.75), size=(2, 3), scale=0.75)
+
+
+def _greatest(x: np.ndarray, boxes: np.ndarray, size: tuple[int, int], scale: float) -> np.ndarray:
+    """By hand: each cell of each region."""
+    found = np.zeros((len(boxes), x.shape[1], *size))
+    for k, (image, *corners) in enumerate(boxes):
+        left, top, right, bottom = (int(np.sign(v) * np.floor(abs(v) + 0.5)) for v in np.multiply(corners, scale))
+        for row, column in np.ndindex(*size):
+            part = x[int(image)]
+            for axis, cell, start, end in ((2, column, left, right), (1, row, top, bottom)):
+                step = max(end - start + 1, 1) / size[axis - 1]
+                edges = (int(np.floor(cell * step)) + start, int(np.ceil((cell + 1) * step)) + start)
+                low, high = np.clip(edges, 0, part.shape[axis])
+                part = part.take(range(low, high), axis=axis)
+            if part.size:
+                found[k, :, row, column] = part.max(axis=(1, 2))
+    return found
+
+
 def winograd() -> Iterator[Sample]:
     """Expected are the products with the matrices, whose identity tests/ops/test_winograd.py checks exactly."""
     for m, taps, space, pads in (((2,), (3,), (9,), (1,)), ((2, 4), (3, 3), (5, 8), (1, 0))):

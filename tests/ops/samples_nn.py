@@ -11,6 +11,17 @@ import numpy as np
 from tests.ops.sampling import FLOATS, Sample, normal, onnx_reference, sample, wide
 
 
+def matrices() -> Iterator[Sample]:
+    for dtype in FLOATS[:2]:
+        for shape in ((3, 3), (2, 0, 4, 4), (2, 3, 5, 5), (1, 1), (0, 0)):
+            x = normal(shape, dtype)
+            yield sample("determinant", [x], lambda x=x: np.linalg.det(wide(x)), loose=30)
+            yield sample("inverse", [x], lambda x=x: np.linalg.inv(wide(x)), loose=300)
+    x = np.array([[[0, 2, 1], [0, 0, 3], [4, 5, 6]], [[1, 2, 3], [2, 4, 6], [1, 0, 1]]], np.float32)
+    yield sample("determinant", [x], lambda: np.array([24.0, 0.0]), note="pivots")
+    yield sample("inverse", [x[:1]], lambda: np.linalg.inv(wide(x[:1])), loose=10, note="pivots")
+
+
 def contractions() -> Iterator[Sample]:
     pairs = (
         ((3, 4), (4, 5)),

@@ -8,6 +8,7 @@ from tilewright.ops import coupling as coupling
 from tilewright.ops import elementwise as elementwise
 from tilewright.ops import image as image
 from tilewright.ops import index as index
+from tilewright.ops import linalg as linalg
 from tilewright.ops import norm as norm
 from tilewright.ops import pool as pool
 from tilewright.ops import quant as quant

@@ -40,7 +40,7 @@ def relu(x: Value) -> Value:
     return max_(x, 0)
 
 
-relu.onnx("Relu", since=6)
+relu.onnx("Relu", since=1)
 
 
 @op
@@ -49,7 +49,7 @@ def leaky_relu(x: Value, *, alpha: float = 0.01) -> Value:
     return select(lt(x, 0), mul(x, alpha), x)
 
 
-leaky_relu.onnx("LeakyRelu", since=6, alpha="alpha")
+leaky_relu.onnx("LeakyRelu", since=1, alpha="alpha")
 
 
 @op
@@ -68,7 +68,7 @@ def elu(x: Value, *, alpha: float = 1.0) -> Value:
     return as_dtype(select(lt(wide, 0), mul(expm1(min_(wide, 0)), alpha), wide), dtype_of(x))
 
 
-elu.onnx("Elu", since=6, alpha="alpha")
+elu.onnx("Elu", since=1, alpha="alpha")
 
 
 @op
@@ -79,7 +79,7 @@ def selu(x: Value, *, alpha: float = 1.6732632423543772, gamma: float = 1.050700
     return as_dtype(mul(select(gt(wide, 0), wide, negative), gamma), dtype_of(x))
 
 
-selu.onnx("Selu", since=6, alpha="alpha", gamma="gamma")
+selu.onnx("Selu", since=1, alpha="alpha", gamma="gamma")
 
 
 @op
@@ -136,7 +136,7 @@ def hard_sigmoid(x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Value:
     return min_(max_(add(mul(x, alpha), beta), 0), 1)
 
 
-hard_sigmoid.onnx("HardSigmoid", since=6, alpha="alpha", beta="beta")
+hard_sigmoid.onnx("HardSigmoid", since=1, alpha="alpha", beta="beta")
 
 
 @op(keep=True)
@@ -184,7 +184,7 @@ def thresholded_relu(x: Value, *, alpha: float = 1.0) -> Value:
     return select(gt(x, alpha), x, constant_like(0, x))
 
 
-thresholded_relu.onnx("ThresholdedRelu", since=10, alpha="alpha")
+thresholded_relu.onnx("ThresholdedRelu", since=1, alpha="alpha")
 
 
 @op

@@ -11,9 +11,10 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
-from tilewright.ops.define import Compute, compute, constant, op, primitive
+from tilewright.ops.define import Compute, compute, constant, irregular, op, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
@@ -317,6 +318,61 @@ def _roi_taps(
     first = t.bind(low.cast(dt.i64), "p")
     second = t.bind(t.apply("min", low + 1, last).cast(dt.i64), "q")
     return [(first, t.select(visible, one - share, none)), (second, t.select(visible, share, none))]
+
+
+def _max_roi_types(
+    x: TensorType, rois: TensorType, *, size: tuple[int, int], scale: float = 1.0
+) -> tuple[TensorType, ...]:
+    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5 or rois.dtype != x.dtype or min(size) < 1:
+        raise ValueError(f"regions {rois} of images {x} as {size[0]} x {size[1]} cells")
+    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *map(sym, size))),)
+
+
+@irregular(_max_roi_types)
+def max_roi_pool(
+    t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, size: tuple[int, int], scale: float = 1.0
+) -> None:
+    """Regions of x [n, c, h, w] as `size` cells, each the greatest element that touches it, 0 where none does.
+
+    `rois` [k, 5] holds the image and x1, y1, x2, y2 (times `scale`, rounded; the last pixel is inside) of each region
+    (Girshick, Fast R-CNN, 2015).
+    """
+    (x, rois), (y,) = inputs, outputs
+    with t.loop(rois.shape[0], "region", "parallel") as k:
+        image = rois[k, 0].cast(dt.i64)
+        inside = (image >= 0) & (image < t.index(x.shape[0]))
+        t.check(inside, "ExecutionError", "a region names an image that does not exist")
+        n = t.bind(t.select(inside, image, 0), "n")
+        with t.loop(size[0], "row") as row, t.loop(size[1], "column") as column:
+            (top, height), (left, width) = (
+                _roi_cells(t, rois, k, axis, cell, size[axis], scale, x.shape[2 + axis])
+                for axis, cell in ((0, row), (1, column))
+            )
+            with t.loop(x.shape[1], "c") as c:
+                place = (k, c, row, column)
+                y.store(place, 0)
+                with t.loop(height, "p") as p, t.loop(width, "q") as q:
+                    element = x[n, c, top + p, left + q]
+                    is_first = t.index(p + q).eq(0)
+                    y.store(place, t.select(is_first, element, t.apply("max", y[place], element)))
+
+
+def _roi_cells(
+    t: ScalarBuilder, rois: Array, k: Sym, axis: int, cell: Sym, count: int, scale: float, length: Sym
+) -> tuple[Sym, Sym]:
+    """The first element of a cell along an axis, and how many there are."""
+    start, end = (_rounded(t, rois[k, column].cast(dt.f32) * scale) for column in (2 - axis, 4 - axis))
+    step = t.apply("max", end - start + 1, 1.0) / float(count)
+    number, last = t.index(cell).cast(dt.f32), t.index(length).cast(dt.f32)
+    low = t.apply("floor", number * step) + start
+    high = t.apply("ceil", (number + 1.0) * step) + start
+    low, high = (t.apply("min", t.apply("max", v, 0.0), last).cast(dt.i64) for v in (low, high))
+    return t.bind(low, "first"), t.bind(t.apply("max", high - low, 0), "count")
+
+
+def _rounded(t: ScalarBuilder, x: Scalar) -> Scalar:
+    """The nearest integer, of two the one further from 0."""
+    return t.select(x >= 0.0, t.apply("floor", x + 0.5), t.apply("ceil", x - 0.5))
 
 
 @primitive

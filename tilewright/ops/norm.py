@@ -94,7 +94,7 @@ def instance_norm(x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5)
     return as_dtype(result, dtype_of(x))
 
 
-instance_norm.onnx("InstanceNormalization", since=6, epsilon="epsilon")
+instance_norm.onnx("InstanceNormalization", since=1, epsilon="epsilon")
 
 
 @op

@@ -134,7 +134,7 @@ def lp_pool(
     x: Value,
     *,
     kernel: Sequence[Dim],
-    p: int = 2,
+    p: float = 2,
     strides: Sequence[int] = (),
     pads_begin: Sequence[Dim] = (),
     pads_end: Sequence[Dim] = (),

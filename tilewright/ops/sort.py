@@ -98,6 +98,7 @@ def unflattened(position: Sym, shape: Sequence[Sym]) -> tuple[Sym, ...]:
     """The index of the element at a row-major `position` of a tensor of `shape`."""
     index: list[Sym] = []
     for d in reversed(shape[1:]):
+        d = sym(1) if d == 0 else d  # then there is no element, nor a position
         index.append(position % d)
         position = position // d
     return (position, *reversed(index)) if shape else ()

@@ -22,6 +22,7 @@ CASES = [
     Case("ExpandDims", [f32(3, 4), np.int32(1)], {}, (1,)),
     Case("CDist", [f32(3, 8), f32(5, 8)], {"metric": "euclidean"}, error=1e-5),
     Case("CDist", [f32(3, 8), f32(5, 8)], error=1e-5),
+    Case("Inverse", [f32(3, 5, 5) + 3 * np.eye(5, dtype=np.float32)], error=1e-5),
     Case(
         "CropAndResize",
         [f32(2, 3, 7, 9), BOXES, ints(0, 2, 5), np.int32([4, 6])],

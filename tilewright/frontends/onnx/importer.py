@@ -17,7 +17,7 @@ from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter
+from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter, refusal
 from tilewright.frontends.onnx.structure import (
     FunctionKey,
     function_key,
@@ -175,6 +175,8 @@ class Importer:
         schema = spec.schema_of(node.op_type, version, domain)
         native = find_adapter(domain, node.op_type, version)
         hosted = find_host_adapter(domain, node.op_type, version)
+        if native is hosted is None and (reason := refusal(domain, node.op_type)) is not None:
+            raise UnsupportedError(f"the operator is not supported: {reason}")
         if native is hosted is schema is None:
             raise UnsupportedError("the operator is unknown")
         if native is hosted is None and not spec.has_body(schema):

@@ -21,7 +21,7 @@ from tilewright.ir.core import Module, Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.types import HostType
 
-OPSETS = range(6, NEWEST_OPSET + 1)
+OPSETS = range(1, NEWEST_OPSET + 1)
 """Versions of the default operator set that can be read."""
 
 
@@ -40,7 +40,7 @@ def load_onnx(
         raise UnsupportedError(
             f"the model uses version {version} of the default operator set; "
             f"supported are {OPSETS[0]} to {OPSETS[-1]}",
-            hint="convert it with onnx.version_converter, or export it again",
+            hint="export it again, for a version in that range",
         )
     check_expansion(graph.node, functions, MAX_NODES)
 

@@ -54,6 +54,20 @@ def _add(table: _Table, key: tuple[str, str], versions: range, fn: Adapter) -> N
     found.sort(key=lambda entry: -entry[0][0])
 
 
+_REFUSED: dict[tuple[str, str], str] = {}
+
+
+def refuse(reason: str, *names: str, domain: str = "") -> None:
+    """Nodes with these operators, which are known, are refused with the reason."""
+    for name in names:
+        _REFUSED[domain, name] = reason
+
+
+def refusal(domain: str, op: str) -> str | None:
+    """Why an operator that is known is refused; None where no decision about it was made."""
+    return _REFUSED.get((domain, op))
+
+
 _binding = threading.Lock()
 
 

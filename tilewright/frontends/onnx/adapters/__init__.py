@@ -18,6 +18,8 @@ from tilewright.frontends.onnx.adapters import resize as resize
 from tilewright.frontends.onnx.adapters import shape as shape
 from tilewright.frontends.onnx.adapters import signal as signal
 from tilewright.frontends.onnx.adapters import source as source
+from tilewright.frontends.onnx.adapters import training as training
+from tilewright.frontends.onnx.adapters import trial as trial
 from tilewright.frontends.onnx.adapters import view as view
 from tilewright.frontends.onnx.registry import DEFINITIONS, bind_operators
 

@@ -1,4 +1,4 @@
-"""Matrix products, convolutions and Einsum."""
+"""Matrix products, determinants, convolutions and Einsum."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.linalg import determinant
+from tilewright.ops.reduce import as_dtype, widened
 
 
 @adapter("MatMul")
@@ -32,6 +34,11 @@ def gemm(node: Node) -> Value:
     product = contract.matmul(node.input(0), node.input(1), **transposed)
     product, added, beta = scaled(product, node.attr("alpha"), node), node.optional(2), node.attr("beta")
     return product if added is None or beta == 0.0 else ew.add(product, scaled(added, beta, node))
+
+
+@adapter("Det")
+def det(node: Node) -> Value:
+    return as_dtype(determinant(widened(node.input(0))), node.dtype(0))
 
 
 def scaled(x: Value, factor: float, node: Node) -> Value:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-import numpy as np
+from onnx import TensorProto
 
 from tilewright.frontends.composites.text import as_numbers, as_text
+from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, find_adapter
+from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
@@ -52,7 +55,16 @@ def bit_shift(node: Node) -> Value:
     return (ew.shl if node.one_of("direction", "LEFT", "RIGHT") == "LEFT" else ew.shr)(*node.operands)
 
 
-@adapter("Cast", "CastLike", takes="all")
+@adapter("Cast", until=5)
+def cast_to_named(node: Node) -> Value:
+    """The element type was given by its name."""
+    name = node.attr("to")
+    if name not in (types := dict(TensorProto.DataType.items())):
+        raise ModelError(f"Cast to '{shown(name)}', which is no element type")
+    return _converted(node, dtype_of(types[name], "attribute 'to' of Cast"))
+
+
+@adapter("Cast", "CastLike", since=6, takes="all")
 def cast(node: Node) -> Value:
     return _converted(node, node.dtype_attr("to") if node.op == "Cast" else node.dtype(1))
 
@@ -91,7 +103,7 @@ def clip(node: Node) -> Value:
 def _limit(node: Node, k: int, name: str) -> Value | int | float | None:
     """A limit of Clip: as a number when it is known, so that later stages see it."""
     if node.version < 11:
-        number: float = node.attr(name)
+        number: float = node.attr(name, math.inf)
         return number if abs(number) < 3.4e38 else None
     value = node.optional(k)
     if value is None:
@@ -119,19 +131,6 @@ def is_inf(node: Node) -> Value:
 @adapter("Reciprocal")
 def reciprocal(node: Node) -> Value:
     return ew.div(1.0, node.input(0))
-
-
-@adapter("Dropout")
-def dropout(node: Node) -> tuple[Value, ...]:
-    training = np.array(False) if node.optional(2) is None else node.constant(2)
-    ratio = node.constant(1) if node.optional(1) is not None and training.any() else np.array(0.0)
-    if training.any() and ratio.any():
-        raise UnsupportedError("Dropout in training mode is random and not supported")
-    x = node.input(0)
-    if not node.wants(1):
-        return (x,)
-    mask = ew.or_(ew.eq(x, x), ew.is_nan(x))
-    return (x, mask if node.version >= 10 else ew.cast(mask, dtype=node.dtype(0)))
 
 
 # Before opset 7, broadcasting was asked for by attributes, and aligned at an axis

@@ -52,6 +52,14 @@ def roi_align(node: Node) -> Value:
     )
 
 
+@adapter("MaxRoiPool")
+def max_roi_pool(node: Node) -> Value:
+    size = node.attr("pooled_shape")
+    if len(size) != 2:
+        raise ModelError(f"MaxRoiPool to the shape {list(size)}")
+    return image.max_roi_pool(*node.operands, size=size, scale=node.attr("spatial_scale"))
+
+
 @adapter("MaxUnpool", since=9)
 def max_unpool(node: Node) -> Value:
     """Places where MaxPool found its elements; positions count in the tensor that the window gives."""

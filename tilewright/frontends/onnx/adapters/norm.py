@@ -44,6 +44,8 @@ def batch_normalization(node: Node) -> tuple[Value, ...]:
     """Before opset 14 statistics of the batch were asked for otherwise; only inference is translated then."""
     if node.rank(0) < 2:
         raise ModelError(f"BatchNormalization takes a tensor of two or more axes, not {node.type(0)}")
+    if not node.attr("spatial", 1):
+        return (_normalised_by_element(node),)
     channels = node.shape(0)[1]
     for k in range(1, 5):
         own = node.shape(k)
@@ -62,6 +64,16 @@ def batch_normalization(node: Node) -> tuple[Value, ...]:
         ]
         mean, variance = now, spread
     return (norm.batch_norm(x, scale, bias, mean, variance, epsilon=node.attr("epsilon")), *running)
+
+
+def _normalised_by_element(node: Node) -> Value:
+    """Before opset 9, statistics might be those of each element of an image, of all its channels."""
+    x, scale, bias, mean, variance = node.operands
+    for k in range(1, 5):
+        if len(node.shape(k)) != node.rank(0) - 1:
+            raise ModelError(f"BatchNormalization with spatial=0: input {k} is {node.type(k)} for {node.type(0)}")
+    deviation = ew.sqrt(ew.add(variance, node.attr("epsilon")))
+    return ew.add(ew.mul(ew.div(ew.sub(x, mean), deviation), scale), bias)
 
 
 @adapter("GroupNormalization")

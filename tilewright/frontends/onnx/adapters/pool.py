@@ -13,7 +13,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import pool
-from tilewright.ops.reduce import reduce_max, reduce_mean, reduce_sum
+from tilewright.ops.reduce import as_dtype, reduce_max, reduce_mean, reduce_sum, widened
 from tilewright.ops.view import shape_of
 
 
@@ -61,8 +61,8 @@ def lp_pool(node: Node) -> Value:
     return pool.lp_pool(node.input(0), p=_norm_order(node), **_attrs(_windows(node, node.input(0))[1]))
 
 
-def _norm_order(node: Node) -> int:
-    p: int = node.attr("p")
+def _norm_order(node: Node) -> float:
+    p: float = node.attr("p")
     if p < 1:
         raise ModelError(f"{node.op}: a norm of order {p} is not possible")
     return p
@@ -76,4 +76,5 @@ def global_pool(node: Node) -> Value:
     if node.op != "GlobalLpPool":
         return (reduce_mean if node.op == "GlobalAveragePool" else reduce_max)(x, axes=axes, keepdims=True)
     p = _norm_order(node)
-    return ew.pow_(reduce_sum(ew.pow_(ew.abs_(x), p), axes=axes, keepdims=True), 1.0 / p)
+    total = reduce_sum(ew.pow_(ew.abs_(widened(x)), float(p)), axes=axes, keepdims=True)
+    return as_dtype(ew.pow_(total, 1.0 / p), node.dtype(0))

@@ -19,9 +19,9 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import Operator, constant
 from tilewright.ops.norm import softmax
 from tilewright.ops.random import fresh_key, random_normal, random_uniform
-from tilewright.ops.reduce import reduce_sum, widened
+from tilewright.ops.reduce import as_dtype, dtype_of, reduce_sum, widened
 from tilewright.ops.scan import cumsum
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import reshape
 
 
@@ -61,6 +61,25 @@ def bernoulli(node: Node) -> Value:
     x = node.input(0)
     drawn = _drawn(node, random_uniform, node.shape(0), node.dtype(0))
     return ew.cast(ew.lt(drawn, widened(x)), dtype=node.dtype_attr("dtype", node.dtype(0)))
+
+
+@adapter("Dropout")
+def dropout(node: Node) -> tuple[Value | None, ...]:
+    """x; in training with the probability `ratio` 0, elsewhere divided by the probability of that. Before opset 12 it
+    is taken to be used for inference, which `is_test` said until opset 6."""
+    x, training, ratio = node.input(0), node.constant_or_none(2), node.constant_or_none(1)
+    is_absent = node.optional(2) is None or (training is not None and not training.any())
+    if is_absent or (node.optional(1) is not None and ratio is not None and not ratio.any()):
+        keeps = ew.or_(ew.eq(x, x), ew.is_nan(x)) if node.wants(1) else None
+        mask = keeps if keeps is None or node.version >= 10 else ew.cast(keeps, dtype=node.dtype(0))
+        return (x, mask)
+    wide = widened(x)
+    dtype = dtype_of(wide)
+    share = full(value=0.5, dtype=dtype, shape=()) if node.optional(1) is None else as_dtype(node.input(1), dtype)
+    trains, share = reshape(node.input(2), shape=()), reshape(share, shape=())
+    mask = ew.ge(_drawn(node, random_uniform, node.shape(0), node.dtype(0)), ew.select(trains, share, 0.0))
+    kept = ew.select(mask, ew.div(wide, ew.sub(1.0, share)), 0.0)
+    return (ew.select(trains, as_dtype(kept, node.dtype(0)), x), mask)
 
 
 @adapter("Multinomial")

@@ -19,7 +19,7 @@ from tilewright.ops.view import slice_, transpose
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-@adapter("RNN", "GRU", "LSTM", since=7)
+@adapter("RNN", "GRU", "LSTM")
 def recurrent_network(node: Node) -> tuple[Value, ...]:
     """The directions one by one, stacked: Y [time, directions, batch, hidden], Y_h and Y_c without time."""
     directions = directions_of(node)
@@ -38,7 +38,8 @@ def directions_of(node: Node) -> tuple[bool, ...]:
     """For each direction whether it is backward."""
     if node.has("clip"):
         raise UnsupportedError(f"{node.op} with clip is not supported")
-    return _DIRECTIONS[node.one_of("direction", *_DIRECTIONS, default="forward")]
+    given = node.has("direction")  # the default of GRU is misspelt in opset 1
+    return _DIRECTIONS[node.one_of("direction", *_DIRECTIONS) if given else "forward"]
 
 
 def stacked_layers(x: Value, directions: Sequence[Direction]) -> tuple[Value, ...]:

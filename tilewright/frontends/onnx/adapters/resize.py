@@ -36,6 +36,16 @@ def _mode(node: Node) -> str:
     return node.one_of("mode", "nearest", "linear", "bilinear", "cubic").removeprefix("bi")
 
 
+@adapter("Upsample", until=6)
+def upsample_images(node: Node) -> Value:
+    """Scales were those of height and width alone."""
+    if node.rank(0) != 4:
+        raise ModelError(f"Upsample takes [n, c, h, w], not {node.type(0)}")
+    factors = (1.0, 1.0, node.attr("height_scale"), node.attr("width_scale"))
+    scales = [element_of(np.float32(f), dt.f32) for f in factors]
+    return _resized(node, Resizing(_mode(node)), tuple(range(4)), scales, 1)
+
+
 @adapter("Upsample", "Resize", since=7)
 def upsample(node: Node) -> Value:
     """Upsample, and Resize of opset 10."""

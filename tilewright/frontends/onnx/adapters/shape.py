@@ -16,9 +16,12 @@ from tilewright.ops.view import expand, reshape, squeeze, tile, transpose, unsqu
 
 @adapter("Reshape")
 def reshape_(node: Node) -> Value:
-    if node.rank(1) != 1:
+    if node.optional(1) is not None and node.rank(1) != 1:
         raise ModelError(f"the target of Reshape must be a vector, it is {node.type(1)}")
-    target = target_shape(node.shape(0), node.symbols(1), keep_zero=bool(node.attr("allowzero", 0)))
+    wanted = node.listed_symbols("shape", 1)
+    if wanted is None:
+        raise ModelError("Reshape has no target")
+    target = target_shape(node.shape(0), wanted, keep_zero=bool(node.attr("allowzero", 0)))
     return reshape(node.input(0), shape=checked_shape(target, "Reshape"))
 
 
@@ -34,6 +37,18 @@ def tile_(node: Node) -> Value:
     repeats = node.symbols(1)
     if len(repeats) != node.rank(0) or any(r.is_const and r.value < 0 for r in repeats):
         raise ModelError(f"Tile repeats {node.type(0)} by [{', '.join(map(str, repeats))}]")
+    checked_shape(tuple(d * r for d, r in zip(node.shape(0), repeats, strict=True)), "Tile")
+    return tile(node.input(0), repeats=repeats)
+
+
+@adapter("Tile", until=5)
+def tile_along(node: Node) -> Value:
+    """One axis was repeated, and both numbers were of the type of the data."""
+    count, given = node.whole_number(1), node.whole_number(2)
+    if not given.is_const:
+        raise node.needs_constant(2)
+    axis = node.checked_axis(given.value)
+    repeats = tuple(count if k == axis else sym(1) for k in range(node.rank(0)))
     checked_shape(tuple(d * r for d, r in zip(node.shape(0), repeats, strict=True)), "Tile")
     return tile(node.input(0), repeats=repeats)
 

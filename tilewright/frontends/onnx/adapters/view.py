@@ -10,6 +10,7 @@ from tilewright.frontends.composites.axes import pick, require
 from tilewright.frontends.composites.shapes import checked_shape, slice_bounds
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -21,9 +22,11 @@ from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, split
 
 
-@adapter("Concat", since=4)
+@adapter("Concat")
 def concat_(node: Node) -> Value:
-    return concat(*node.operands, axis=node.axis()) if len(node.inputs) > 1 else node.input(0)
+    """Before opset 4 the axis was 1 where it was not given."""
+    axis = node.checked_axis(node.attr("axis", 1))
+    return concat(*node.operands, axis=axis) if len(node.inputs) > 1 else node.input(0)
 
 
 @adapter("Slice")
@@ -65,7 +68,9 @@ def _progression(start: Sym, step: Sym, length: Sym) -> Value:
 
 @adapter("Split")
 def split_(node: Node) -> tuple[Value, ...]:
-    axis = node.axis()
+    axis = node.checked_axis(node.attr("axis", 0))
+    if node.optional(1) is not None and node.dtype(1).is_float:  # in opset 1 sizes are of the type of the data
+        node.inputs = (node.input(0), ew.cast(node.input(1), dtype=dt.i64))
     size, sizes, count = node.shape(0)[axis], node.listed_symbols("split", 1), len(node.output_names)
     if sizes is None:
         count = node.attr("num_outputs", count)
@@ -81,7 +86,7 @@ def split_(node: Node) -> tuple[Value, ...]:
 @adapter("Pad")
 def padded(node: Node) -> Value:
     """Operand 0 with amounts (all the begins, then all the ends) added along axes; negative ones crop."""
-    amounts = node.listed_symbols("pads", 1) or ()
+    amounts = node.listed_symbols("pads" if node.version >= 2 else "paddings", 1) or ()
     axes = node.axes("axes", 3)
     axes = tuple(map(sym, range(node.rank(0)))) if axes is None else axes
     if len(amounts) != 2 * len(axes):

@@ -19,7 +19,8 @@ from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.image import column, grid_sample, size_scalar
 from tilewright.ops.index import gather, gather_nd
-from tilewright.ops.reduce import reduce_min, reduce_sum
+from tilewright.ops.linalg import inverse
+from tilewright.ops.reduce import as_dtype, reduce_min, reduce_sum, widened
 from tilewright.ops.source import iota
 from tilewright.ops.view import concat, expand, reshape, shape_of, transpose, unsqueeze
 
@@ -39,6 +40,11 @@ def range_(node: Node) -> Value:
 @microsoft("GatherND")
 def at_vectors(node: Node) -> Value:
     return gather_nd(*node.operands)
+
+
+@microsoft("Inverse")
+def inverse_(node: Node) -> Value:
+    return as_dtype(inverse(widened(node.input(0))), node.dtype(0))
 
 
 @microsoft("ExpandDims")
