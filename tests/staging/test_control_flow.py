@@ -96,6 +96,30 @@ def test_branches_of_different_shapes_and_weights_from_outside() -> None:
     assert [c.shape for part in holders for c in part.constant_table if c.shape == (3, 4)] == [(3, 4)]
 
 
+@pytest.mark.parametrize("in_a_branch", [True, False])
+def test_what_is_decided_for_all_calls_is_checked_in_each(in_a_branch: bool) -> None:
+    """The rank is that which the next node takes; what it depends on is a size that nothing else needs."""
+    flat = body([h.make_node("Identity", ["y"], ["a"])], [], [("a", T.FLOAT, None)])
+    long = body([h.make_node("Unsqueeze", ["y", "zero"], ["b"])], [], [("b", T.FLOAT, None)])
+    constants = {"zero": np.array([0], np.int64), "one": np.array([1], np.int64)}
+    nodes = [
+        h.make_node("NonZero", ["x"], ["places"]),
+        h.make_node("Shape", ["places"], ["count"], start=1),
+        h.make_node("Equal", ["count", "zero"], ["none"]),
+        h.make_node("If", ["none"], ["chosen"], then_branch=flat, else_branch=long),
+        h.make_node("Transpose", ["chosen"], ["out"], perm=[1, 0]),
+    ]
+    inputs: list = [("x", T.FLOAT, [4]), ("y", T.FLOAT, [3])]
+    if in_a_branch:
+        ways = {name: body(nodes, [], [("out", T.FLOAT, None)], constants) for name in ("then_branch", "else_branch")}
+        nodes, inputs = [h.make_node("If", ["flag"], ["out"], **ways)], [*inputs, ("flag", T.BOOL, [])]
+    model = compiled(nodes, inputs, ["out"], constants)
+    y, flag = np.array([1, 2, 3], np.float32), [np.array(True)] * in_a_branch
+    np.testing.assert_array_equal(model(np.ones(4, np.float32), y, *flag)[0], y.reshape(3, 1))
+    with pytest.raises(tilewright.InputError, match="the shape of what If gives depends on dims"):
+        model(np.zeros(4, np.float32), y, *flag)
+
+
 def test_a_loop_in_a_branch_in_a_loop() -> None:
     inner = body(
         [

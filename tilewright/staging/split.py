@@ -22,7 +22,7 @@ from tilewright.runtime.staged.program import (
     TakeBranch,
 )
 from tilewright.staging.lifetimes import with_frees
-from tilewright.staging.uses import dims_of, own_dims, uses_in, uses_of, variables_in
+from tilewright.staging.uses import Uses, dims_of, own_dims, uses_in, uses_of, variables_in
 
 Assumed = tuple[Sym, str, str, str]
 """A condition that the import takes for granted, what it says, and the name and operator of its node."""
@@ -118,28 +118,29 @@ class _Split:
         levels = self.levels([op for op in ops if op in needed])
         found: list[Step] = []
         last = max(levels.values(), default=-1)
-        for level in range(-1, last + 1):
+        for level in range(-1, last + 2):  # the last part has but conditions on what the host gave, if there are any
             here = [op for op in levels if levels[op] == level]
             native = [op for op in here if op.name not in STAGED]
             later = [op for op in levels if op not in native and (levels[op] > level or op.name in STAGED)]
-            assumed = self.conditions(block, levels, level, last)
+            assumed = self.conditions(block, levels, level)
             if native or assumed:
                 found.append(self.part(native, [*later, final], assumed))
             found += [self.host_step(op) for op in here if op.name in STAGED]
         return tuple(found)
 
     def needed(self, ops: Sequence[Op], final: Op) -> set[Op]:
-        """Ops that something which is returned depends on."""
+        """Ops that depends on them something which is returned, or a condition that is taken for granted."""
         own = set(ops)
         found: set[Op] = set()
-        stack = [final]
-        while stack:
-            uses = uses_of(stack.pop())
+        conditions = dict.fromkeys(variables_in(a[0] for a in self.assumed))
+        waiting = [uses_of(final), Uses(variables=conditions), *[uses_of(op) for op in ops if op.name == ASSUME]]
+        while waiting:
+            uses = waiting.pop()
             sources = [self.sizes[v][0] for v in uses.variables if v in self.sizes]
             for v in (*uses.values, *sources):
                 if v.op in own and v.op not in found:
                     found.add(v.op)
-                    stack.append(v.op)
+                    waiting.append(uses_of(v.op))
         return found
 
     def levels(self, ops: Sequence[Op]) -> dict[Op, int]:
@@ -167,7 +168,7 @@ class _Split:
         """Is a constant read by anything but native ops, which have copies of their own?"""
         return any(user.name in STAGED or user.name in TERMINATORS for user in op.result.users)
 
-    def conditions(self, block: Block, levels: dict[Op, int], level: int, last: int) -> list[Assumed]:
+    def conditions(self, block: Block, levels: dict[Op, int], level: int) -> list[Assumed]:
         """Conditions that can be checked by the part of a level, and by none before."""
         found = []
         for a in self.assumed if level >= 0 else ():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.ops.define.staged import STAGED
+from tilewright.ops.define.staged import ASSUME, STAGED
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Uses:
 def uses_of(op: Op) -> Uses:
     """What must be there before `op` can run."""
     found = Uses(dict.fromkeys(op.operands))
-    if op.name not in STAGED:
+    if op.name not in STAGED or op.name == ASSUME:
         found.variables |= dict.fromkeys(variables_in(op.attrs.values()))
         for v in op.results:
             found.variables |= dict.fromkeys(dims_of(v))
