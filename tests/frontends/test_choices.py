@@ -194,6 +194,16 @@ def test_an_output_has_the_rank_that_the_nodes_give() -> None:
     assert remark["message"] == "the declared shape [6] is not taken: the nodes give f32[2, 3]"
 
 
+def test_where_sizes_are_unknown_dims_that_contradict_are_noted() -> None:
+    """As converters of scikit-learn's models declare them."""
+    model = declared(["n", 12])
+    model.graph.input[0].CopyFrom(info("x", ["n", 1]))
+    module = load_onnx(model)
+    assert module.main.attrs["contradictions"] == (
+        ("graph output 'y'", "the declared shape [n, 12] is not taken: the nodes give f32[n, 1]"),
+    )
+
+
 def test_dims_and_element_types_of_outputs_that_contradict_are_errors() -> None:
     with pytest.raises(ModelError, match=r"declared with shape \[2, 7\], but the nodes give f32\[2, 3\]"):
         load_onnx(declared([2, 7]))

@@ -302,16 +302,16 @@ class Importer:
         self._compare(info, type, where)
         if not isinstance(type, TensorType):
             return value
-        fits = _has_other_rank(declared, type) or all(
+        if _has_other_rank(declared, type) or all(
             not d.HasField("dim_value") or not s.is_const or d.dim_value in (s.value, -1)
             for d, s in zip(declared.shape.dim, type.shape, strict=False)
-        )
-        if not fits:
-            raise ModelError(
-                f"declared with shape {_declared_shape(declared)}, but the nodes give {type}",
-                where=where,
-                hint=_AGAIN,
-            )
+        ):
+            return value
+        shape = _declared_shape(declared)
+        if type.is_static:
+            raise ModelError(f"declared with shape {shape}, but the nodes give {type}", where=where, hint=_AGAIN)
+        # Converters that work out sizes by formulas of their own are wrong about some; the nodes are what was meant
+        self.translation.contradictions[where] = f"the declared shape {shape} is not taken: the nodes give {type}"
         return value
 
 
