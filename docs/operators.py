@@ -15,7 +15,7 @@ from onnx import helper
 from onnx.defs import OpSchema
 
 from tilewright.frontends.onnx.load import load_onnx
-from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter, translated
+from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter, refused, translated
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ops.define import OPERATORS, Operator
 
@@ -129,6 +129,12 @@ def onnx_section() -> str:
         parts.append("")
     others = sorted(f"{domain}.{name}" for domain, name in translated() if domain == "com.microsoft")
     parts.append(f"### Others\n\nOperators of ONNX Runtime that are translated: {', '.join(others)}.\n")
+    parts.append("Known and refused, with the reason that the error gives, too:\n")
+    by_reason: dict[str, list[str]] = {}
+    for (domain, name), reason in sorted(refused().items()):
+        by_reason.setdefault(reason, []).append(f"{domain}.{name}".lstrip("."))
+    parts += [f"- {', '.join(names)}: {reason}." for reason, names in by_reason.items()]
+    parts.append("")
     return "\n".join(parts)
 
 
@@ -156,6 +162,8 @@ def becomes(schema: OpSchema, version: int) -> str:
         )
         return (", ".join(bound) or "translated") + deprecated
     has_body = schema.has_function or schema.has_context_dependent_function
+    if (schema.domain, schema.name) in refused():
+        return "**refused**: see below"
     if not has_body:
         return "**missing**" + deprecated
     lacking = [] if schema.name in NOT_TENSORS else lacks(schema, version)

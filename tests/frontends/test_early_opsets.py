@@ -202,6 +202,12 @@ def test_regions_of_images() -> None:
         model = node_model("MaxRoiPool", [x, boxes], {"pooled_shape": [2, 3], "spatial_scale": scale}, opset=8)
         (wanted,) = by_onnxruntime(model, [x, boxes])
         gives(model, wanted, x, boxes)
+        free = node_model(
+            "MaxRoiPool", [x, boxes], {"pooled_shape": [2, 3], "spatial_scale": scale}, opset=8, dynamic=True
+        )
+        free.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 5
+        (found,) = tilewright.compile(free.SerializeToString(), cache=False, threads=1)(x, boxes)
+        np.testing.assert_array_equal(found, wanted)
     with pytest.raises(ModelError, match="MaxRoiPool to the shape"):
         load_onnx(node_model("MaxRoiPool", [x, boxes], {"pooled_shape": [2]}, opset=8))
 

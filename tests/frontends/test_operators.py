@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.frontends.helpers import check, imported, node_model
+import tilewright
+from tests.frontends.helpers import check, imported, node_model, reference
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.diag import ModelError, UnsupportedError
 
@@ -277,3 +278,13 @@ def test_offsets_that_do_not_fit_are_refused() -> None:
         load_onnx(node_model("DeformConv", operands, opset=22))
     with pytest.raises(UnsupportedError, match="images have four axes"):
         load_onnx(node_model("DeformConv", [f32(1, 4, 7), f32(6, 4, 3), f32(1, 6, 5)], opset=22))
+
+
+def test_regions_of_images_of_any_size() -> None:
+    """As machine code, where the dims of kernels have names of their own."""
+    x, rois, batch = f32(2, 3, 7, 6), np.float32([[0, 0, 5, 6], [1.5, 2.25, 4, 3]]), i64(1, 0)
+    attrs = {"output_height": 2, "output_width": 3, "sampling_ratio": 2}
+    model = node_model("RoiAlign", [x, rois, batch], attrs, dynamic=True)
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 4
+    (found,) = tilewright.compile(model.SerializeToString(), cache=False, threads=1)(x, rois, batch)
+    np.testing.assert_allclose(found, reference(model, x, rois, batch)[0], rtol=1e-5, atol=1e-6)

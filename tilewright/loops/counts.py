@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
@@ -45,8 +46,7 @@ class Cost:
 
 def cost(func: Func) -> Cost:
     """Count a kernel. Runs over the program once and executes nothing."""
-    times: dict[Op, Sym] = {}
-    _count(func.body, sym(1), {}, times)
+    times = _executions(func)
     operations = flops = sym(0)
     for op, n in times.items():
         if op.name in SCALAR_OPS or op.name in CONVERSIONS:
@@ -60,22 +60,37 @@ def cost(func: Func) -> Cost:
 
 def iterations(func: Func) -> Sym:
     """How often ops are executed, all together: what the interpreter's time is proportional to."""
-    times: dict[Op, Sym] = {}
-    _count(func.body, sym(1), {}, times)
-    return sum(times.values(), sym(0))
+    return sum(_executions(func).values(), sym(0))
 
 
-def _count(block: Block, times: Sym, around: Ranges, counts: dict[Op, Sym]) -> None:
+def _executions(func: Func) -> dict[Op, Sym]:
+    """How often each op is executed."""
+    counts: dict[Op, Sym] = {}
+    data = {op.attrs["var"] for op in func.body.walk() if op.name == "bind" and not _known_range(op.attrs["var"])}
+    _count(func.body, sym(1), {}, data, counts)
+    return counts
+
+
+def _count(block: Block, times: Sym, around: Ranges, data: set[Sym], counts: dict[Op, Sym]) -> None:
     for op in block.ops:
         counts[op] = times
         if op.name == "bind":
             around = around | _known_range(op.attrs["var"])
         elif is_loop(op):
-            iterations = upper(extent_of(op), around)
+            extent = _without_data(extent_of(op), data)
+            iterations = upper(extent, around)
             inside = around | {loop_var(op): loop_range(op)}
-            _count(body_of(op), times * (extent_of(op) if iterations is None else iterations), inside, counts)
+            _count(body_of(op), times * (extent if iterations is None else iterations), inside, data, counts)
         elif op.name in ("if", "run"):
-            _count(body_of(op), times, around, counts)
+            _count(body_of(op), times, around, data, counts)
+
+
+def _without_data(extent: Sym, data: set[Sym]) -> Sym:
+    """An extent that does not name values that are computed: the others of a minimum bound it; else it counts as 1."""
+    if not data.intersection(extent.vars):
+        return extent
+    others = [a for a in extent.args if not data.intersection(a.vars)] if extent.kind == "min" else []
+    return reduce(minimum, others) if others else sym(1)
 
 
 def _known_range(v: Sym) -> Ranges:

@@ -264,7 +264,7 @@ def roi_align(
         image = batch[k].cast(dt.i64)
         inside = (image >= 0) & (image < t.index(x.shape[0]))
         t.check(inside, "ExecutionError", "a region names an image that does not exist")
-        n = t.bind(t.select(inside, image, 0), "n")
+        n = t.bind(t.select(inside, image, 0), "image")
         taps = [
             _roi_taps(t, rois, k, axis, cell[axis], r[axis], x.shape[2 + axis], size, samples, scale, offset)
             for axis in (0, 1)
@@ -342,7 +342,7 @@ def max_roi_pool(
         image = rois[k, 0].cast(dt.i64)
         inside = (image >= 0) & (image < t.index(x.shape[0]))
         t.check(inside, "ExecutionError", "a region names an image that does not exist")
-        n = t.bind(t.select(inside, image, 0), "n")
+        n = t.bind(t.select(inside, image, 0), "image")
         with t.loop(size[0], "row") as row, t.loop(size[1], "column") as column:
             (top, height), (left, width) = (
                 _roi_cells(t, rois, k, axis, cell, size[axis], scale, x.shape[2 + axis])
@@ -367,7 +367,7 @@ def _roi_cells(
     low = t.apply("floor", number * step) + start
     high = t.apply("ceil", (number + 1.0) * step) + start
     low, high = (t.apply("min", t.apply("max", v, 0.0), last).cast(dt.i64) for v in (low, high))
-    return t.bind(low, "first"), t.bind(t.apply("max", high - low, 0), "count")
+    return t.bind(low, "first"), s.minimum(t.bind(t.apply("max", high - low, 0), "count"), length)
 
 
 def _rounded(t: ScalarBuilder, x: Scalar) -> Scalar:

@@ -70,7 +70,7 @@ class Case:
         results = [f"y{k}" if wanted else "" for k, wanted in enumerate(self.outputs)]
         node = helper.make_node(self.op, names, results, domain=self.domain, **self.attrs)
         declared = [helper.make_value_info(r, onnx.TypeProto()) for r in results if r]
-        return model_of([node], inputs, declared, constants, opset=17, domains=["com.microsoft"])
+        return model_of([node], inputs, declared, constants, opset=17, domains=sorted({"com.microsoft", self.domain}))
 
     @property
     def given(self) -> list[np.ndarray]:

@@ -11,6 +11,36 @@ from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.diag import TilewrightError
 
 REFUSED = {
+    "it runs a decoder, which it holds as a subgraph": Case("BeamSearch", [f32(3)]),
+    "in the layout of one machine": Case("ReorderInput", [f32(1, 8, 4, 4)], domain="com.microsoft.nchwc"),
+    "Rfft along several axes": Case("Rfft", [f32(4, 4)], {"signal_ndim": 2}),
+    "Irfft: the last axis of f32[4, 3]": Case("Irfft", [f32(4, 3)]),
+    "sections [4, 2, 3] for 8 pairs": Case(
+        "MRotaryEmbedding", [f32(1, 2, 3, 16), np.zeros((3, 1, 3), np.int64), f32(9, 8), f32(9, 8)],
+        {"mrope_section": [4, 2, 3]},
+    ),
+    "LinearAttention with state_window": Case(
+        "LinearAttention", [f32(1, 2, 8)] * 3, {"state_window": 1, "q_num_heads": 2, "kv_num_heads": 2}
+    ),
+    "5 of 4 experts": Case("MoE", [f32(7, 8), f32(7, 4), f32(4, 6, 8), None, f32(4, 8, 6)], {"k": 5}),
+    "swiglu_fusion 0 of 6 elements": Case(
+        "MoE", [f32(7, 8), f32(7, 4), f32(4, 6, 8), None, f32(4, 8, 6)], {"activation_type": "swiglu"}
+    ),
+    "MoE with use_sparse_mixer": Case(
+        "MoE", [f32(7, 8), f32(7, 4), f32(4, 6, 8), None, f32(4, 8, 6)], {"use_sparse_mixer": 1}
+    ),
+    "are not 24 x 32 weights of type 1": Case(
+        "MatMulBnb4", [f32(3, 32), u8(100), f32(12)], {"K": 32, "N": 24, "block_size": 64, "quant_type": 1}
+    ),
+    "5 rows for distances up to 1": Case(
+        "RelativePositionBias", [f32(5, 2), np.int64(3), np.int64(3)], {"max_distance": 1}
+    ),
+    "with a scale of 3 elements": Case("GatedRMSNorm", [f32(2, 8), f32(3), f32(2, 8)]),
+    "has no 3 branches": Case("BranchwiseRMSNorm", [f32(2, 8)], {"num_branches": 3}),
+    "UnfoldTensor into 0 elements 1 apart": Case("UnfoldTensor", [f32(2, 8)], {"size": 0}),
+    "sequences of 0 tokens": Case("NGramRepeatBlock", [np.zeros((1, 3), np.int64), f32(1, 5)], {"ngram_size": 0}),
+    "the last axis cannot be halved": Case("SwiGLU", [f32(2, 7)]),
+    "does not hold two parts": Case("ComplexMul", [f32(2, 3), f32(2, 2)]),
     "attribute 'softness' of FastGelu is not supported": Case("FastGelu", [f32(3)], {"softness": 1.0}),
     "input 2 of BiasGelu is not supported": Case("BiasGelu", [f32(2, 3), f32(3), f32(3)]),
     "FusedGemm with activation 'Mish'": Case("FusedGemm", [f32(3, 4), f32(4, 5)], {"activation": "Mish"}),

@@ -119,6 +119,21 @@ def test_a_loop_whose_extent_is_data_counts_by_the_greatest_it_can_be() -> None:
     assert cost(parse_kernel(text)).flops == 3 * 5
 
 
+def test_a_loop_whose_extent_is_data_alone_counts_as_one_trip_or_by_what_bounds_it() -> None:
+    text = """kernel @k(x: &f32[n], c: &i64[1], y: &f32[n]) dims(n) with {outputs=1} {
+  bind count = c[0]
+  for i in 0..min(count, n) {
+    y[i] = x[i] + 1.0
+  }
+  for i in 0..count {
+    y[0] = y[0] + 1.0
+  }
+  return
+}
+"""
+    assert cost(parse_kernel(text)).flops.evaluate({"n": 7}) == 7 + 1
+
+
 def test_separated_tells_which_loops_keep_elements_apart() -> None:
     text = """
     kernel @k(y: &f64[64]) dims() with {outputs=1} {

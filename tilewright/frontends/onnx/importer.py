@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from tilewright.frontends.composites.text import literal
 from tilewright.frontends.errors import shown
@@ -113,6 +113,21 @@ class Importer:
             return results
 
         return inlined
+
+    def standard(
+        self, op: str, inputs: Results, attributes: Mapping[str, Any], outputs: int
+    ) -> tuple[Value | None, ...]:
+        """What the newest form of an operator of the standard gives for the inputs."""
+        outer = self._scope
+        assert outer is not None
+        names = [f"input {k}" if v is not None else "" for k, v in enumerate(inputs)]
+        node = helper.make_node(op, names, [f"output {k}" for k in range(outputs)], **attributes)
+        given = {name: v for name, v in zip(names, inputs, strict=True) if name}
+        inner = Scope({"": spec.NEWEST_OPSET}, ChainMap(given), depth=outer.depth + 1, read=frozenset(node.output))
+        try:
+            return tuple(self._results(node, inner))
+        finally:
+            self._scope = outer
 
     # The walk
 

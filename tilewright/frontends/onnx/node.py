@@ -152,6 +152,12 @@ class Node:
         """A subgraph as a function that translates it in place."""
         return self._importer.body(self.attr(name))
 
+    def standard(
+        self, op: str, *inputs: Value | None, outputs: int = 1, **attributes: Any
+    ) -> tuple[Value | None, ...]:
+        """The first outputs of an operator of the standard, in its newest form."""
+        return self._importer.standard(op, inputs, attributes, outputs)
+
     def axis(self, name: str = "axis", rank: int | None = None) -> int:
         """An axis attribute, made non-negative for `rank` (that of operand 0)."""
         return self.checked_axis(self.attr(name), rank)

@@ -68,6 +68,11 @@ def refusal(domain: str, op: str) -> str | None:
     return _REFUSED.get((domain, op))
 
 
+def refused() -> dict[tuple[str, str], str]:
+    """Why each operator is refused that is known and not translated."""
+    return dict(_REFUSED)
+
+
 _binding = threading.Lock()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from tilewright.frontends.composites.axes import apart, require
 from tilewright.frontends.composites.fourier import real_inverse, resized, transformed
+from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -14,11 +15,10 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
-from tilewright.ops.define import constant
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import concat, reshape, shape_of, transpose
+from tilewright.ops.view import reshape, shape_of, slice_, transpose
 
 
 @adapter("DFT", since=17)
@@ -92,26 +92,42 @@ def stft(node: Node) -> Value:
 
 @adapter("MelWeightMatrix", since=17)
 def mel_weight_matrix(node: Node) -> Value:
-    """Triangles over the bins of a spectrum, between frequencies that lie on the mel scale at equal distances."""
-    if any(node.constant_or_none(k) is None for k in range(5)):
-        together = concat(*[reshape(ew.cast(x, dtype=dt.f32), shape=(1,)) for x in node.operands], axis=0)
-        raise node.translation.must_be_known(together, "MelWeightMatrix needs its inputs at compile time")
-    if any(node.constant(k).size != 1 for k in range(5)):
+    """Triangles over the bins of a spectrum, between frequencies that lie on the mel scale at equal distances; computed
+    in f64."""
+    count, length = node.whole_number(0), node.whole_number(1)
+    if any(node.type(k).size != 1 for k in range(2, 5)):
         raise ModelError("MelWeightMatrix takes single numbers")
-    count, length, rate, low, high = (node.constant(k).reshape(()).item() for k in range(5))
-    if not (0 < count <= 2**16 and 0 < length <= 2**24 and rate > 0 and 0 <= low < high):
-        raise ModelError(
-            f"MelWeightMatrix: {count} bands from {low} to {high} Hz of {length} samples at {rate} Hz"
-        )
-    mels = np.array([2595 * np.log10(1 + f / 700) for f in (low, high)])
-    places = mels[0] + np.arange(count + 2) * (mels[1] - mels[0]) / (count + 2)
-    edges = ((length + 1) * (700 * (10 ** (places / 2595) - 1)) // rate).astype(int)
-    bins = np.arange(length // 2 + 1)[:, None]
-    if edges[-1] > len(bins):
-        raise ModelError(f"MelWeightMatrix: {high} Hz are beyond half of the rate, {rate} Hz")
-    left, centre, right = edges[:-2], edges[1:-1], edges[2:]
-    rising = np.where(centre > left, (bins - left) / np.maximum(centre - left, 1), 1.0)
-    falling = (right - bins) / np.maximum(right - centre, 1)
-    weights = np.where((bins >= left) & (bins <= centre), rising, 0.0)
-    weights = np.where((bins >= centre) & (bins < right), falling, weights)
-    return constant(weights.astype(node.dtype_attr("output_datatype").storage), "mel")
+    rate, low, high = (reshape(ew.cast(node.input(k), dtype=dt.f64), shape=()) for k in range(2, 5))
+    known = [node.translation.constant_of(v) for v in (rate, low, high)]
+    given = [None if v is None else v.item() for v in known]
+    shape = checked_shape((s.floordiv(length, 2) + 1, count), "MelWeightMatrix")
+    is_wrong = any(d.is_const and d.value < 1 for d in (count, length)) or (
+        None not in given and not (given[0] > 0 and 0 <= given[1] < given[2])  # type: ignore[operator]
+    )
+    if is_wrong:
+        bands = [*map(str, (count, length)), *map(str, given)]
+        raise ModelError("MelWeightMatrix: {0} bands from {3} to {4} Hz of {1} samples at {2} Hz".format(*bands))
+    edges = _band_edges(count, length, rate, low, high)
+    found = node.translation.constant_of(edges)
+    if found is not None and shape[0].is_const and found[-1] > shape[0].value:
+        raise ModelError(f"MelWeightMatrix: {given[2]} Hz are beyond half of the rate, {given[0]} Hz")
+    left, centre, right = (slice_(edges, starts=(k,), sizes=(count,), steps=(1,)) for k in range(3))
+    bins = iota(shape=(shape[0], 1), axis=0, dtype=dt.f64)
+    widths = [ew.max_(ew.sub(b, a), 1.0) for a, b in ((left, centre), (centre, right))]
+    rising = ew.select(ew.gt(centre, left), ew.div(ew.sub(bins, left), widths[0]), 1.0)
+    falling = ew.div(ew.sub(right, bins), widths[1])
+    before = ew.and_(ew.ge(bins, left), ew.le(bins, centre))
+    behind = ew.and_(ew.ge(bins, centre), ew.lt(bins, right))
+    weights = ew.select(behind, falling, ew.select(before, rising, 0.0))
+    return ew.cast(weights, dtype=node.dtype_attr("output_datatype"))
+
+
+def _band_edges(count: Sym, length: Sym, rate: Value, low: Value, high: Value) -> Value:
+    """The bins, as f64, where the triangles of so many bands begin, have their tops and end."""
+    first, last = (ew.mul(ew.log(ew.add(ew.div(f, 700.0), 1.0)), 2595 / np.log(10)) for f in (low, high))
+    bands = ew.cast(sym_tensor(values=(count + 2,), scalar=True), dtype=dt.f64)
+    step = ew.div(ew.sub(last, first), bands)
+    mels = ew.add(ew.mul(iota(shape=(count + 2,), axis=0, dtype=dt.f64), step), first)
+    frequencies = ew.mul(ew.sub(ew.exp(ew.mul(mels, np.log(10) / 2595)), 1.0), 700.0)
+    samples = ew.cast(sym_tensor(values=(length + 1,), scalar=True), dtype=dt.f64)
+    return ew.floor(ew.div(ew.mul(frequencies, samples), rate))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft
@@ -58,6 +59,56 @@ def _biased(node: Node) -> Value:
 @microsoft("QuickGelu")
 def quick_gelu(node: Node) -> Value:
     return act.swish(node.input(0), alpha=node.attr("alpha", 1.702))
+
+
+@microsoft("ScaledSiLU")
+def scaled_silu(node: Node) -> Value:
+    scale = node.optional(1)
+    factor: Value | float = node.attr("alpha", 1.0) if scale is None else reshape(widened(scale), shape=())
+    return act.silu(as_dtype(ew.mul(widened(node.input(0)), factor), node.dtype(0)))
+
+
+@microsoft("SwiGLU")
+def gated_swish(node: Node) -> Value:
+    """G sigmoid(alpha G) (L + beta), of which G is at most `limit` and |L|, too; both may be halves of one operand."""
+    gate, up = widened(node.input(0)), node.optional(1)
+    if up is None:
+        half, odd = divmod(known_dim(node, 0, -1), 2)
+        if odd:
+            raise ModelError(f"SwiGLU of {node.type(0)}: the last axis cannot be halved")
+        gate, up = split(gate, sizes=(half, half), axis=node.rank(0) - 1)
+    alpha, beta, limit = node.attr("activation_alpha", 1.0), node.attr("activation_beta", 0.0), node.attr("limit", 0.0)
+    result = swiglu(gate, widened(up), alpha, beta, limit if limit > 0 else math.inf)
+    node.attr("round_activation", 0)
+    return as_dtype(result, node.dtype(0))
+
+
+def swiglu(gate: Value, up: Value, alpha: float, beta: float, limit: float) -> Value:
+    """The same of operands of f32."""
+    if math.isfinite(limit):
+        gate, up = ew.min_(gate, limit), act.clip(up, -limit, limit)
+    return ew.mul(act.swish(gate, alpha=alpha), ew.add(up, beta) if beta else up)
+
+
+@microsoft("BiasDropout", "BitmaskBiasDropout")
+def bias_dropout(node: Node) -> tuple[Value | None, ...]:
+    """dropout(data + bias) + residual; a mask of bits is not made."""
+    total, residual = ew.add(node.input(0), node.input(1)), node.optional(2)
+    result, mask = _dropped(node, total, 3)
+    return (result if residual is None else ew.add(result, residual), mask)
+
+
+@microsoft("BitmaskDropout")
+def bitmask_dropout(node: Node) -> tuple[Value | None, ...]:
+    return _dropped(node, node.input(0), 1)[:1]
+
+
+def _dropped(node: Node, x: Value, k: int) -> tuple[Value, Value | None]:
+    """Dropout with the ratio of operand `k` and what is behind it."""
+    seed = {"seed": node.attr("seed")} if node.has("seed") else {}
+    result, mask = node.standard("Dropout", x, node.optional(k), node.optional(k + 1), outputs=2, **seed)
+    assert result is not None
+    return result, None if node.op.startswith("Bitmask") else mask
 
 
 @microsoft("BiasAdd")

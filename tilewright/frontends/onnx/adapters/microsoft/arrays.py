@@ -13,16 +13,16 @@ from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, floordiv, maximum
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.image import column, grid_sample, size_scalar
-from tilewright.ops.index import gather, gather_nd
+from tilewright.ops.index import gather, gather_nd, scatter_elements
 from tilewright.ops.linalg import inverse
 from tilewright.ops.reduce import as_dtype, reduce_min, reduce_sum, widened
-from tilewright.ops.source import iota
-from tilewright.ops.view import concat, expand, reshape, shape_of, transpose, unsqueeze
+from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
 
 microsoft("GridSample")(image.grid_sample)
 microsoft("Pad")(view.padded)
@@ -45,6 +45,69 @@ def at_vectors(node: Node) -> Value:
 @microsoft("Inverse")
 def inverse_(node: Node) -> Value:
     return as_dtype(inverse(widened(node.input(0))), node.dtype(0))
+
+
+@microsoft("Unique")
+def unique(node: Node) -> tuple[Value | None, ...]:
+    values, _, places, counts = node.standard("Unique", node.input(0), outputs=4, sorted=0)
+    return values, places, counts
+
+
+@microsoft("TorchEmbedding")
+def embedding(node: Node) -> Value:
+    """Rows of a table; the other operands are about gradients."""
+    assert node.inputs
+    return gather(node.input(0), node.input(1), axis=0)
+
+
+@microsoft("UnfoldTensor")
+def unfolded(node: Node) -> Value:
+    """All windows of `size` elements along an axis, `step` apart, each along a new last axis."""
+    axis, size, step = node.checked_axis(node.attr("dim", -1)), node.attr("size"), node.attr("step", 1)
+    if size < 1 or step < 1:
+        raise ModelError(f"UnfoldTensor into {size} elements {step} apart")
+    count = floordiv(node.shape(0)[axis] - size, step) + 1
+    checked_shape((count,), "UnfoldTensor")
+    places = ew.add(ew.mul(iota(shape=(count, 1), axis=0), step), iota(shape=(1, size), axis=1))
+    found, rank = gather(node.input(0), places, axis=axis), node.rank(0) + 1
+    return transpose(found, perm=(*[k for k in range(rank) if k != axis + 1], axis + 1))
+
+
+@microsoft("ComplexMul", "ComplexMulConj")
+def complex_product(node: Node) -> Value:
+    """Of complex numbers, whose parts are along the last axis; of the conjugates of the second ones."""
+    parts = []
+    for k in range(2):
+        if node.rank(k) < 1 or node.shape(k)[-1] != 2:
+            raise ModelError(f"{node.op}: the last axis of input {k}, {node.type(k)}, does not hold two parts")
+        shape = node.shape(k)[:-1]
+        x = widened(node.input(k))
+        parts.append([gather(x, constant(np.array([n]), "part"), axis=len(shape)) for n in range(2)])
+    (a, b), (c, d) = parts
+    d = ew.neg(d) if node.op == "ComplexMulConj" else d
+    real, imaginary = ew.sub(ew.mul(a, c), ew.mul(b, d)), ew.add(ew.mul(a, d), ew.mul(b, c))
+    return as_dtype(concat(real, imaginary, axis=len(shape_of(real)) - 1), node.dtype(0))
+
+
+@microsoft("NGramRepeatBlock")
+def blocked_repetitions(node: Node) -> Value:
+    """-inf as the score of each token that would repeat one of the sequences of `ngram_size` tokens before it."""
+    require_ranks(node, input0=2, input1=2)
+    size, (batch, steps), tokens = node.attr("ngram_size"), node.shape(0), node.input(0)
+    if size < 1:
+        raise ModelError(f"NGramRepeatBlock of sequences of {size} tokens")
+    count = maximum(steps - size + 1, 0)
+
+    def window(start: Sym | int, length: Sym | int) -> Value:
+        return slice_(tokens, starts=(0, start), sizes=(batch, length), steps=(1, 1))
+
+    repeats: Value = expand(constant(np.array(True), "all"), shape=(batch, count))
+    for k in range(size - 1):
+        place = sym_tensor(values=(maximum(steps - (size - 1) + k, 0),))
+        last = gather(tokens, place, axis=1)
+        repeats = ew.and_(repeats, ew.eq(window(k, count), last))
+    blocks = ew.select(repeats, -np.inf, full(value=np.inf, dtype=node.dtype(1), shape=()))
+    return scatter_elements(node.input(1), window(steps - count, count), blocks, axis=1, reduction="min")
 
 
 @microsoft("ExpandDims")

@@ -13,6 +13,7 @@ from tilewright.ops import activation as act
 from tilewright.ops import elementwise as ew
 from tilewright.ops import norm
 from tilewright.ops.index import gather
+from tilewright.ops.quant import dequantize_linear
 from tilewright.ops.reduce import as_dtype, dtype_of, reduce_mean, reduce_sum, widened
 from tilewright.ops.shape import surely_different
 from tilewright.ops.source import full
@@ -81,6 +82,58 @@ def embed_layer_normalization(node: Node) -> tuple[Value | None, ...]:
     if mask is not None:
         count = reduce_sum(ew.cast(ew.eq(mask, 1), dtype=dt.i32), axes=(1,), keepdims=False)
     return result, count, total
+
+
+@microsoft("QEmbedLayerNormalization")
+def quantised_embed_layer_normalization(node: Node) -> tuple[Value | None, ...]:
+    """The same of tables, scale and shift in bytes: (q - zero_point) * scale."""
+    tables = [
+        None
+        if node.optional(k) is None
+        else dequantize_linear(node.input(k), node.input(6 + k), node.input(11 + k), dtype=dt.f32)
+        for k in range(2, 7)
+    ]
+    node.inputs = (node.input(0), node.optional(1), *tables, node.optional(7))
+    return embed_layer_normalization(node)[:2]
+
+
+@microsoft("GatedRMSNorm")
+def gated_rms_norm(node: Node) -> Value:
+    """x / sqrt(mean(x^2) + epsilon) * scale * activation(gate), where means are of as many elements as `scale` has."""
+    require_ranks(node, input1=1)
+    size, width = known_dim(node, 1, 0), known_dim(node, 0, -1)
+    if size < 1 or width % size:
+        raise ModelError(f"GatedRMSNorm of {node.type(0)} with a scale of {size} elements")
+    apart = (*node.shape(0)[:-1], width // size, size)
+    x, gate = (reshape(widened(node.input(k)), shape=apart) for k in (0, 2))
+    name = node.one_of("activation", "silu", "swish", "sigmoid", default="silu")
+    shares = ew.sigmoid(gate) if name == "sigmoid" else act.silu(gate)
+    normal = norm.rms_norm(x, widened(node.input(1)), epsilon=node.attr("epsilon", 1e-5))
+    return as_dtype(reshape(ew.mul(normal, shares), shape=node.shape(0)), node.dtype(0))
+
+
+@microsoft("BranchwiseRMSNorm")
+def branchwise_rms_norm(node: Node) -> Value:
+    """x / sqrt(mean(x^2) + epsilon) * scale of each branch, which are an axis before the last or parts of that."""
+    count, shape = node.attr("num_branches", 0), node.shape(0)
+    width = known_dim(node, 0, -1)
+    if count and (count < 1 or width % count):
+        raise ModelError(f"BranchwiseRMSNorm: {node.type(0)} has no {count} branches")
+    grouped = (*shape[:-1], count, width // count) if count else shape
+    x, scale = reshape(widened(node.input(0)), shape=grouped), node.optional(1)
+    one = full(value=1.0, dtype=dtype_of(x), shape=(grouped[-1],))
+    result = norm.rms_norm(x, one, epsilon=node.attr("epsilon", 1e-5))
+    if scale is not None:
+        by_branch = node.rank(1) == 1 and node.shape(1)[0] != grouped[-1]
+        result = ew.mul(result, reshape(widened(scale), shape=grouped[-2:]) if by_branch else widened(scale))
+    return as_dtype(reshape(result, shape=shape), node.dtype(0))
+
+
+@microsoft("GatedAdd")
+def gated_add(node: Node) -> Value:
+    """X + Y * gate, one number for each row."""
+    x, y, gate = (node.input(k) for k in range(3))
+    return ew.add(x, ew.mul(y, gate))
 
 
 @microsoft("GroupNorm", "SkipGroupNorm")

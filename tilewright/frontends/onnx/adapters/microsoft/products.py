@@ -14,6 +14,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.activation import gelu
 from tilewright.ops.view import shape_of, transpose
 
 
@@ -22,6 +23,19 @@ def fused_matmul(node: Node) -> Value:
     """alpha * A' B', where ' moves the first axis behind those of the batch and exchanges the last two axes."""
     product = matrix_product(*[_turned(node, k, name) for k, name in enumerate("AB")])
     return scaled(product, node.attr("alpha", 1.0), node)
+
+
+@microsoft("FusedMatMulActivation")
+def fused_matmul_activation(node: Node) -> Value:
+    names = ("activation_alpha", "activation_beta", "activation_gamma")
+    given = [node.attr(name) for name in names if node.has(name)]
+    return activated(node, fused_matmul(node), lambda count: given[:count])
+
+
+@microsoft("GemmFastGelu")
+def gemm_fast_gelu(node: Node) -> Value:
+    product, bias = matrix_product(node.input(0), node.input(1)), node.optional(2)
+    return gelu(product if bias is None else ew.add(product, bias), approximate="tanh")
 
 
 def _turned(node: Node, k: int, name: str) -> Value:

@@ -85,6 +85,38 @@ def _block_zeros(node: Node, n: int, blocks: int, bits: int) -> Value:
     return unpacked(node, reshape(zeros, shape=(n, -(-blocks * bits // 8))), bits, blocks)
 
 
+_FLOATS_OF_4_BITS = (
+    (0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4),
+    (
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+        0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ),
+)  # fmt: skip
+"""FP4 without its sign, and NF4: the quantiles of normally distributed numbers (Dettmers et al., 2023)."""
+
+
+@microsoft("MatMulBnb4")
+def matmul_bnb4(node: Node) -> Value:
+    """A times the (transposed) weights, floats of 4 bits times the greatest of their block, the high bits first."""
+    block, k, n = node.attr("block_size"), node.attr("K"), node.attr("N")
+    kind = node.attr("quant_type")
+    node.attr("training_mode", 0)
+    blocks = -(-n * k // block) if block > 0 else 0
+    if kind not in (0, 1) or node.type(1).size != sym((n * k + 1) // 2) or node.type(2).size != sym(blocks):
+        given = f"{node.type(1)} in {node.type(2)} blocks"
+        raise ModelError(f"MatMulBnb4: {given} are not {n} x {k} weights of type {kind}")
+    positive = np.array(_FLOATS_OF_4_BITS[kind], np.float32)
+    table = constant(positive if kind else np.concatenate([positive, -positive]), "floats")
+    packed = reshape(node.input(1), shape=((n * k + 1) // 2,))
+    pairs = unpacked(node, ew.or_(ew.shl(packed, 4), ew.shr(packed, 4)), 4)
+    q = cut(pairs, 0, sym(n * k))
+    scale = spread(reshape(widened(node.input(2)), shape=(blocks,)), 0, block, sym(n * k))
+    weights = reshape(ew.mul(gather(table, ew.cast(q, dtype=dt.i32), axis=0), scale), shape=(n, k))
+    product = matmul(widened(node.input(0)), weights, transpose_b=node.flag("transB", 1))
+    return as_dtype(product, node.dtype(0))
+
+
 @microsoft("GatherBlockQuantized")
 def gather_block_quantized(node: Node) -> Value:
     """Slices of quantised data, dequantised; an index that is out of range is an error."""
