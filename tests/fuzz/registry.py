@@ -17,8 +17,10 @@ Fuzzer = Callable[[int], Tried]
 # Where each one is, as module and function: one that is not asked for is not imported.
 FUZZERS = {
     "graph": ("tests.graph.fuzz", "fuzz"),
+    "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),
+    "reader": ("tests.fuzz.files.reader", "fuzz"),
 }
 
 

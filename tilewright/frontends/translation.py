@@ -165,14 +165,15 @@ class Translation:
             ) from e
 
     def fit(self, operands: Results, write: Callable[[], Results]) -> Results:
-        """What `write` gives; a ValueError, as operators raise for operands that do not fit, becomes an error that
-        shows these."""
+        """What `write` gives; errors as operators raise them for operands that do not fit, with a rank or a number of
+        elements that is too small among others, become an error that shows these."""
         try:
             return write()
-        except (ValueError, ZeroDivisionError, OverflowError) as e:
+        except (ValueError, ZeroDivisionError, OverflowError, IndexError) as e:
             listed = ", ".join("-" if v is None else str(v.type) for v in operands)
+            reason = "an axis or element that it needs is not there" if isinstance(e, IndexError) else e
             raise TypeRuleError(
-                f"{self.builder.loc.op}({listed}): {e}", hint="the model contradicts itself; export it again"
+                f"{self.builder.loc.op}({listed}): {reason}", hint="the model contradicts itself; export it again"
             ) from e
 
     def attempt(self, translate: Callable[[], tuple[Value, ...]]) -> tuple[Value, ...] | TilewrightError:

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.report import Report
+from tilewright.runtime.staged.check import check_program
 from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.storage.container import (
     FORMAT,
@@ -40,6 +40,7 @@ from tilewright.runtime.storage.container import (
     read_container,
     write_container,
 )
+from tilewright.runtime.storage.records import record
 
 Dim = int | str
 
@@ -57,6 +58,10 @@ class TensorInfo:
     shape: tuple[Dim, ...]
     kind: str = "tensor"
     element: TensorInfo | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in (("tensor", "unranked") if self.element is None else ("sequence", "optional", "map")):
+            raise ValueError(f"there is no {self.kind} of {self.element}")
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}"
@@ -177,7 +182,7 @@ class Artifact:
         metadata, sections = read_container(source, check_weights=check_weights, map_weights=mmap)
         try:
             return _from_metadata(metadata, deque(sections))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (ValueError, IndexError, RecursionError) as error:
             raise ArtifactError(
                 f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
             ) from error
@@ -207,60 +212,40 @@ class Artifact:
         return own + [section for part in self.parts for section in part._sections()]
 
     def _metadata(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        parts = {name: [asdict(item) for item in getattr(self, name)] for name in _RECORDS}
-        plan = None if self.static_plan is None else asdict(self.static_plan)
-        metadata = {**plain, **parts, "target": asdict(self.target), "static_plan": plan}
+        metadata = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _ELSEWHERE}
         if self.program is not None:
             metadata["program"] = self.program.record()
             metadata["parts"] = [part._metadata() for part in self.parts]
         return metadata
 
 
-_PLAIN = (
-    "variables",
-    "dims_count",
-    "plan_reads_data",
-    "plan_symbol",
-    "run_symbol",
-    "producer",
-    "report",
-    "format",
-)
-_RECORDS: dict[str, type[TensorInfo] | type[ConstantInfo] | type[Failure]] = {
-    "inputs": TensorInfo,
-    "outputs": TensorInfo,
-    "constant_table": ConstantInfo,
-    "errors": Failure,
-}
+_ELSEWHERE = ("objects", "constants", "program", "parts")
+"""Fields of an artefact that are no plain metadata: sections, and what only staged models have."""
 
 
-def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifact:
-    """The artefact of some metadata, and those of its parts; takes their sections: code up to weights for each."""
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _from_metadata(metadata: Any, sections: deque[Section]) -> Artifact:
+    """The artefact of some metadata, and those of its parts; takes their sections: code up to weights for each.
+    ValueError or IndexError for metadata that is none of an artefact."""
     code = []
     while sections[0].kind == "code":
         code.append(sections.popleft().data)
     weights = sections.popleft().data
-    fields: dict[str, Any] = {name: metadata[name] for name in _PLAIN}
-    for name, kind in _RECORDS.items():
-        fields[name] = tuple(kind(**_with_tuples(item)) for item in metadata[name])
-    if metadata["static_plan"] is not None:
-        fields["static_plan"] = StaticPlan(**_with_tuples(metadata["static_plan"]))
-    return Artifact(
-        **{**fields, "variables": tuple(metadata["variables"])},
-        target=TargetInfo(**_with_tuples(metadata["target"])),
-        objects=tuple(code),
-        constants=weights,
-        program=StagedProgram.of(metadata["program"]) if "program" in metadata else None,
-        parts=tuple(_from_metadata(part, sections) for part in metadata.get("parts", ())),
-    )
-
-
-def _with_tuples(record: Mapping[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
-    if fields.get("element") is not None:
-        fields["element"] = TensorInfo(**_with_tuples(fields["element"]))
-    return fields
+    if not isinstance(metadata, dict) or not isinstance(listed := metadata.pop("parts", []), list):
+        raise ValueError("the model, a part of it, or the list of parts is something else")
+    parts = tuple([_from_metadata(part, sections) for part in listed])
+    found = record(Artifact, metadata, objects=tuple(code), constants=weights, parts=parts)
+    if found.program is not None:
+        counts = [(len(part.inputs), len(part.outputs)) for part in parts]
+        check_program(found.program, len(found.inputs), len(found.outputs), counts)
+    elif parts:
+        raise ValueError("there are parts, and no program that calls them")
+    return found
 
 
 def _byte_view(data: bytes | bytearray | memoryview) -> memoryview:

@@ -17,13 +17,14 @@ class Report:
     @property
     def remarks(self) -> tuple[Mapping[str, str], ...]:
         """The records of what was and was not done to the model (see `Model.report`)."""
-        return tuple(r if isinstance(r, Mapping) else _of_text(r) for r in self.data.get("remarks", ()))
+        found = self.data.get("remarks")
+        return tuple(map(_remark, found)) if isinstance(found, list | tuple) else ()
 
     def __str__(self) -> str:
         lines: list[str] = []
         for name, value in self.data.items():
             if name == "remarks":
-                lines.append(f"{name}: {len(value)}")
+                lines.append(f"{name}: {len(self.remarks)}")
                 failed = [r for r in self.remarks if r["kind"] == "failed"]
                 lines += [f"  failed: {r['stage']}: {r['subject']}: {r['message']}" for r in failed]
             elif _is_table(value):
@@ -39,9 +40,10 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, Mapping) for v in value)
 
 
-def _of_text(remark: str) -> dict[str, str]:
-    """A remark of a file of an earlier version, which is one text."""
-    return {"stage": "an earlier version", "subject": "the model", "message": remark, "kind": "missed"}
+def _remark(remark: Any) -> dict[str, str]:
+    """A remark with all of its fields; one of a file of an earlier version is a text."""
+    fields = remark if isinstance(remark, Mapping) else {"message": str(remark)}
+    return {"stage": "an earlier version", "subject": "the model", "message": "", "kind": "missed", **fields}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

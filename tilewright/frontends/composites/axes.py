@@ -11,14 +11,22 @@ from collections.abc import Callable, Sequence
 from tilewright.frontends.translation import Translation
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError
+from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import ONE, ZERO, Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.view import reshape, shape_of
 
+MOST_AXES = 16
+"""Of a tensor whose axes are computed: expressions of its dims have the third power of so many terms."""
+
 
 def from_front(translation: Translation, axes: Sequence[Sym], rank: int) -> tuple[Sym, ...]:
     """The axes counted from 0; calls in which one is out of range, or there twice, are refused."""
+    if rank > MOST_AXES:
+        raise UnsupportedError(
+            f"computed axes of a tensor of rank {rank} are not supported (at most {MOST_AXES})",
+            hint="bind the axes to values with constants=",
+        )
     found: list[Sym] = []
     for a in axes:
         lowest = a.bounds[0]

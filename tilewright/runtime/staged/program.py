@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tilewright.runtime.storage.records import TAG
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -85,7 +87,7 @@ class StagedProgram:
     steps: tuple[Step, ...]
 
     def record(self) -> dict[str, Any]:
-        """As JSON data."""
+        """As JSON data, of which `storage.records` makes a program."""
         return {
             "values": self.values,
             "inputs": self.inputs,
@@ -93,18 +95,9 @@ class StagedProgram:
             "steps": [_record(s) for s in self.steps],
         }
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> StagedProgram:
-        """From what `record` gives; KeyError, TypeError or ValueError for anything else."""
-        numbers = (tuple(record["inputs"]), tuple(record["outputs"]))
-        return cls(record["values"], *numbers, tuple(map(_step, record["steps"])))
-
-
-_STEPS: dict[str, type[Step]] = {c.__name__: c for c in (RunPart, CallHost, TakeBranch, RunLoop)}
-
 
 def _record(step: Step) -> dict[str, Any]:
-    kind = {"step": type(step).__name__}
+    kind = {TAG: type(step).__name__}
     if isinstance(step, TakeBranch):
         ways = [[_record(s) for s in way] for way in step.ways]
         return {**kind, "condition": step.condition, "ways": ways, "results": step.results, "outputs": step.outputs,
@@ -124,27 +117,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(v) for v in value]
     return {"float": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _parameter(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return float(value["float"])
-    return [_parameter(v) for v in value] if isinstance(value, list) else value
-
-
-def _step(record: Mapping[str, Any]) -> Step:
-    fields = {name: _tuples(value) for name, value in record.items() if name != "step"}
-    kind = _STEPS[record["step"]]
-    if kind is RunPart:
-        fields["sizes"] = tuple(Size(**s) for s in fields["sizes"])
-    elif kind is TakeBranch:
-        fields["ways"] = tuple(tuple(map(_step, way)) for way in record["ways"])
-    elif kind is RunLoop:
-        fields["body"] = tuple(map(_step, record["body"]))
-    elif kind is CallHost:
-        fields["parameters"] = {name: _parameter(value) for name, value in record["parameters"].items()}
-    return kind(**fields)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -40,7 +40,15 @@ class StagedRun:
         values: list[Any] = [None] * self._program.values
         for number, value in zip(self._program.inputs, inputs, strict=True):
             values[number] = value
-        self._steps(self._program.steps, values, deadline)
+        try:
+            self._steps(self._program.steps, values, deadline)
+        except TilewrightError:
+            raise
+        except Exception as error:  # of a step whose operands are other values than it was made for
+            raise ExecutionError(
+                f"a step of the model failed: {error!r:.200}",
+                hint="compile the model again; if it fails then, please report this with the model",
+            ) from error
         return tuple([values[number] for number in self._program.outputs])
 
     def _steps(self, steps: Sequence[Step], values: list[Any], deadline: _Deadline) -> None:

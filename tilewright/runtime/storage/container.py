@@ -88,7 +88,7 @@ def read_container(
             metadata = json.loads(text)
             table = metadata.pop("sections")
             return metadata, list(_sections(opened, mapped, start, table, check_weights))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(
                 f"{opened.name}: the metadata is malformed ({error!r})", hint=_RECOMPILE
             ) from error

@@ -34,9 +34,9 @@ class NativeCode:
         self._engine = _link(llvm, artifact.objects)
         self.run = _RUN(self._required(artifact.run_symbol))
         self.plan = None if artifact.static_plan else _PLAN(self._required(artifact.plan_symbol))
-        profiled = self._engine.get_function_address(artifact.run_profiled_symbol)
+        profiled = self._address(artifact.run_profiled_symbol)
         self.run_profiled = _RUN_PROFILED(profiled) if profiled else None
-        create = self._engine.get_function_address("tw_pool_create")
+        create = self._address("tw_pool_create")
         self._create = _POOL_CREATE(create) if create else None
         self._destroy = _POOL_DESTROY(self._required("tw_pool_destroy")) if create else None
 
@@ -57,10 +57,14 @@ class NativeCode:
         self._destroy(address)
 
     def _required(self, symbol: str) -> int:
-        address = self._engine.get_function_address(symbol)
+        address = self._address(symbol)
         if not address:
-            raise ArtifactError(f"the artefact's code lacks the function {symbol}", hint=_RECOMPILE)
-        return int(address)
+            raise ArtifactError(f"the artefact's code lacks the function {symbol or 'without a name'}", hint=_RECOMPILE)
+        return address
+
+    def _address(self, symbol: str) -> int:
+        """0 where there is none; LLVM ends the process when it is asked for a name that is empty."""
+        return int(self._engine.get_function_address(symbol)) if symbol else 0
 
 
 def host_target() -> TargetInfo:

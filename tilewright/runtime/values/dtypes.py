@@ -18,16 +18,14 @@ def numpy_dtype(name: str) -> np.dtype:
     """The dtype of a name that NumPy or ml_dtypes knows, or of "string"; ArtifactError otherwise."""
     if name == "string":
         return np.dtype(object)
-    try:
-        found: np.dtype = np.dtype(name)
-        return found
-    except TypeError:
-        pass
-    try:
-        found = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
-        return found
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ArtifactError(
-            f"the model uses the dtype {name}, which NumPy does not have",
-            hint="install the package ml_dtypes in its newest version",
-        ) from error
+    for known in (lambda: name, lambda: getattr(importlib.import_module("ml_dtypes"), name)):
+        try:
+            found = np.dtype(known())
+        except (ImportError, AttributeError, TypeError, ValueError, SyntaxError):
+            continue
+        if found.name == name:  # others are texts for records and byte orders, and classes that are no dtypes
+            return found
+    raise ArtifactError(
+        f"the model uses the dtype {name:.40}, which NumPy does not have",
+        hint="install the package ml_dtypes in its newest version",
+    )

@@ -34,8 +34,15 @@ def bound(name: str, parameters: Mapping[str, Any]) -> HostFunction:
     if name not in FUNCTIONS:
         raise ArtifactError(f"the model calls the function '{name:.80}', which does not exist", hint=again)
     try:
-        return FUNCTIONS[name](**parameters)
+        return FUNCTIONS[name](**{key: _parameter(value) for key, value in parameters.items()})
     except TilewrightError:
         raise
     except Exception as error:  # whatever parameters of another version may cause
         raise ArtifactError(f"the function '{name}' does not take its parameters ({error})", hint=again) from error
+
+
+def _parameter(value: Any) -> Any:
+    """A parameter of its JSON data, which has no infinities (see `StagedProgram.record`)."""
+    if isinstance(value, Mapping):
+        return float(value["float"])
+    return [_parameter(v) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,60 @@
+"""Dataclasses from JSON data, which may hold anything: each entry is checked against the annotation of its field."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+TAG = "step"
+"""The entry that names the class, where a field may hold objects of several."""
+
+
+def record(kind: type[T], data: Any, **given: Any) -> T:
+    """An object of a dataclass, with fields that are `given` beside the data; ValueError for data that its annotations
+    do not allow. Lists become tuples."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{kind.__name__} is {data!r:.40}")
+    wanted: dict[str, tuple[Any, bool]] = _fields(kind)  # type: ignore[arg-type]
+    unknown = [name for name in data if (name not in wanted and name != TAG) or name in given]
+    missing = [name for name, (_, is_needed) in wanted.items() if is_needed and name not in data and name not in given]
+    if unknown or missing:
+        raise ValueError(f"{kind.__name__} has {unknown[:1]!r:.40} too many, and lacks {missing[:1]}")
+    data = {name: item for name, item in data.items() if name != TAG}
+    found = {name: _value(wanted[name][0], item, f"{kind.__name__}.{name}") for name, item in data.items()}
+    return kind(**found, **given)
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """The type of each field, and whether it has to be given."""
+    hints = get_type_hints(kind)
+    return {f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING) for f in fields(kind)}
+
+
+def _value(kind: Any, data: Any, where: str) -> Any:
+    options: tuple[Any, ...] = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    tagged = isinstance(data, dict) and len(options) > 1 and TAG in data
+    for option in options:
+        origin, parts = get_origin(option), get_args(option)
+        is_record = isinstance(option, type) and is_dataclass(option) and isinstance(data, dict)
+        if is_record and (not tagged or data[TAG] == option.__name__):
+            return record(option, data)
+        if option is Any or (option in (int, str, bool, NoneType) and type(data) is option):
+            return data
+        if origin is tuple and isinstance(data, list):
+            return _items(parts, data, where)
+        if origin in (dict, Mapping) and isinstance(data, dict):
+            return data
+    raise ValueError(f"{where} is {data!r:.40}")
+
+
+def _items(parts: tuple[Any, ...], data: list[Any], where: str) -> tuple[Any, ...]:
+    kinds = parts[:1] * len(data) if parts[-1] is Ellipsis else parts
+    if len(kinds) != len(data):
+        raise ValueError(f"{where} has {len(data)} items")
+    return tuple([_value(kind, item, where) for kind, item in zip(kinds, data, strict=True)])
