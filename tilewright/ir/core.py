@@ -337,3 +337,14 @@ def replace_in_block(block: Block, ops: Iterable[Op]) -> None:
     block.ops = list(ops)
     for op in block.ops:
         op.parent = block
+
+
+def insert_before(op: Op, ops: Iterable[Op]) -> None:
+    """Put new ops before `op` in its block."""
+    block = op.parent
+    assert isinstance(block, Block)
+    fresh = list(ops)
+    for new in fresh:
+        new.parent = block
+    at = block.ops.index(op)
+    block.ops[at:at] = fresh
