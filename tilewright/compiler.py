@@ -19,6 +19,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import InternalError, Remark, TilewrightError, VerifyError
+from tilewright.ir.garbage import rare_collections
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.switches import CHECKED, Switches, persist
 from tilewright.ir.verify import verify_func
@@ -65,12 +66,13 @@ def whatever_fails(
 ) -> T:
     """What `compiled` makes of the request's module, again without what failed where that is optional."""
     watched = None if progress is None else _Watched(progress)
-    return persist(
-        lambda: import_request(request, session, watched),
-        lambda module, switches: compiled(module, switches, watched),
-        Switches(checked=is_checked(options)),
-        lambda error: watched is None or error is not watched.raised,
-    )
+    with rare_collections():
+        return persist(
+            lambda: import_request(request, session, watched),
+            lambda module, switches: compiled(module, switches, watched),
+            Switches(checked=is_checked(options)),
+            lambda error: watched is None or error is not watched.raised,
+        )
 
 
 def is_checked(options: Options) -> bool:

@@ -235,6 +235,7 @@ class Module:
 
     funcs: dict[str, Func] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
+    _variations: dict[str, int] = field(default_factory=dict, repr=False)
 
     def add(self, func: Func) -> Func:
         assert func.name not in self.funcs, f"function @{func.name} exists"
@@ -247,7 +248,10 @@ class Module:
 
     def add_constant(self, name: str, array: np.ndarray) -> str:
         """Store `array` under `name`, or under a free variation of it; return the name taken."""
-        unique = free_name(name, self.constants)
+        unique = name
+        while unique in self.constants:
+            number = self._variations[name] = self._variations.get(name, 0) + 1
+            unique = f"{name}_{number}"
         self.constants[unique] = array
         return unique
 
@@ -333,3 +337,14 @@ def replace_in_block(block: Block, ops: Iterable[Op]) -> None:
     block.ops = list(ops)
     for op in block.ops:
         op.parent = block
+
+
+def insert_before(op: Op, ops: Iterable[Op]) -> None:
+    """Put new ops before `op` in its block."""
+    block = op.parent
+    assert isinstance(block, Block)
+    fresh = list(ops)
+    for new in fresh:
+        new.parent = block
+    at = block.ops.index(op)
+    block.ops[at:at] = fresh

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
@@ -45,45 +46,75 @@ class _Greedy:
         self.func = func
         self.root_of = {value: at.root for value, at in locate(func).items()}
         self.readers: dict[Value, int] = {}
+        self.touching: dict[Value, list[Op]] = {}
         for op in func.body.ops:
             for root in self._reads(op):
                 self.readers[root] = self.readers.get(root, 0) + 1
+            for root in self._reads(op) | self._makes(op):
+                self.touching.setdefault(root, []).append(op)
         for value in func.returns:
             self.readers[self.root_of[value]] = len(func.body.ops) + 1
         self.bytes = {root: typical(bytes_of(root)) for root in set(self.root_of.values())}
         self.alive: set[Value] = set()
+        self.position = {op: n for n, op in enumerate(func.body.ops)}
+        self.ready: list[tuple[bool, int, int]] = []
+        self.waiting = {op: sum(v.op is not None for v in set(op.operands)) for op in func.body.ops}
 
     def ordered(self) -> list[Op]:
-        waiting = {op: sum(v.op is not None for v in set(op.operands)) for op in self.func.body.ops}
-        ready = [op for op, count in waiting.items() if not count]
-        position = {op: n for n, op in enumerate(self.func.body.ops)}
         found: list[Op] = []
-        while ready:
-            op = min(ready, key=lambda o: (o.name == "return", self._growth(o), position[o]))
-            ready.remove(op)
+        done: set[Op] = set()
+        for op, count in self.waiting.items():
+            if not count:
+                self._offer(op)
+        while self.ready:
+            entry = heappop(self.ready)
+            op = self.func.body.ops[entry[2]]
+            if op in done:
+                continue
+            if entry != self._rank(op):  # more is alive after it than when it was offered
+                self._offer(op)
+                continue
             found.append(op)
-            self._run(op)
+            done.add(op)
+            for root in self._run(op):
+                for other in self.touching[root]:
+                    if not self.waiting[other] and other not in done:
+                        self._offer(other)
             for user in {u: None for v in op.results for u in v.users}:
-                waiting[user] -= sum(v in op.results for v in set(user.operands))
-                if not waiting[user]:
-                    ready.append(user)
+                self.waiting[user] -= sum(v in op.results for v in set(user.operands))
+                if not self.waiting[user]:
+                    self._offer(user)
         return found
+
+    def _offer(self, op: Op) -> None:
+        heappush(self.ready, self._rank(op))
+
+    def _rank(self, op: Op) -> tuple[bool, int, int]:
+        """What the ready ops are ordered by: the lowest is taken first."""
+        return op.name == "return", self._growth(op), self.position[op]
 
     def _reads(self, op: Op) -> set[Value]:
         return set() if op.name in NO_KERNEL else {self.root_of[v] for v in op.operands}
+
+    def _makes(self, op: Op) -> set[Value]:
+        return set() if op.name in NO_KERNEL else {self.root_of[v] for v in op.results}
 
     def _growth(self, op: Op) -> int:
         """Bytes more alive after `op` than before; views and constants come at once."""
         if op.name in NO_KERNEL:
             return -(1 << 62)
-        made = {self.root_of[v] for v in op.results} - self.alive
+        made = self._makes(op) - self.alive
         freed = {r for r in self._reads(op) & self.alive if self.readers[r] == 1}
         return sum(self.bytes[r] for r in made) - sum(self.bytes[r] for r in freed)
 
-    def _run(self, op: Op) -> None:
-        if op.name not in NO_KERNEL:
-            self.alive |= {self.root_of[v] for v in op.results}
+    def _run(self, op: Op) -> list[Value]:
+        """Count what `op` makes and reads; the roots for which the growth of other ops may be less than before."""
+        changed = list(self._makes(op) - self.alive)
+        self.alive |= self._makes(op)
         for root in self._reads(op):
             self.readers[root] -= 1
             if not self.readers[root]:
                 self.alive.discard(root)
+            elif self.readers[root] == 1:
+                changed.append(root)
+        return changed

@@ -7,11 +7,12 @@ its tensors, slots lie one after the other, and their offsets are expressions ev
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tilewright.ir.sym import Sym, maximum, sym
+from tilewright.memory.occupancy import Occupancy
 
 ALIGNMENT = 64
 """Bytes to a multiple of which buffers are aligned: a cache line, and the widest vector."""
@@ -28,9 +29,6 @@ class Lifetime:
     size: Sym
     first: int
     last: int
-
-    def overlaps(self, other: Lifetime) -> bool:
-        return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True)
@@ -78,52 +76,35 @@ def _aligned(size: Sym) -> Sym:
 
 def _packed(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
     """Largest first, each at the lowest offset that is free for all of its life."""
-    placed: list[tuple[int, int, Lifetime]] = []  # (offset, end, tensor)
+    taken = Occupancy(_steps(lifetimes))
     offsets: dict[int, Sym] = {}
     total = 0
     for t in sorted(lifetimes, key=lambda t: (-t.size.value, t.first, t.key)):
-        size = _aligned(t.size).value
-        offset = 0
-        for start, end, _ in sorted((p for p in placed if p[2].overlaps(t)), key=lambda p: p[0]):
-            if offset + size <= start:
-                break
-            offset = max(offset, end)
-        placed.append((offset, offset + size, t))
+        size = -(-t.size.value // ALIGNMENT) * ALIGNMENT
+        offset = taken.take(t.first, t.last, size)
         offsets[t.key] = sym(offset)
         total = max(total, offset + size)
     return ArenaPlan(offsets, sym(total), unshared)
 
 
-@dataclass
-class _Slot:
-    """Memory of tensors that live one after the other, in this order."""
-
-    size: Sym
-    tensors: list[Lifetime]
-
-    def position(self, t: Lifetime) -> int | None:
-        """Where a tensor comes among the others; None where one of them lives at the same time."""
-        at = bisect_right(self.tensors, t.last, key=lambda other: other.first)
-        return None if at and self.tensors[at - 1].last >= t.first else at
-
-
 def _slotted(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
     """Largest (estimated) first, each into the first slot that is free for all of its life."""
-    slots: list[_Slot] = []
+    taken = Occupancy(_steps(lifetimes))
+    sizes: list[Sym] = []
+    slots: dict[int, int] = {}
     for t in sorted(lifetimes, key=lambda t: (-typical(t.size), t.first, t.key)):
-        free = ((s, at) for s in slots if (at := s.position(t)) is not None)
-        slot, at = next(free, (None, 0))
-        if slot is None:
-            slots.append(_Slot(_aligned(t.size), [t]))
-            continue
-        slot.size = maximum(slot.size, _aligned(t.size))
-        slot.tensors.insert(at, t)
-    offsets: dict[int, Sym] = {}
-    start = sym(0)
-    for slot in slots:
-        offsets |= {t.key: start for t in slot.tensors}
-        start = start + slot.size
-    return ArenaPlan(offsets, start, unshared)
+        slot = slots[t.key] = taken.take(t.first, t.last, 1)
+        size = _aligned(t.size)
+        if slot == len(sizes):
+            sizes.append(size)
+        else:
+            sizes[slot] = maximum(sizes[slot], size)
+    starts = list(accumulate(sizes, initial=sym(0)))
+    return ArenaPlan({key: starts[slot] for key, slot in slots.items()}, starts[-1], unshared)
+
+
+def _steps(lifetimes: Iterable[Lifetime]) -> int:
+    return 1 + max((t.last for t in lifetimes), default=0)
 
 
 def typical(size: Sym) -> int:

@@ -108,7 +108,7 @@ class _Assignment:
         for value, at in self.locations.items():
             base = self.fixed.get(at.root)
             if base is None:
-                base = Place("arena", offset=arena.offsets[chosen[_home(at.root, homes)].key])
+                base = Place("arena", offset=arena.offsets[chosen[homes.get(at.root, at.root)].key])
             places[value] = replace(base, offset=base.offset + at.offset)
         return Storage(places, arena)
 
@@ -123,12 +123,12 @@ class _Assignment:
         return places
 
     def lifetimes(self, homes: Mapping[Value, Value]) -> dict[Value, Lifetime]:
-        """When the roots without a fixed place are needed; `homes` are those in the memory of an earlier one."""
+        """When the roots without a fixed place are needed; `homes` lie in the memory of an earlier one."""
         found: dict[Value, Lifetime] = {}
         for root, first in self.first.items():
             if root in self.fixed:
                 continue
-            home, last = _home(root, homes), self.last[root]
+            home, last = homes.get(root, root), self.last[root]
             known = found.get(home)
             if known is None:
                 found[home] = Lifetime(len(found), bytes_of(home), first, last)
@@ -139,18 +139,20 @@ class _Assignment:
     # Results in the place of arguments
 
     def _overwrites(self) -> dict[Value, Value]:
-        """Results that take the place of an argument, and the root that they replace."""
+        """Results that take the place of an argument, and the first of the roots that had that memory."""
         homes: dict[Value, Value] = {}
+        replaced: set[Value] = set()
         for n, op in self._numbered():
             for i, o in self.inplace.get(op.attrs["kernel"], ()) if op.name == "call" else ():
                 source, result = op.operands[i], op.results[o - len(op.operands)]
                 root = self.locations[source].root
                 if (
-                    root not in homes.values()
+                    root not in replaced
                     and result not in homes
                     and self._may_overwrite(op, n, source, result)
                 ):
-                    homes[result] = root
+                    replaced.add(root)
+                    homes[result] = homes.get(root, root)
         return homes
 
     def _may_overwrite(self, call: Op, step: int, source: Value, result: Value) -> bool:
@@ -165,13 +167,6 @@ class _Assignment:
         if bytes_of(root) != bytes_of(result):
             return False
         return sum(self.locations[v].root is root for v in call.operands) == 1
-
-
-def _home(root: Value, homes: Mapping[Value, Value]) -> Value:
-    """The first of the roots that follow each other in the same memory."""
-    while root in homes:
-        root = homes[root]
-    return root
 
 
 def needs_copy(func: Func, returned: Sequence[Value]) -> list[int]:

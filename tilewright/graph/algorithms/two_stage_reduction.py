@@ -15,7 +15,7 @@ from tilewright.cost.core import is_kept
 from tilewright.graph.fusion.classify import OpClass, classify
 from tilewright.graph.match import shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
-from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
 from tilewright.ir.passes import PassContext
 from tilewright.ops.reduce import reduce_sum
 from tilewright.target.target import Target
@@ -78,8 +78,6 @@ def writes_lines(x: Value) -> bool:
 
 
 def _split(op: Op, module: Module) -> None:
-    block = op.parent
-    assert isinstance(block, Block)
     (x,) = op.operands
     rank = len(shape_of(x))
     others = sorted({a % rank for a in op.attrs["axes"]} - {rank - 2})
@@ -92,5 +90,4 @@ def _split(op: Op, module: Module) -> None:
             total = reduce_sum(lines, axes=(*others, rank - 2), keepdims=False)
     total.name = op.result.name
     op.result.replace_by(total)
-    at = block.ops.index(op)
-    replace_in_block(block, [*block.ops[:at], *emitted.ops, *block.ops[at:]])
+    insert_before(op, emitted.ops)

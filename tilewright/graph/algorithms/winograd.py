@@ -12,7 +12,7 @@ from tilewright.cost.conv.winograd import TYPICAL_SIZE, Algorithm, ConvShape, ch
 from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.cook_toom import tile_lengths
@@ -126,8 +126,6 @@ def _without_padding(x: Value) -> tuple[Value, tuple[Sym, ...], tuple[Sym, ...]]
 
 def _replace(conv: _Conv, m: tuple[int, ...], module: Module) -> None:
     op = conv.op
-    block = op.parent
-    assert isinstance(block, Block)
     attrs: dict[str, Any] = {"m": m, "taps": conv.taps}
     emitted = Block()
     with Builder(emitted, module, op.loc):
@@ -136,5 +134,4 @@ def _replace(conv: _Conv, m: tuple[int, ...], module: Module) -> None:
         made = winograd_output(winograd_product(points, u), space=shape_of(op.result)[2:-1], **attrs)
     made.name = op.result.name
     op.result.replace_by(made)
-    at = block.ops.index(op)
-    replace_in_block(block, [*block.ops[:at], *emitted.ops, *block.ops[at:]])
+    insert_before(op, emitted.ops)

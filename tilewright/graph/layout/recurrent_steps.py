@@ -15,7 +15,7 @@ from tilewright.cost.recurrence import columns_of_gate, entries_together, floats
 from tilewright.graph.match import shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.weight_only import is_known
-from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
@@ -72,13 +72,10 @@ def _pad_gates(op: Op, module: Module) -> None:
 
 def _before(op: Op, emit: Callable[[], Value], module: Module) -> Value:
     """What `emit` makes, in the place before `op`."""
-    block = op.parent
-    assert isinstance(block, Block)
     emitted = Block()
     with Builder(emitted, module, op.loc):
         made = emit()
-    at = block.ops.index(op)
-    replace_in_block(block, [*block.ops[:at], *emitted.ops, *block.ops[at:]])
+    insert_before(op, emitted.ops)
     return made
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.graph.match import dtype_of, shape_of, sole_user, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.weight_only import concatenated, form_of, may_be_concatenated
-from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.sym import Sym, sym
@@ -85,8 +85,6 @@ def _member(op: Op, module: Module) -> _Member | None:
 def _merge(members: list[_Member], module: Module) -> None:
     """Put the wide product before the first member, and let readers of the members read slices of it."""
     first = members[0].product
-    block = first.parent
-    assert isinstance(block, Block)
     emitted = Block()
     widths = [m.width for m in members]
     with Builder(emitted, module, first.loc):
@@ -101,8 +99,7 @@ def _merge(members: list[_Member], module: Module) -> None:
         for m in members:
             m.result.replace_by(_columns(wide, begin, m.width))
             begin += m.width
-    at = block.ops.index(first)
-    replace_in_block(block, [*block.ops[:at], *emitted.ops, *block.ops[at:]])
+    insert_before(first, emitted.ops)
 
 
 def _matrix(product: Op, module: Module) -> Value:

@@ -9,6 +9,7 @@ same holds for constants of f16 and bf16. Such maps stay in the graph; fusion br
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -35,17 +36,22 @@ LEAST_BYTES = 64 << 10
 
 def is_known(value: Value) -> bool:
     """Whether all elements follow from constants by elementwise operators and views."""
-    pending, seen = [value], {value}
-    while pending:
-        current = pending.pop()
+    pending, seen = deque([value]), {value}
+    while pending:  # breadth first: what is not known is mostly near
+        current = pending.popleft()
         if is_constant(current):
             continue
-        op = current.op
-        if op is None or not (op.name in ELEMENTWISE or op.name in VIEWS):
+        if not _keeps_known(current.op):
             return False
-        pending += [v for v in op.operands if v not in seen]
-        seen.update(op.operands)
+        assert current.op is not None
+        pending += [v for v in current.op.operands if v not in seen]
+        seen.update(current.op.operands)
     return True
+
+
+def _keeps_known(op: Op | None) -> bool:
+    """Whether all elements of the results are known where those of the operands are."""
+    return op is not None and (op.name in ELEMENTWISE or op.name in VIEWS)
 
 
 def dequantizing_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
@@ -165,9 +171,13 @@ def _transposed(value: Value, module: Module) -> Value | None:
 def separate_weights(module: Module) -> None:
     """Give every reader of a map of constants a copy of its own, which fusion can bring into the reader's kernel."""
     body = module.main.body
+    known: set[Value] = set()
+    for op in body.ops:
+        if (_keeps_known(op) and known.issuperset(op.operands)) or op.name in ("constant", "full"):
+            known.update(op.results)
     copies: dict[Op, list[Op]] = {}
     for op in reversed(body.ops):
-        if op.name not in ELEMENTWISE or not is_known(op.result):
+        if op.name not in ELEMENTWISE or op.result not in known:
             continue
         for user in list(dict.fromkeys(op.result.users))[1:]:
             copy = op.clone({})

@@ -1,0 +1,56 @@
+"""The collector's thresholds during compilations, and after the last."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.models import mlp
+from tilewright import compile as compile_model
+from tilewright.ir.garbage import YOUNG_OBJECTS, rare_collections
+from tilewright.options import Progress
+
+
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield gc.get_threshold()
+    gc.set_threshold(*before)
+
+
+def test_collections_are_rare_until_the_last_is_done() -> None:
+    first, second = rare_collections(), rare_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() == (YOUNG_OBJECTS, 10, 10)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_an_error_brings_the_thresholds_back() -> None:
+    with pytest.raises(ZeroDivisionError), rare_collections():
+        raise ZeroDivisionError
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("given", [(0, 10, 10), (YOUNG_OBJECTS + 1, 1, 1)])
+def test_a_collector_that_is_off_or_as_rare_stays_so(given: tuple[int, int, int]) -> None:
+    gc.set_threshold(*given)
+    with rare_collections():
+        assert gc.get_threshold() == given
+    assert gc.get_threshold() == given
+
+
+def test_compilations_collect_rarely() -> None:
+    seen: set[int] = set()
+
+    def watch(progress: Progress) -> None:
+        seen.add(gc.get_threshold()[0])
+
+    compile_model(mlp().SerializeToString(), cache=False, progress=watch)
+    assert seen == {YOUNG_OBJECTS}
+    assert gc.get_threshold() == (700, 10, 10)
