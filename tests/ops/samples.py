@@ -10,6 +10,6 @@ from tests.ops import samples_series as series
 FAMILIES = (
     basic.elementwise, basic.views, basic.reductions, nn.contractions, nn.grouped, nn.blocked, nn.pools, nn.indexing,
     nn.activations, nn.norms, nn.matrices, nn.attentions, image.images, image.winograd, series.copies, series.totals,
-    series.orders, series.quantised, series.recurrent, random.randoms, models.models,
+    series.orders, series.chosen, series.quantised, series.recurrent, random.randoms, models.models,
 )  # fmt: skip
 """Each gives the samples of one family."""

@@ -75,6 +75,54 @@ def orders() -> Iterator[Sample]:
                     k=k,
                     largest=largest,
                 )
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32)):
+        x = normal((2, 150), dtype)
+        x[0, ::7] = 3  # ties
+        if dtype.kind == "f":
+            x[1, 5::11], x[1, 6::11] = 0.0, -0.0
+        for k in (3, 12, 100, 150):  # in registers, in a heap, and all sorted
+            how = {"axis": 1, "k": k, "largest": k != 12}
+            yield sample("topk", [x], lambda x=x, k=k: _sorted(x, 1, k, k != 12), note=str(k), **how)
+
+
+def chosen() -> Iterator[Sample]:
+    """Positions that data choose."""
+    for shape in ((4, 3, 5), (130,), (0, 3)):
+        for dtype in (np.dtype(np.float32), np.dtype(bool)):
+            x = (np.random.default_rng(3).integers(0, 3, shape) == 0).astype(dtype)
+            found = np.array(np.nonzero(x))
+            ends = np.cumsum(np.count_nonzero(x.reshape(-1, shape[-1]), axis=1))
+            yield sample("positions", [x, ends], lambda f=found: f, count=found.shape[1])
+    rows, lengths = normal((4, 6), np.int64), np.array([2, 0, 6, 1])
+    yield sample(
+        "joined_rows", [rows, np.cumsum(lengths)],
+        lambda: (np.concatenate([r[:n] for r, n in zip(rows, lengths, strict=True)]), np.repeat(range(4), lengths)),
+        count=9,
+    )  # fmt: skip
+    rng = np.random.default_rng(5)
+    low = rng.uniform(0, 30, (2, 2, 40)).astype(np.float32)
+    corners = np.concatenate([low, low + rng.uniform(5, 20, low.shape)], axis=1).astype(np.float32)
+    scores = rng.uniform(0, 1, (2, 3, 40)).astype(np.float32).round(1)  # some are equal
+    kept = [_kept(corners[k // 3], scores[k // 3, k % 3], 0.25, 0.3)[:5] for k in range(6)]
+    yield sample(
+        "kept_boxes", [corners, scores, np.float32(0.25), np.float32(0.3)],
+        lambda: (np.array(kept), np.full(6, 5)),
+        limit=5,
+    )  # fmt: skip
+
+
+def _kept(corners: np.ndarray, scores: np.ndarray, overlap: float, threshold: float) -> list[int]:
+    """The best boxes, without those that meet a better one in more than a share of their union."""
+    order = [k for k in np.argsort(-scores, kind="stable") if scores[k] > np.float32(threshold)]
+    areas = (corners[2] - corners[0]) * (corners[3] - corners[1])
+    kept: list[int] = []
+    for k in order:
+        low = np.maximum(corners[:2, k, None], corners[:2, kept])
+        high = np.minimum(corners[2:, k, None], corners[2:, kept])
+        common = np.prod(np.maximum(high - low, 0), axis=0)
+        if not np.any(common > overlap * (areas[k] + areas[kept] - common)):
+            kept.append(int(k))
+    return kept
 
 
 def _sorted(x: np.ndarray, axis: int, k: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +169,11 @@ def quantised() -> Iterator[Sample]:
     for mode in ("up", "down", "nearest"):
         x = np.abs(normal((3, 7)))
         yield sample(
-            "cast_to_power", [x], lambda x=x, m=mode: numpy_helper.to_float8e8m0(x, True, m), mode=mode, note=mode
+            "cast_to_power",
+            [x],
+            lambda x=x, m=mode: numpy_helper.to_float8e8m0(x, True, m),
+            mode=mode,
+            note=mode,
         )
     for x in (normal((3, 4)), np.abs(normal((5,))), np.array([-3, -1], np.float32)):
         yield sample(

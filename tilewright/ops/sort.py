@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.sym import Sym, le, sym
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, le, logical_not, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, checked_axis
+from tilewright.ops.sorting import SortEntries, SortEntry, entry_of, key_in, key_of, levels, merge_sort, sift
+
+FEW = 8
+"""So many elements at most are kept in registers."""
+
+MANY = 8
+"""Of so many elements for each that is wanted a heap finds these sooner than sorting."""
+
+BLOCK = 64
+"""Elements whose greatest is compared at once with the last of those that are kept."""
 
 
 def _topk_types(x: TensorType, *, k: Dim, axis: int, largest: bool = True) -> tuple[TensorType, ...]:
@@ -29,24 +40,104 @@ def topk(
 ) -> None:
     """The `k` greatest (or least) elements along `axis` in order, and their positions (i64).
 
-    Of equal elements the one at the lower position comes first; NaN counts as the greatest. Takes k passes.
+    Of equal elements the one at the lower position comes first; NaN counts as the greatest. A few of many are kept
+    while the others pass by, in registers or in a heap; otherwise all are sorted.
     """
     (x,), (values, positions) = inputs, outputs
     a = checked_axis(axis, x.rank)
     others = [d for n, d in enumerate(x.shape) if n != a]
+    size, count = x.shape[a], sym(k)
     with t.loop(product(others), "row", "parallel") as row:
         outer = unflattened(row, others)
-        last, best = _Element(t, x), _Element(t, x)
-        last.position.store((0,), -1)
-        with t.loop(sym(k), "k") as rank:
-            best.position.store((0,), -1)
-            with t.loop(x.shape[a], "j") as j:
-                _consider(t, x[with_axis(outer, a, j)], t.index(j), last, best, largest)
-            place = with_axis(outer, a, rank)
-            values.store(place, best.value[0])
-            positions.store(place, best.position[0])
-            last.value.store((0,), best.value[0])
-            last.position.store((0,), best.position[0])
+
+        def key(j: Sym) -> Scalar:
+            return key_of(t, x[with_axis(outer, a, j)], largest)
+
+        def give(ordered: SortEntries) -> None:
+            with t.loop(count, "rank") as rank:
+                position, place = ordered[rank].position, with_axis(outer, a, rank)
+                source = t.bind(position, "position")
+                values.store(place, x[with_axis(outer, a, source)])
+                positions.store(place, position)
+
+        if count.is_const and count.value <= FEW:
+            give(_kept_in_registers(t, key, x.dtype, size, count))
+            return
+        is_part = le(count * MANY, size)
+        heap = SortEntries.allocated(t, x.dtype, count)
+        with t.when(is_part, le(1, count)):
+            _keep_in_heap(t, key, heap, size, count)
+            give(heap)
+        if not (is_part.is_const and is_part.value):
+            entries, spare = (SortEntries.allocated(t, x.dtype, size) for _ in range(2))
+            with t.when(logical_not(is_part)):
+                with t.loop(size, "j") as j:
+                    entries.store(j, entry_of(t, key(j), t.index(j)))
+                merge_sort(t, entries, spare, size)
+                give(entries)
+
+
+Key = Callable[[Sym], Scalar]
+"""The key of the element at a position of a row."""
+
+
+def _kept_in_registers(t: ScalarBuilder, key: Key, dtype: DType, size: Sym, count: Sym) -> SortEntries:
+    """The first `count` entries, in order: each goes past those that are kept, and pushes the last one out."""
+    kept = SortEntries.allocated(t, dtype, count, "reg")
+    least = SortEntry(t.const(-(1 << 63), dt.i64), None if kept.places is None else t.const((1 << 63) - 1, dt.i64))
+    with t.loop(count, "rank", "unroll") as rank:
+        kept.store(rank, least)
+
+    def put(entry: SortEntry) -> None:
+        moving = SortEntries.allocated(t, dtype, sym(1), "reg")
+        moving.store(sym(0), entry)
+        with t.loop(count, "rank", "unroll") as rank:
+            present, arriving = kept[rank], moving[sym(0)]
+            is_before = arriving.precedes(present)
+            kept.store(rank, arriving.where(is_before, present))
+            moving.store(sym(0), present.where(is_before, arriving))
+
+    if count.value:
+        _pass_by(t, key, sym(0), size, lambda: kept[count - 1], put)
+    return kept
+
+
+def _keep_in_heap(t: ScalarBuilder, key: Key, heap: SortEntries, size: Sym, count: Sym) -> None:
+    """The first `count` entries, in order."""
+    depth = levels(t, count)
+    with t.loop(count, "j") as j:
+        heap.store(j, entry_of(t, key(j), t.index(j)))
+    with t.loop(count // 2, "node") as node:
+        start = count // 2 - 1 - node
+        sift(t, heap, start, heap[start], count, depth)
+
+    def put(entry: SortEntry) -> None:
+        with t.when(entry.precedes(heap[sym(0)])):
+            sift(t, heap, 0, entry, count, depth)
+
+    _pass_by(t, key, count, size, lambda: heap[sym(0)], put)
+    with t.loop(count - 1, "place") as place:
+        last = count - 1 - place
+        moved, root = heap[last], heap[sym(0)]
+        heap.store(last, root)
+        sift(t, heap, 0, moved, last, depth)
+
+
+def _pass_by(
+    t: ScalarBuilder, key: Key, begin: Sym, size: Sym, last: Callable[[], SortEntry], put: Callable[[SortEntry], None]
+) -> None:
+    """`put` the entries from `begin` on, but not those of blocks in which none comes before the `last` that is kept."""
+    with t.loop((size - begin) // BLOCK, "block") as block:
+        first = begin + block * BLOCK
+        best = t.alloc(key(first).dtype, (1,), "reg")
+        best.store((0,), key(first))
+        with t.loop(BLOCK, "j") as j:
+            best.store((0,), t.apply("max", best[0], key(first + j)))
+        with t.when(best[0].cast(dt.i64) >= key_in(last())), t.loop(BLOCK, "j") as j:
+            put(entry_of(t, key(first + j), t.index(first + j)))
+    with t.loop((size - begin) % BLOCK, "j") as j:
+        place = size - (size - begin) % BLOCK + j
+        put(entry_of(t, key(place), t.index(place)))
 
 
 @topk.requires
@@ -55,43 +146,6 @@ def _enough_elements(x: TensorType, *, k: Dim, axis: int, largest: bool) -> tupl
     return le(
         count, size
     ), f"the {count} greatest or least of {size} elements: it must be that {le(count, size)}"
-
-
-class _Element:
-    """A value and its position, kept in memory between iterations; position -1 stands for none."""
-
-    def __init__(self, t: ScalarBuilder, x: Array) -> None:
-        self.value = t.alloc(x.dtype, (1,))
-        self.position = t.alloc(dt.i64, (1,))
-        self.value.store((0,), t.const(0, x.dtype))
-
-
-def _consider(
-    t: ScalarBuilder, value: Scalar, position: Scalar, last: _Element, best: _Element, largest: bool
-) -> None:
-    """Make (value, position) the best so far if it comes after `last` in the order and before `best`."""
-    last_value, last_position = last.value[0], last.position[0]
-    is_later = _precedes(t, last_value, value, largest) | (
-        _same(t, last_value, value) & (position > last_position)
-    )
-    is_open = (last_position < 0) | is_later
-    best_value, best_position = best.value[0], best.position[0]
-    is_better = (best_position < 0) | _precedes(t, value, best_value, largest)
-    take = is_open & is_better
-    best.value.store((0,), t.select(take, value, best_value))
-    best.position.store((0,), t.select(take, position, best_position))
-
-
-def _precedes(t: ScalarBuilder, a: Scalar, b: Scalar, largest: bool) -> Scalar:
-    """Does a come before b? NaN is the greatest."""
-    high, low = (a, b) if largest else (b, a)
-    if not a.dtype.is_float:
-        return high > low
-    return (high > low) | (t.apply("is_nan", high) & low.eq(low))
-
-
-def _same(t: ScalarBuilder, a: Scalar, b: Scalar) -> Scalar:
-    return a.eq(b) if not a.dtype.is_float else a.eq(b) | (t.apply("is_nan", a) & t.apply("is_nan", b))
 
 
 def unflattened(position: Sym, shape: Sequence[Sym]) -> tuple[Sym, ...]:

@@ -66,7 +66,7 @@ def schedule_kernel(
     to use: a schedule that gives up halfway leaves its kernel unused. The steps are kept in `KernelInfo.schedule`.
     """
     work = total_work(lowered)
-    is_empty = work.is_const and work.value == 0  # tensors without elements: there is nothing to decide
+    is_empty = work is not None and work.is_const and work.value == 0  # nothing to decide
     found = lowered.clone() if is_empty else _for_all_dims(lowered, strategies, target, remarks)
     found.func.info = replace(kernel_info(found.func), work=work)
     return found
@@ -157,11 +157,12 @@ def _is_empty(lowered: Lowered) -> bool:
     return any(extent_of(o) == 0 for st in lowered.stages for o in (*st.axes, *st.reduce))
 
 
-def total_work(lowered: Lowered) -> Sym:
+def total_work(lowered: Lowered) -> Sym | None:
     """Elements computed by all stages, reduction steps counted singly; for operators with loops of their own, what
-    these execute."""
+    these execute, or None where that depends on data."""
     if not lowered.stages:
-        return iterations(lowered.func)
+        counted = iterations(lowered.func)
+        return counted if counted.vars <= {*lowered.func.dims} else None
     total = sym(0)
     for stage in lowered.stages:
         count: Sym = sym(prod(stage.tiles))  # elements of one iteration

@@ -54,6 +54,12 @@ def measure(value: Value, name: str) -> np.ndarray:
     return symbols.reshape([d.value for d in value.type.shape])
 
 
+def measure_size(value: Value, size: Sym) -> Sym:
+    """The variable `size`, whose value is read from the one element of `value` when that has been computed."""
+    current_builder().emit(MEASURE, [value], attrs={"variables": (size,)})
+    return size
+
+
 def assume(condition: Sym, message: str, node: str, operator: str) -> None:
     """Take for granted that a condition holds wherever the block is run that is being written."""
     attrs = {"condition": condition, "message": message, "node": node, "operator": operator}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.frontends.composites import positions
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, bound
@@ -18,7 +19,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import host
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import expand, reshape, shape_of
 
 
@@ -102,8 +103,7 @@ def tensor_scatter(node: Node) -> Value:
 def nonzero(node: Node) -> Value:
     if (known := node.constant_or_none(0)) is not None:
         return constant(np.array(np.nonzero(known), np.int64), "nonzero")
-    rows = max(node.rank(0), 1)
-    return host("nonzero", [node.input(0)], [tensor(dt.i64, (rows, node.translation.new_size()))])[0]
+    return positions.nonzero(node.translation, node.input(0))
 
 
 @adapter("Compress")
@@ -113,32 +113,35 @@ def compress(node: Node) -> Value:
     if (known := node.constant_or_none(1)) is not None:
         places = constant(np.flatnonzero(known), "places")
     else:
-        places = reshape(
-            host("nonzero", [node.input(1)], [tensor(dt.i64, (1, size := node.translation.new_size()))])[0],
-            shape=(size,),
-        )
+        places = positions.places(node.translation, node.input(1))
     return ix.gather(x, places, axis=0 if flat else node.axis())
 
 
 @adapter("Unique")
 def unique(node: Node) -> tuple[Value, ...]:
-    """Sorted, or in the order in which they come; along an axis slices are compared."""
-    count, given = node.translation.new_size(), node.type(0)
-    axis = node.axis() if node.has("axis") else None
+    """Sorted, or in the order in which they come; along an axis the host compares slices, and it compares texts."""
+    given, axis = node.type(0), node.axis() if node.has("axis") else None
+    if given.dtype.kind != "string" and (axis is None or given.rank == 1):
+        flat = reshape(node.input(0), shape=(given.size,))
+        return positions.unique(node.translation, flat, node.flag("sorted"))
+    count = node.translation.new_size()
     shape = (count,) if axis is None else (*given.shape[:axis], count, *given.shape[axis + 1 :])
     size = given.size if axis is None else given.shape[axis]
-    positions = [tensor(dt.i64, (d,)) for d in (count, size, count)]
+    places = [tensor(dt.i64, (d,)) for d in (count, size, count)]
     parameters = {"axis": axis, "in_order": node.flag("sorted")}
-    return host("unique", [node.input(0)], [TensorType(given.dtype, shape), *positions], parameters)
+    return host("unique", [node.input(0)], [TensorType(given.dtype, shape), *places], parameters)
 
 
 @adapter("NonMaxSuppression")
 def non_max_suppression(node: Node) -> Value:
-    given = [node.optional(k) for k in range(5)]
-    operands = [v for v in given if v is not None]
-    parameters = {
-        "present": tuple(v is not None for v in given),
-        "center_point_box": node.flag("center_point_box"),
-    }
-    result = tensor(dt.i64, (node.translation.new_size(), 3))
-    return host("non_max_suppression", operands, [result], parameters)[0]
+    def scalar(k: int, default: float) -> Value:
+        if node.optional(k) is None:
+            return full(value=default, dtype=node.dtype(0), shape=())
+        return reshape(node.input(k), shape=())
+
+    most = sym(0) if node.optional(2) is None else node.one_symbol(2)
+    limits = scalar(3, 0.0), scalar(4, -np.inf)
+    boxes, scores = node.input(0), node.input(1)
+    return positions.non_max_suppression(
+        node.translation, boxes, scores, most, *limits, center_point_box=node.flag("center_point_box")
+    )

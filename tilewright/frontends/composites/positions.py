@@ -1,0 +1,100 @@
+"""Results that are as long as data say: what is counted is measured, and then as many positions are written."""
+
+from __future__ import annotations
+
+from tilewright.frontends.translation import Translation, type_of
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym, maximum, minimum, sym
+from tilewright.ir.types import product
+from tilewright.ops import elementwise as ew
+from tilewright.ops import positions as ps
+from tilewright.ops.define.staged import measure_size
+from tilewright.ops.index import gather, scatter_elements
+from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.scan import cumsum
+from tilewright.ops.sort import topk
+from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose, unsqueeze
+
+
+def _ends(translation: Translation, counts: Value) -> tuple[Value, Sym]:
+    """Where rows of so many elements end when they are joined, and how many there are in all."""
+    total = measure_size(reduce_sum(counts, axes=(0,), keepdims=True), translation.new_size())
+    return cumsum(counts, axis=0), total
+
+
+def nonzero(translation: Translation, x: Value) -> Value:
+    """The indices of the elements that are not zero, a row for each axis; those of a scalar are of a vector of one."""
+    shape = shape_of(x) or (sym(1),)
+    x = reshape(x, shape=shape)
+    flags = reshape(ew.cast(ew.ne(x, 0) if type_of(x).dtype is not dt.bool_ else x, dtype=dt.i32),
+                    shape=(product(shape[:-1]), shape[-1]))  # fmt: skip
+    counts = ew.cast(reduce_sum(flags, axes=(1,), keepdims=False), dtype=dt.i64)
+    ends, total = _ends(translation, counts)
+    return ps.positions(x, ends, count=total)
+
+
+def places(translation: Translation, x: Value) -> Value:
+    """Where the elements of a vector are that are not zero."""
+    found = nonzero(translation, x)
+    return reshape(found, shape=(shape_of(found)[1],))
+
+
+def unique(translation: Translation, x: Value, in_order: bool) -> tuple[Value, Value, Value, Value]:
+    """The different elements of a vector, where each comes first, which one each element is, and how often each is
+    there: sorted where they are `in_order`, else as they come. NaN equals NaN."""
+    (size,) = shape_of(x)
+    values, order = topk(x, k=size, axis=0, largest=False)
+    rank = iota(shape=(size,), axis=0)
+    previous = gather(values, ew.max_(ew.sub(rank, 1), 0))
+    differs = ew.ne(values, previous)
+    if type_of(x).dtype.is_float:
+        differs = ew.and_(differs, ew.not_(ew.and_(ew.is_nan(values), ew.is_nan(previous))))
+    begins = ew.or_(ew.eq(rank, 0), differs)
+    numbers = cumsum(ew.cast(begins, dtype=dt.i64), axis=0)
+    starts = places(translation, begins)
+    (count,) = shape_of(starts)
+    kinds, first = gather(values, starts), gather(order, starts)
+    ends = concat(slice_(starts, starts=(minimum(count, 1),), sizes=(maximum(count - 1, 0),)),
+                  sym_tensor(values=(size,)), axis=0)  # fmt: skip
+    often = ew.sub(slice_(ends, starts=(0,), sizes=(count,)), starts)
+    which = _inverse(order, ew.sub(numbers, 1))
+    if not in_order:
+        first, numbers = topk(first, k=count, axis=0, largest=False)
+        kinds, often = gather(kinds, numbers), gather(often, numbers)
+        which = gather(_inverse(numbers, iota(shape=(count,), axis=0)), which)
+    return kinds, first, which, often
+
+
+def _inverse(order: Value, values: Value) -> Value:
+    """The vector that has each value at its place in an order of all places."""
+    return scatter_elements(full(value=0, dtype=dt.i64, shape=shape_of(order)), order, values, axis=0)
+
+
+def non_max_suppression(
+    translation: Translation,
+    boxes: Value,
+    scores: Value,
+    most: Sym,
+    overlap: Value,
+    threshold: Value,
+    center_point_box: bool,
+) -> Value:
+    """Rows (batch, class, box) of the boxes that are kept, at most so many of a class, the best first."""
+    (batches, size, _), classes = shape_of(boxes), shape_of(scores)[1]
+    columns = [slice_(boxes, starts=(0, 0, k), sizes=(batches, size, 1)) for k in range(4)]
+    if center_point_box:  # centre x and y, width and height
+        half = [ew.mul(c, 0.5) for c in columns[2:]]
+        low_x, low_y = map(ew.sub, columns, half)
+        high_x, high_y = map(ew.add, columns, half)
+    else:
+        low_y, low_x, high_y, high_x = columns
+    corners = [f(a, b) for f in (ew.min_, ew.max_) for a, b in ((low_y, high_y), (low_x, high_x))]
+    limit = minimum(maximum(most, 0), size)
+    arguments = (transpose(concat(*corners, axis=2), perm=(0, 2, 1)), scores, overlap, threshold)
+    kept, counts = ps.kept_boxes(*arguments, limit=limit)
+    ends, total = _ends(translation, counts)
+    chosen, rows = ps.joined_rows(kept, ends, count=total)
+    number = sym_tensor(values=(classes,), scalar=True)
+    return concat(*[unsqueeze(v, axes=(1,)) for v in (ew.div(rows, number), ew.mod(rows, number), chosen)], axis=1)
