@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 INPUT, REFERENCE = "in::", "ref64::"
+_SPACE = ("depth", "height", "width")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,20 @@ def write_arrays(path: Path, inputs: Mapping[str, np.ndarray], references: Seque
     named |= {f"{REFERENCE}{index}": array for index, array in enumerate(references)}
     # asarray and not ascontiguousarray, which makes vectors of scalars
     np.savez(path, **{name: np.asarray(array, order="C") for name, array in named.items()})
+
+
+def names_of_axes(array: np.ndarray) -> dict[int, str]:
+    """The axes of an input that are no channels, each with a name: all of integers; of images and sequences of heads
+    (rank 4 and more) all but the second; of others all but the last. Inputs of one rank have the same names."""
+    rank = array.ndim
+    channels = None if array.dtype.kind == "i" else 1 if rank >= 4 else rank - 1
+    return {axis: _name(axis, rank) for axis in range(rank) if axis != channels}
+
+
+def _name(axis: int, rank: int) -> str:
+    if axis == 0:
+        return "batch"
+    return _SPACE[axis - rank] if rank >= 4 and rank - axis <= len(_SPACE) else "length"
 
 
 def cases_of_folder(folder: Path, names: Sequence[str], kind: str) -> list[Case]:

@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser, default_peers: str) -> None:
         metavar="CHECKOUT",
         help=f"ours as it is in another checkout too, called `{BEFORE}`",
     )
-    parser.add_argument("--threads", default="1", type=_numbers, metavar="NUMBERS", help="such as 1,2 [1]")
+    parser.add_argument("--threads", default="1", type=numbers, metavar="NUMBERS", help="such as 1,2 [1]")
     parser.add_argument(
         "--out", type=records.output_file, help="append the results here, a line of JSON each"
     )
@@ -134,14 +134,15 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
+    """The numbers of threads that a user names; ArgumentTypeError for anything else."""
     try:
-        numbers = [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.split(",")]
     except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
+        found = [0]
+    if min(found) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no list of thread counts, such as 1,2")
-    return numbers
+    return found
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -17,11 +17,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--python", type=Path, help="a Python with PyTorch, timm and transformers [that of `install`]"
     )
     parser.add_argument("--again", action="store_true", help="build also what is there")
+    parser.add_argument(
+        "--symbolic",
+        action="store_true",
+        help="with names for sizes that are no channels, in folder `zoo-symbolic`",
+    )
     measuring.add_places(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    folder = options.home / "zoo"
+    folder = options.home / ("zoo-symbolic" if options.symbolic else "zoo")
     names = names_of(options.models or ["networks", "operators"])
     unknown = [name for name in names if name not in (*NETWORKS, *OPERATORS)]
     if unknown:
@@ -33,7 +38,9 @@ def run(options: argparse.Namespace) -> int:
     if missing and not python.exists():
         raise ValueError("PyTorch is not installed: use `python -m bench install torch`, or --python PATH")
     for name in missing:  # a process each: a network's weights are freed, and one that fails stops no other
-        done = subprocess.run([str(python), "-m", "bench.zoo.build", str(folder.resolve()), name], cwd=ROOT)
+        flags = ["--symbolic"] if options.symbolic else []
+        command = [str(python), "-m", "bench.zoo.build", str(folder.resolve()), *flags, name]
+        done = subprocess.run(command, cwd=ROOT)
         if done.returncode:
             print(f"{name} could not be built")
     return 0
