@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,46 @@ def split_text(x: np.ndarray, *, delimiter: str, most: int) -> tuple[np.ndarray,
     filled = [part for found in parts for part in (*found, *[""] * (width - len(found)))]
     counts = np.array([len(found) for found in parts], np.int64)
     return text_array(filled, (*x.shape, width)), counts.reshape(x.shape)
+
+
+_START, _END = "\x02", "\x03"
+"""Tokens that mark where a text begins and ends."""
+
+
+@prepared
+def tokenize_text(
+    *, expression: str, separators: Sequence[str], least: int, is_marked: bool, padding: str
+) -> HostFunction:
+    """The tokens of each string along a new last axis, filled up with `padding`: what an expression of Python matches
+    or, if it is empty, what is left between separators, one after the other; none of less than `least` characters.
+    ONNX Runtime's operator `Tokenizer`."""
+    matches = re.compile(expression).finditer
+    splits = [re.compile(f"(?:{separator})").finditer for separator in separators]
+
+    def tokens(text: str) -> list[str]:
+        found = [m.group() for m in matches(text)] if expression else [text]
+        for separated in splits:
+            found = [part for piece in found for part in _between(piece, separated(piece))]
+        return [token for token in found if len(token) >= least]
+
+    def tokenize(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        rows = [tokens(text) for text in x.flat]
+        if is_marked and any(rows):
+            rows = [[_START, *row, _END] for row in rows]
+        width = max(map(len, rows), default=0)
+        filled = [token for row in rows for token in (*row, *[padding] * (width - len(row)))]
+        return (text_array(filled, (*x.shape, width)),)
+
+    return tokenize
+
+
+def _between(text: str, matches: Iterable[re.Match[str]]) -> Iterator[str]:
+    """What is before, between and behind matches."""
+    start = 0
+    for match in matches:
+        yield text[start : match.start()]
+        start = match.end()
+    yield text[start:]
 
 
 @prepared

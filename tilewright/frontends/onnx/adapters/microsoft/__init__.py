@@ -15,4 +15,5 @@ from tilewright.frontends.onnx.adapters.microsoft import products as products
 from tilewright.frontends.onnx.adapters.microsoft import quant as quant
 from tilewright.frontends.onnx.adapters.microsoft import recurrent as recurrent
 from tilewright.frontends.onnx.adapters.microsoft import signal as signal
+from tilewright.frontends.onnx.adapters.microsoft import text as text
 from tilewright.frontends.onnx.adapters.microsoft import weights as weights

@@ -33,7 +33,7 @@ _refuse("ONNX Runtime says of it that it is for internal use", "MaxpoolWithMask"
 _refuse(
     "it takes apart or makes features of one model, and no exporter in use writes it",
     "AttnLSTM", "DynamicTimeWarping", "EngramGate", "GatedDeltaNet", "HyperConnectionPostMix",
-    "HyperConnectionPreMix", "MoEGroupRouter", "MurmurHash3", "NGramHashMapping", "SparseToDenseMatMul", "Tokenizer",
+    "HyperConnectionPreMix", "MoEGroupRouter", "MurmurHash3", "NGramHashMapping", "SparseToDenseMatMul",
     "VarlenCausalConvWithState", "VarlenNGramHashMapping", "WordConvEmbedding",
 )  # fmt: skip
 _refuse("quantised experts are not translated yet; export the model with experts of floats (MoE)", "QMoE")

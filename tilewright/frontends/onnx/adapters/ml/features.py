@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from tilewright.frontends.composites.text import moved
 from tilewright.frontends.onnx.adapters.ml.rows import DOMAIN, floats, refuse_strings, require_size
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -76,20 +79,28 @@ def normalizer(node: Node) -> Value:
     return ew.div(x, ew.select(ew.eq(size, 0.0), 1.0, divisor))
 
 
-@adapter("ArrayFeatureExtractor", domain=DOMAIN)
+@adapter("ArrayFeatureExtractor", domain=DOMAIN, takes="all")
 def array_feature_extractor(node: Node) -> Value:
-    """The features at some positions."""
-    refuse_strings(node)
-    if not node.rank(0):
+    """The features at some positions; they may be text."""
+    rank = node.rank(0)
+    if not rank:
         raise ModelError("ArrayFeatureExtractor takes features, not a scalar")
-    places = reshape(node.input(1), shape=(product(node.shape(1)),))
     size, known = node.shape(0)[-1], node.constant_or_none(1)
     if known is not None and size.is_const and ((known < 0) | (known >= size.value)).any():
         raise ModelError(
             f"ArrayFeatureExtractor: an index ({known.min()} to {known.max()}) is out of range for {size}"
         )
-    found = ix.gather(node.input(0), places, axis=node.rank(0) - 1)
-    return found if node.rank(0) > 1 else reshape(found, shape=(1, *shape_of(found)))
+    places = reshape(node.input(1), shape=(product(node.shape(1)),))
+
+    def write(operands: Sequence[Value | None]) -> tuple[Value]:
+        (features,) = operands
+        assert features is not None
+        found = ix.gather(features, places, axis=rank - 1)
+        return (found if rank > 1 else reshape(found, shape=(1, *shape_of(found))),)
+
+    (found,) = moved([node.input(0)], write)
+    assert found is not None
+    return found
 
 
 @adapter("FeatureVectorizer", domain=DOMAIN)
