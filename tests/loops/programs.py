@@ -44,7 +44,7 @@ def matmul(m: int | Sym, n: int | Sym, k: int, dims: Sequence[Sym] = (), dtype: 
         c = t.alloc(dtype, (m, n))
         c.value.name = "c"
         product_into(t, a, b, c, m, n, k)
-        with t.loop(m, "m") as i, t.loop(n, "n") as j:
+        with t.loop(m, "m") as i, t.loop(n, "col") as j:
             y.store((i, j), t.apply("max", c[i, j] + bias[j], 0))
 
     return kernel([(m, k), (k, n), (n,)], [(m, n)], body, dims, dtype)
