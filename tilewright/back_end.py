@@ -38,13 +38,13 @@ OnStep = Callable[[int, int], None]
 
 
 class Code(Protocol):
-    """The code of one model while it is made; a context manager."""
+    """The code of one artefact while it is made: kernels, and programs that call them. A context manager."""
 
     def kernel(self, func: Func) -> KernelText:
         """The text of a scheduled kernel."""
 
     def program(self, program: Program) -> ProgramText:
-        """The text of the calls of all kernels."""
+        """The text of the calls of a program's kernels."""
 
     def begin(self, text: KernelText | ProgramText) -> None:
         """Begin to make code of a text."""
@@ -130,6 +130,7 @@ class _CpuCode(ObjectMaker):
 
     def __init__(self, machine: Target, options: Options) -> None:
         super().__init__(machine, options.compile_threads or machine.cores)
+        self.has_pool = False
         self.machine = machine
         self.profile = options.profile
 
@@ -144,7 +145,9 @@ class _CpuCode(ObjectMaker):
             self.start(Unit(text.text))
         else:
             self.start(Unit(text.text, Effort.CALLS))
-            self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT))
+            if not self.has_pool:
+                self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT))
+                self.has_pool = True
 
 
 CPU = CpuBackEnd()

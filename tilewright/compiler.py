@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 from tilewright import link
-from tilewright.back_end import BackEnd, back_end_for
+from tilewright.back_end import BackEnd, Code, back_end_for
 from tilewright.codegen.program import KernelText
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.graph.assumptions import assumptions
@@ -50,7 +52,7 @@ def compile_request(
     machine, plugins = session.machine(options), session.loaded_plugins
     artifact = whatever_fails(
         request, session, options, progress,
-        lambda module, switches, report_step: compile_staged(module, options, machine, report_step, plugins, switches),
+        lambda module, switches, report_step: compile_module(module, options, machine, report_step, plugins, switches),
     )  # fmt: skip
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
@@ -99,26 +101,6 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
         raise InternalError(what, hint="please report this with the model") from e
 
 
-def compile_staged(
-    module: Module,
-    options: Options,
-    machine: Machine,
-    progress: OnProgress | None = None,
-    plugins: Plugins = NO_PLUGINS,
-    switches: Switches = CHECKED,
-) -> Artifact:
-    """A graph in one piece or, where sizes depend on data, in parts that the host calls one after the other."""
-    staged = split(module)
-    if staged is None:
-        return compile_module(module, options, machine, progress, plugins, switches)
-    for part in staged.parts:
-        if switches.checked:
-            verify_func(part.main, graph_spec(part))
-    parts = [compile_module(part, options, machine, progress, plugins, switches) for part in staged.parts]
-    target = back_end_for(machine, plugins).target(machine)
-    return link.make_staged(module, staged.program, parts, target, options.numerics)
-
-
 def compile_module(
     module: Module,
     options: Options,
@@ -127,55 +109,113 @@ def compile_module(
     plugins: Plugins = NO_PLUGINS,
     switches: Switches = CHECKED,
 ) -> Artifact:
-    """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them."""
+    """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them, or where
+    sizes depend on data, what the host does between its parts."""
     back_end = back_end_for(machine, plugins)
     back_end.check(machine, options)
     edited = edited_schedules(options)
+    with back_end.code(machine, options) as code:
+        build = _Build(options, machine, back_end, plugins, switches, progress, edited, code)
+        artifact = _compile_staged(module, build)
+        if edited is not None:
+            edited.check_all_used()
+        start = time.perf_counter()
+        objects = code.objects(steps(progress, "code"))
+    _tell(progress, "link", 0, 1)
+    link.add_time(artifact.report, "llvm", time.perf_counter() - start)
+    return link.with_code(artifact, objects, build.weights)
+
+
+@dataclass(frozen=True)
+class _Build:
+    """What all programs of an artefact are compiled with, and what they share."""
+
+    options: Options
+    machine: Machine
+    back_end: BackEnd
+    plugins: Plugins
+    switches: Switches
+    progress: OnProgress | None
+    edited: EditedSchedules | None
+    code: Code
+    weights: link.Weights = field(default_factory=link.Weights)
+    programs: Iterator[int] = field(default_factory=count)
+    kernels: Iterator[int] = field(default_factory=count)
+    symbols: dict[bytes, str] = field(default_factory=dict)
+
+    def begun(self, text: KernelText) -> KernelText:
+        """Begin to make code of a kernel; gives it under the name of an earlier one that has the same code."""
+        digest = hashlib.blake2b(text.text.replace(text.symbol, "").encode()).digest()
+        if digest not in self.symbols:
+            self.code.begin(text)
+            self.symbols[digest] = text.symbol
+        return replace(text, symbol=self.symbols[digest])
+
+
+def _compile_staged(module: Module, build: _Build) -> Artifact:
+    """A graph in one piece or, where sizes depend on data, in parts that the host calls one after the other."""
+    staged = split(module)
+    if staged is None:
+        return _compile_program(module, build)
+    for part in staged.parts:
+        if build.switches.checked:
+            verify_func(part.main, graph_spec(part))
+    parts = [_compile_program(part, build) for part in staged.parts]
+    target = build.back_end.target(build.machine)
+    return link.make_staged(module, staged.program, parts, target, build.options.numerics)
+
+
+def _compile_program(module: Module, build: _Build) -> Artifact:
+    """One program of native code. The artefact has no code and no weights yet."""
+    options, machine, back_end, switches = build.options, build.machine, build.back_end, build.switches
     clock = _Clock()
     ctx = pass_context(machine, options, switches)
-    strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
+    strategies = strategies_with(build.plugins, ctx.remarks, machine, back_end, switches)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     for subject, message in module.main.attrs.get("contradictions", ()):
         ctx.remarks.append(Remark("import", subject, message, "analysis"))
-    lower_graph(module, ctx, options, progress, strategies, back_end.passes(machine, options))
+    lower_graph(module, ctx, options, build.progress, strategies, back_end.passes(machine, options))
     clock.lap("graph")
-    with back_end.code(machine, options) as code:
-        kernels: dict[str, KernelText] = {}
-        spec = back_end.spec(machine)
+    kernels: dict[str, KernelText] = {}
+    spec = back_end.spec(machine)
 
-        def emit(kernel: Func) -> None:
-            clock.lap("schedule")
-            if machine.kind != Target.kind:  # nobody else knows what its strategies may do
-                verify_func(kernel, spec)
-            text = kernels[kernel.name] = code.kernel(kernel)
-            clock.lap("emit")
-            code.begin(text)
-            clock.lap("llvm")
-
-        report_step = steps(progress, "kernels")
-        schedule_regions(module, machine, strategies, ctx.remarks, emit, report_step, switches=switches, edited=edited)
-        switches.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
+    def emit(kernel: Func) -> None:
         clock.lap("schedule")
-        inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
-        storage = switches.attempt(
-            "share-memory",
-            lambda: assign_storage(module.main, inplace),
-            lambda: assign_storage(module.main, share=False),
-        )
-        constants = link.lay_out_constants(module)
-        flush = options.numerics != "strict"
-        program = link.make_program(module, storage, constants, kernels, taken_for_granted, flush)
-        text = code.program(program)
+        if machine.kind != Target.kind:  # nobody else knows what its strategies may do
+            verify_func(kernel, spec)
+        text = build.code.kernel(kernel)
         clock.lap("emit")
-        code.begin(text)
-        objects = code.objects(steps(progress, "code"))
+        kernels[kernel.name] = build.begun(text)
+        clock.lap("llvm")
+
+    report_step = steps(build.progress, "kernels")
+    schedule_regions(
+        module, machine, strategies, ctx.remarks, emit, report_step,
+        switches=switches, edited=build.edited, numbers=build.kernels,
+    )  # fmt: skip
+    switches.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
+    clock.lap("schedule")
+    inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
+    storage = switches.attempt(
+        "share-memory",
+        lambda: assign_storage(module.main, inplace),
+        lambda: assign_storage(module.main, share=False),
+    )
+    constants = link.lay_out_constants(module, build.weights)
+    number = next(build.programs)
+    program = link.make_program(
+        module, storage, constants, kernels, taken_for_granted,
+        flush_denormals=options.numerics != "strict", suffix=f".{number}" if number else "",
+    )  # fmt: skip
+    text = build.code.program(program)
+    clock.lap("emit")
+    build.code.begin(text)
     clock.lap("llvm")
-    _tell(progress, "link", 0, 1)
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
     if options.profile:
         link.add_costs(report, module)
-    return link.make_artifact(module, storage, constants, program, text, objects, back_end.target(machine), report)
+    return link.make_artifact(module, storage, constants, program, text, back_end.target(machine), report)
 
 
 def pass_context(machine: Machine, options: Options, switches: Switches = CHECKED) -> PassContext:

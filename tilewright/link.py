@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -42,12 +44,64 @@ from tilewright.runtime.staged.program import StagedProgram
 ALIGNMENT = 64
 
 
+class Weights:
+    """The constants of all programs of an artefact, one after the other, each content once.
+
+    They move here: a module loses each as soon as it has its place, so that weights are never in memory twice.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._arrays: list[tuple[int, np.ndarray]] = []
+        self._alike: dict[tuple[int, int], list[tuple[int, np.ndarray]]] = {}
+
+    def place(self, array: np.ndarray) -> int:
+        """The offset of an array's bytes."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        same = self._alike.setdefault((data.size, zlib.crc32(data[:_SAMPLE].data)), [])
+        for offset, other in same:
+            if _are_equal(data, other):
+                return offset
+        offset, self.total = self.total, self.total + -(-data.size // ALIGNMENT) * ALIGNMENT
+        same.append((offset, data))
+        self._arrays.append((offset, data))
+        return offset
+
+    def block(self) -> memoryview:
+        """All of it, zeros between the constants, which are let go of."""
+        self._alike.clear()
+        block = aligned_bytes(self.total)
+        end = 0
+        arrays, self._arrays = self._arrays[::-1], []
+        while arrays:
+            offset, data = arrays.pop()
+            block[end:offset] = 0
+            end = offset + data.size
+            block[offset:end] = data
+        block[end:] = 0
+        return block.data
+
+
+_SAMPLE = 4096
+"""Bytes by whose checksum constants that may be alike are found."""
+_PIECE = 1 << 20
+"""Bytes that are compared at a time."""
+
+
+def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return all(np.array_equal(a[k : k + _PIECE], b[k : k + _PIECE]) for k in range(0, a.size, _PIECE))
+
+
 @dataclass(frozen=True)
 class Constants:
-    """Where each constant lies in the weights: byte offsets by name, and their total."""
+    """Where the constants that a program reads lie in the weights."""
 
-    offsets: dict[str, int]
-    total: int
+    table: tuple[ConstantInfo, ...]
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """Bytes from the start, by name."""
+        return {info.name: info.offset for info in self.table}
 
 
 def copy_aliased_outputs(module: Module) -> None:
@@ -65,17 +119,15 @@ def copy_aliased_outputs(module: Module) -> None:
     final.set_operands(returned)
 
 
-def lay_out_constants(module: Module) -> Constants:
-    """Offsets for the constants that kernels still read, in order of use."""
-    offsets: dict[str, int] = {}
-    total = 0
+def lay_out_constants(module: Module, weights: Weights) -> Constants:
+    """Places for the constants that kernels still read, in order of use; takes them out of `module`."""
+    table: dict[str, ConstantInfo] = {}
     for op in module.main.body.ops:
         name = op.attrs["name"] if op.name == "constant" and op.result.users else None
-        if name is None or name in offsets:
-            continue
-        offsets[name] = total
-        total += -(-module.constants[name].nbytes // ALIGNMENT) * ALIGNMENT
-    return Constants(offsets, total)
+        if name is not None and name not in table:
+            array = module.constants.pop(name)
+            table[name] = ConstantInfo(name, array.dtype.name, array.shape, weights.place(array))
+    return Constants(tuple(table.values()))
 
 
 def make_program(
@@ -85,8 +137,10 @@ def make_program(
     kernels: dict[str, KernelText],
     assumed: Sequence[Assumption] = (),
     flush_denormals: bool = False,
+    suffix: str = "",
 ) -> Program:
-    """The calls of the main function with the addresses of their buffers; what is assumed is checked before."""
+    """The calls of the main function with the addresses of their buffers; what is assumed is checked before. The
+    suffix tells the program from others of the same artefact."""
     main = module.main
     order: list[KernelCall | ConcurrentCalls] = []
     calls = [op for op in main.body.ops if op.name == "call"]
@@ -103,6 +157,7 @@ def make_program(
             Condition(a.holds, Check("InputError", f"{a.message} (in {a.loc})")) for a in assumed
         ),
         flush_denormals=flush_denormals,
+        suffix=suffix,
     )
 
 
@@ -153,11 +208,10 @@ def make_artifact(
     constants: Constants,
     program: Program,
     text: ProgramText,
-    objects: Sequence[bytes],
     target: TargetInfo,
     report: dict[str, Any],
 ) -> Artifact:
-    """The compiled model; takes the constants out of `module`."""
+    """A program of the compiled model, still without the code and the weights."""
     main = module.main
     names = [a.name for a in main.args]
     ins = main.attrs.get("inputs", tuple(names))
@@ -167,17 +221,24 @@ def make_artifact(
         target=target,
         inputs=tuple(map(_info, ins, main.args)),
         outputs=tuple(map(_info, outs, main.returns)),
-        objects=tuple(objects),
-        constant_table=_constant_table(module, constants),
-        constants=_weights(module, constants),
+        objects=(),
+        constant_table=constants.table,
         static_plan=StaticPlan(program.arena.value, program.scratch.value) if static else None,
         variables=tuple(d.var.name for d in program.dims),
         dims_count=len(program.dims),
         plan_reads_data=any(isinstance(d.source, InputElement) for d in program.dims),
         errors=tuple(Failure(**entry) for entry in text.errors.metadata()),
+        plan_symbol=f"tw_plan{text.suffix}",
+        run_symbol=f"tw_run{text.suffix}",
+        run_profiled_symbol=f"tw_run_profiled{text.suffix}",
         producer=f"tilewright {tilewright.__version__}",
         report=report,
     )
+
+
+def with_code(artifact: Artifact, objects: Sequence[bytes], weights: Weights) -> Artifact:
+    """The artefact with the code and the weights of all its programs."""
+    return artifact.sharing(tuple(objects), weights.block())
 
 
 def make_staged(
@@ -227,27 +288,6 @@ def _info_of_type(name: str, type: Type) -> TensorInfo:
     return TensorInfo(name, text, shape)
 
 
-def _weights(module: Module, constants: Constants) -> memoryview:
-    """The constants at their offsets, zeros between them.
-
-    They move: `module` loses each as soon as it is copied, so that weights are never in memory twice.
-    """
-    block = aligned_bytes(constants.total)
-    end = 0
-    for name, offset in constants.offsets.items():
-        array = module.constants.pop(name)
-        block[end:offset] = 0
-        end = offset + array.nbytes
-        np.copyto(block[offset:end].view(array.dtype).reshape(array.shape), array)
-    block[end:] = 0
-    return block.data
-
-
-def _constant_table(module: Module, constants: Constants) -> tuple[ConstantInfo, ...]:
-    arrays = ((name, module.constants[name], offset) for name, offset in constants.offsets.items())
-    return tuple(ConstantInfo(name, a.dtype.name, a.shape, offset) for name, a, offset in arrays)
-
-
 _DENORMALS = {
     "default": "denormal numbers count as zero",
     "strict": "denormal numbers as the calling thread's modes say",
@@ -286,6 +326,12 @@ def _describe_call(op: Op, module: Module) -> dict[str, Any]:
         "results": [f"{v.type}" for v in op.results],
         "bytes": str(sum((bytes_of(v) for v in (*op.operands, *op.results)), sym(0))),
     }
+
+
+def add_time(report: dict[str, Any], stage: str, seconds: float) -> None:
+    """Add to the time of a stage."""
+    times = report["compile ms"]
+    times[stage] = round(times.get(stage, 0.0) + 1000 * seconds, 1)
 
 
 def add_costs(report: dict[str, Any], module: Module) -> None:

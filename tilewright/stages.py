@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -65,48 +66,39 @@ def programs(
 
     def texts(module: Module, switches: Switches, told: OnProgress | None) -> dict[str, str]:
         staged = split(module)
-        if staged is None:
-            return texts_of_part(module, switches, told)
-        found: dict[str, str] = {}
-        refused: OptionError | None = None
-        for k, part in enumerate(staged.parts):
-            try:
-                found |= {f"part{k}.{name}": text for name, text in texts_of_part(part, switches, told).items()}
-            except OptionError as error:  # the kernel may be in another part
-                refused = error
-        if refused is not None and not found:
-            raise refused
-        return found
-
-    def texts_of_part(module: Module, switches: Switches, told: OnProgress | None) -> dict[str, str]:
-        ctx = pass_context(machine, options, switches)
-        strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
-        lower_graph(module, ctx, options, told, strategies, back_end.passes(machine, options))
+        parts = {"": module} if staged is None else {f"part{k}.": part for k, part in enumerate(staged.parts)}
+        edited, numbers = edited_schedules(options) or EditedSchedules(), count()
+        for part in parts.values():
+            ctx = pass_context(machine, options, switches)
+            strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
+            lower_graph(part, ctx, options, told, strategies, back_end.passes(machine, options))
+            if level != "graph":
+                schedule_regions(
+                    part, machine, strategies, ctx.remarks, step=steps(told, "kernels"), switches=switches,
+                    edited=edited, numbers=numbers,
+                )  # fmt: skip
         if level == "graph":
-            return {module.main.name: print_module(module)}
-        edited = edited_schedules(options) or EditedSchedules()
-        told_kernels = steps(told, "kernels")
-        schedule_regions(
-            module, machine, strategies, ctx.remarks, step=told_kernels, switches=switches, edited=edited
-        )
-        kernels = _kernels(module, kernel)
+            return {f"{name}{part.main.name}": print_module(part) for name, part in parts.items()}
+        edited.check_all_used()
+        made = ((name, f) for name, part in parts.items() for f in part.funcs.values() if f.level == "loops")
+        kernels = _chosen({f"{name}{f.name}": f for name, f in made}, kernel)
         if level == "schedule":
-            calls = Counter(op.attrs["kernel"] for op in module.main.body.ops if op.name == "call")
-            return {f.name: print_schedule(f, edited.digests[f.name], calls[f.name]) for f in kernels}
-        return {f.name: _kernel_text(f, level, machine, back_end) for f in kernels}
+            calls = Counter(op.attrs["kernel"] for p in parts.values() for op in p.main.body.ops if op.name == "call")
+            return {n: print_schedule(f, edited.digests[f.name], calls[f.name]) for n, f in kernels.items()}
+        return {n: _kernel_text(f, level, machine, back_end) for n, f in kernels.items()}
 
     return whatever_fails(request, session, options, progress, texts)
 
 
-def _kernels(module: Module, prefix: str | None) -> list[Func]:
-    kernels = [f for f in module.funcs.values() if f.level == "loops"]
+def _chosen(kernels: dict[str, Func], prefix: str | None) -> dict[str, Func]:
+    """The kernels whose names begin with a prefix; OptionError where there are none."""
     if prefix is None:
         return kernels
     # `k1` is the kernel of that number and not also k10 to k19
-    chosen = [f for f in kernels if f.name == prefix or f.name.startswith(f"{prefix}_")]
-    chosen = chosen or [f for f in kernels if f.name.startswith(prefix)]
+    chosen = {n: f for n, f in kernels.items() if f.name == prefix or f.name.startswith(f"{prefix}_")}
+    chosen = chosen or {n: f for n, f in kernels.items() if f.name.startswith(prefix)}
     if not chosen:
-        names = ", ".join(f.name for f in kernels) or "none"
+        names = ", ".join(f.name for f in kernels.values()) or "none"
         raise OptionError(f"there is no kernel '{prefix}'", hint=f"the kernels are: {names}")
     return chosen
 

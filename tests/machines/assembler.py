@@ -24,11 +24,12 @@ from tilewright.target.machine import Machine
 
 
 class Assembler:
-    """The code of one model."""
+    """The code of one artefact."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.parts: dict[str, Any] = {}
+        self.programs: dict[str, Any] = {}
+        self.kernels: dict[str, Any] = {}
 
     def kernel(self, func: Func) -> KernelText:
         return KernelText(func.name, json.dumps(_Kernel(func, self.machine).text(), indent=1))
@@ -39,13 +40,16 @@ class Assembler:
         calls = [
             [step.kernel, [[b.base, b.index, b.offset.value] for b in step.buffers]] for step in program.steps
         ]
-        return ProgramText(json.dumps(calls), ErrorTable())
+        return ProgramText(json.dumps(calls), ErrorTable(), program.suffix)
 
     def begin(self, text: KernelText | ProgramText) -> None:
-        self.parts[text.symbol if isinstance(text, KernelText) else ""] = json.loads(text.text)
+        if isinstance(text, KernelText):
+            self.kernels[text.symbol] = json.loads(text.text)
+        else:
+            self.programs[f"tw_run{text.suffix}"] = json.loads(text.text)
 
     def objects(self, step: Callable[[int, int], None] | None = None) -> Sequence[bytes]:
-        return [json.dumps({"calls": self.parts.pop(""), "kernels": self.parts}).encode()]
+        return [json.dumps({"programs": self.programs, "kernels": self.kernels}).encode()]
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ def executor(artifact: Artifact) -> DrivenCode:
     def execute(
         inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], constants: np.ndarray, arena: np.ndarray
     ) -> None:
-        for kernel, buffers in program["calls"]:
+        for kernel, buffers in program["programs"][artifact.run_symbol]:
             found = {"constants": constants, "arena": arena}
             arrays = []
             for base, index, offset in buffers:

@@ -138,7 +138,8 @@ def native(module: Module, threads: int, target: Target | None = None) -> Model:
     Fuse(STRATEGIES).run(module, PassContext(target))
     schedule_regions(module, target, STRATEGIES, [])
     storage = assign_storage(module.main)
-    constants = link.lay_out_constants(module)
+    weights = link.Weights()
+    constants = link.lay_out_constants(module, weights)
     with CPU.code(target, Options(compile_threads=1)) as code:
         kernels = {name: code.kernel(f) for name, f in module.funcs.items() if f.level == "loops"}
         program = link.make_program(module, storage, constants, kernels)
@@ -146,8 +147,8 @@ def native(module: Module, threads: int, target: Target | None = None) -> Model:
         for part in (*kernels.values(), text):
             code.begin(part)
         objects = code.objects()
-    made = link.make_artifact(module, storage, constants, program, text, objects, CPU.target(target), {})
-    return Model(made, threads)
+    made = link.make_artifact(module, storage, constants, program, text, CPU.target(target), {})
+    return Model(link.with_code(made, objects, weights), threads)
 
 
 def only_kernel(case: Case, target: str = "x86-64-v4") -> Func:

@@ -114,7 +114,8 @@ class Program:
 
     `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. What is in `order` runs one
     after the other. With `flush_denormals` they take denormal numbers as zero, whatever the caller's modes are, and the
-    caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores.
+    caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores. `suffix`
+    ends the names of its entry points, which tells it from other programs of the same code.
     """
 
     ranks: tuple[int, ...]
@@ -124,6 +125,7 @@ class Program:
     dims: tuple[Dim, ...] = ()
     conditions: tuple[Condition, ...] = ()
     flush_denormals: bool = False
+    suffix: str = ""
 
     @cached_property
     def steps(self) -> tuple[KernelCall, ...]:
@@ -159,10 +161,11 @@ class ErrorTable:
 
 @dataclass(frozen=True, slots=True)
 class ProgramText:
-    """The entry points as a complete LLVM module, and the errors that they can return."""
+    """The entry points as a complete LLVM module, the errors that they can return, and the suffix of their names."""
 
     text: str
     errors: ErrorTable
+    suffix: str = ""
 
 
 def kernel_step(

@@ -23,8 +23,7 @@ Native interface. The objects of an artefact define these C functions (`plan` on
 from __future__ import annotations
 
 import os
-from collections import deque
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +121,9 @@ class Artifact:
     """A compiled model.
 
     `plan_reads_data`: output shapes or sizes depend on the values of inputs, so that `tw_plan` runs at every
-    call and not only when the shapes change. `report` is free JSON data about what was compiled. A staged model has no
-    code and weights of its own but a `program`, whose steps call its `parts`.
+    call and not only when the shapes change. `report` is free JSON data about what was compiled. A staged model has a
+    `program`, whose steps call its `parts`. Parts have the same `objects` and `constants` as the whole, and names of
+    their own for their functions.
     """
 
     target: TargetInfo
@@ -181,11 +181,19 @@ class Artifact:
             raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
         metadata, sections = read_container(source, check_weights=check_weights, map_weights=mmap)
         try:
-            return _from_metadata(metadata, deque(sections))
+            *code, weights = sections
+            if weights.kind != "weights" or any(section.kind != "code" for section in code):
+                raise ValueError("the sections are others")
+            return _from_metadata(metadata).sharing(tuple(section.data for section in code), weights.data)
         except (ValueError, IndexError, RecursionError) as error:
             raise ArtifactError(
                 f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
             ) from error
+
+    def sharing(self, objects: tuple[bytes | memoryview, ...], constants: bytes | bytearray | memoryview) -> Artifact:
+        """The artefact and its parts with this code and these weights."""
+        parts = tuple(part.sharing(objects, constants) for part in self.parts)
+        return replace(self, objects=objects, constants=constants, parts=parts)
 
     def summary(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
@@ -195,8 +203,8 @@ class Artifact:
                 "inputs": ", ".join(map(str, self.inputs)),
                 "outputs": ", ".join(map(str, self.outputs)),
                 "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
-                "object bytes": sum(memoryview(blob).nbytes for a in (self, *self.parts) for blob in a.objects),
-                "constant bytes": sum(memoryview(a.constants).nbytes for a in (self, *self.parts)),
+                "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
+                "constant bytes": memoryview(self.constants).nbytes,
                 "arena bytes": plan.arena if plan else "depends on the shapes",
                 **self.report,
             }
@@ -208,8 +216,7 @@ class Artifact:
 
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
-        own = [*code, Section("weights", _byte_view(self.constants))]
-        return own + [section for part in self.parts for section in part._sections()]
+        return [*code, Section("weights", _byte_view(self.constants))]
 
     def _metadata(self) -> dict[str, Any]:
         metadata = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _ELSEWHERE}
@@ -229,17 +236,13 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def _from_metadata(metadata: Any, sections: deque[Section]) -> Artifact:
-    """The artefact of some metadata, and those of its parts; takes their sections: code up to weights for each.
-    ValueError or IndexError for metadata that is none of an artefact."""
-    code = []
-    while sections[0].kind == "code":
-        code.append(sections.popleft().data)
-    weights = sections.popleft().data
+def _from_metadata(metadata: Any) -> Artifact:
+    """The artefact of some metadata, and those of its parts, without code and weights. ValueError for metadata that is
+    none of an artefact."""
     if not isinstance(metadata, dict) or not isinstance(listed := metadata.pop("parts", []), list):
         raise ValueError("the model, a part of it, or the list of parts is something else")
-    parts = tuple([_from_metadata(part, sections) for part in listed])
-    found = record(Artifact, metadata, objects=tuple(code), constants=weights, parts=parts)
+    parts = tuple([_from_metadata(part) for part in listed])
+    found = record(Artifact, metadata, objects=(), parts=parts)
     if found.program is not None:
         counts = [(len(part.inputs), len(part.outputs)) for part in parts]
         check_program(found.program, len(found.inputs), len(found.outputs), counts)

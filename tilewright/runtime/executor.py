@@ -39,14 +39,15 @@ class Executor(Protocol):
 MakeExecutor = Callable[[Artifact], Executor]
 
 
-def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
+def executor_of(artifact: Artifact, make: MakeExecutor | None, beside: Executor | None = None) -> Executor:
     """What runs an artefact: made by `make`, native code, or by the back end of a plugin that is installed;
-    ArtifactError where there is none for the kind of machine."""
+    ArtifactError where there is none for the kind of machine. What runs the artefact `beside`, which has the same code,
+    may share it."""
     kind = artifact.target.kind
     if make is not None:
         return make(artifact)
     if kind == "cpu":
-        return NativeCode(artifact)
+        return NativeCode(artifact, beside if isinstance(beside, NativeCode) else None)
     for back_end in _installed_back_ends():
         if getattr(back_end, "name", None) == kind:
             found: Executor = back_end.executor(artifact)

@@ -83,6 +83,16 @@ class _Loaded:
     constants: np.ndarray
     pool: ThreadPool
 
+    @classmethod
+    def of(
+        cls, artifact: Artifact, threads: int, executor: MakeExecutor | None, beside: _Loaded | None = None
+    ) -> _Loaded:
+        """The code of an artefact, linked; with the weights, the code and the threads of another part `beside`."""
+        if beside is not None:
+            return cls(artifact, executor_of(artifact, executor, beside.code), beside.constants, beside.pool)
+        code = executor_of(artifact, executor)
+        return cls(artifact, code, aligned_constants(artifact.constants), ThreadPool(code, threads))
+
 
 @dataclass(frozen=True)
 class _Staged:
@@ -159,11 +169,11 @@ class Model:
         artifact: Artifact,
         threads: int | None = None,
         executor: MakeExecutor | None = None,
-        pool: ThreadPool | None = None,
+        *,
+        _beside: _Loaded | None = None,
     ) -> None:
         """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here. Code for another kind
-        of machine is run by `executor(artifact)`, by default that of the plugin which brings the kind. Models may share
-        a `pool`."""
+        of machine is run by `executor(artifact)`, by default that of the plugin which brings the kind."""
         if not isinstance(artifact, Artifact):
             raise ArtifactError(
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
@@ -182,13 +192,10 @@ class Model:
         if artifact.program is not None:
             parts: list[_Part] = []
             for part in artifact.parts:
-                parts.append(_Part(part, threads, executor, pool))
-                pool = parts[0].pool
+                parts.append(_Part(part, threads, executor, _beside=parts[0].loaded if parts else None))
             self._loaded = _Staged(artifact, tuple(parts), StagedRun(artifact.program, parts))
         else:
-            code = executor_of(artifact, executor)
-            constants = aligned_constants(artifact.constants)
-            self._loaded = _Loaded(artifact, code, constants, pool or ThreadPool(code, self.threads))
+            self._loaded = _Loaded.of(artifact, self.threads, executor, _beside)
         self._start_process()
 
     def __call__(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> tuple[np.ndarray, ...]:
@@ -479,10 +486,10 @@ class _Part(Model):
     """A part of a staged model, called with the arguments of a step."""
 
     @property
-    def pool(self) -> ThreadPool:
+    def loaded(self) -> _Loaded:
         loaded = self._open()
         assert isinstance(loaded, _Loaded)
-        return loaded.pool
+        return loaded
 
     def __call__(self, args: tuple[Any, ...]) -> tuple[np.ndarray, ...]:  # type: ignore[override]
         return super().__call__(*args)

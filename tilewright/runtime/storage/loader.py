@@ -22,16 +22,18 @@ _POOL_DESTROY = ctypes.CFUNCTYPE(None, _POINTER)
 
 
 class NativeCode:
-    """The linked functions of an artefact; their memory lives as long as this object.
+    """The linked functions of an artefact; their memory lives as long as this object. The code is linked anew, or is
+    that of the artefact `beside`, which has the same.
 
     `plan` and `run` are C functions as `artifact` describes them; `plan` is None for a static model,
     `run_profiled` for one that was compiled without it.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
-        llvm = _llvm()
-        check_target(artifact.target, host_target())
-        self._engine = _link(llvm, artifact.objects)
+    def __init__(self, artifact: Artifact, beside: NativeCode | None = None) -> None:
+        if beside is None:
+            llvm = _llvm()
+            check_target(artifact.target, host_target())
+        self._engine: Any = _link(llvm, artifact.objects) if beside is None else beside._engine
         self.run = _RUN(self._required(artifact.run_symbol))
         self.plan = None if artifact.static_plan else _PLAN(self._required(artifact.plan_symbol))
         profiled = self._address(artifact.run_profiled_symbol)

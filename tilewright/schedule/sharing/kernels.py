@@ -8,8 +8,9 @@ time; the original goes when its last reader has a packed copy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -44,18 +45,19 @@ def schedule_regions(
     *,
     switches: Switches = CHECKED,
     edited: EditedSchedules | None = None,
+    numbers: Iterator[int] | None = None,
 ) -> None:
     """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place.
 
     `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile. `step`
     is told how many of how many regions have their kernels. Unless `switches` say that programs are checked, a kernel
     whose schedule fails unexpectedly, or cannot be made into code by `ready`, gets a plain schedule, and a remark.
-    Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be, or where it is for a
-    kernel that there is not.
+    Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be. The names of kernels begin
+    with one of the `numbers`, by default from 0 on.
     """
-    _Kernels(module, target, strategies, remarks, ready, switches, edited).run(step)
-    if edited is not None:
-        edited.check_all_used()
+    _Kernels(module, target, strategies, remarks, ready, switches, edited, count() if numbers is None else numbers).run(
+        step
+    )
 
 
 class _Kernels:
@@ -70,6 +72,7 @@ class _Kernels:
         ready: Callable[[Func], None] | None,
         switches: Switches,
         edited: EditedSchedules | None,
+        numbers: Iterator[int],
     ) -> None:
         self.module = module
         self.target = target
@@ -78,6 +81,7 @@ class _Kernels:
         self.ready = ready
         self.switches = switches
         self.edited = edited
+        self.numbers = numbers
         self.by_key: dict[Any, Func] = {}
         self.packed: dict[tuple[str, Any], str] = {}
         self.readers: Counter[str] = Counter()
@@ -121,7 +125,7 @@ class _Kernels:
         return call, before
 
     def _kernel(self, region: Op, constant: Sequence[bool]) -> Func:
-        name = f"k{len(self.by_key)}_{region.attrs['name']}"
+        name = f"k{next(self.numbers)}_{region.attrs['name']}"
         found = matching(region, self.strategies, self.target, self.remarks)
         constants = [k for k, c in enumerate(constant) if c]
         keeps_layout = any(s.keeps_layout for s in found)

@@ -4,8 +4,8 @@ kernels.
     i32 tw_plan(ptr in_shapes, ptr in_data, ptr dims, ptr out_shapes, ptr sizes)
     i32 tw_run(ptr call)
 
-Both return 0 or the number (from 1) of an entry of the program's error table. `sizes` receives the bytes of
-the arena and of one worker's scratch memory; `call` holds the pointers `CALL`.
+The program's suffix ends both names. Both return 0 or the number (from 1) of an entry of the program's error table.
+`sizes` receives the bytes of the arena and of one worker's scratch memory; `call` holds the pointers `CALL`.
 """
 
 from __future__ import annotations
@@ -58,10 +58,16 @@ def program_ir(program: Program, target: Target, *, profile: bool = False) -> Pr
         for timed in ([False, True] if profile else [False])
     ]
     parts += [
-        _together(f"tw_concurrent{k}", o.steps) for k, o in enumerate(program.order) if isinstance(o, ConcurrentCalls)
+        _together(_concurrent_symbol(k, program), o.steps)
+        for k, o in enumerate(program.order)
+        if isinstance(o, ConcurrentCalls)
     ]
     parts.append("attributes #0 = { nounwind }")
-    return ProgramText("\n".join(parts) + "\n", errors)
+    return ProgramText("\n".join(parts) + "\n", errors, program.suffix)
+
+
+def _concurrent_symbol(position: int, program: Program) -> str:
+    return f"tw_concurrent{position}{program.suffix}"
 
 
 def _together(symbol: str, steps: Sequence[KernelCall]) -> str:
@@ -126,7 +132,7 @@ class _Function:
         return array if index == 0 else self.code.emit(f"getelementptr i64, ptr {array}, i64 {index}")
 
     def define(self, name: str, parameters: Sequence[str]) -> str:
-        head = f"define i32 @{name}({', '.join(parameters)}) #0 {{"
+        head = f"define i32 @{name}{self.program.suffix}({', '.join(parameters)}) #0 {{"
         return "\n".join([head, "entry:", *self.code.allocas, *self.code.lines, "}", ""])
 
 
@@ -200,7 +206,7 @@ class _Run(_Function):
         else:
             for k, o in enumerate(self.program.order):
                 if isinstance(o, ConcurrentCalls):
-                    self._concurrent(f"tw_concurrent{k}", o.steps)
+                    self._concurrent(_concurrent_symbol(k, self.program), o.steps)
                 else:
                     self._step(o)
         if modes is not None:
