@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import TilewrightError as TilewrightError
     from tilewright.runtime.profile import KernelTime as KernelTime
     from tilewright.runtime.report import Report as Report
+    from tilewright.runtime.sizes_seen import SizesSeen as SizesSeen
     from tilewright.runtime.values.node_arg import NodeArg as NodeArg
     from tilewright.session import Session as Session
     from tilewright.target.machine import TargetError as TargetError
@@ -47,6 +48,7 @@ _HOMES = {
     "Report": "tilewright.runtime.report",
     "ScheduleError": "tilewright.ir.diag",
     "Session": "tilewright.session",
+    "SizesSeen": "tilewright.runtime.sizes_seen",
     "TargetError": "tilewright.target.machine",
     "TensorInfo": "tilewright.runtime",
     "TilewrightError": "tilewright.runtime.errors",

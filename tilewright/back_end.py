@@ -49,8 +49,13 @@ class Code(Protocol):
     def begin(self, text: KernelText | ProgramText) -> None:
         """Begin to make code of a text."""
 
+    @property
+    def begun(self) -> int:
+        """How many objects there are of what was begun so far."""
+
     def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
-        """All code that was begun, waiting for what is not ready. `step` is told how many of how many parts are."""
+        """All code that was begun, in this order, waiting for what is not ready. `step` is told how many of how many
+        parts are."""
 
     def __enter__(self) -> Self: ...
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from tilewright import link
 from tilewright.back_end import BackEnd, Code, back_end_for
 from tilewright.codegen.program import KernelText
 from tilewright.frontends.built_in import FRONT_ENDS
+from tilewright.frontends.frequent import shapes_with
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
@@ -30,9 +32,10 @@ from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.storage import assign_storage
 from tilewright.ops.define.spec import graph_spec
-from tilewright.options import OnProgress, Options, Progress, Request
+from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact
+from tilewright.runtime.artifact import sizes_text
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -43,6 +46,8 @@ from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
 T = TypeVar("T")
+FrequentModule = tuple[FrequentSizes, Callable[[], Module]]
+"""Sizes of dims, and what imports the graph with them."""
 
 
 def compile_request(
@@ -50,10 +55,12 @@ def compile_request(
 ) -> Artifact:
     """From the model's file on, without the session's cache. Raises ModelError, UnsupportedError, OptionError."""
     machine, plugins = session.machine(options), session.loaded_plugins
-    artifact = whatever_fails(
-        request, session, options, progress,
-        lambda module, switches, report_step: compile_module(module, options, machine, report_step, plugins, switches),
-    )  # fmt: skip
+
+    def compiled(module: Module, switches: Switches, report_step: OnProgress | None) -> Artifact:
+        frequent = frequent_modules(module, request, options, session, report_step)
+        return compile_module(module, options, machine, report_step, plugins, switches, frequent)
+
+    artifact = whatever_fails(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
     return artifact
@@ -101,6 +108,30 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
         raise InternalError(what, hint="please report this with the model") from e
 
 
+def frequent_modules(
+    module: Module, request: Request, options: Options, session: Session, progress: OnProgress | None = None
+) -> list[FrequentModule]:
+    """The frequent sizes, which are checked now, and what imports the graph with each of them. `module` is the graph
+    for all sizes."""
+
+    def of(sizes: FrequentSizes) -> FrequentModule:
+        with at_sizes(sizes):
+            shapes = {**request.shapes, **shapes_with(module, sizes)}
+        return sizes, lambda: import_request(replace(request, shapes=shapes), session, progress)
+
+    return [of(sizes) for sizes in options.frequent]
+
+
+@contextmanager
+def at_sizes(sizes: FrequentSizes) -> Iterator[None]:
+    """Errors name the sizes as their place."""
+    try:
+        yield
+    except TilewrightError as e:
+        e.where = f"{e.where + ', ' if e.where else ''}with the frequent sizes {sizes_text(sizes)}"
+        raise
+
+
 def compile_module(
     module: Module,
     options: Options,
@@ -108,22 +139,30 @@ def compile_module(
     progress: OnProgress | None = None,
     plugins: Plugins = NO_PLUGINS,
     switches: Switches = CHECKED,
+    frequent: Sequence[FrequentModule] = (),
 ) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them, or where
-    sizes depend on data, what the host does between its parts."""
+    sizes depend on data, what the host does between its parts. The `frequent` modules become variants."""
     back_end = back_end_for(machine, plugins)
     back_end.check(machine, options)
     edited = edited_schedules(options)
     with back_end.code(machine, options) as code:
         build = _Build(options, machine, back_end, plugins, switches, progress, edited, code)
         artifact = _compile_staged(module, build)
+        variants, ends = [], [(code.begun, build.weights.total)]
+        for sizes, load in frequent:
+            with at_sizes(sizes):
+                variants.append(link.make_variant(artifact, sizes, _compile_staged(load(), build)))
+            ends.append((code.begun, build.weights.total))
         if edited is not None:
             edited.check_all_used()
         start = time.perf_counter()
         objects = code.objects(steps(progress, "code"))
     _tell(progress, "link", 0, 1)
     link.add_time(artifact.report, "llvm", time.perf_counter() - start)
-    return link.with_code(artifact, objects, build.weights)
+    for variant, (before, after) in zip(variants, pairwise(ends), strict=True):
+        link.add_bytes(variant.artifact.report, objects[before[0] : after[0]], after[1] - before[1])
+    return link.with_code(replace(artifact, variants=tuple(variants)), objects, build.weights)
 
 
 @dataclass(frozen=True)

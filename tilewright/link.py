@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -38,7 +38,16 @@ from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.view import copy
 from tilewright.runtime.arena import aligned_bytes
-from tilewright.runtime.artifact import Artifact, ConstantInfo, Failure, StaticPlan, TargetInfo, TensorInfo
+from tilewright.runtime.artifact import (
+    Artifact,
+    ConstantInfo,
+    Failure,
+    StaticPlan,
+    TargetInfo,
+    TensorInfo,
+    Variant,
+)
+from tilewright.runtime.errors import OptionError
 from tilewright.runtime.staged.program import StagedProgram
 
 ALIGNMENT = 64
@@ -326,6 +335,23 @@ def _describe_call(op: Op, module: Module) -> dict[str, Any]:
         "results": [f"{v.type}" for v in op.results],
         "bytes": str(sum((bytes_of(v) for v in (*op.operands, *op.results)), sym(0))),
     }
+
+
+def make_variant(general: Artifact, sizes: Mapping[str, int], artifact: Artifact) -> Variant:
+    """The variant of a program for some sizes; OptionError where its results are of other types."""
+    for ours, other in zip(general.outputs, artifact.outputs, strict=True):
+        if (ours.kind, ours.dtype, len(ours.shape)) != (other.kind, other.dtype, len(other.shape)):
+            raise OptionError(
+                f"with these sizes the model gives {other}, and {ours} with others",
+                hint="leave them out, or compile a model of its own for them, with shapes=",
+            )
+    return Variant(sizes, artifact)
+
+
+def add_bytes(report: dict[str, Any], objects: Sequence[bytes], weights: int) -> None:
+    """Say how much a variant adds to the artefact."""
+    report["added code bytes"] = sum(map(len, objects))
+    report["added constant bytes"] = weights
 
 
 def add_time(report: dict[str, Any], stage: str, seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.errors import OptionError
+from tilewright.runtime.sizes_seen import MAX_FREQUENT, SizesSeen
 from tilewright.runtime.threads import check_threads
 
 NUMERICS = ("default", "strict")
@@ -58,6 +59,9 @@ class ScheduleFile:
             ) from error
 
 
+FrequentSizes = Mapping[str, int]
+"""Sizes of symbolic dims, by name."""
+
 OnProgress = Callable[[Progress], None]
 """What is called between two steps of a compilation, by the thread that compiles; an error that it raises ends the
 compilation and reaches the caller."""
@@ -99,6 +103,7 @@ class Options:
     profile: bool = False
     verify: bool = False
     schedule: ScheduleFile | None = None
+    frequent: tuple[FrequentSizes, ...] = ()
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -110,6 +115,7 @@ class Options:
                 f"target={self.target!r} is not allowed: give a name, such as 'zen3', or None for this machine"
             )
         object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
+        object.__setattr__(self, "frequent", _frequent(self.frequent))
         for name in ("cache", "profile", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
@@ -129,7 +135,49 @@ class Options:
         """Text of everything that changes the artefact (threads do not: they are chosen when it is loaded)."""
         profile = ";profile" if self.profile else ""
         schedule = f";schedule={self.schedule.text}" if self.schedule else ""
-        return f"numerics={self.numerics};target={self.target or 'host'}{profile}{schedule}"
+        frequent = f";frequent={[sorted(sizes.items()) for sizes in self.frequent]}" if self.frequent else ""
+        return f"numerics={self.numerics};target={self.target or 'host'}{profile}{schedule}{frequent}"
+
+
+def _frequent(given: object) -> tuple[FrequentSizes, ...]:
+    """Those with the most sizes first, each once."""
+    if given is None:
+        return ()
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise OptionError(
+            f"frequent={given!r:.80} is not allowed: give a list of dicts of dims to sizes",
+            hint="such as frequent=[{'batch': 1, 'height': 224}, {'batch': 8}]",
+        )
+    found: list[FrequentSizes] = []
+    for sizes in map(_frequent_sizes, given):
+        if sizes and sizes not in found:
+            found.append(sizes)
+    if len(found) > MAX_FREQUENT:
+        raise OptionError(
+            f"frequent= names {len(found)} combinations of sizes, and at most {MAX_FREQUENT} are allowed",
+            hint="each is compiled as a program of its own: name the most frequent ones, or fewer dims in each",
+        )
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _frequent_sizes(given: object) -> FrequentSizes:
+    if isinstance(given, SizesSeen):
+        return dict(given.sizes)
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise OptionError(
+            f"frequent=[{given!r:.80}] is not allowed: each entry is a dict of names of dims to sizes",
+            hint="such as frequent=[{'batch': 1, 'height': 224}, {'batch': 8}]",
+        )
+    return {name: _frequent_size(name, size) for name, size in given.items()}
+
+
+def _frequent_size(name: str, size: object) -> int:
+    if isinstance(size, bool) or not hasattr(size, "__index__") or operator.index(size) < 1:
+        raise OptionError(
+            f"frequent=[{{{name!r}: {size!r:.80}}}] is not allowed: a size is a whole number from 1 on",
+            hint="give a dict for each combination of sizes, such as [{'batch': 1}, {'batch': 8}]",
+        )
+    return operator.index(size)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.compiler import (
     edited_schedules,
+    frequent_modules,
     import_request,
     lower_graph,
     pass_context,
@@ -26,6 +27,7 @@ from tilewright.ir.switches import Switches
 from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
+from tilewright.runtime.artifact import sizes_text
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules, print_schedule
 from tilewright.schedule.sharing.kernels import schedule_regions
@@ -49,7 +51,8 @@ def programs(
     progress: OnProgress | None = None,
 ) -> dict[str, str]:
     """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`. Where the
-    host runs a model part by part, the names begin with that of the part, such as "part0.main".
+    host runs a model part by part, the names begin with that of the part, such as "part0.main", and in variants with
+    the frequent sizes, such as "batch=1: main".
 
     Each call compiles up to the level, with the arguments of `tilewright.compile`; of the `session` only the
     plugins are used.
@@ -65,8 +68,10 @@ def programs(
         return {"main": print_module(import_request(request, session, progress))}
 
     def texts(module: Module, switches: Switches, told: OnProgress | None) -> dict[str, str]:
-        staged = split(module)
-        parts = {"": module} if staged is None else {f"part{k}.": part for k, part in enumerate(staged.parts)}
+        frequent = frequent_modules(module, request, options, session, told)
+        parts = _parts("", module)
+        for sizes, load in frequent:
+            parts |= _parts(f"{sizes_text(sizes)}: ", load())
         edited, numbers = edited_schedules(options) or EditedSchedules(), count()
         for part in parts.values():
             ctx = pass_context(machine, options, switches)
@@ -88,6 +93,14 @@ def programs(
         return {n: _kernel_text(f, level, machine, back_end) for n, f in kernels.items()}
 
     return whatever_fails(request, session, options, progress, texts)
+
+
+def _parts(prefix: str, module: Module) -> dict[str, Module]:
+    """The parts of a module, by what the names of their functions begin with."""
+    staged = split(module)
+    if staged is None:
+        return {prefix: module}
+    return {f"{prefix}part{k}.": part for k, part in enumerate(staged.parts)}
 
 
 def _chosen(kernels: dict[str, Func], prefix: str | None) -> dict[str, Func]:

@@ -69,7 +69,7 @@ def test_weights_move_into_the_artefact() -> None:
     assert module.constants == {}
     weights = np.frombuffer(model.artifact.constants, np.uint8)
     assert address_of(weights) % ALIGNMENT == 0
-    assert address_of(model._loaded.constants) == address_of(weights)
+    assert address_of(model._loaded.programs[0].constants) == address_of(weights)
 
 
 @pytest.mark.parametrize("mmap", [False, True])
@@ -77,7 +77,7 @@ def test_a_loaded_model_uses_its_weights_in_place(tmp_path: Path, mmap: bool) ->
     compiled(module_of_products(beside=True)).save(tmp_path / "m.tw")
     again = tilewright.load(tmp_path / "m.tw", threads=1, mmap=mmap)
     weights = np.frombuffer(again.artifact.constants, np.uint8)
-    assert address_of(again._loaded.constants) == address_of(weights)
+    assert address_of(again._loaded.programs[0].constants) == address_of(weights)
     assert_right(again, beside=True)
 
 

@@ -66,7 +66,7 @@ def test_weights_are_used_in_place(tmp_path: Path, saved: bytes) -> None:
     artifact = Artifact.load(path)
     address = np.frombuffer(artifact.constants, np.uint8).__array_interface__["data"][0]
     assert address % 64 == 0
-    assert address_of(Model(artifact)._loaded.constants) == address
+    assert address_of(Model(artifact)._loaded.programs[0].constants) == address
 
 
 def test_save_gives_the_usual_permissions_and_leaves_nothing_else(tmp_path: Path) -> None:

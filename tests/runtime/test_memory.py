@@ -119,7 +119,7 @@ def test_trim_while_calls_run_takes_their_memory_when_they_end() -> None:
 
 def test_close_while_calls_run() -> None:
     model = Model(dynamic_artifact(), threads=2)
-    code, pool = weakref.ref(model._loaded.code), weakref.ref(model._loaded.pool)
+    code, pool = weakref.ref(model._loaded.programs[0].code), weakref.ref(model._loaded.programs[0].pool)
     x = np.ones((50, 256), np.float32)
     inputs, threads, results = running_calls(model, 3, x)
     model.close()

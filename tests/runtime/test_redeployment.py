@@ -179,7 +179,7 @@ def test_models_load_from_bytes(path: Path, kind) -> None:
     data = kind(path.read_bytes())
     model = load(data, threads=1)
     np.testing.assert_array_equal(model(X)[0], Y)
-    assert model._loaded.constants.ctypes.data % 64 == 0
+    assert model._loaded.programs[0].constants.ctypes.data % 64 == 0
 
 
 def test_a_buffer_may_change_afterwards(path: Path) -> None:
@@ -239,5 +239,5 @@ def test_a_model_that_does_not_fit_into_memory(path: Path, monkeypatch: pytest.M
 def test_mapped_weights_are_those_of_the_file(path: Path) -> None:
     model = load(path, mmap=True)
     weights = np.frombuffer(model.artifact.constants, np.uint8)
-    assert model._loaded.constants.ctypes.data == weights.ctypes.data
+    assert model._loaded.programs[0].constants.ctypes.data == weights.ctypes.data
     assert weights.ctypes.data % 4096 == 0

@@ -191,7 +191,7 @@ def test_copies_share_the_weights() -> None:
     weights = np.frombuffer(bytearray(1 << 16), np.uint8)
     aligned = weights[-weights.ctypes.data % 64 :][: 1 << 15]
     model = Model(dataclasses.replace(static_artifact(), constants=aligned.data))
-    assert copy.deepcopy(model)._loaded.constants.ctypes.data == aligned.ctypes.data
+    assert copy.deepcopy(model)._loaded.programs[0].constants.ctypes.data == aligned.ctypes.data
 
 
 def test_a_number_of_threads_that_was_left_open_is_left_open_elsewhere(monkeypatch) -> None:

@@ -21,7 +21,7 @@ from tilewright.checks.result import (
     Time,
 )
 from tilewright.checks.work import OperatorCounts, bytes_of, total
-from tilewright.compiler import lower_graph, pass_context, strategies_with, whatever_fails
+from tilewright.compiler import frequent_modules, lower_graph, pass_context, strategies_with, whatever_fails
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Func, Module, Op, Value
@@ -66,11 +66,13 @@ def check(
     chosen = Options.of(options, **fields)
     request, session = Request.of(model, constants, shapes), session or Session()
     name = request.model.name if isinstance(request.model, Path) else ""
+
+    def checked(module: Module, switches: Switches, told: OnProgress | None) -> ModelCheck:
+        frequent_modules(module, request, chosen, session)  # whether calls can have these sizes
+        return _Check(name, chosen, session, switches, sizes or {}).run(module, told)
+
     try:
-        return whatever_fails(
-            request, session, chosen, progress,
-            lambda module, switches, told: _Check(name, chosen, session, switches, sizes or {}).run(module, told),
-        )  # fmt: skip
+        return whatever_fails(request, session, chosen, progress, checked)
     except UnsupportedError as error:
         return ModelCheck(name, error.problems or (Problem("", error.where or "", error.what, error.hint or ""),))
 

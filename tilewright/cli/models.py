@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 import tilewright
+from tilewright.cli.frequent import read_frequent
 from tilewright.cli.progress import compiling
 from tilewright.cli.tensors import load_array
 from tilewright.runtime import Model
@@ -44,6 +45,9 @@ def model_options(command: F) -> F:
         click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE",
                      help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy."),
         click.option("--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."),
+        click.option("--frequent", multiple=True, metavar="NAME=SIZE,...",
+                     help="Sizes of dims that calls often have, which get a program of their own; or FILE.json, as "
+                     "`tilewright run --sizes-seen` writes it."),
         click.option("--numerics", type=click.Choice(["default", "strict"]), default="default", show_default=True,
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals."),
         click.option("--target", metavar="NAME",
@@ -58,6 +62,7 @@ def compile_fields(
     numerics: str,
     shapes: Sequence[str],
     constants: Sequence[str],
+    frequent: Sequence[str] = (),
     schedule: Path | None = None,
     no_cache: bool = False,
 ) -> dict[str, Any]:
@@ -66,6 +71,7 @@ def compile_fields(
         "target": target,
         "numerics": numerics,
         "schedule": schedule,
+        "frequent": read_frequent(frequent),
         "cache": not no_cache,
         "shapes": unique("--shape", map(_shape, shapes)),
         "constants": unique("--constant", map(_constant, constants)),
@@ -96,11 +102,11 @@ def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
     """UsageError where an option says how to compile what is compiled."""
-    changed = any(fields.get(name) for name in ("target", "shapes", "constants", "schedule"))
+    changed = any(fields.get(name) for name in ("target", "shapes", "constants", "schedule", "frequent"))
     if changed or fields["numerics"] != "default":
         raise click.UsageError(
-            f"{path} is compiled already: --target, --numerics, --shape, --constant and --schedule need the model it "
-            "came from"
+            f"{path} is compiled already: --target, --numerics, --shape, --constant, --frequent and --schedule need "
+            "the model it came from"
         )
 
 

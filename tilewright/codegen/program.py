@@ -165,7 +165,7 @@ class ProgramText:
 
     text: str
     errors: ErrorTable
-    suffix: str = ""
+    suffix: str
 
 
 def kernel_step(

@@ -117,13 +117,44 @@ class ConstantInfo:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A program for calls with these `sizes` of symbolic dims, with fixed sizes in the shapes of its inputs."""
+
+    sizes: Mapping[str, int]
+    artifact: Artifact
+
+    def check(self, general: Artifact) -> None:
+        """ValueError unless its inputs and outputs are those of the general program with these sizes."""
+        if not self.sizes or any(type(size) is not int or size < 1 for size in self.sizes.values()):
+            raise ValueError(f"a variant has the sizes {dict(self.sizes)}")
+        inputs = tuple(replace(i, shape=tuple(self.sizes.get(str(d), d) for d in i.shape)) for i in general.inputs)
+        dims = {dim for info in general.inputs for dim in info.shape}
+        made, wanted = (
+            [(o.name, o.dtype, o.kind, len(o.shape)) for o in a.outputs] for a in (self.artifact, general)
+        )
+        is_one = inputs == self.artifact.inputs and made == wanted and dims.issuperset(self.sizes)
+        if not is_one or self.artifact.variants:
+            raise ValueError(f"the variant for {self.text} is none of this program")
+
+    @property
+    def text(self) -> str:
+        """The sizes, such as "batch=1, height=224"."""
+        return sizes_text(self.sizes)
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Sizes by name in a line."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+@dataclass(frozen=True)
 class Artifact:
     """A compiled model.
 
     `plan_reads_data`: output shapes or sizes depend on the values of inputs, so that `tw_plan` runs at every
     call and not only when the shapes change. `report` is free JSON data about what was compiled. A staged model has a
-    `program`, whose steps call its `parts`. Parts have the same `objects` and `constants` as the whole, and names of
-    their own for their functions.
+    `program`, whose steps call its `parts`. `variants` run in its place for some sizes, those first that fix the most.
+    Parts and variants have the same `objects` and `constants` as the whole, and names of their own for their functions.
     """
 
     target: TargetInfo
@@ -138,6 +169,7 @@ class Artifact:
     plan_reads_data: bool = False
     program: StagedProgram | None = None
     parts: tuple[Artifact, ...] = ()
+    variants: tuple[Variant, ...] = ()
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
     run_symbol: str = "tw_run"
@@ -191,24 +223,38 @@ class Artifact:
             ) from error
 
     def sharing(self, objects: tuple[bytes | memoryview, ...], constants: bytes | bytearray | memoryview) -> Artifact:
-        """The artefact and its parts with this code and these weights."""
+        """The artefact, its parts and its variants with this code and these weights."""
         parts = tuple(part.sharing(objects, constants) for part in self.parts)
-        return replace(self, objects=objects, constants=constants, parts=parts)
+        variants = tuple(Variant(v.sizes, v.artifact.sharing(objects, constants)) for v in self.variants)
+        return replace(self, objects=objects, constants=constants, parts=parts, variants=variants)
 
     def summary(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
-        plan = self.static_plan
-        return Report(
-            {
-                "inputs": ", ".join(map(str, self.inputs)),
-                "outputs": ", ".join(map(str, self.outputs)),
-                "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
-                "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
-                "constant bytes": memoryview(self.constants).nbytes,
-                "arena bytes": plan.arena if plan else "depends on the shapes",
-                **self.report,
-            }
-        )
+        data = {
+            "inputs": ", ".join(map(str, self.inputs)),
+            "outputs": ", ".join(map(str, self.outputs)),
+            "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
+            "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
+            "constant bytes": memoryview(self.constants).nbytes,
+            "arena bytes": self._arena_bytes(),
+            **self.report,
+        }
+        if self.variants:
+            remarks = [remark for a in (self, *(v.artifact for v in self.variants)) for remark in a.report["remarks"]]
+            data["remarks"] = list({tuple(remark.items()): remark for remark in remarks}.values())
+            data["variants"] = [
+                {
+                    "sizes": v.text,
+                    "kernels": v.artifact.report["kernels"],
+                    "arena bytes": v.artifact._arena_bytes(),
+                    **{name: v.artifact.report[name] for name in ("added code bytes", "added constant bytes")},
+                }
+                for v in self.variants
+            ]
+        return Report(data)
+
+    def _arena_bytes(self) -> int | str:
+        return self.static_plan.arena if self.static_plan else "depends on the shapes"
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy as a file's bytes, which are checked again."""
@@ -223,11 +269,13 @@ class Artifact:
         if self.program is not None:
             metadata["program"] = self.program.record()
             metadata["parts"] = [part._metadata() for part in self.parts]
+        if self.variants:
+            metadata["variants"] = [{"sizes": dict(v.sizes), "artifact": v.artifact._metadata()} for v in self.variants]
         return metadata
 
 
-_ELSEWHERE = ("objects", "constants", "program", "parts")
-"""Fields of an artefact that are no plain metadata: sections, and what only staged models have."""
+_ELSEWHERE = ("objects", "constants", "program", "parts", "variants")
+"""Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 
 def _plain(value: Any) -> Any:
@@ -237,18 +285,35 @@ def _plain(value: Any) -> Any:
 
 
 def _from_metadata(metadata: Any) -> Artifact:
-    """The artefact of some metadata, and those of its parts, without code and weights. ValueError for metadata that is
-    none of an artefact."""
-    if not isinstance(metadata, dict) or not isinstance(listed := metadata.pop("parts", []), list):
-        raise ValueError("the model, a part of it, or the list of parts is something else")
-    parts = tuple([_from_metadata(part) for part in listed])
-    found = record(Artifact, metadata, objects=(), parts=parts)
+    """The artefact of some metadata, and those of its parts and variants, without code and weights. ValueError for
+    metadata that is none of an artefact."""
+    if not isinstance(metadata, dict):
+        raise ValueError("the model, a part or a variant of it is something else")
+    parts = tuple(map(_from_metadata, _list(metadata, "parts")))
+    variants = tuple(map(_variant, _list(metadata, "variants")))
+    found = record(Artifact, metadata, objects=(), parts=parts, variants=variants)
     if found.program is not None:
         counts = [(len(part.inputs), len(part.outputs)) for part in parts]
         check_program(found.program, len(found.inputs), len(found.outputs), counts)
     elif parts:
         raise ValueError("there are parts, and no program that calls them")
+    for variant in variants:
+        variant.check(found)
     return found
+
+
+def _list(metadata: dict[str, Any], name: str) -> list[Any]:
+    """What is taken out of the metadata, where it is there."""
+    listed = metadata.pop(name, [])
+    if not isinstance(listed, list):
+        raise ValueError(f"{name} is no list")
+    return listed
+
+
+def _variant(data: Any) -> Variant:
+    if not isinstance(data, dict):
+        raise ValueError("a variant is something else")
+    return record(Variant, data, artifact=_from_metadata(data.pop("artifact", None)))
 
 
 def _byte_view(data: bytes | bytearray | memoryview) -> memoryview:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
 import numpy as np
 
-from tilewright.runtime.arena import Arena, address_of, aligned_constants, release_free_memory
-from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.arena import address_of, release_free_memory
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.context import Context, Linked, Planned
 from tilewright.runtime.errors import (
     ArtifactError,
     ExecutionError,
@@ -25,17 +25,18 @@ from tilewright.runtime.errors import (
     TilewrightError,
     error_class,
 )
-from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
+from tilewright.runtime.executor import MakeExecutor
+from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
+from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.staged.run import StagedRun
 from tilewright.runtime.storage.container import Bytes
-from tilewright.runtime.threads import ThreadPool, check_threads
+from tilewright.runtime.threads import check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.host_values import as_value, described, own_copies, write_to
-from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
+from tilewright.runtime.values.inputs import Shape, as_array, check_named, place_named
 from tilewright.runtime.values.node_arg import NodeArg
-from tilewright.runtime.values.output_pool import Results
 from tilewright.runtime.values.outputs import positions, views_of
 
 _forks = [0]
@@ -74,72 +75,20 @@ def load(
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """What a model runs with, and lets go of when it is closed. A call that is running holds it too, so that it
-    lives until the last call ends."""
+class _Native:
+    """What a model of native code runs with: the general program, and its variants."""
 
     artifact: Artifact
-    code: Executor
-    constants: np.ndarray
-    pool: ThreadPool
-
-    @classmethod
-    def of(
-        cls, artifact: Artifact, threads: int, executor: MakeExecutor | None, beside: _Loaded | None = None
-    ) -> _Loaded:
-        """The code of an artefact, linked; with the weights, the code and the threads of another part `beside`."""
-        if beside is not None:
-            return cls(artifact, executor_of(artifact, executor, beside.code), beside.constants, beside.pool)
-        code = executor_of(artifact, executor)
-        return cls(artifact, code, aligned_constants(artifact.constants), ThreadPool(code, threads))
+    programs: tuple[Linked, ...]
 
 
 @dataclass(frozen=True)
 class _Staged:
-    """The same for a staged model."""
+    """The same where programs are staged: `runs` take the inputs, and the seconds that loops may take."""
 
     artifact: Artifact
     parts: tuple[Model, ...]
-    run: StagedRun
-
-
-class _Context:
-    """What a running call owns: argument arrays for native code, memory, the plan of its last shapes."""
-
-    def __init__(self, loaded: _Loaded, threads: int, pool: int | None) -> None:
-        artifact = loaded.artifact
-        inputs, outputs = artifact.inputs, artifact.outputs
-        self.loaded = loaded
-        self.run: Callable[[int], int] = loaded.code.run
-        self.in_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in inputs))()
-        self.out_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in outputs))()
-        self.in_data = (ctypes.c_void_p * len(inputs))()
-        self.out_data = (ctypes.c_void_p * len(outputs))()
-        self.sizes = (ctypes.c_int64 * 2)()
-        self.arena = Arena("intermediate tensors")
-        self.scratch = Arena("scratch memory of the threads")
-        self.planned: tuple[Shape, ...] | None = None
-        self.results = Results()
-        plan = artifact.static_plan
-        values = plan.dims if plan else ()
-        self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
-        self._threads = threads
-        places = map(ctypes.addressof, (self.in_data, self.out_data))
-        constants = address_of(loaded.constants)
-        arenas = (self.arena.address, self.scratch.address)
-        self._call = (ctypes.c_void_p * 7)(pool, *places, constants, *arenas, ctypes.addressof(self.dims))
-        self.call = ctypes.addressof(self._call)
-
-    def reserve(self, arena: int, scratch: int) -> None:
-        """Make room for so many bytes in the arena, and of scratch memory for each thread."""
-        if arena < 0 or scratch < 0:
-            raise ExecutionError(
-                f"the memory needed is out of range: arena {arena}, scratch {scratch} bytes",
-                hint="use smaller inputs (batch, sequence length)",
-            )
-        self.arena.reserve(arena)
-        self.scratch.reserve(scratch * self._threads)
-        self._call[4:6] = [self.arena.address, self.scratch.address]
+    runs: tuple[Callable[[Sequence[Any], float | None], tuple[Any, ...]], ...]
 
 
 class Model:
@@ -170,7 +119,7 @@ class Model:
         threads: int | None = None,
         executor: MakeExecutor | None = None,
         *,
-        _beside: _Loaded | None = None,
+        _beside: Linked | None = None,
     ) -> None:
         """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here. Code for another kind
         of machine is run by `executor(artifact)`, by default that of the plugin which brings the kind."""
@@ -185,17 +134,19 @@ class Model:
         self._wanted_threads = threads
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
-        self._reads_data = artifact.plan_reads_data
         self._executor = executor
-        self._loaded: _Loaded | _Staged | None
-        self._is_staged = artifact.program is not None
-        if artifact.program is not None:
-            parts: list[_Part] = []
-            for part in artifact.parts:
-                parts.append(_Part(part, threads, executor, _beside=parts[0].loaded if parts else None))
-            self._loaded = _Staged(artifact, tuple(parts), StagedRun(artifact.program, parts))
+        self._guard = ShapeGuard(artifact)
+        self._counter: SizeCounter | None = None
+        self._loaded: _Native | _Staged | None
+        programs = (artifact, *(variant.artifact for variant in artifact.variants))
+        self._is_staged = any(program.program is not None for program in programs)
+        if self._is_staged:
+            self._loaded = self._staged(artifact, programs)
         else:
-            self._loaded = _Loaded.of(artifact, self.threads, executor, _beside)
+            linked: list[Linked] = []
+            for program in programs:
+                linked.append(Linked.of(program, self.threads, executor, linked[0] if linked else _beside))
+            self._loaded = _Native(artifact, tuple(linked))
         self._start_process()
 
     def __call__(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> tuple[np.ndarray, ...]:
@@ -282,20 +233,40 @@ class Model:
         loaded = self._open()
         if isinstance(loaded, _Staged):
             raise OptionError("the kernels of a model in parts are not timed", hint=_ONE_PART)
-        profiled = loaded.code.run_profiled
-        if profiled is None:
+        if loaded.programs[0].code.run_profiled is None:
             raise OptionError("this model's code does not time its kernels", hint="compile the model with profile=True")
-        args, calls = place_named(self.inputs, (), check_named(inputs)), loaded.artifact.report["calls"]
+        args = place_named(self.inputs, (), check_named(inputs))
         if self._forks != _forks[0]:
             self._start_process()
         context = self._new_context()
+        self._call(context, args, None)
+        program, artifact = context.current, context.current.linked.artifact
+        profiled = program.linked.code.run_profiled
+        assert profiled is not None
 
         def run(counts: int) -> None:
-            context.run = lambda call: profiled(call, counts)
+            program.run = context.run = lambda call: profiled(call, counts)
             self._call(context, args, None)
 
+        sizes = next((v.text for v in loaded.artifact.variants if v.artifact is artifact), "")
+        calls = artifact.report["calls"]
         seconds = median_seconds(run, len(calls), runs)
-        return tuple(KernelTime(c["kernel"], c["node"], s) for c, s in zip(calls, seconds, strict=True))
+        return tuple(KernelTime(c["kernel"], c["node"], s, sizes) for c, s in zip(calls, seconds, strict=True))
+
+    def count_sizes(self) -> None:
+        """Begin to count the sizes that calls have, from 0; this takes about a microsecond of each call."""
+        self._counter = SizeCounter(self.inputs)
+        self._contexts = deque[Context]()  # those that there are do not count
+
+    def sizes_seen(self, top: int | None = None) -> list[SizesSeen]:
+        """The sizes of symbolic dims in calls since `count_sizes`, the most frequent first, at most `top` of them. Up
+        to 64 different ones are counted; if there are more, rare ones are left out. `tilewright.compile(...,
+        frequent=model.sizes_seen(3))` makes a model that is faster for these. OptionError where nothing is counted."""
+        if self._counter is None:
+            raise OptionError("the sizes of calls are not counted", hint="call count_sizes() first")
+        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
+            raise OptionError(f"top={top!r:.80} is not allowed", hint="give a whole number from 1 on, or None for all")
+        return self._counter.seen()[:top]
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file that `load` reads; whole or not at all, also over the file it came from."""
@@ -315,7 +286,7 @@ class Model:
         if isinstance(self._loaded, _Staged):
             for part in self._loaded.parts:
                 part.trim()
-        self._contexts = deque[_Context]()  # the old one ends with the last running call, which gives its context back
+        self._contexts = deque[Context]()  # the old one ends with the last running call, which gives its context back
         release_free_memory()
 
     def close(self) -> None:
@@ -354,7 +325,25 @@ class Model:
         closed = ", closed" if self._loaded is None else ""
         return f"<tilewright model {signature}, {self.threads} threads{closed}>"
 
-    def _open(self) -> _Loaded | _Staged:
+    def _staged(self, artifact: Artifact, programs: Sequence[Artifact]) -> _Staged:
+        """All parts of all programs, which share code, weights and threads."""
+        parts: list[_Part] = []
+
+        def part(of: Artifact) -> _Part:
+            beside = parts[0].linked if parts else None
+            parts.append(_Part(of, self._wanted_threads, self._executor, _beside=beside))
+            return parts[-1]
+
+        def run(of: Artifact) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
+            if of.program is not None:
+                return StagedRun(of.program, [part(p) for p in of.parts])
+            native = part(replace(of, variants=()))
+            return lambda values, _: native(tuple(values))
+
+        runs = tuple(map(run, programs))
+        return _Staged(artifact, tuple(parts), runs)
+
+    def _open(self) -> _Native | _Staged:
         loaded = self._loaded
         if loaded is None:
             raise ExecutionError("this model is closed", hint="load or compile it again, or close it later")
@@ -363,33 +352,30 @@ class Model:
     def _start_process(self) -> None:
         """Fresh state for this process: after a fork, the old may be in use by threads that are gone."""
         self._lock = threading.Lock()
-        self._contexts = deque[_Context]()
+        self._contexts = deque[Context]()
         self._forks = _forks[0]
         if self._loaded is None:  # looked at last: it may be closed at any time
             self._forks = _CLOSED
             self._open()
 
-    def _new_context(self) -> _Context:
+    def _new_context(self) -> Context:
         with self._lock:
             loaded = self._open()
-            assert isinstance(loaded, _Loaded)
-            pool = loaded.pool.address()
-        context = _Context(loaded, self.threads, pool)
-        plan = loaded.artifact.static_plan
-        if plan is not None:
-            context.planned = tuple(_fixed(info) for info in self.inputs)
-            context.results.plan(self._typed([_fixed(info) for info in self.outputs]))
-            context.reserve(plan.arena, plan.scratch)
-        return context
+            assert isinstance(loaded, _Native)
+            pool = loaded.programs[0].pool.address()
+        return Context(loaded.programs, self.threads, pool, self._counter)
 
     def _call_staged(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         loaded = self._open()
         assert isinstance(loaded, _Staged)
         values = [as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
-        tensors = [k for k, info in enumerate(self.inputs) if info.kind == "tensor"]
-        check_shapes([self.inputs[k] for k in tensors], [values[k].shape for k in tensors])
+        infos = zip(values, self.inputs, strict=True)
+        shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
+        number = self._guard(shapes)
+        if self._counter is not None:
+            self._counter.add(shapes)
         try:
-            results = loaded.run(values, self.max_seconds)
+            results = loaded.runs[number](values, self.max_seconds)
         except TilewrightError as error:
             if "called with" not in (error.where or ""):
                 about = zip(self.inputs, values, strict=True)
@@ -401,7 +387,7 @@ class Model:
         write_to(out, self.outputs, results, values)
         return tuple(out)
 
-    def _call(self, context: _Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
+    def _call(self, context: Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
         arrays = []
         in_data, out_data, dtypes = context.in_data, context.out_data, self._input_dtypes
         for index, value in enumerate(args):
@@ -411,7 +397,7 @@ class Model:
             arrays.append(value)
             in_data[index] = address_of(value)
         shapes = tuple([array.shape for array in arrays])
-        if shapes != context.planned or self._reads_data:
+        if shapes != context.planned or context.reads_data:
             self._plan(context, shapes)
         if out is None:
             try:
@@ -424,25 +410,26 @@ class Model:
             out_data[:] = [address_of(view) for view in views]
         code = context.run(context.call)
         if code:
-            raise self._failure(context, code, shapes)
+            raise self._failure(context.current, code, shapes)
         return tuple(results)
 
-    def _plan(self, context: _Context, shapes: tuple[Shape, ...]) -> None:
-        """Check new shapes, and compute from them the outputs' shapes and the memory a run needs."""
-        check_shapes(self.inputs, shapes)
-        plan = context.loaded.code.plan
-        if plan is None:
-            return
-        context.planned = None  # until all of it is known
-        context.in_shapes[:] = [size for shape in shapes for size in shape]
-        code = plan(context.in_shapes, context.in_data, context.dims, context.out_shapes, context.sizes)
-        if code:
-            raise self._failure(context, code, shapes)
-        context.results.plan(self._typed(self._output_shapes(context)))
-        context.reserve(*context.sizes)
-        context.planned = shapes
+    def _plan(self, context: Context, shapes: tuple[Shape, ...]) -> None:
+        """Choose the program for new shapes, and compute from them the outputs' shapes and the memory a run needs."""
+        program = context.program(self._guard(shapes))
+        if shapes != program.shapes or program.reads_data:
+            context.planned = program.shapes = None  # until all of it is known
+            plan = program.linked.code.plan
+            assert plan is not None, "the guard has looked at fixed shapes"
+            context.in_shapes[:] = [size for shape in shapes for size in shape]
+            code = plan(context.in_shapes, context.in_data, program.dims, context.out_shapes, context.sizes)
+            if code:
+                raise self._failure(program, code, shapes)
+            outputs = zip(self._output_shapes(context), self._output_dtypes, strict=True)
+            arena, scratch = context.sizes
+            program.plan(shapes, list(outputs), (arena, scratch))
+        context.use(program)
 
-    def _output_shapes(self, context: _Context) -> tuple[Shape, ...]:
+    def _output_shapes(self, context: Context) -> tuple[Shape, ...]:
         sizes = iter(context.out_shapes)
         shapes = tuple(tuple(next(sizes) for _ in info.shape) for info in self.outputs)
         for info, shape in zip(self.outputs, shapes, strict=True):
@@ -453,10 +440,7 @@ class Model:
                 )
         return shapes
 
-    def _typed(self, shapes: Sequence[Shape]) -> list[tuple[Shape, np.dtype]]:
-        return list(zip(shapes, self._output_dtypes, strict=True))
-
-    def _no_memory(self, context: _Context) -> ExecutionError:
+    def _no_memory(self, context: Context) -> ExecutionError:
         """The error for outputs that cannot be allocated, naming the largest."""
         shape, dtype, name = max(
             (
@@ -470,8 +454,8 @@ class Model:
             hint="use smaller inputs (batch, sequence length), or a machine with more memory",
         )
 
-    def _failure(self, context: _Context, code: int, shapes: tuple[Shape, ...]) -> Exception:
-        errors = context.loaded.artifact.errors
+    def _failure(self, program: Planned, code: int, shapes: tuple[Shape, ...]) -> Exception:
+        errors = program.linked.artifact.errors
         given = ", ".join(
             f"{info.name} {dtype}{list(shape)}"
             for info, dtype, shape in zip(self.inputs, self._input_dtypes, shapes, strict=True)
@@ -486,18 +470,10 @@ class _Part(Model):
     """A part of a staged model, called with the arguments of a step."""
 
     @property
-    def loaded(self) -> _Loaded:
+    def linked(self) -> Linked:
         loaded = self._open()
-        assert isinstance(loaded, _Loaded)
-        return loaded
+        assert isinstance(loaded, _Native)
+        return loaded.programs[0]
 
     def __call__(self, args: tuple[Any, ...]) -> tuple[np.ndarray, ...]:  # type: ignore[override]
         return super().__call__(*args)
-
-
-def _fixed(info: TensorInfo) -> Shape:
-    """The shape of a tensor of a static model; ArtifactError when it is symbolic after all."""
-    sizes = tuple(size for size in info.shape if isinstance(size, int))
-    if len(sizes) != len(info.shape):
-        raise ArtifactError(f"the artefact says its shapes are fixed, but has {info}", hint="compile the model again")
-    return sizes

@@ -15,11 +15,13 @@ LEAST_S = 0.05
 
 @dataclass(frozen=True)
 class KernelTime:
-    """A call of a kernel: its name, the node of the model it came from, and the median seconds it took."""
+    """A call of a kernel: its name, the node of the model it came from, the median seconds it took, and the frequent
+    sizes that it was compiled for ("" in the program for all others)."""
 
     kernel: str
     node: str
     seconds: float
+    sizes: str = ""
 
 
 def median_seconds(run: Callable[[int], object], calls: int, runs: int) -> tuple[float, ...]:

@@ -26,6 +26,7 @@ Examples:
   tilewright compile model.onnx
   tilewright compile model.onnx -o server.tw --target neoverse-n1
   tilewright compile model.onnx --shape image=1,3,224,224
+  tilewright compile model.onnx --frequent batch=1,height=224 --frequent batch=8
 """
 
 
@@ -53,5 +54,10 @@ def command(model: Path, output: Path | None, full: bool, **options: Any) -> Non
     console.print(
         f"{output}: {nodes} operators in {kernels} kernels, {size:.1f} MB, {seconds:.1f} s", markup=False
     )
+    for variant in report.data.get("variants", ()):
+        added = sum(variant[f"added {what} bytes"] for what in ("code", "constant")) / 1e6
+        console.print(f"  for {variant['sizes']}: {variant['kernels']} kernels, {added:.1f} MB more", markup=False)
     if full:
         console.print(str(report), markup=False)
+        for variant in compiled.variants:
+            console.print(f"\n\nfor {variant.text}\n\n{variant.artifact.summary()}", markup=False)

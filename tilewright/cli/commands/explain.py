@@ -36,6 +36,8 @@ def command(model: Path, everything: bool, **options: Any) -> None:
     report = summary.data
     console = Console(highlight=False)
     console.print(f"{report.get('nodes', '?')} operators in {report.get('kernels', '?')} kernels")
+    for variant in report.get("variants", ()):
+        console.print(f"{variant['kernels']} kernels of a variant for {variant['sizes']}", markup=False)
     if "numerics" in report:  # files of earlier versions do not say
         console.print(f"numerics are {report['numerics']}")
     for tree in trees(summary.remarks, everything):

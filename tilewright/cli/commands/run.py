@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tilewright.cli.frequent import add_sizes_seen
 from tilewright.cli.models import compile_fields, compile_options, model_argument, open_model, threads_option
 from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_dims, write_outputs
 from tilewright.runtime import TensorInfo
@@ -24,6 +25,7 @@ Examples:
   tilewright run model.tw --input x=image.npy --output results
   tilewright run model.onnx --input random --dim batch=4
   tilewright run model.onnx --input ids=ids.npy --input random
+  tilewright run model.onnx --input random --dim batch=4 --sizes-seen sizes.json
 """
 
 
@@ -41,6 +43,12 @@ Examples:
     type=click.FloatRange(min=0, min_open=True),
     help="End a loop whose end is computed after so long.",
 )
+@click.option(
+    "--sizes-seen",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.json",
+    help="Add the sizes of symbolic dims to those that FILE counts (see --frequent).",
+)
 @threads_option
 @compile_options
 def command(
@@ -49,6 +57,7 @@ def command(
     dims: Sequence[str],
     output: Path | None,
     max_seconds: float | None,
+    sizes_seen: Path | None,
     threads: int | None,
     **options: Any,
 ) -> None:
@@ -57,8 +66,12 @@ def command(
         check_folder(output)
     loaded = open_model(model, threads, **compile_fields(**options))
     loaded.max_seconds = max_seconds
+    if sizes_seen is not None:
+        loaded.count_sizes()
     results = loaded.run(make_inputs(loaded.inputs, specs, sizes))
     Console(soft_wrap=True).print(_table(loaded.outputs, results))
+    if sizes_seen is not None:
+        add_sizes_seen(sizes_seen, loaded.sizes_seen())
     if output is not None:
         for path in write_outputs(output, loaded.outputs, results):
             click.echo(path)

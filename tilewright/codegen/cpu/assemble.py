@@ -66,6 +66,11 @@ class ObjectMaker:
         blob = _object_of(unit, self._target)
         self._made.append(lambda: blob)
 
+    @property
+    def begun(self) -> int:
+        """How many modules were started."""
+        return len(self._made)
+
     def objects(self, step: Callable[[int, int], None] | None = None) -> list[bytes]:
         """All object files in the order of their start, waiting for what is not ready; InternalError as
         `compile_ir`. `step` is told how many of how many are there."""

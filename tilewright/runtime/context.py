@@ -1,0 +1,155 @@
+"""What a running call of native code owns: argument arrays, memory, and the plans of the programs that it may run."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from tilewright.runtime.arena import Arena, address_of, aligned_constants
+from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.errors import ArtifactError, ExecutionError
+from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
+from tilewright.runtime.sizes_seen import SizeCounter
+from tilewright.runtime.threads import ThreadPool
+from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.values.inputs import Shape
+from tilewright.runtime.values.output_pool import Results
+
+_Pointers = ctypes.Array[ctypes.c_void_p]
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A program of an artefact, linked: what a model runs with, and lets go of when it is closed. A call that is
+    running holds it too, so that it lives until the last call ends."""
+
+    artifact: Artifact
+    code: Executor
+    constants: np.ndarray
+    pool: ThreadPool
+
+    @classmethod
+    def of(
+        cls, artifact: Artifact, threads: int, executor: MakeExecutor | None, beside: Linked | None = None
+    ) -> Linked:
+        """A program with the weights, the code and the threads of another program of the same artefact, or of its
+        own."""
+        if beside is not None:
+            return cls(artifact, executor_of(artifact, executor, beside.code), beside.constants, beside.pool)
+        code = executor_of(artifact, executor)
+        return cls(artifact, code, aligned_constants(artifact.constants), ThreadPool(code, threads))
+
+
+class Planned:
+    """A program in a context: its arguments, and what is known for the last shapes. `needs` are bytes of the arena and
+    of each thread's scratch memory."""
+
+    def __init__(
+        self,
+        linked: Linked,
+        in_data: _Pointers,
+        out_data: _Pointers,
+        pool: int | None,
+        counter: SizeCounter | None,
+    ) -> None:
+        artifact = linked.artifact
+        self.linked = linked
+        self.run: Callable[[int], int] = linked.code.run if counter is None else partial(self._counted, counter)
+        self.reads_data = artifact.plan_reads_data
+        self.results = Results()
+        self.shapes: tuple[Shape, ...] | None = None
+        self.needs = (0, 0)
+        plan = artifact.static_plan
+        values = plan.dims if plan else ()
+        self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
+        places = map(ctypes.addressof, (in_data, out_data))
+        constants = address_of(linked.constants)
+        self.arguments = (ctypes.c_void_p * 7)(pool, *places, constants, None, None, ctypes.addressof(self.dims))
+        if plan is not None:
+            self.plan(
+                tuple([_fixed(info) for info in artifact.inputs]),
+                [(_fixed(info), numpy_dtype(info.dtype)) for info in artifact.outputs],
+                (plan.arena, plan.scratch),
+            )
+
+    def _counted(self, counter: SizeCounter, call: int) -> int:
+        assert self.shapes is not None
+        counter.add(self.shapes)
+        return self.linked.code.run(call)
+
+    def plan(
+        self, shapes: tuple[Shape, ...], outputs: Sequence[tuple[Shape, np.dtype]], needs: tuple[int, int]
+    ) -> None:
+        """The shapes of the inputs and outputs, and the memory needed, from now on."""
+        self.results.plan(outputs)
+        self.needs = needs
+        self.shapes = shapes
+
+
+class Context:
+    """Belongs to one call at a time. `planned` are the shapes for which `run(call)` computes the outputs that `results`
+    makes; None where nothing is planned. A `counter` is told the shapes of each call."""
+
+    def __init__(
+        self, programs: Sequence[Linked], threads: int, pool: int | None, counter: SizeCounter | None = None
+    ) -> None:
+        inputs, outputs = programs[0].artifact.inputs, programs[0].artifact.outputs
+        self.in_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in inputs))()
+        self.out_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in outputs))()
+        self.in_data = (ctypes.c_void_p * len(inputs))()
+        self.out_data = (ctypes.c_void_p * len(outputs))()
+        self.sizes = (ctypes.c_int64 * 2)()
+        self.arena = Arena("intermediate tensors")
+        self.scratch = Arena("scratch memory of the threads")
+        self._programs = programs
+        self._planned: list[Planned | None] = [None] * len(programs)
+        self._threads = threads
+        self._pool = pool
+        self._counter = counter
+        first = self.program(0)
+        if first.shapes is None:
+            self._take(first, None)
+        else:
+            self.use(first)
+
+    def program(self, number: int) -> Planned:
+        """A program of the model with its arguments."""
+        found = self._planned[number]
+        if found is None:
+            found = Planned(self._programs[number], self.in_data, self.out_data, self._pool, self._counter)
+            self._planned[number] = found
+        return found
+
+    def use(self, program: Planned) -> None:
+        """Run this program from now on, as it is planned. ExecutionError when there is not so much memory."""
+        self.planned: tuple[Shape, ...] | None = None  # until there is memory
+        arena, scratch = program.needs
+        if arena < 0 or scratch < 0:
+            raise ExecutionError(
+                f"the memory needed is out of range: arena {arena}, scratch {scratch} bytes",
+                hint="use smaller inputs (batch, sequence length)",
+            )
+        self.arena.reserve(arena)
+        self.scratch.reserve(scratch * self._threads)
+        program.arguments[4:6] = [self.arena.address, self.scratch.address]
+        self._take(program, program.shapes)
+
+    def _take(self, program: Planned, shapes: tuple[Shape, ...] | None) -> None:
+        self.current = program
+        self.run = program.run
+        self.call = ctypes.addressof(program.arguments)
+        self.results = program.results
+        self.reads_data = program.reads_data
+        self.planned = shapes
+
+
+def _fixed(info: TensorInfo) -> Shape:
+    """The shape of a tensor of a static model; ArtifactError when it is symbolic after all."""
+    sizes = tuple(size for size in info.shape if isinstance(size, int))
+    if len(sizes) != len(info.shape):
+        raise ArtifactError(f"the artefact says its shapes are fixed, but has {info}", hint="compile the model again")
+    return sizes

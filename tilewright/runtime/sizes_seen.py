@@ -1,0 +1,57 @@
+"""The sizes that calls of a model had, counted in bounded memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.runtime.artifact import TensorInfo
+from tilewright.runtime.values.inputs import Shape
+
+MOST = 64
+"""Combinations that are counted."""
+MAX_FREQUENT = 16
+"""Combinations that can have variants: each takes the time and the code of another model."""
+
+
+@dataclass(frozen=True)
+class SizesSeen:
+    """Sizes of the symbolic dims of a model's inputs, and how many calls had them."""
+
+    sizes: Mapping[str, int]
+    calls: int
+
+
+class SizeCounter:
+    """Counts the shapes of calls; calls may come from several threads.
+
+    Of more than `MOST` different ones the least frequent makes place for a new one, which takes over its count
+    (Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005):
+    a combination that more than one in `MOST` calls had is there, and counts are too large rather than too small.
+    """
+
+    def __init__(self, inputs: Sequence[TensorInfo]) -> None:
+        self._inputs = inputs
+        self._calls: dict[tuple[Shape, ...], int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, shapes: tuple[Shape, ...]) -> None:
+        """Count a call."""
+        with self._lock:
+            calls = self._calls
+            known = calls.get(shapes)
+            if known is None:
+                known = calls.pop(min(calls, key=calls.__getitem__)) if len(calls) == MOST else 0
+            calls[shapes] = known + 1
+
+    def seen(self) -> list[SizesSeen]:
+        """The most frequent first."""
+        with self._lock:
+            ordered = sorted(self._calls.items(), key=lambda item: -item[1])
+        return [SizesSeen(self._sizes(shapes), calls) for shapes, calls in ordered]
+
+    def _sizes(self, shapes: tuple[Shape, ...]) -> dict[str, int]:
+        dims = zip(self._inputs, shapes, strict=True)
+        pairs = (pair for info, shape in dims for pair in zip(info.shape, shape, strict=True))
+        return {dim: size for dim, size in pairs if isinstance(dim, str)}
