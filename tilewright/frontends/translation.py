@@ -39,6 +39,16 @@ class BrokenInputError(Exception):
     """A value that is read could not be translated; the problem is already recorded."""
 
 
+class DifferentRanksError(Exception):
+    """Two ways give results of different ranks, and which is taken depends on data: what comes after them must be
+    written for each. `ways` write what they give; `error` is for front ends, and places, that cannot."""
+
+    def __init__(
+        self, condition: Value, ways: tuple[Callable[[], Results], Callable[[], Results]], error: UnsupportedError
+    ) -> None:
+        self.condition, self.ways, self.error = condition, ways, error
+
+
 def type_of(value: Value) -> TensorType:
     """The type of a value that must be a tensor of a known rank; UnsupportedError for any other."""
     if isinstance(value.type, TensorType):
@@ -145,6 +155,8 @@ class Translation:
                 return translate()
         except BrokenInputError:
             return None
+        except DifferentRanksError:
+            raise
         except UnsupportedError as e:
             if isinstance(e, UndecidedDimsError):
                 e.hint = self.fixing(*e.dims)

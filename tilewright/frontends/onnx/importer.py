@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
+from tilewright.frontends import control_flow
 from tilewright.frontends.composites.text import literal
 from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx import attributes as attrs
@@ -28,13 +29,21 @@ from tilewright.frontends.onnx.structure import (
 )
 from tilewright.frontends.onnx.tensors import ELEM_TYPES, dtype_of, from_sparse, to_array
 from tilewright.frontends.onnx.types import element_type, is_like
-from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
+from tilewright.frontends.translation import (
+    BrokenInputError,
+    DifferentRanksError,
+    Results,
+    Translation,
+    type_of,
+)
 from tilewright.ir.core import Value
-from tilewright.ir.diag import Loc, ModelError, UnsupportedError
+from tilewright.ir.diag import Loc, ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.types import TensorType, Type, is_native
 
 MAX_DEPTH = 100
 MAX_NODES = 500_000
+MAX_SPLITS = 4
+"""Branches of different ranks one after the other: the nodes behind them are translated for each combination."""
 _AGAIN = "the model contradicts itself; export it again"
 
 
@@ -71,6 +80,7 @@ class Importer:
         self._folder = folder
         self._scope: Scope | None = None
         self._budget = MAX_NODES
+        self._splits = 0
 
     def main(self, graph: GraphProto, opsets: Mapping[str, int], inputs: dict[str, Value | None]) -> Results:
         """The results of the model's graph; `inputs` are those that have no initializer."""
@@ -154,9 +164,51 @@ class Importer:
         order = ordered(nodes, scope.values.maps[0], scope.values.parents)
         nodes = live(order, outputs)
         scope.read = frozenset(outputs).union(*map(node_reads, nodes))
-        for node in nodes:
+        for k, node in enumerate(nodes):
             self._scope = scope
-            self._translate_node(node, scope)
+            try:
+                self._translate_node(node, scope)
+            except DifferentRanksError as e:
+                self._split(e, nodes[k:], outputs, scope)
+                break
+
+    def _split(
+        self, fork: DifferentRanksError, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope
+    ) -> None:
+        """Translate the nodes once for each way of the first, whose results differ in rank; the `outputs` get values
+        that are those of either way."""
+        self._scope = scope
+        first, *others = nodes
+        if self._splits >= MAX_SPLITS:
+            self.translation.problems.add(first.op_type, node_label(first), fork.error)
+            scope.values.update((name, None) for name in outputs if name not in scope.values)
+            return
+        made = [name for name in outputs if name not in scope.values]
+
+        def way(write: Callable[[], Results]) -> Callable[[], tuple[Value, ...]]:
+            def written() -> tuple[Value, ...]:
+                self._scope = scope
+                inner = replace(scope, values=scope.values.new_child())
+                inner.values.update(zip(first.output, write(), strict=False))
+                self._translate_nodes(others, outputs, inner)
+                results = [inner.find(name) for name in made]
+                if None in results:
+                    raise BrokenInputError
+                return tuple(v for v in results if v is not None)
+
+            return written
+
+        self._splits += 1
+        try:
+            with self.translation.builder.at(Loc(node=shown(first.name), op=shown(first.op_type))):
+                found = control_flow.split(self.translation, fork.condition, *map(way, fork.ways))
+        finally:
+            self._splits -= 1
+        self._scope = scope
+        if isinstance(found, TilewrightError):
+            self.translation.problems.add(first.op_type, node_label(first), fork.error)
+            found = (None,) * len(made)
+        scope.values.update(zip(made, found, strict=True))
 
     def _translate_node(self, node: NodeProto, scope: Scope) -> None:
         label = node_label(node)
