@@ -45,23 +45,32 @@ def branch(translation: Translation, condition: Value, then: Body, other: Body) 
     known = translation.constant_of(condition)
     if known is not None:
         return then() if known.any() else other()
-    ways = translation.block((), then), translation.block((), other)
+    ways = _block_of(translation, then), _block_of(translation, other)
     taken, untaken = ways
     if isinstance(taken, Block) and isinstance(untaken, Block):
         reason = _difference(op, taken, untaken)
         if not reason:
             return _either(translation, reshape(condition, shape=()), taken, untaken)
     else:
-        which, failed = ("then", taken) if isinstance(taken, TilewrightError) else ("else", untaken)
-        assert isinstance(failed, TilewrightError)
-        reason = f"the {which}-branch of {op} cannot be translated: {failed.what}"
+        which, failed = ("else", untaken) if isinstance(taken, Block) else ("then", taken)
+        assert not isinstance(failed, Block)
+        is_fork = isinstance(failed, DifferentRanksError)
+        why = failed.error.what if isinstance(failed, DifferentRanksError) else failed.what
+        reason = why if is_fork else f"the {which}-branch of {op} cannot be translated: {why}"
     translation.discard(*(way for way in ways if isinstance(way, Block)))
     try:
         return then() if _decided(translation, condition, reason) else other()
     except UnsupportedError as error:
-        if all(isinstance(way, Block) for way in ways):
+        if not any(isinstance(way, TilewrightError) for way in ways):
             raise DifferentRanksError(condition, (then, other), error) from error
         raise
+
+
+def _block_of(translation: Translation, way: Body) -> Block | TilewrightError | DifferentRanksError:
+    try:
+        return translation.block((), way)
+    except DifferentRanksError as fork:
+        return fork
 
 
 def split(translation: Translation, condition: Value, then: Body, other: Body) -> tuple[Value, ...] | TilewrightError:

@@ -34,6 +34,7 @@ from tilewright.frontends.translation import (
     DifferentRanksError,
     Results,
     Translation,
+    Way,
     type_of,
 )
 from tilewright.ir.core import Value
@@ -100,9 +101,9 @@ class Importer:
             return from_sparse(proto, self._folder)
         return to_array(proto, self._folder)
 
-    def body(self, graph: GraphProto) -> Callable[..., tuple[Value, ...]]:
+    def body(self, graph: GraphProto, *, forks: bool = False) -> Callable[..., tuple[Value, ...]]:
         """A function that translates a subgraph in place, its inputs bound to the arguments. Names that it captures
-        are those of the graph around the current node."""
+        are those of the graph around the current node. Where it `forks`, it may raise a DifferentRanksError."""
         outer = self._scope
         assert outer is not None
 
@@ -112,7 +113,7 @@ class Importer:
             own = dict(zip((i.name for i in graph.input), arguments, strict=True))
             inner = Scope(outer.opsets, outer.values.new_child(own), bound=outer.bound, depth=outer.depth + 1)
             try:
-                self._translate(graph, inner)
+                self._translate(graph, inner, forks=forks)
             finally:
                 self._scope = outer
             results = tuple(v for o in graph.output if (v := inner.find(o.name)) is not None)
@@ -141,7 +142,7 @@ class Importer:
 
     # The walk
 
-    def _translate(self, graph: GraphProto, scope: Scope) -> None:
+    def _translate(self, graph: GraphProto, scope: Scope, *, forks: bool = False) -> None:
         """Define the graph's initializers and nodes in `scope`, which holds its inputs."""
         names = set()
         for proto in (*graph.initializer, *graph.sparse_initializer):
@@ -156,9 +157,13 @@ class Importer:
             with self.translation.builder.at(Loc(node=shown(name), op="initializer")):
                 scope.values[name] = literal(self.array_of(proto), name)
         scope.declared = {v.name: v for v in graph.value_info}
-        self._translate_nodes(graph.node, [o.name for o in graph.output], scope)
+        self._translate_nodes(graph.node, [o.name for o in graph.output], scope, forks=forks)
 
-    def _translate_nodes(self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope) -> None:
+    def _translate_nodes(
+        self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope, *, forks: bool = False
+    ) -> None:
+        """Define what the nodes give. Where ranks depend on data: for each of two ways, which are joined at the
+        `outputs`; whoever calls joins them, where it `forks`, too."""
         if scope.depth > MAX_DEPTH:
             raise ModelError(f"subgraphs and functions are nested more than {MAX_DEPTH} deep")
         order = ordered(nodes, scope.values.maps[0], scope.values.parents)
@@ -168,30 +173,45 @@ class Importer:
             self._scope = scope
             try:
                 self._translate_node(node, scope)
-            except DifferentRanksError as e:
-                self._split(e, nodes[k:], outputs, scope)
+            except DifferentRanksError as fork:
+                if forks:
+                    raise fork.followed(self._after(nodes[k:], outputs, scope)) from fork
+                self._split(fork, nodes[k:], outputs, scope)
                 break
 
-    def _split(
-        self, fork: DifferentRanksError, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope
-    ) -> None:
-        """Translate the nodes once for each way of the first, whose results differ in rank; the `outputs` get values
-        that are those of either way."""
-        self._scope = scope
+    def _after(self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope) -> Callable[[Way], Way]:
+        """For a way that gives the results of the first node one that gives the `outputs`, by the nodes behind it."""
         first, *others = nodes
-        if self._splits >= MAX_SPLITS:
-            self.translation.problems.add(first.op_type, node_label(first), fork.error)
-            scope.values.update((name, None) for name in outputs if name not in scope.values)
-            return
-        made = [name for name in outputs if name not in scope.values]
 
-        def way(write: Callable[[], Results]) -> Callable[[], tuple[Value, ...]]:
-            def written() -> tuple[Value, ...]:
+        def after(write: Way) -> Way:
+            def written() -> Results:
                 self._scope = scope
+                try:
+                    results = write()
+                except DifferentRanksError as fork:
+                    raise fork.followed(after) from fork
                 inner = replace(scope, values=scope.values.new_child())
-                inner.values.update(zip(first.output, write(), strict=False))
-                self._translate_nodes(others, outputs, inner)
-                results = [inner.find(name) for name in made]
+                inner.values.update(zip(first.output, results, strict=False))
+                self._translate_nodes(others, outputs, inner, forks=True)
+                return [inner.find(name) for name in outputs]
+
+            return written
+
+        return after
+
+    def _joined(self, fork: DifferentRanksError) -> Results | TilewrightError:
+        """What either way gives, where the host takes one; the reason where one cannot be translated."""
+        if self._splits >= MAX_SPLITS:
+            return fork.error
+
+        def resolved(way: Way) -> Callable[[], tuple[Value, ...]]:
+            def written() -> tuple[Value, ...]:
+                try:
+                    results: Results | TilewrightError = way()
+                except DifferentRanksError as inner:
+                    results = self._joined(inner)
+                if isinstance(results, TilewrightError):
+                    raise results
                 if None in results:
                     raise BrokenInputError
                 return tuple(v for v in results if v is not None)
@@ -200,14 +220,22 @@ class Importer:
 
         self._splits += 1
         try:
-            with self.translation.builder.at(Loc(node=shown(first.name), op=shown(first.op_type))):
-                found = control_flow.split(self.translation, fork.condition, *map(way, fork.ways))
+            return control_flow.split(self.translation, fork.condition, *map(resolved, fork.ways))
         finally:
             self._splits -= 1
+
+    def _split(
+        self, fork: DifferentRanksError, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope
+    ) -> None:
+        """Translate the nodes once for each way of the first, whose results differ in rank; the `outputs` get values
+        that are those of either way."""
+        made, first = [name for name in outputs if name not in scope.values], nodes[0]
+        with self.translation.builder.at(Loc(node=shown(first.name), op=shown(first.op_type))):
+            found = self._joined(fork.followed(self._after(nodes, made, scope)))
         self._scope = scope
         if isinstance(found, TilewrightError):
             self.translation.problems.add(first.op_type, node_label(first), fork.error)
-            found = (None,) * len(made)
+            found = [None] * len(made)
         scope.values.update(zip(made, found, strict=True))
 
     def _translate_node(self, node: NodeProto, scope: Scope) -> None:
