@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.frontends.composites.sequences import joined
-from tilewright.frontends.translation import Translation, type_of
+from tilewright.frontends.translation import DifferentRanksError, Translation, type_of
 from tilewright.frontends.unroll import Body, element, unrolled
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -45,18 +45,48 @@ def branch(translation: Translation, condition: Value, then: Body, other: Body) 
     known = translation.constant_of(condition)
     if known is not None:
         return then() if known.any() else other()
-    ways = translation.block((), then), translation.block((), other)
+    ways = _block_of(translation, then), _block_of(translation, other)
     taken, untaken = ways
     if isinstance(taken, Block) and isinstance(untaken, Block):
         reason = _difference(op, taken, untaken)
         if not reason:
             return _either(translation, reshape(condition, shape=()), taken, untaken)
     else:
-        which, failed = ("then", taken) if isinstance(taken, TilewrightError) else ("else", untaken)
-        assert isinstance(failed, TilewrightError)
-        reason = f"the {which}-branch of {op} cannot be translated: {failed.what}"
+        which, failed = ("else", untaken) if isinstance(taken, Block) else ("then", taken)
+        assert not isinstance(failed, Block)
+        is_fork = isinstance(failed, DifferentRanksError)
+        why = failed.error.what if isinstance(failed, DifferentRanksError) else failed.what
+        reason = why if is_fork else f"the {which}-branch of {op} cannot be translated: {why}"
     translation.discard(*(way for way in ways if isinstance(way, Block)))
-    return then() if _decided(translation, condition, reason) else other()
+    try:
+        return then() if _decided(translation, condition, reason) else other()
+    except UnsupportedError as error:
+        if not any(isinstance(way, TilewrightError) for way in ways):
+            raise DifferentRanksError(condition, (then, other), error) from error
+        raise
+
+
+def _block_of(translation: Translation, way: Body) -> Block | TilewrightError | DifferentRanksError:
+    try:
+        return translation.block((), way)
+    except DifferentRanksError as fork:
+        return fork
+
+
+def split(translation: Translation, condition: Value, then: Body, other: Body) -> tuple[Value, ...] | TilewrightError:
+    """What one of two ways through the remainder of a graph gives; the reason where one cannot be translated. Results
+    of different ranks are known to the host alone."""
+    ways: list[Block] = []
+    for way in (then, other):
+        block = translation.block((), way)
+        if isinstance(block, TilewrightError):
+            translation.discard(*ways)
+            return block
+        ways.append(block)
+    inner = staged.inner_variables(ways[0]) | staged.inner_variables(ways[1])
+    pairs = zip(_yielded(ways[0]), _yielded(ways[1]), strict=True)
+    types = [_merged(translation, a.type, b.type, inner) for a, b in pairs]
+    return staged.branch(reshape(condition, shape=()), ways[0], ways[1], types)
 
 
 def _difference(op: str, taken: Block, untaken: Block) -> str:
@@ -97,7 +127,7 @@ def _either(translation: Translation, condition: Value, taken: Block, untaken: B
 
 def _merged(translation: Translation, a: Type, b: Type, inner: set[Sym]) -> Type:
     """The type of what is either of type a or of type b; sizes that differ are measured."""
-    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.rank != b.rank:
         return joined(a, b)
     pairs = zip(a.shape, b.shape, strict=True)
     dims = [x if x is y and not x.vars & inner else translation.new_size() for x, y in pairs]

@@ -39,6 +39,23 @@ class BrokenInputError(Exception):
     """A value that is read could not be translated; the problem is already recorded."""
 
 
+Way = Callable[[], Results]
+"""Writes one of two ways through a part of a program."""
+
+
+class DifferentRanksError(Exception):
+    """Two ways give results of different ranks, and which is taken depends on data: what comes after them must be
+    written for each. `error` is for places where it cannot be."""
+
+    def __init__(self, condition: Value, ways: tuple[Way, Way], error: UnsupportedError) -> None:
+        self.condition, self.ways, self.error = condition, ways, error
+
+    def followed(self, after: Callable[[Way], Way]) -> DifferentRanksError:
+        """The same of longer ways."""
+        then, other = self.ways
+        return DifferentRanksError(self.condition, (after(then), after(other)), self.error)
+
+
 def type_of(value: Value) -> TensorType:
     """The type of a value that must be a tensor of a known rank; UnsupportedError for any other."""
     if isinstance(value.type, TensorType):
@@ -145,6 +162,8 @@ class Translation:
                 return translate()
         except BrokenInputError:
             return None
+        except DifferentRanksError:
+            raise
         except UnsupportedError as e:
             if isinstance(e, UndecidedDimsError):
                 e.hint = self.fixing(*e.dims)
@@ -200,7 +219,11 @@ class Translation:
         outer, self._assumed = self._assumed, {}
         try:
             with self.builder.inside(block):
-                results = self.attempt(lambda: write(*block.args))
+                try:
+                    results = self.attempt(lambda: write(*block.args))
+                except DifferentRanksError:
+                    self.discard(block)
+                    raise
                 if not isinstance(results, TilewrightError):
                     for made in self._assumed.values():
                         assume(*made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
+from tilewright.frontends import control_flow
 from tilewright.frontends.composites.text import literal
 from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx import attributes as attrs
@@ -28,13 +29,22 @@ from tilewright.frontends.onnx.structure import (
 )
 from tilewright.frontends.onnx.tensors import ELEM_TYPES, dtype_of, from_sparse, to_array
 from tilewright.frontends.onnx.types import element_type, is_like
-from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
+from tilewright.frontends.translation import (
+    BrokenInputError,
+    DifferentRanksError,
+    Results,
+    Translation,
+    Way,
+    type_of,
+)
 from tilewright.ir.core import Value
-from tilewright.ir.diag import Loc, ModelError, UnsupportedError
+from tilewright.ir.diag import Loc, ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.types import TensorType, Type, is_native
 
 MAX_DEPTH = 100
 MAX_NODES = 500_000
+MAX_SPLITS = 4
+"""Branches of different ranks one after the other: the nodes behind them are translated for each combination."""
 _AGAIN = "the model contradicts itself; export it again"
 
 
@@ -71,6 +81,7 @@ class Importer:
         self._folder = folder
         self._scope: Scope | None = None
         self._budget = MAX_NODES
+        self._splits = 0
 
     def main(self, graph: GraphProto, opsets: Mapping[str, int], inputs: dict[str, Value | None]) -> Results:
         """The results of the model's graph; `inputs` are those that have no initializer."""
@@ -90,9 +101,9 @@ class Importer:
             return from_sparse(proto, self._folder)
         return to_array(proto, self._folder)
 
-    def body(self, graph: GraphProto) -> Callable[..., tuple[Value, ...]]:
+    def body(self, graph: GraphProto, *, forks: bool = False) -> Callable[..., tuple[Value, ...]]:
         """A function that translates a subgraph in place, its inputs bound to the arguments. Names that it captures
-        are those of the graph around the current node."""
+        are those of the graph around the current node. Where it `forks`, it may raise a DifferentRanksError."""
         outer = self._scope
         assert outer is not None
 
@@ -102,7 +113,7 @@ class Importer:
             own = dict(zip((i.name for i in graph.input), arguments, strict=True))
             inner = Scope(outer.opsets, outer.values.new_child(own), bound=outer.bound, depth=outer.depth + 1)
             try:
-                self._translate(graph, inner)
+                self._translate(graph, inner, forks=forks)
             finally:
                 self._scope = outer
             results = tuple(v for o in graph.output if (v := inner.find(o.name)) is not None)
@@ -131,7 +142,7 @@ class Importer:
 
     # The walk
 
-    def _translate(self, graph: GraphProto, scope: Scope) -> None:
+    def _translate(self, graph: GraphProto, scope: Scope, *, forks: bool = False) -> None:
         """Define the graph's initializers and nodes in `scope`, which holds its inputs."""
         names = set()
         for proto in (*graph.initializer, *graph.sparse_initializer):
@@ -146,17 +157,86 @@ class Importer:
             with self.translation.builder.at(Loc(node=shown(name), op="initializer")):
                 scope.values[name] = literal(self.array_of(proto), name)
         scope.declared = {v.name: v for v in graph.value_info}
-        self._translate_nodes(graph.node, [o.name for o in graph.output], scope)
+        self._translate_nodes(graph.node, [o.name for o in graph.output], scope, forks=forks)
 
-    def _translate_nodes(self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope) -> None:
+    def _translate_nodes(
+        self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope, *, forks: bool = False
+    ) -> None:
+        """Define what the nodes give. Where ranks depend on data: for each of two ways, which are joined at the
+        `outputs`; whoever calls joins them, where it `forks`, too."""
         if scope.depth > MAX_DEPTH:
             raise ModelError(f"subgraphs and functions are nested more than {MAX_DEPTH} deep")
         order = ordered(nodes, scope.values.maps[0], scope.values.parents)
         nodes = live(order, outputs)
         scope.read = frozenset(outputs).union(*map(node_reads, nodes))
-        for node in nodes:
+        for k, node in enumerate(nodes):
             self._scope = scope
-            self._translate_node(node, scope)
+            try:
+                self._translate_node(node, scope)
+            except DifferentRanksError as fork:
+                if forks:
+                    raise fork.followed(self._after(nodes[k:], outputs, scope)) from fork
+                self._split(fork, nodes[k:], outputs, scope)
+                break
+
+    def _after(self, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope) -> Callable[[Way], Way]:
+        """For a way that gives the results of the first node one that gives the `outputs`, by the nodes behind it."""
+        first, *others = nodes
+
+        def after(write: Way) -> Way:
+            def written() -> Results:
+                self._scope = scope
+                try:
+                    results = write()
+                except DifferentRanksError as fork:
+                    raise fork.followed(after) from fork
+                inner = replace(scope, values=scope.values.new_child())
+                inner.values.update(zip(first.output, results, strict=False))
+                self._translate_nodes(others, outputs, inner, forks=True)
+                return [inner.find(name) for name in outputs]
+
+            return written
+
+        return after
+
+    def _joined(self, fork: DifferentRanksError) -> Results | TilewrightError:
+        """What either way gives, where the host takes one; the reason where one cannot be translated."""
+        if self._splits >= MAX_SPLITS:
+            return fork.error
+
+        def resolved(way: Way) -> Callable[[], tuple[Value, ...]]:
+            def written() -> tuple[Value, ...]:
+                try:
+                    results: Results | TilewrightError = way()
+                except DifferentRanksError as inner:
+                    results = self._joined(inner)
+                if isinstance(results, TilewrightError):
+                    raise results
+                if None in results:
+                    raise BrokenInputError
+                return tuple(v for v in results if v is not None)
+
+            return written
+
+        self._splits += 1
+        try:
+            return control_flow.split(self.translation, fork.condition, *map(resolved, fork.ways))
+        finally:
+            self._splits -= 1
+
+    def _split(
+        self, fork: DifferentRanksError, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope
+    ) -> None:
+        """Translate the nodes once for each way of the first, whose results differ in rank; the `outputs` get values
+        that are those of either way."""
+        made, first = [name for name in outputs if name not in scope.values], nodes[0]
+        with self.translation.builder.at(Loc(node=shown(first.name), op=shown(first.op_type))):
+            found = self._joined(fork.followed(self._after(nodes, made, scope)))
+        self._scope = scope
+        if isinstance(found, TilewrightError):
+            self.translation.problems.add(first.op_type, node_label(first), fork.error)
+            found = [None] * len(made)
+        scope.values.update(zip(made, found, strict=True))
 
     def _translate_node(self, node: NodeProto, scope: Scope) -> None:
         label = node_label(node)

@@ -148,9 +148,10 @@ class Node:
         """The elements of an attribute that is a tensor; an array of objects for strings."""
         return self._importer.array_of(self.attr(name))
 
-    def body(self, name: str) -> Callable[..., tuple[Value, ...]]:
-        """A subgraph as a function that translates it in place."""
-        return self._importer.body(self.attr(name))
+    def body(self, name: str, *, forks: bool = False) -> Callable[..., tuple[Value, ...]]:
+        """A subgraph as a function that translates it in place, and, where it `forks`, may raise a
+        DifferentRanksError."""
+        return self._importer.body(self.attr(name), forks=forks)
 
     def standard(
         self, op: str, *inputs: Value | None, outputs: int = 1, **attributes: Any

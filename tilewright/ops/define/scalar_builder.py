@@ -176,9 +176,8 @@ class ScalarBuilder:
 
     def fresh(self, name: str, lo: int | None = 0, hi: int | None = None) -> Sym:
         """A new variable with a name that this trace has not used; dims of kernels are called n0, n1, ..."""
-        assert name != "n", "n0, n1, ... are the dims of kernels"
         self._names += 1
-        return var(f"{name}{self._names}", lo, hi)
+        return var(f"{'n_' if name == 'n' else name}{self._names}", lo, hi)
 
     # Loop programs
 

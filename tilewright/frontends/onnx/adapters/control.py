@@ -14,7 +14,8 @@ from tilewright.ops.view import pad, shape_of, slice_
 
 @adapter("If")
 def if_(node: Node) -> tuple[Value, ...]:
-    return control_flow.branch(node.translation, node.input(0), node.body("then_branch"), node.body("else_branch"))
+    ways = [node.body(name, forks=True) for name in ("then_branch", "else_branch")]
+    return control_flow.branch(node.translation, node.input(0), *ways)
 
 
 @adapter("Loop", takes="all")
