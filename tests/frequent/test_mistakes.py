@@ -154,7 +154,7 @@ def test_parts_that_are_missing(where: str, change: str) -> None:
         else:
             next(s for s in artifact["program"]["steps"] if s["step"] == "RunPart")["part"] = -1
 
-    with pytest.raises(tilewright.ArtifactError, match="there are [12] parts, and (-1|1) is called"):
+    with pytest.raises(tilewright.ArtifactError, match=r"there are [12] parts, and (-1|1) is called"):
         tilewright.load(changed(staged(), [{"batch": 8}], broken))
 
 

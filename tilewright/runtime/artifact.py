@@ -23,6 +23,7 @@ Native interface. The objects of an artefact define these C functions (`plan` on
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
