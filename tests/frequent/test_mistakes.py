@@ -125,7 +125,7 @@ NOT_FITTING: dict[str, Callable[[dict[str, Any]], object]] = {
     "other rank": _in_variant(lambda a: a["inputs"][0]["shape"].pop()),
     "other output": _in_variant(lambda a: a["outputs"][0].update(dtype="float64")),
     "more outputs": _in_variant(lambda a: a["outputs"].append(a["outputs"][0])),
-    "variant in variant": _in_variant(lambda a: a["variants"].append({"sizes": {"batch": 8}, "artifact": deepcopy(a)})),
+    "variant in variant": _in_variant(lambda a: a.update(variants=[{"sizes": {"batch": 8}, "artifact": deepcopy(a)}])),
 }
 
 
@@ -154,7 +154,7 @@ def test_parts_that_are_missing(where: str, change: str) -> None:
         else:
             next(s for s in artifact["program"]["steps"] if s["step"] == "RunPart")["part"] = -1
 
-    with pytest.raises(tilewright.ArtifactError, match="there are [12] parts, and (-1|1) is called"):
+    with pytest.raises(tilewright.ArtifactError, match=r"there are [12] parts, and (-1|1) is called"):
         tilewright.load(changed(staged(), [{"batch": 8}], broken))
 
 
