@@ -125,7 +125,7 @@ NOT_FITTING: dict[str, Callable[[dict[str, Any]], object]] = {
     "other rank": _in_variant(lambda a: a["inputs"][0]["shape"].pop()),
     "other output": _in_variant(lambda a: a["outputs"][0].update(dtype="float64")),
     "more outputs": _in_variant(lambda a: a["outputs"].append(a["outputs"][0])),
-    "variant in variant": _in_variant(lambda a: a["variants"].append({"sizes": {"batch": 8}, "artifact": deepcopy(a)})),
+    "variant in variant": _in_variant(lambda a: a.update(variants=[{"sizes": {"batch": 8}, "artifact": deepcopy(a)}])),
 }
 
 

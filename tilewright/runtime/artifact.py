@@ -137,6 +137,13 @@ class Variant:
         if not is_one or self.artifact.variants:
             raise ValueError(f"the variant for {self.text} is none of this program")
 
+    def summary(self) -> dict[str, Any]:
+        """What a report tells of it."""
+        told = self.artifact.report
+        bytes_added = {name: told.get(name, "") for name in ("added code bytes", "added constant bytes")}
+        arena = self.artifact.arena_bytes
+        return {"sizes": self.text, "kernels": told.get("kernels", ""), "arena bytes": arena, **bytes_added}
+
     @property
     def text(self) -> str:
         """The sizes, such as "batch=1, height=224"."""
@@ -237,24 +244,19 @@ class Artifact:
             "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
             "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
             "constant bytes": memoryview(self.constants).nbytes,
-            "arena bytes": self._arena_bytes(),
+            "arena bytes": self.arena_bytes,
             **self.report,
         }
         if self.variants:
-            remarks = [remark for a in (self, *(v.artifact for v in self.variants)) for remark in a.report["remarks"]]
-            data["remarks"] = list({tuple(remark.items()): remark for remark in remarks}.values())
-            data["variants"] = [
-                {
-                    "sizes": v.text,
-                    "kernels": v.artifact.report["kernels"],
-                    "arena bytes": v.artifact._arena_bytes(),
-                    **{name: v.artifact.report[name] for name in ("added code bytes", "added constant bytes")},
-                }
-                for v in self.variants
-            ]
+            programs = (self, *(variant.artifact for variant in self.variants))
+            remarks = [remark for program in programs for remark in Report(program.report).remarks]
+            data["remarks"] = list({str(remark): remark for remark in remarks}.values())
+            data["variants"] = [variant.summary() for variant in self.variants]
         return Report(data)
 
-    def _arena_bytes(self) -> int | str:
+    @property
+    def arena_bytes(self) -> int | str:
+        """Bytes of a call's intermediate tensors, where its shapes are fixed."""
         return self.static_plan.arena if self.static_plan else "depends on the shapes"
 
     def __reduce__(self) -> tuple[object, ...]:

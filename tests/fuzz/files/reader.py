@@ -30,6 +30,7 @@ from tilewright.api import compile_artifact
 from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import ArtifactError, TilewrightError
+from tilewright.runtime.storage.container import FORMAT, MAGIC
 from tilewright.runtime.storage.objects import object_symbols
 
 HEADER = 64
@@ -38,7 +39,8 @@ CHANGES = (1, 1, 1, 2, 3)
 
 @functools.cache
 def artifacts() -> tuple[Artifact, ...]:
-    """Of fixed shapes, of symbolic ones, and staged: with native parts, and with functions of the host only."""
+    """Of fixed shapes, of symbolic ones, with variants, and staged: with native parts, and with functions of the host
+    only."""
     i64, string = TensorProto.INT64, TensorProto.STRING
     sized = model_of(
         [helper.make_node("NonZero", ["x"], ["at"]), helper.make_node("Cast", ["at"], ["y"], to=1)],
@@ -63,6 +65,8 @@ def artifacts() -> tuple[Artifact, ...]:
     return (
         *(compile_artifact(model, options=options) for model in models),
         compile_artifact(mlp(), options=options, shapes={"x": (2, 64)}),
+        compile_artifact(mlp(), options=replace(options, frequent=({"batch": 3}, {"batch": 8}))),
+        compile_artifact(looped(), options=replace(options, frequent=({"n": 3},))),
     )
 
 
@@ -100,11 +104,13 @@ def trusted() -> tuple[Artifact, ...]:
 
 
 def natives(artifact: Artifact) -> tuple[Artifact, ...]:
-    return artifact.parts if artifact.program is not None else (artifact,)
+    """All programs of native code."""
+    own = artifact.parts if artifact.program is not None else (artifact,)
+    return (*own, *(native for variant in artifact.variants for native in natives(variant.artifact)))
 
 
 def _essence(artifact: Artifact) -> Artifact:
-    return replace(artifact, report={}, producer="", constant_table=(), format=0)
+    return replace(artifact, report={}, producer="", constant_table=(), format=0, variants=())
 
 
 @dataclass
@@ -181,7 +187,7 @@ def _written(metadata: dict[str, Any], sections: Sequence[_Section], random: Ran
         mutate(document, random, document)
     text = json.dumps(document).encode().ljust(space)
     body[:space] = text
-    head = struct.pack("<8sIIQQ", b"\x89TWM\r\n\x1a\n", 3, 0, len(text), HEADER + len(body))
+    head = struct.pack("<8sIIQQ", MAGIC, FORMAT, 0, len(text), HEADER + len(body))
     return head + hashlib.blake2b(head + text, digest_size=32).digest() + bytes(body)
 
 
