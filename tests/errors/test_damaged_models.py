@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from tests.frontends.helpers import info, model_of
 from tilewright.frontends.onnx.load import load_onnx
-from tilewright.ir.diag import TypeRuleError, UnsupportedError
+from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError
 
 
 def test_computed_axes_of_a_tensor_of_many() -> None:
@@ -37,4 +37,32 @@ def test_operands_with_too_few_axes(op: str, operands: list[np.ndarray], attribu
     known = dict(list(zip(names, operands, strict=True))[1:])
     model = model_of([helper.make_node(op, names, outputs, **attributes)], given[:1], outputs, known)
     with pytest.raises(TypeRuleError, match=rf"^{op}\(f32"):
+        load_onnx(model)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "opset", "reason"),
+    [
+        ("GridSample", ["x"], {}, 9, "GridSample takes 2 inputs, not 1"),
+        ("ConstantOfShape", ["x"], {"value": [1, 2]}, 7, "'value' of ConstantOfShape must be of type TENSOR"),
+        ("StringConcat", ["x", "x"], {}, 17, "'X' of StringConcat cannot be of the element type f32"),
+    ],
+)
+def test_operators_of_later_opsets(
+    op: str, inputs: list[str], attributes: dict[str, list[int]], opset: int, reason: str
+) -> None:
+    """They are checked against their first version."""
+    model = model_of([helper.make_node(op, inputs, ["y"], **attributes)], [info("x", [1])], ["y"], opset=opset)
+    with pytest.raises(ModelError, match=reason):
+        load_onnx(model)
+
+
+def test_a_body_that_the_specification_cannot_make() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["a"], ["c"])], "body", [info("a", [2]), info("b", [2]), info("d", [2])], []
+    )
+    body.output.add().name = "c"
+    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2])
+    model = model_of([helper.make_node("SequenceMap", ["s"], ["y"], body=body)], [sequence], ["y"], opset=17)
+    with pytest.raises(ModelError, match="SequenceMap has attributes or operands that do not fit"):
         load_onnx(model)

@@ -14,12 +14,6 @@ def images() -> Iterator[Sample]:
     yield from _along_axes()
     yield from _grids()
     yield from _regions()
-    for dtype in FLOATS:
-        x = normal((2, 3, 2), dtype)
-        positions = np.random.default_rng(2).permutation(20)[:12].reshape(x.shape)
-        flat = np.zeros(20)
-        flat[positions] = x
-        yield sample("max_unpool", [x, positions], lambda f=flat: f.reshape(4, 5), shape=(4, 5))
 
 
 def _along_axes() -> Iterator[Sample]:

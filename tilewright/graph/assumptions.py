@@ -16,6 +16,7 @@ from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import Sym, eq, le
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.binding import is_input_value
 
 _READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {
     "expand",
@@ -64,7 +65,8 @@ def _of_op(op: Op, loc: Loc, module: Module, alike: set[Any]) -> Iterator[Assump
         holds, message = operator.needs(*types, **op.attrs)
         if not holds.is_const:
             yield Assumption(holds, message, loc)
-    if all(t.is_static for t in types):
+    results = [v.type for v in op.results if isinstance(v.type, TensorType)]
+    if all(t.is_static for t in (*types, *results)):
         return
     alike.add(key)
     if op.name == "reshape":
@@ -82,7 +84,9 @@ def _of_op(op: Op, loc: Loc, module: Module, alike: set[Any]) -> Iterator[Assump
 def _same_size(op: Op, type: TensorType, loc: Loc) -> Iterator[Assumption]:
     result = op.result.tensor
     holds = eq(product(type.shape), product(result.shape))
-    yield from _taken(holds, f"{type} cannot be reshaped to {result}: it must be that {holds}", loc)
+    is_given = any(is_input_value(v) for d in result.shape for v in d.vars)
+    target, needed = ("what is given", "both have as many elements") if is_given else (result, holds)
+    yield from _taken(holds, f"{type} cannot be reshaped to {target}: it must be that {needed}", loc)
 
 
 def _taken(holds: Sym, message: str, loc: Loc) -> Iterator[Assumption]:

@@ -373,17 +373,3 @@ def _roi_cells(
 def _rounded(t: ScalarBuilder, x: Scalar) -> Scalar:
     """The nearest integer, of two the one further from 0."""
     return t.select(x >= 0.0, t.apply("floor", x + 0.5), t.apply("ceil", x - 0.5))
-
-
-@primitive
-def max_unpool(x: Array, positions: Array, *, shape: Sequence[Dim]) -> Compute:
-    """A tensor of `shape` that holds each x[k] at flat position `positions[k]`, and 0 elsewhere."""
-
-    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
-        place = sym(0)
-        for k, d in zip(i, shape, strict=True):
-            place = place * d + k
-        here = positions[tuple(r)].cast(dt.i64).eq(t.index(place))
-        return t.select(here, x[tuple(r)], 0)
-
-    return compute([x, positions], shape, body, reduce=x.shape, combine="add")

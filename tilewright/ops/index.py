@@ -10,7 +10,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.shape import Dim, checked_axis, require_equal_dim, surely_different
+from tilewright.ops.shape import Dim, UndecidedDimsError, checked_axis, require_equal_dim, surely_different
 
 _OUT_OF_RANGE = "an index is out of range"
 
@@ -97,8 +97,11 @@ gather_nd.onnx("GatherND", since=11, batch_dims="batch_dims")
 
 def _index_depth(indices: Array | TensorType, rank: int, batch_dims: int = 0) -> int:
     """The length of the index vectors."""
-    if indices.rank < 1 or not indices.shape[-1].is_const:
-        raise ValueError("the last axis of the indices must have a fixed size")
+    if indices.rank < 1:
+        raise ValueError("indices must have an axis of index vectors")
+    if not indices.shape[-1].is_const:
+        dim = indices.shape[-1]
+        raise UndecidedDimsError(f"the size of index vectors, {dim}, must be known: it decides the rank", (dim,))
     depth = indices.shape[-1].value
     if not 0 <= batch_dims < max(indices.rank, 1) or batch_dims + depth > rank:
         raise ValueError(f"index vectors of {depth} after {batch_dims} batch axes do not fit {rank} axes")

@@ -25,7 +25,7 @@ def from_front(translation: Translation, axes: Sequence[Sym], rank: int) -> tupl
     if rank > MOST_AXES:
         raise UnsupportedError(
             f"computed axes of a tensor of rank {rank} are not supported (at most {MOST_AXES})",
-            hint="bind the axes to values with constants=",
+            hint=translation.fixing(*axes),
         )
     found: list[Sym] = []
     for a in axes:

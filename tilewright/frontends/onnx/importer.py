@@ -279,9 +279,10 @@ class Importer:
         if broken:  # a user wants to know all operators that are not supported at once
             raise BrokenInputError
         attributes = attrs.resolve(node, scope.bound)
-        if schema is not None:
-            spec.check_node(node, attributes, schema)
-            spec.check_types([None if v is None else v.type for v in inputs], schema)
+        checked = schema or spec.earliest_schema(node.op_type, domain)
+        if checked is not None:
+            spec.check_node(node, attributes, checked)
+            spec.check_types([None if v is None else v.type for v in inputs], checked)
         strangers = [v for v in inputs if v is not None and not is_native(v.type)]
         adapter = hosted if strangers else native
         if adapter is None and not spec.has_body(schema):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,16 @@ def schema_of(op: str, version: int, domain: str) -> OpSchema | None:
         return onnx.defs.get_schema(op, version, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+@functools.cache
+def earliest_schema(op: str, domain: str) -> OpSchema | None:
+    """The first schema of an operator, which nodes of models of earlier opsets are checked against; None where the
+    specification does not have it."""
+    if not onnx.defs.has(op, domain):
+        return None
+    found = [s for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (op, domain)]
+    return min(found, key=lambda schema: schema.since_version)
 
 
 def check_node(node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], schema: OpSchema) -> None:
@@ -79,7 +90,7 @@ def _shown(type: Type) -> str:
 
 def has_body(schema: Any) -> bool:
     """Whether the specification may give a decomposition."""
-    return schema.has_function or schema.has_context_dependent_function
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
 def function_body(
@@ -94,9 +105,13 @@ def function_body(
         versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
         if not versions:
             return None
-        text = schema.get_context_dependent_function_with_opset_version(
-            max(versions), node.SerializeToString(), [type_proto(t).SerializeToString() for t in types]
-        )
+        given = [type_proto(t).SerializeToString() for t in types]
+        try:
+            text = schema.get_context_dependent_function_with_opset_version(
+                max(versions), node.SerializeToString(), given
+            )
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise ModelError(f"{schema.name} has attributes or operands that do not fit: {error}") from error
         return onnx.FunctionProto.FromString(text) if text else None
     return None
 

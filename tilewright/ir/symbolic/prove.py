@@ -134,8 +134,8 @@ class _Scope:
             if not ready:
                 return None
             for v, (low, high) in ready:
-                first, last = low.evaluate(_completed(point, low)), high.evaluate(_completed(point, high))
-                if last < first or not _within(v, last if at_high else first):
+                first, last = _value_at(point, low), _value_at(point, high)
+                if first is None or last is None or last < first or not _within(v, last if at_high else first):
                     return None
                 point[v.name] = last if at_high else first
             pending = [item for item in pending if item[0].name not in point]
@@ -192,7 +192,7 @@ class _Prover:
         """`ge0` with a fresh allowance of steps, unless some point of the ranges refutes it at once."""
         if e.interval[0] >= 0:
             return True
-        if any(e.evaluate(_completed(point, e)) < 0 for point in self.samples):
+        if any((_value_at(point, e) or 0) < 0 for point in self.samples):
             return False
         self.steps = 0
         return self.ge0(e)
@@ -326,6 +326,15 @@ class _Prover:
 
 _FREE_VALUES = (1, 1_000_003, 48)
 """Values that stand for variables without a range in sample points; "" names the value in a point."""
+
+
+def _value_at(point: dict[str, int], e: Sym) -> int | None:
+    """The value of e; None where it divides by something that is zero there."""
+    try:
+        found: int = e.evaluate(_completed(point, e))
+        return found
+    except ZeroDivisionError:
+        return None
 
 
 def _completed(point: dict[str, int], e: Sym) -> dict[str, int]:

@@ -20,6 +20,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import image
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
+from tilewright.ops.index import scatter_elements
 from tilewright.ops.reduce import dtype_of, reduce_sum
 from tilewright.ops.shape import surely_different
 from tilewright.ops.source import iota, sym_tensor
@@ -62,13 +63,18 @@ def max_roi_pool(node: Node) -> Value:
 
 @adapter("MaxUnpool", since=9)
 def max_unpool(node: Node) -> Value:
-    """Places where MaxPool found its elements; positions count in the tensor that the window gives."""
+    """Places where MaxPool found its elements; positions count in the tensor that the window gives. Windows that
+    overlap may have found one element, which is put there once."""
     kernel = tuple(map(sym, node.attr("kernel_shape")))
     window = window_of(node, kernel)
     shape = list(node.shape(0))
     for k, size in enumerate(node.shape(0)[2:]):
         shape[2 + k] = (size - 1) * window.strides[k] + kernel[k] - window.pads_begin[k] - window.pads_end[k]
-    result = image.max_unpool(node.input(0), node.input(1), shape=tuple(shape))
+    flat, size = (product(node.shape(0)),), product(checked_shape(tuple(shape), "MaxUnpool"))
+    nothing = expand(constant(np.zeros(1, node.dtype(0).storage), "zero"), shape=(size,))
+    positions, values = (reshape(node.input(k), shape=flat) for k in (1, 0))
+    placed = scatter_elements(nothing, positions, values, axis=0)
+    result = reshape(placed, shape=tuple(shape))
     if node.optional(2) is None:
         return result
     wanted = node.symbols(2)

@@ -10,6 +10,7 @@ from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
+from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.shape import broadcast
 from tilewright.ops.view import expand, reshape, squeeze, tile, transpose, unsqueeze
 
@@ -29,6 +30,10 @@ def reshape_(node: Node) -> Value:
 def expand_(node: Node) -> Value:
     wanted = checked_shape(node.symbols(1), "Expand")
     shape = checked_shape(broadcast(node.shape(0), wanted), "Expand")
+    for d, target in zip(node.shape(0)[::-1], wanted[::-1], strict=False):
+        if d != 1 and any(map(is_input_value, target.vars)):
+            fits = s.logical_or(s.eq(d, 1), s.logical_or(s.eq(target, 1), s.eq(target, d)))
+            require(node.translation, fits, f"Expand cannot make another size of {d}")
     return node.input(0) if shape == node.shape(0) else expand(node.input(0), shape=shape)
 
 

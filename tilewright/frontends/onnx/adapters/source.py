@@ -75,8 +75,9 @@ def range_(node: Node) -> Value:
     """start, start + delta, ... up to limit; the count must follow from dims, constants or small inputs."""
     dtype = node.dtype(0)
     for k in range(3):
-        if node.type(k).size != 1:
-            raise ModelError(f"input {k} of Range must be a scalar, it is {node.type(k)}")
+        if (size := node.type(k).size) != 1:
+            error = ModelError if size.is_const else UnsupportedError
+            raise error(f"input {k} of Range must be a scalar, it is {node.type(k)}")
     if dtype.is_float:
         count = _float_count(node, dtype)
     else:

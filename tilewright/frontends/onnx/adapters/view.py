@@ -80,6 +80,10 @@ def split_(node: Node) -> tuple[Value, ...]:
         sizes = (chunk,) * (count - 1) + (size - chunk * (count - 1),)
     if any(d.is_const and d.value < 0 for d in sizes) or len(sizes) != count:
         raise ModelError(f"Split of {node.type(0)} into [{', '.join(map(str, sizes))}]")
+    for d in sizes:
+        require(node.translation, s.le(0, d), "Split has a negative size")
+    total = sum(sizes, sym(0))
+    require(node.translation, s.eq(total, size), f"the sizes of Split do not add up to that of axis {axis}")
     return tuple(split(node.input(0), sizes=sizes, axis=axis))
 
 

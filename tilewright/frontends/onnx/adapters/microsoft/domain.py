@@ -8,7 +8,7 @@ from functools import partial
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import Adapter, adapter
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError
+from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops.view import reshape
 
 microsoft: Callable[..., Callable[[Adapter], Adapter]] = partial(adapter, domain="com.microsoft")
@@ -29,7 +29,7 @@ def known_dim(node: Node, k: int, axis: int) -> int:
         raise ModelError(f"{node.op}: input {k} is {node.type(k)}, which has no axis {axis}")
     size = node.shape(k)[axis]
     if not size.is_const:
-        raise ModelError(
+        raise UnsupportedError(
             f"{node.op}: the size of axis {axis} of input {k} must be known, it is {size}",
             hint=node.translation.fixing(size),
         )
