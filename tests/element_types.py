@@ -30,6 +30,7 @@ OPTIONS = Options(cache=False, threads=1)
 ERRORS: Mapping[str, float] = {
     "float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2, "float8_e4m3fn": 0.13, "float8_e5m2": 0.26,
     "float8_e4m3fnuz": 0.13, "float8_e5m2fnuz": 0.26, "float4_e2m1fn": 0.5,
+    "float6_e2m3fn": 0.26, "float6_e3m2fn": 0.26, "float8_e8m0fnu": 1.0,
 }  # fmt: skip
 """How far elements may be off, as a share of the greatest."""
 
