@@ -78,13 +78,18 @@ SMALL = {
     TensorProto.INT4: ml_dtypes.int4,
     TensorProto.UINT4: ml_dtypes.uint4,
     TensorProto.FLOAT4E2M1: ml_dtypes.float4_e2m1fn,
+    TensorProto.FLOAT6E2M3: ml_dtypes.float6_e2m3fn,
+    TensorProto.FLOAT6E3M2: ml_dtypes.float6_e3m2fn,
 }
+SMALL_FLOATS = (TensorProto.FLOAT4E2M1, TensorProto.FLOAT6E2M3, TensorProto.FLOAT6E3M2)
+MOVED = tuple(code for code in SMALL if code not in SMALL_FLOATS[1:])
+"""Those that more operators take than conversions."""
 
 
 def patterns(code: int) -> np.ndarray:
-    """Every element of a type, in 16 bytes."""
-    bits = {TensorProto.INT2: 2, TensorProto.UINT2: 2}.get(code, 4)
-    return np.resize(np.arange(1 << bits, dtype=np.uint8), 16).view(SMALL[code])
+    """Every element of a type, in 16 bytes at least."""
+    bits = {TensorProto.INT2: 2, TensorProto.UINT2: 2, **dict.fromkeys(SMALL_FLOATS[1:], 6)}.get(code, 4)
+    return np.resize(np.arange(1 << bits, dtype=np.uint8), max(16, 1 << bits)).view(SMALL[code])
 
 
 @pytest.mark.parametrize("to", [*SMALL, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.BOOL])
@@ -92,35 +97,36 @@ def patterns(code: int) -> np.ndarray:
 def test_conversion_of_all_small_elements(code: int, to: int) -> None:
     """Also of constants. Integers lose their upper bits."""
     x, dtype = patterns(code), helper.tensor_dtype_to_np_dtype(to)
-    to_integer = to in SMALL and to != TensorProto.FLOAT4E2M1
+    to_integer = to in SMALL and to not in SMALL_FLOATS
     wanted = (x.astype(np.float32).astype(np.int32) if to_integer else x.astype(np.float32)).astype(dtype)
     node = helper.make_node("Cast", ["x"], ["y"], to=to)
-    same(run(model_of([node], [info("x", ["n"], code)], ["y"], opset=25), x), wanted)
-    same(run(model_of([node], [], ["y"], {"x": x}, opset=25)), wanted)
+    same(run(model_of([node], [info("x", ["n"], code)], ["y"], opset=28), x), wanted)
+    same(run(model_of([node], [], ["y"], {"x": x}, opset=28)), wanted)
 
 
 @pytest.mark.parametrize("source", [np.float32, np.float16, np.float64, np.int8, np.uint32])
-@pytest.mark.parametrize("code", SMALL)
+@pytest.mark.parametrize("code", MOVED)
 def test_conversion_to_small_elements(code: int, source: Any) -> None:
     x = np.arange(-20, 21) / (4 if np.dtype(source).kind == "f" else 1)
     x = (np.abs(x) if np.dtype(source).kind == "u" else x).astype(source)
     elem = helper.np_dtype_to_tensor_dtype(x.dtype)
     node = helper.make_node("CastLike", ["x", "z"], ["y"])
-    model = model_of([node], [info("x", ["n"], elem), info("z", [1], code)], ["y"], opset=25)
+    model = model_of([node], [info("x", ["n"], elem), info("z", [1], code)], ["y"], opset=28)
     same(run(model, x, np.zeros(1, SMALL[code])), x.astype(SMALL[code]))
 
 
 @pytest.mark.parametrize("x", [np.inf, -np.inf, np.nan, 6.5, -1e9, 5.0, 0.25, -0.0])
 @pytest.mark.parametrize("saturate", [0, 1])
-def test_floats_of_4_bits_saturate(x: float, saturate: int) -> None:
-    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT4E2M1, saturate=saturate)
-    y = run(model_of([node], [info("x", ["n"])], ["y"]), np.full(3, x, np.float32))
-    same(y, np.full(3, x, np.float32).astype(ml_dtypes.float4_e2m1fn))
+@pytest.mark.parametrize("code", SMALL_FLOATS)
+def test_floats_of_less_than_8_bits_saturate(code: int, x: float, saturate: int) -> None:
+    node = helper.make_node("Cast", ["x"], ["y"], to=code, saturate=saturate)
+    y = run(model_of([node], [info("x", ["n"])], ["y"], opset=28), np.full(3, x, np.float32))
+    same(y, np.full(3, x, np.float32).astype(SMALL[code]))
 
 
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 5, 16])
-@pytest.mark.parametrize("code", SMALL)
+@pytest.mark.parametrize("code", MOVED)
 def test_packed_tensors_and_what_moves_them(code: int, size: int, raw: bool) -> None:
     x = patterns(code)[::-1][:size].copy()
     packed = numpy_helper.from_array(x, "c")
@@ -134,10 +140,10 @@ def test_packed_tensors_and_what_moves_them(code: int, size: int, raw: bool) -> 
         helper.make_node("Identity", ["row"], ["y"]),
     ]
     axis = {"axis": np.array([1])}
-    stored = model_of(nodes, [], ["y"], axis, opset=25)
+    stored = model_of(nodes, [], ["y"], axis, opset=28)
     stored.graph.initializer.append(packed)
     same(run(stored), x[None])
-    same(run(model_of(nodes, [info("c", ["n"], code)], ["y"], axis, opset=25), x), x[None])
+    same(run(model_of(nodes, [info("c", ["n"], code)], ["y"], axis, opset=28), x), x[None])
 
 
 @pytest.mark.parametrize("code", SMALL)
@@ -145,12 +151,12 @@ def test_quantisation_to_small_elements_and_back(code: int) -> None:
     x = np.linspace(-9, 17, 96, dtype=np.float32).reshape(2, 48)
     scale, zero = np.array([0.5, 2.0], np.float32), np.array([1, 0], np.float32).astype(SMALL[code])
     node = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"], axis=0)
-    model = model_of([node], [info("x", [2, 48])], ["y"], {"scale": scale, "zero": zero}, opset=25)
+    model = model_of([node], [info("x", [2, 48])], ["y"], {"scale": scale, "zero": zero}, opset=28)
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
     y = run(model, x)
     same(y, wanted)
     node = helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["y"], axis=0)
-    model = model_of([node], [info("x", [2, 48], code)], ["y"], {"scale": scale, "zero": zero}, opset=25)
+    model = model_of([node], [info("x", [2, 48], code)], ["y"], {"scale": scale, "zero": zero}, opset=28)
     centred = y.astype(np.float32) - zero.astype(np.float32)[:, None]
     same(run(model, y), (centred * scale[:, None]).astype(np.float32))
 
@@ -161,7 +167,7 @@ E8M0 = ml_dtypes.float8_e8m0fnu
 def powers(mode: str, saturate: int, x: np.ndarray) -> np.ndarray:
     node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E8M0, round_mode=mode, saturate=saturate)
     elem = helper.np_dtype_to_tensor_dtype(x.dtype)
-    return run(model_of([node], [info("x", ["n"], elem)], ["y"], opset=25), x)
+    return run(model_of([node], [info("x", ["n"], elem)], ["y"], opset=28), x)
 
 
 @pytest.mark.parametrize("saturate", [0, 1])
@@ -191,7 +197,7 @@ def test_all_powers_of_two_as_floats(to: Any) -> None:
     node = helper.make_node("Cast", ["x"], ["y"], to=code, saturate=0)
     with np.errstate(over="ignore"):
         wanted = x.astype(np.float32).astype(to)
-    same(run(model_of([node], [info("x", ["n"], TensorProto.FLOAT8E8M0)], ["y"], opset=25), x), wanted)
+    same(run(model_of([node], [info("x", ["n"], TensorProto.FLOAT8E8M0)], ["y"], opset=28), x), wanted)
 
 
 def test_a_rounding_mode_that_does_not_exist() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from onnx import numpy_helper
 
+from tests.ops import sampling
 from tests.ops.sampling import FLOATS, INTS, Sample, normal, onnx_reference, sample, wide
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import sym
@@ -192,8 +193,17 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def recurrent() -> Iterator[Sample]:
     """Expected values are those of the definitions, entry by entry and step by step in float64."""
+    for dtype in FLOATS[:2]:
+        yield from _recurrent_in(dtype)
+
+
+def _recurrent_in(dtype: np.dtype) -> Iterator[Sample]:
     steps, batch, hidden = 4, 3, 5
     lengths = np.array([4, 0, 2])
+
+    def normal(shape: Sequence[int], seed: int = 0) -> np.ndarray:
+        return sampling.normal(shape, dtype, seed)
+
     for reverse in (False, True):
         for given in ([], [lengths]):
             r, h = normal((1, hidden, hidden)), normal((batch, hidden), seed=1)

@@ -76,12 +76,14 @@ f8e4m3fnuz = _dtype("f8e4m3fnuz", "float", 8, ml_dtypes.float8_e4m3fnuz)
 f8e5m2 = _dtype("f8e5m2", "float", 8, ml_dtypes.float8_e5m2)
 f8e5m2fnuz = _dtype("f8e5m2fnuz", "float", 8, ml_dtypes.float8_e5m2fnuz)
 f8e8m0 = _dtype("f8e8m0", "float", 8, ml_dtypes.float8_e8m0fnu)
+f6e2m3 = _dtype("f6e2m3", "float", 6, ml_dtypes.float6_e2m3fn)
+f6e3m2 = _dtype("f6e3m2", "float", 6, ml_dtypes.float6_e3m2fn)
 f4e2m1 = _dtype("f4e2m1", "float", 4, ml_dtypes.float4_e2m1fn)
 string = _dtype("string", "string", 64, np.object_)
 
 ALL: tuple[DType, ...] = (
     bool_, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32, u64, f16, bf16, f32, f64,
-    f8e4m3, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f4e2m1, string,
+    f8e4m3, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f6e2m3, f6e3m2, f4e2m1, string,
 )  # fmt: skip
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 _BY_STORAGE: dict[np.dtype, DType] = {d.storage: d for d in ALL}

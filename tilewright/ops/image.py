@@ -18,7 +18,7 @@ from tilewright.ops.define import Compute, compute, constant, irregular, op, pri
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
-from tilewright.ops.shape import Dim, checked_axis, require_rank, require_same_dtype
+from tilewright.ops.shape import Dim, checked_axis, require_rank
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
@@ -138,19 +138,19 @@ def grid_sample(
     require_rank(grid, x.rank, "the grid")
     if not grid.shape[-1].is_const or grid.shape[-1].value != len(space):
         raise ValueError(f"the grid has {grid.shape[-1]} coordinates for {len(space)} spatial axes")
-    require_same_dtype(x, grid)
-    if not x.dtype.is_float:
-        raise ValueError(f"a grid samples floats, not {x.dtype}")
+    if not grid.dtype.is_float:
+        raise ValueError(f"coordinates of a grid are floats, not {grid.dtype}")
     if mode not in ("nearest", "linear", "cubic") or padding not in ("zeros", "border", "reflection"):
         raise ValueError(f"there is no mode '{mode}' with padding '{padding}'")
     if not space:
         raise ValueError("a grid samples tensors with spatial axes")
+    wide = _wide(x, grid)
 
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, c, *out = i
         axes = []
         for k, size in enumerate(space):
-            raw = grid[(n, *out, len(space) - 1 - k)].cast(dt.f32)
+            raw = grid[(n, *out, len(space) - 1 - k)].cast(wide)
             if not pixels:
                 raw = _in_pixels(t, raw, size, align_corners)
             axes.append(_Taps(t, raw, size, mode, padding, align_corners))
@@ -159,9 +159,14 @@ def grid_sample(
     return compute([x, grid], (x.shape[0], x.shape[1], *grid.shape[1:-1]), body)
 
 
+def _wide(*arrays: Array) -> dt.DType:
+    """What positions and sums of elements are computed in: f64 where an operand is of that."""
+    return dt.f64 if any(a.dtype == dt.f64 for a in arrays) else dt.f32
+
+
 def _in_pixels(t: ScalarBuilder, raw: Scalar, size: Sym, align: bool) -> Scalar:
     """A coordinate in -1..1 as the number of an element."""
-    length = t.index(size, dt.i64).cast(dt.f32)
+    length = t.index(size, dt.i64).cast(raw.dtype)
     return (raw + 1) * 0.5 * (length - 1) if align else ((raw + 1) * length - 1) * 0.5
 
 
@@ -169,8 +174,8 @@ class _Taps:
     """Positions and weights of the elements along one axis that a coordinate is made of."""
 
     def __init__(self, t: ScalarBuilder, at: Scalar, size: Sym, mode: str, padding: str, align: bool) -> None:
-        length = t.index(size, dt.i64).cast(dt.f32)
-        self.low = t.const(0.0, dt.f32) if align else t.const(-0.5, dt.f32)
+        length = t.index(size, dt.i64).cast(at.dtype)
+        self.low = t.const(0.0 if align else -0.5, at.dtype)
         self.span = length - 1 if align else length
         self._t, self._size, self._length, self._padding = t, size, length, padding
         if padding == "border" and mode != "cubic":
@@ -231,7 +236,7 @@ def _weighted(t: ScalarBuilder, x: Array, outer: Sequence[Sym], axes: Sequence[_
         guard = [g for axis, (p, _) in zip(axes, chosen, strict=True) for g in axis.guard(p)]
         term = x.load((*outer, *[p for p, _ in chosen]), guard)
         for _, w in chosen:
-            term = term if w is None else term.cast(dt.f32) * w
+            term = term if w is None else term.cast(w.dtype) * w
         total = term if total is None else total + term
     assert total is not None
     return total.cast(x.dtype)
@@ -270,7 +275,7 @@ def roi_align(
             for axis in (0, 1)
         ]
         terms = [
-            x[n, c, p, q].cast(dt.f32) * w * v for (p, w), (q, v) in itertools.product(taps[0], taps[1])
+            x[n, c, p, q].cast(w.dtype) * w * v for (p, w), (q, v) in itertools.product(taps[0], taps[1])
         ]  # fmt: skip
         if mode == "max":
             best = terms[0]
@@ -301,20 +306,21 @@ def _roi_taps(
     offset: float,
 ) -> list[tuple[Sym, Scalar]]:
     """The two elements along an axis that a sample point lies between, with their weights (0 outside)."""
-    start = rois[k, 1 - axis].cast(dt.f32) * scale - offset
-    end = rois[k, 3 - axis].cast(dt.f32) * scale - offset
+    wide = _wide(rois)
+    start = rois[k, 1 - axis].cast(wide) * scale - offset
+    end = rois[k, 3 - axis].cast(wide) * scale - offset
     extent = end - start
     if offset == 0.0:
         extent = t.apply("max", extent, 1.0)
     step = extent * (1.0 / size[axis])
-    within = (t.index(sample).cast(dt.f32) + 0.5) * (1.0 / samples) + t.index(cell).cast(dt.f32)
+    within = (t.index(sample).cast(wide) + 0.5) * (1.0 / samples) + t.index(cell).cast(wide)
     at = start + step * within
-    last = t.index(length).cast(dt.f32) - 1
+    last = t.index(length).cast(wide) - 1
     visible = (at >= -1.0) & (at <= last + 1)
     at = t.apply("min", t.apply("max", t.select(visible, at, 0.0), 0.0), last)
     low = t.apply("floor", at)
     share = at - low
-    one, none = t.const(1.0, dt.f32), t.const(0.0, dt.f32)
+    one, none = t.const(1.0, wide), t.const(0.0, wide)
     first = t.bind(low.cast(dt.i64), "p")
     second = t.bind(t.apply("min", low + 1, last).cast(dt.i64), "q")
     return [(first, t.select(visible, one - share, none)), (second, t.select(visible, share, none))]
@@ -361,9 +367,10 @@ def _roi_cells(
     t: ScalarBuilder, rois: Array, k: Sym, axis: int, cell: Sym, count: int, scale: float, length: Sym
 ) -> tuple[Sym, Sym]:
     """The first element of a cell along an axis, and how many there are."""
-    start, end = (_rounded(t, rois[k, column].cast(dt.f32) * scale) for column in (2 - axis, 4 - axis))
+    wide = _wide(rois)
+    start, end = (_rounded(t, rois[k, column].cast(wide) * scale) for column in (2 - axis, 4 - axis))
     step = t.apply("max", end - start + 1, 1.0) / float(count)
-    number, last = t.index(cell).cast(dt.f32), t.index(length).cast(dt.f32)
+    number, last = t.index(cell).cast(wide), t.index(length).cast(wide)
     low = t.apply("floor", number * step) + start
     high = t.apply("ceil", (number + 1.0) * step) + start
     low, high = (t.apply("min", t.apply("max", v, 0.0), last).cast(dt.i64) for v in (low, high))

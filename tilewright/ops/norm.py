@@ -66,7 +66,8 @@ def rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5) -
     """x / sqrt(mean(x^2) + epsilon) * scale over `axis` and all after it (Zhang & Sennrich, 2019)."""
     wide = widened(x)
     power = reduce_mean(mul(wide, wide), axes=_trailing(x, axis))
-    return as_dtype(mul(mul(wide, rsqrt(add(power, epsilon))), widened(scale)), dtype_of(x))
+    normal = mul(wide, rsqrt(add(power, epsilon)))
+    return as_dtype(mul(normal, as_dtype(scale, dtype_of(wide))), dtype_of(x))
 
 
 def _per_channel(v: Value, x: Value) -> Value:
@@ -79,9 +80,10 @@ def batch_norm(
     x: Value, scale: Value, bias: Value, mean: Value, variance: Value, *, epsilon: float = 1e-5
 ) -> Value:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channel: one multiplication, one addition."""
-    factor = div(widened(scale), sqrt(add(widened(variance), epsilon)))
-    offset = sub(widened(bias), mul(widened(mean), factor))
     wide = widened(x)
+    scale, bias, mean, variance = (as_dtype(v, dtype_of(wide)) for v in (scale, bias, mean, variance))
+    factor = div(scale, sqrt(add(variance, epsilon)))
+    offset = sub(bias, mul(mean, factor))
     result = add(mul(wide, _per_channel(factor, x)), _per_channel(offset, x))
     return as_dtype(result, dtype_of(x))
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, ceildiv, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
@@ -68,10 +69,12 @@ class _Group:
     line: int
     start: Sym
     states: tuple[Array, ...]
+    dtype: DType
+    """What states and sums are kept in: f32, of f64 operands f64."""
 
     def rows(self, t: ScalarBuilder) -> Array:
         """Memory for the units of each entry."""
-        return t.alloc(dt.f32, (self.size, lined(self.hidden, self.line)))
+        return t.alloc(self.dtype, (self.size, lined(self.hidden, self.line)))
 
     @contextmanager
     def units(self, t: ScalarBuilder) -> Iterator[tuple[Sym, Sym]]:
@@ -90,11 +93,12 @@ def _groups(
     size = min(entries, max(1, batch.value)) if batch.is_const else 1
     with t.loop(ceildiv(batch, size), "b", "parallel") as b:
         start = b * size if batch % size == 0 else minimum(b * size, batch - size)
-        states = tuple(t.alloc(dt.f32, (size, lined(hidden, line))) for _ in first)
-        group = _Group(size, hidden, line, start, states)
+        dtype = first[0].dtype.accumulator
+        states = tuple(t.alloc(dtype, (size, lined(hidden, line))) for _ in first)
+        group = _Group(size, hidden, line, start, states, dtype)
         with group.units(t) as (e, j):
             for state, begin in zip(group.states, first, strict=True):
-                state.store((e, j), begin[start + e, j].cast(dt.f32))
+                state.store((e, j), begin[start + e, j].cast(group.dtype))
         yield group
         with group.units(t) as (e, j):
             for state, end in zip(group.states, last, strict=True):
@@ -142,7 +146,7 @@ def _steps(t: ScalarBuilder, gates: Array, lengths: Sequence[Array], reverse: bo
 
 def _products(t: ScalarBuilder, group: _Group, r: Array, gates: range, state: Array) -> Array:
     """r[gates] . state for each entry: [entries, gates, hidden]."""
-    sums = t.alloc(dt.f32, (group.size, len(gates), group.hidden))
+    sums = t.alloc(group.dtype, (group.size, len(gates), group.hidden))
     with t.loop(group.size, "e") as e, t.loop(len(gates), "g") as g, t.loop(group.hidden, "j") as j:
         sums.store((e, g, j), 0.0)
     size, hidden = group.size, group.hidden
@@ -152,7 +156,7 @@ def _products(t: ScalarBuilder, group: _Group, r: Array, gates: range, state: Ar
         t.loop(hidden, "j") as j,
         t.loop(hidden, "k") as k,
     ):
-        weight = r[gates.start + g, j, k].cast(dt.f32)
+        weight = r[gates.start + g, j, k].cast(group.dtype)
         sums.store((e, g, j), sums[e, g, j] + weight * state[e, k])
     return sums
 
@@ -197,7 +201,7 @@ def rnn(
         with group.units(t) as (e, j):
             b = group.start + e
             now = step.at(t, b)
-            value = activated(t, activations[0], gates[now.place, b, j].cast(dt.f32) + sums[e, 0, j])
+            value = activated(t, activations[0], gates[now.place, b, j].cast(group.dtype) + sums[e, 0, j])
             y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
             new.store((e, j), now.kept(t, value, h[e, j]))
         _advance(t, group, h, new)
@@ -245,7 +249,7 @@ def gru(
         sums = _products(t, group, r, range(3 if linear_before_reset else 2), h)
 
         def gate(now: _Moment, k: int, e: Sym, j: Sym) -> Scalar:
-            return gates[now.place, group.start + e, k * stride + j].cast(dt.f32)
+            return gates[now.place, group.start + e, k * stride + j].cast(group.dtype)
 
         def finish(now: _Moment, z: Scalar, candidate: Scalar, e: Sym, j: Sym) -> None:
             old = h[e, j]
@@ -257,7 +261,7 @@ def gru(
             now = step.at(t, group.start + e)
             z, keep = (activated(t, f, gate(now, k, e, j) + sums[e, k, j]) for k in range(2))
             if linear_before_reset:
-                recurrent = keep * (sums[e, 2, j] + bias[j].cast(dt.f32))
+                recurrent = keep * (sums[e, 2, j] + bias[j].cast(group.dtype))
                 finish(now, z, activated(t, g, gate(now, 2, e, j) + recurrent), e, j)
             else:
                 update.store((e, j), z)
@@ -266,7 +270,7 @@ def gru(
             rest = _products(t, group, r, range(2, 3), reset)
             with group.units(t) as (e, j):
                 now = step.at(t, group.start + e)
-                total = gate(now, 2, e, j) + (rest[e, 0, j] + bias[j].cast(dt.f32))
+                total = gate(now, 2, e, j) + (rest[e, 0, j] + bias[j].cast(group.dtype))
                 finish(now, update[e, j], activated(t, g, total), e, j)
         _advance(t, group, h, new)
 
@@ -317,11 +321,11 @@ def lstm(
             b = group.start + e
             now = step.at(t, b)
             i, o, forget, entry = (
-                gates[now.place, b, k * stride + j].cast(dt.f32) + sums[e, k, j] for k in range(4)
+                gates[now.place, b, k * stride + j].cast(group.dtype) + sums[e, k, j] for k in range(4)
             )
 
             def peep(k: int, cell: Scalar, at: Sym = j) -> Scalar:
-                return peepholes[k * size + at].cast(dt.f32) * cell
+                return peepholes[k * size + at].cast(group.dtype) * cell
 
             old = c[e, j]
             entering = activated(t, f, i + peep(0, old))

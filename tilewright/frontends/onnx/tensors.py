@@ -39,6 +39,8 @@ _BY_NAME = {
     "FLOAT8E5M2": dt.f8e5m2,
     "FLOAT8E5M2FNUZ": dt.f8e5m2fnuz,
     "FLOAT8E8M0": dt.f8e8m0,
+    "FLOAT6E2M3": dt.f6e2m3,
+    "FLOAT6E3M2": dt.f6e3m2,
     "FLOAT4E2M1": dt.f4e2m1,
     "STRING": dt.string,
 }

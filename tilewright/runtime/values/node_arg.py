@@ -10,6 +10,8 @@ _TYPES = {
     "float32": "float",
     "float64": "double",
     "float8_e8m0fnu": "float8e8m0",
+    "float6_e2m3fn": "float6e2m3",
+    "float6_e3m2fn": "float6e3m2",
     "float4_e2m1fn": "float4e2m1",
 }
 

@@ -158,6 +158,8 @@ _FORMATS: Mapping[str, _SmallFloat] = MappingProxyType(
         "f8e4m3fnuz": _SmallFloat(dt.f8e4m3fnuz, 3, 8, 0x7F, None, 0x80, signed_zero=False),
         "f8e5m2": _SmallFloat(dt.f8e5m2, 2, 15, 0x7B, 0x7C, 0x7E),
         "f8e5m2fnuz": _SmallFloat(dt.f8e5m2fnuz, 2, 16, 0x7F, None, 0x80, signed_zero=False),
+        "f6e2m3": _SmallFloat(dt.f6e2m3, 3, 1, 0x1F, 0x1F, 0x20),
+        "f6e3m2": _SmallFloat(dt.f6e3m2, 2, 3, 0x1F, 0x1F, 0x20),
         "f4e2m1": _SmallFloat(dt.f4e2m1, 1, 1, 0x7, 0x7, 0x8),
     }
 )
