@@ -136,7 +136,8 @@ class _Split:
         """Ops that depends on them something which is returned, or a condition that is taken for granted."""
         own = set(ops)
         found: set[Op] = set()
-        waiting = [uses_of(final), Uses(variables=self.assumed_variables()), *[uses_of(op) for op in ops if op.name == ASSUME]]
+        waiting = [uses_of(op) for op in (final, *ops) if op is final or op.name == ASSUME]
+        waiting.append(Uses(variables=self.assumed_variables()))
         while waiting:
             uses = waiting.pop()
             sources = [self.sizes[v][0] for v in uses.variables if v in self.sizes]
