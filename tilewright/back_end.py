@@ -6,7 +6,7 @@ object with these methods, and a `name` that is the kind of its machines (`Machi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit
@@ -14,6 +14,7 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.cpu.program.program import program_ir
+from tilewright.codegen.cpu.program.steps import PartForm, ValueForm, steps_ir
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
@@ -27,6 +28,7 @@ from tilewright.plugins import Plugins
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.executor import Executor
+from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
@@ -121,7 +123,7 @@ class CpuBackEnd:
         group_concurrent_kernels(module, machine, remarks)
 
     def code(self, machine: Target, options: Options) -> Code:
-        return _CpuCode(machine, options)
+        return CpuCode(machine, options)
 
     def target(self, machine: Target) -> TargetInfo:
         return TargetInfo(machine.triple, machine.cpu, machine.features)
@@ -130,7 +132,7 @@ class CpuBackEnd:
         return NativeCode(artifact)
 
 
-class _CpuCode(ObjectMaker):
+class CpuCode(ObjectMaker):
     """Object files, made on threads as soon as their texts are there."""
 
     def __init__(self, machine: Target, options: Options) -> None:
@@ -153,6 +155,12 @@ class _CpuCode(ObjectMaker):
             if not self.has_pool:
                 self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT))
                 self.has_pool = True
+
+    def begin_steps(
+        self, program: StagedProgram, values: Mapping[int, ValueForm], parts: Sequence[PartForm]
+    ) -> None:
+        """Begin to make code of the native steps of a staged program."""
+        self.start(Unit(steps_ir(program, values, parts, self.machine), Effort.CALLS))
 
 
 CPU = CpuBackEnd()

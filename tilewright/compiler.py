@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tilewright import link
-from tilewright.back_end import BackEnd, Code, back_end_for
+from tilewright.back_end import BackEnd, Code, CpuCode, back_end_for
 from tilewright.codegen.program import KernelText
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.frequent import shapes_with
@@ -200,6 +200,8 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
         if build.switches.checked:
             verify_func(part.main, graph_spec(part))
     parts = [_compile_program(part, build) for part in staged.parts]
+    if isinstance(build.code, CpuCode) and staged.program.slots:
+        build.code.begin_steps(staged.program, link.value_forms(staged), [link.part_form(part) for part in parts])
     target = build.back_end.target(build.machine)
     return link.make_staged(module, staged.program, parts, target, build.options.numerics)
 

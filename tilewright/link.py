@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import tilewright
+from tilewright.codegen.cpu.program.steps import PartForm, ValueForm
 from tilewright.codegen.program import (
     BufferRef,
     Check,
@@ -49,6 +50,8 @@ from tilewright.runtime.artifact import (
 )
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.staged.program import StagedProgram
+from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.staging.split import Staged
 
 ALIGNMENT = 64
 
@@ -248,6 +251,27 @@ def make_artifact(
 def with_code(artifact: Artifact, objects: Sequence[bytes], weights: Weights) -> Artifact:
     """The artefact with the code and the weights of all its programs."""
     return artifact.sharing(tuple(objects), weights.block())
+
+
+def value_forms(staged: Staged) -> dict[int, ValueForm]:
+    """What native steps must know of the values that they have slots for."""
+    found = {}
+    for number, _ in staged.program.slots:
+        type = staged.types[number]
+        assert isinstance(type, TensorType)
+        storage = type.dtype.storage
+        found[number] = ValueForm(type.rank, 8 * storage.itemsize, storage.kind == "i")
+    return found
+
+
+def part_form(part: Artifact) -> PartForm:
+    """What native steps must know of a part."""
+    shapes = ([info.shape for info in infos] for infos in (part.inputs, part.outputs))
+    inputs, outputs = (tuple(found) for found in shapes)
+    plan = part.static_plan
+    memory = None if plan is None else (plan.arena, plan.scratch)
+    sizes = tuple(numpy_dtype(info.dtype).itemsize for info in part.outputs)
+    return PartForm(inputs, outputs, sizes, part.dims_count, plan.dims if plan else (), memory)
 
 
 def make_staged(

@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "schedule": {"ir", "ops", "loops", "target", "cost", "graph"},
     "staging": {"ir", "ops", "runtime"},
     "memory": {"ir"},
-    "codegen": {"ir", "loops", "target"},
+    "codegen": {"ir", "loops", "runtime", "target"},
     "asm": {"ir", "target"},
     "runtime": set(),
     "options": {"runtime"},

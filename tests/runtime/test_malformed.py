@@ -104,7 +104,8 @@ STEPS = ("program", "steps")
 
 
 def of_loop(metadata: dict[str, Any]) -> dict[str, Any]:
-    return next(s for s in metadata["program"]["steps"] if s["step"] == "RunLoop")
+    native = [s for step in metadata["program"]["steps"] for s in (step, *step.get("steps", ()))]
+    return next(s for s in native if s["step"] == "RunLoop")
 
 
 @pytest.mark.parametrize(
@@ -139,10 +140,20 @@ def test_a_host_function_with_other_results_than_the_program_takes(staged: Artif
     def twice(metadata: dict[str, Any]) -> None:
         call = next(s for s in metadata["program"]["steps"] if s["step"] == "CallHost")
         call["outputs"] = call["outputs"] * 2
+        metadata["program"]["slots"] = []  # the host runs all steps
 
     model = Model(Artifact.load(changed(staged, twice)), 1)
     with pytest.raises(ExecutionError, match="a step of the model failed"):
         model(np.array(1), np.ones(2, np.float32), ["a"])
+
+
+def test_native_steps_of_another_program(staged: Artifact) -> None:
+    def another(metadata: dict[str, Any]) -> None:
+        metadata["program"]["frame_words"] = 20
+
+    artifact = Artifact.load(changed(staged, another))
+    with pytest.raises(ArtifactError, match="the artefact's code lacks the function tw_steps_"):
+        Model(artifact, 1)
 
 
 def test_a_program_as_it_was_written(staged: Artifact) -> None:

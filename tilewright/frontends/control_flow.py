@@ -19,16 +19,23 @@ from tilewright.ir.core import Block, Value
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import HostType, TensorType, Type, is_native, tensor
+from tilewright.ops import attention, contract, index, recurrent
 from tilewright.ops import elementwise as ew
-from tilewright.ops import index
 from tilewright.ops.define import constant, staged
 from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import reshape, shape_of, transpose
 
 FEW_OPS = 16
-"""Branches of at most so many operators are both computed, and a result is chosen, where their shapes are the same: it
-costs less than a call of the host, and the kernels around them may fuse."""
+"""Branches of at most so many operators, none of them heavy, are both computed, and a result is chosen, where their
+shapes are the same: the kernels around them may fuse then."""
+
+HEAVY = frozenset(
+    o.name
+    for o in (contract.matmul, contract.matmul_i32, contract.conv, contract.conv_grouped, contract.conv_transpose,
+              attention.attention, recurrent.rnn, recurrent.gru, recurrent.lstm)
+)  # fmt: skip
+"""Operators whose work grows faster than the tensors that they read and write."""
 
 ENDLESS = 1 << 40
 """Trips that take months, however little each does."""
@@ -114,7 +121,7 @@ def _either(translation: Translation, condition: Value, taken: Block, untaken: B
     same = types == [b.type for b in results[1]]
     ops = [op for block in (taken, untaken) for op in block.ops[:-1] if op.name != "constant"]
     is_small = len(ops) <= FEW_OPS and all(map(is_native, types))
-    if same and is_small and not any(op.name in staged.STAGED for op in ops):
+    if same and is_small and not any(op.name in staged.STAGED | HEAVY for op in ops):
         for block in (taken, untaken):
             for op in block.ops[:-1]:
                 translation.builder.block.append(op)

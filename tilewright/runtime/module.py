@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,12 +31,15 @@ from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
+from tilewright.runtime.staged.native import NativeSteps
+from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.staged.run import StagedRun
 from tilewright.runtime.storage.container import Bytes
+from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.host_values import as_value, described, own_copies, write_to
-from tilewright.runtime.values.inputs import Shape, as_array, check_named, place_named
+from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.node_arg import NodeArg
 from tilewright.runtime.values.outputs import positions, views_of
 
@@ -89,6 +93,11 @@ class _Staged:
     artifact: Artifact
     parts: tuple[Model, ...]
     runs: tuple[Callable[[Sequence[Any], float | None], tuple[Any, ...]], ...]
+
+    @property
+    def native(self) -> Iterator[NativeSteps]:
+        """What runs steps of the programs."""
+        yield from (run.native for run in self.runs if isinstance(run, StagedRun) and run.native is not None)
 
 
 class Model:
@@ -286,6 +295,8 @@ class Model:
         if isinstance(self._loaded, _Staged):
             for part in self._loaded.parts:
                 part.trim()
+            for native in self._loaded.native:
+                native.trim()
         self._contexts = deque[Context]()  # the old one ends with the last running call, which gives its context back
         release_free_memory()
 
@@ -336,7 +347,8 @@ class Model:
 
         def run(of: Artifact) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
             if of.program is not None:
-                return StagedRun(of.program, [part(p) for p in of.parts])
+                own = [part(p) for p in of.parts]
+                return StagedRun(of.program, own, _native_steps(of.program, own))
             native = part(replace(of, variants=()))
             return lambda values, _: native(tuple(values))
 
@@ -354,6 +366,9 @@ class Model:
         self._lock = threading.Lock()
         self._contexts = deque[Context]()
         self._forks = _forks[0]
+        if isinstance(self._loaded, _Staged):
+            for native in self._loaded.native:
+                native.start_process()
         if self._loaded is None:  # looked at last: it may be closed at any time
             self._forks = _CLOSED
             self._open()
@@ -477,3 +492,34 @@ class _Part(Model):
 
     def __call__(self, args: tuple[Any, ...]) -> tuple[np.ndarray, ...]:  # type: ignore[override]
         return super().__call__(*args)
+
+    def addresses(self) -> tuple[int, int, int]:
+        """Of its plan (0 for fixed shapes), its code and its constants."""
+        functions: tuple[Any, ...] = (self.linked.code.plan, self.linked.code.run)
+        plan, run = (ctypes.cast(f, ctypes.c_void_p).value or 0 if f else 0 for f in functions)
+        return plan, run, address_of(self.linked.constants)
+
+    def error_of(self, code: int, shapes: list[Shape]) -> Exception:
+        """The error of a code; 0 stands for shapes that do not fit."""
+        if not code:
+            try:
+                check_shapes(self.inputs, shapes)
+            except InputError as error:
+                return error
+        return self._failure(self._new_context().current, code, tuple(shapes))
+
+
+def _native_steps(program: StagedProgram, parts: Sequence[_Part]) -> NativeSteps | None:
+    """What runs the native steps of a program; None where it has none, or where its code is not native."""
+    code = parts[0].linked.code if parts else None
+    if not program.slots or not isinstance(code, NativeCode):
+        return None
+    return NativeSteps(
+        program,
+        StepsCode(code, program),
+        [part.addresses() for part in parts],
+        [[len(info.shape) for info in part.inputs] for part in parts],
+        parts[0].threads,
+        parts[0].linked.pool.address,
+        lambda part, code, shapes: parts[part].error_of(code, shapes),
+    )

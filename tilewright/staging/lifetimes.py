@@ -5,34 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tilewright.runtime.staged.program import RunLoop, RunPart, Step, TakeBranch
+from tilewright.runtime.staged.program import RunLoop, RunNative, RunPart, Step, TakeBranch, nested
 
 
-def with_frees(steps: Iterable[Step], kept: Iterable[int]) -> tuple[Step, ...]:
-    """The steps, each with the values that are made before and not read after it; those inside of branches and loops
-    are freed after them, where nobody else reads them."""
+def with_frees(steps: Iterable[Step], kept: Iterable[int], given: Iterable[int] = ()) -> tuple[Step, ...]:
+    """The steps, each with the values that are made before, or `given`, and not read after it, nor `kept`; those inside
+    of branches and loops free what is made there."""
     steps, live = list(steps), set(kept)
-    made: set[int] = set().union(*(step.outputs for step in steps)) if steps else set()
+    made = set(given).union(*(step.outputs for step in steps))
     found: list[Step] = []
     for step in reversed(steps):
-        touched = set(_reads(step)) | set(step.outputs)
-        found.append(replace(step, frees=tuple(sorted((touched - live) & made))))
+        touched = set(reads(step)) | set(step.outputs)
+        found.append(replace(_inside(step), frees=tuple(sorted((touched - live) & made))))
         live |= touched
     return tuple(reversed(found))
 
 
-def _reads(step: Step) -> Iterator[int]:
+def _inside(step: Step) -> Step:
+    if isinstance(step, TakeBranch):
+        one, other = (with_frees(way, results) for way, results in zip(step.ways, step.results, strict=True))
+        return replace(step, ways=(one, other))
+    if isinstance(step, RunLoop):
+        return replace(step, body=with_frees(step.body, step.results, step.arguments))
+    return step
+
+
+def reads(step: Step) -> Iterator[int]:
+    """Values that must be there before a step, and some that it makes for itself."""
+    for inner in (s for steps in nested(step) for s in steps):
+        yield from reads(inner)
     if isinstance(step, TakeBranch):
         yield step.condition
-        for way, results in zip(step.ways, step.results, strict=True):
+        for results in step.results:
             yield from results
-            for inner in way:
-                yield from _reads(inner)
     elif isinstance(step, RunLoop):
         yield from (*step.inputs, *step.results)
-        for inner in step.body:
-            yield from _reads(inner)
-    else:
+    elif not isinstance(step, RunNative):
         yield from step.inputs
         if isinstance(step, RunPart):
             yield from (s.value for s in step.sizes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import TensorType, is_native, tensor
+from tilewright.ir.types import TensorType, Type, is_native, tensor
 from tilewright.ir.verify import TERMINATORS
 from tilewright.ops.define.binding import SIZES, input_variables
 from tilewright.ops.define.staged import ASSUME, BRANCH, HOST, MEASURE, STAGED
@@ -22,6 +22,7 @@ from tilewright.runtime.staged.program import (
     TakeBranch,
 )
 from tilewright.staging.lifetimes import with_frees
+from tilewright.staging.native_steps import with_native_steps
 from tilewright.staging.uses import Uses, dims_of, own_dims, uses_in, uses_of, variables_in
 
 Assumed = tuple[Sym, str, str, str]
@@ -30,10 +31,11 @@ Assumed = tuple[Sym, str, str, str]
 
 @dataclass(frozen=True)
 class Staged:
-    """Parts, each a module with a main function of its own, and the steps that call them."""
+    """Parts, each a module with a main function of its own, the steps that call them, and the types of values."""
 
     parts: tuple[Module, ...]
     program: StagedProgram
+    types: Mapping[int, Type]
 
 
 def split(module: Module) -> Staged | None:
@@ -45,7 +47,7 @@ def split(module: Module) -> Staged | None:
     *ops, final = main.body.ops
     staged = [op for op in ops if op.name in STAGED]
     needed = parts.needed(ops, final) if staged else set()
-    used = uses_in([*needed, final]).variables
+    used = uses_in([*needed, final]).variables | parts.assumed_variables()
     if any(op in needed or not used.keys().isdisjoint(op.attrs.get("variables", ())) for op in staged):
         return parts.run()
     if not all(is_native(v.type) for v in (*main.args, *main.returns)):
@@ -69,7 +71,9 @@ class _Split:
         steps = self.steps(main.body)
         outputs = tuple(map(self.number, main.returns))
         program = StagedProgram(len(self.numbers), inputs, outputs, with_frees(steps, outputs))
-        return Staged(tuple(self.parts), program)
+        types = {number: value.type for value, number in self.numbers.items()}
+        ranks = [sum(arg.tensor.rank for arg in part.main.args) for part in self.parts]
+        return Staged(tuple(self.parts), with_native_steps(program, types, ranks), types)
 
     def erase(self, ops: Sequence[Op]) -> None:
         """Take ops out that nothing needs, and the conditions on what they compute."""
@@ -132,8 +136,8 @@ class _Split:
         """Ops that depends on them something which is returned, or a condition that is taken for granted."""
         own = set(ops)
         found: set[Op] = set()
-        conditions = dict.fromkeys(variables_in(a[0] for a in self.assumed))
-        waiting = [uses_of(final), Uses(variables=conditions), *[uses_of(op) for op in ops if op.name == ASSUME]]
+        waiting = [uses_of(op) for op in (final, *ops) if op is final or op.name == ASSUME]
+        waiting.append(Uses(variables=self.assumed_variables()))
         while waiting:
             uses = waiting.pop()
             sources = [self.sizes[v][0] for v in uses.variables if v in self.sizes]
@@ -142,6 +146,10 @@ class _Split:
                     found.add(v.op)
                     waiting.append(uses_of(v.op))
         return found
+
+    def assumed_variables(self) -> dict[Sym, None]:
+        """What conditions depend on that no part has checked yet."""
+        return dict.fromkeys(variables_in(a[0] for a in self.assumed))
 
     def levels(self, ops: Sequence[Op]) -> dict[Op, int]:
         levels: dict[Op, int] = {}
@@ -190,7 +198,7 @@ class _Split:
         constants = {v.op: None for v in read if v.op is not None and v.op.name == "constant" and v.op not in own}
         args = [v for v in read if v.op not in own and v.op not in constants]
         wanted = uses_in(later)
-        sources = [self.sizes[v][0] for v in wanted.variables if v in self.sizes]
+        sources = [self.sizes[v][0] for v in wanted.variables | self.assumed_variables() if v in self.sizes]
         outputs = [v for v in dict.fromkeys((*wanted.values, *sources)) if v.op in own]
         sizes = self.unbound(native, args, assumed)
         names = _names([v.name or "value" for v in args])

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.runtime.staged.program import CallHost, RunLoop, RunPart, StagedProgram, Step, TakeBranch
+from tilewright.runtime.staged.program import (
+    CallHost,
+    RunLoop,
+    RunNative,
+    RunPart,
+    StagedProgram,
+    Step,
+    TakeBranch,
+)
 
 MOST_VALUES = 1 << 20
 
@@ -39,6 +47,8 @@ class _Check:
                     self._loop(step, known)
                 elif isinstance(step, RunPart):
                     self._part(step, known)
+                elif isinstance(step, RunNative):
+                    self._native(step)
                 else:
                     assert isinstance(step, CallHost)
             self.give(known, [*step.outputs, *step.frees])
@@ -69,6 +79,10 @@ class _Check:
         self.give(inner, step.arguments)
         after = self.steps(step.body, inner)
         self.read(after, [*step.results, *known])  # the next iteration reads them, too
+
+    def _native(self, step: RunNative) -> None:
+        inner = set(step.inputs)
+        self.read(self.steps(step.steps, inner), step.outputs)
 
     def _part(self, step: RunPart, known: set[int]) -> None:
         if not 0 <= step.part < len(self._parts):

@@ -6,8 +6,10 @@ has any: lengths of axes, and elements of integer tensors that were computed bef
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -74,17 +76,35 @@ class RunLoop:
     frees: tuple[int, ...] = ()
 
 
-Step = RunPart | CallHost | TakeBranch | RunLoop
+@dataclass(frozen=True, slots=True)
+class RunNative:
+    """Run steps in native code, where the artefact has that, by its function of a number: then nothing of them is done
+    by the host. Of inputs and outputs it has the dtypes and ranks."""
+
+    function: int
+    steps: tuple[Step, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    input_types: tuple[tuple[str, int], ...]
+    output_types: tuple[tuple[str, int], ...]
+    frees: tuple[int, ...] = ()
+
+
+Step = RunPart | CallHost | TakeBranch | RunLoop | RunNative
 
 
 @dataclass(frozen=True, slots=True)
 class StagedProgram:
-    """`inputs` and `outputs` are numbers of values, of which there are so many."""
+    """`inputs` and `outputs` are numbers of values, of which there are so many. Native steps have a frame of
+    `frame_words`, in which the `slots` of values begin at these words, and those of parts at `parts`."""
 
     values: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     steps: tuple[Step, ...]
+    slots: tuple[tuple[int, int], ...] = ()
+    parts: int = 0
+    frame_words: int = 0
 
     def record(self) -> dict[str, Any]:
         """As JSON data, of which `storage.records` makes a program."""
@@ -93,7 +113,40 @@ class StagedProgram:
             "inputs": self.inputs,
             "outputs": self.outputs,
             "steps": [_record(s) for s in self.steps],
+            "slots": self.slots,
+            "parts": self.parts,
+            "frame_words": self.frame_words,
         }
+
+    def native_symbol(self, name: str) -> str:
+        """The name of a function of the native steps: it is found for no other program."""
+        text = json.dumps(self.record(), sort_keys=True)
+        return f"tw_steps_{name}.{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def steps_within(steps: Iterable[Step]) -> Iterator[Step]:
+    """All steps, also those that are nested in others."""
+    for step in steps:
+        yield step
+        for inner in nested(step):
+            yield from steps_within(inner)
+
+
+def nested(step: Step) -> tuple[tuple[Step, ...], ...]:
+    """The lists of steps that a step runs."""
+    if isinstance(step, TakeBranch):
+        return step.ways
+    if isinstance(step, RunLoop):
+        return (step.body,)
+    return (step.steps,) if isinstance(step, RunNative) else ()
+
+
+def makes(step: Step) -> Iterator[int]:
+    """Values that a step makes, also for itself."""
+    for inner in steps_within([step]):
+        yield from inner.outputs
+        if isinstance(inner, RunLoop):
+            yield from inner.arguments
 
 
 def _record(step: Step) -> dict[str, Any]:
@@ -105,6 +158,9 @@ def _record(step: Step) -> dict[str, Any]:
     if isinstance(step, RunLoop):
         plain = {name: getattr(step, name) for name in RunLoop.__slots__}
         return {**kind, **plain, "body": [_record(s) for s in step.body]}
+    if isinstance(step, RunNative):
+        plain = {name: getattr(step, name) for name in RunNative.__slots__}
+        return {**kind, **plain, "steps": [_record(s) for s in step.steps]}
     if isinstance(step, CallHost):
         return {**kind, **asdict(step), "parameters": _plain(step.parameters)}
     return {**kind, **asdict(step)}

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.errors import ExecutionError, InputError, TilewrightError
 from tilewright.runtime.staged.functions.registry import HostFunction, bound
+from tilewright.runtime.staged.native import NativeSteps
 from tilewright.runtime.staged.program import (
     CallHost,
     RunLoop,
+    RunNative,
     RunPart,
     Size,
     StagedProgram,
     Step,
     TakeBranch,
+    steps_within,
 )
 from tilewright.runtime.values.dtypes import numpy_dtype
 
@@ -28,10 +31,14 @@ Part = Callable[[tuple[Any, ...]], tuple[np.ndarray, ...]]
 class StagedRun:
     """Runs a program whose parts are callables; many threads may call it at once."""
 
-    def __init__(self, program: StagedProgram, parts: Sequence[Part]) -> None:
+    def __init__(self, program: StagedProgram, parts: Sequence[Part], native: NativeSteps | None = None) -> None:
+        """`native` runs what it has code for; without it the host does."""
         self._program = program
         self._parts = parts
-        self._functions = {id(s): bound(s.function, s.parameters) for s in _host_calls(program.steps)}
+        self.native = native
+        steps = [*steps_within(program.steps)]
+        self._functions = {id(s): bound(s.function, s.parameters) for s in steps if isinstance(s, CallHost)}
+        self._loops = [s.node for s in steps if isinstance(s, RunLoop)]
 
     def __call__(self, inputs: Sequence[Any], max_seconds: float | None = None) -> tuple[Any, ...]:
         """The outputs, as the steps leave them: arrays may be those of inputs. ExecutionError when a loop begins a trip
@@ -59,11 +66,19 @@ class StagedRun:
                 _call_host(step, self._functions[id(step)], values)
             elif type(step) is TakeBranch:
                 self._branch(step, values, deadline)
-            else:
-                assert type(step) is RunLoop
+            elif type(step) is RunLoop:
                 self._loop(step, values, deadline)
+            else:
+                assert type(step) is RunNative
+                self._native(step, values, deadline)
             for number in step.frees:
                 values[number] = None
+
+    def _native(self, step: RunNative, values: list[Any], deadline: _Deadline) -> None:
+        if self.native is None:
+            self._steps(step.steps, values, deadline)
+        else:
+            self.native.run(step, values, lambda loop, trip: deadline.check(self._loops[loop], trip))
 
     def _part(self, step: RunPart, values: list[Any]) -> None:
         args = [values[number] for number in step.inputs]
@@ -129,16 +144,6 @@ def _stacked(rows: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -> 
         raise ExecutionError(
             f"the rows that a loop collects have different shapes: {shapes}", hint="pad them in the model"
         ) from error
-
-
-def _host_calls(steps: Iterable[Step]) -> Iterator[CallHost]:
-    for step in steps:
-        if isinstance(step, CallHost):
-            yield step
-        elif isinstance(step, TakeBranch):
-            yield from _host_calls(inner for way in step.ways for inner in way)
-        elif isinstance(step, RunLoop):
-            yield from _host_calls(step.body)
 
 
 def _call_host(step: CallHost, function: HostFunction, values: list[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
+from tilewright.runtime.staged.program import RunNative, StagedProgram, steps_within
 from tilewright.runtime.storage.objects import object_symbols
 
 _RECOMPILE = "compile the model again"
@@ -17,8 +18,8 @@ _POINTER = ctypes.c_void_p
 _PLAN = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 5)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER)
 _RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER, _POINTER)
+_WITHOUT_RESULT = ctypes.CFUNCTYPE(None, _POINTER)
 _POOL_CREATE = ctypes.CFUNCTYPE(_POINTER, ctypes.c_int32, _POINTER, ctypes.c_int64)
-_POOL_DESTROY = ctypes.CFUNCTYPE(None, _POINTER)
 
 
 class NativeCode:
@@ -40,7 +41,7 @@ class NativeCode:
         self.run_profiled = _RUN_PROFILED(profiled) if profiled else None
         create = self._address("tw_pool_create")
         self._create = _POOL_CREATE(create) if create else None
-        self._destroy = _POOL_DESTROY(self._required("tw_pool_destroy")) if create else None
+        self._destroy = _WITHOUT_RESULT(self._required("tw_pool_destroy")) if create else None
 
     def create_pool(self, threads: int, spin_ns: int) -> int | None:
         """A new native thread pool, or None when the code brings none; ExecutionError without memory."""
@@ -67,6 +68,20 @@ class NativeCode:
     def _address(self, symbol: str) -> int:
         """0 where there is none; LLVM ends the process when it is asked for a name that is empty."""
         return int(self._engine.get_function_address(symbol)) if symbol else 0
+
+
+class StepsCode:
+    """The linked functions of the native steps of a program, in the code of an artefact: `run`, by the number of a
+    step, takes the address of a frame and gives how it went; `clear` lets go of all values in a frame, `free` frees its
+    memory, and `release` gives back a block."""
+
+    def __init__(self, code: NativeCode, program: StagedProgram) -> None:
+        native = [step for step in steps_within(program.steps) if isinstance(step, RunNative)]
+        self._code = code
+        self.run = {s.function: _RUN(code._required(program.native_symbol(str(s.function)))) for s in native}
+        self.clear, self.free, self.release = (
+            _WITHOUT_RESULT(code._required(program.native_symbol(name))) for name in ("clear", "free", "release")
+        )
 
 
 def host_target() -> TargetInfo:

@@ -41,7 +41,7 @@ def platform_ir(triple: str) -> str:
     parts = [
         _relax(arch),
         float_modes(triple),
-        _clock(system),
+        clock_ir(triple),
         _signals(system),
         _sleep(arch) if linux else _SLEEP_DARWIN,
         _PIN_LINUX if linux else _PIN_NOWHERE,
@@ -89,12 +89,12 @@ define internal void @tw_relax() alwaysinline nounwind {{
 """
 
 
-def _clock(system: _System) -> str:
+def clock_ir(triple: str) -> str:
     """`tw_now`: a steady clock in nanoseconds."""
     return f"""
 define internal i64 @tw_now() nounwind {{
   %time = alloca {{ i64, i64 }}
-  %ignored = call i32 @clock_gettime(i32 {system.monotonic_clock}, ptr %time)
+  %ignored = call i32 @clock_gettime(i32 {_system(triple).monotonic_clock}, ptr %time)
   %seconds = load i64, ptr %time
   %fraction.at = getelementptr {{ i64, i64 }}, ptr %time, i64 0, i32 1
   %fraction = load i64, ptr %fraction.at

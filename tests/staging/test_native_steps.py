@@ -1,0 +1,292 @@
+"""Steps that native code runs: the same results as by the host, memory that is used again, and ends of loops."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tilewright
+from tilewright.runtime.staged import frame
+from tilewright.runtime.staged.program import RunLoop, RunNative, steps_within
+
+RNG = np.random.default_rng(3)
+
+SQUARES = """g (float[n] x, int64 trips) => (float[n] y, float[k, n] rows) {
+    y, rows = Loop (trips, , x) <body = trip (int64 i, bool go, float[n] a) => (bool on, float[n] b, float[n] row) {
+        on = Identity (go)
+        t = Tanh (a)
+        b = Add (t, x)
+        row = Mul (b, b)
+    }>
+}"""
+
+ENDLESS = """g (float[n] x) => (float[n] y) {
+    yes = Constant <value = bool {1}> ()
+    zero = Constant <value_float = 0.0> ()
+    y = Loop (, yes, x) <body = trip (int64 i, bool go, float[n] a) => (bool on, float[n] b) {
+        b = Neg (a)
+        m = Abs (b)
+        s = ReduceSum <keepdims = 0> (m)
+        on = GreaterOrEqual (s, zero)
+    }>
+}"""
+
+
+def compiled(graph: str, **options: Any) -> tilewright.Model:
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString()
+    return tilewright.compile(model, **options)
+
+
+def native_of(model: tilewright.Model) -> Any:
+    return model._loaded.runs[0].native
+
+
+def blocks(model: tilewright.Model) -> Iterator[int]:
+    """The bytes of all blocks that wait in the memory of the last call."""
+    native = native_of(model)
+    words = native._frames[-1].words
+    for _, slot in native.program.slots:
+        block = words[slot + frame.FREE]
+        while block:
+            _, size, _, block = (ctypes.c_int64 * 4).from_address(block)
+            yield size
+
+
+def by_hand(x: np.ndarray, trips: int) -> tuple[np.ndarray, np.ndarray]:
+    rows, a = [], x
+    for _ in range(trips):
+        a = np.tanh(a) + x
+        rows.append(a * a)
+    return a, np.array(rows).reshape(trips, *x.shape)
+
+
+def test_one_call_runs_all_steps() -> None:
+    model = compiled(SQUARES)
+    (step,) = model.artifact.program.steps
+    assert isinstance(step, RunNative) and any(isinstance(s, RunLoop) for s in steps_within([step]))
+    assert [r.shape for r in model(np.ones(50, np.float32), np.array(0))] == [(50,), (0, 0)]
+    for trips in (1, 7, 300):
+        x = RNG.standard_normal(50).astype(np.float32)
+        for found, expected in zip(model(x, np.array(trips)), by_hand(x, trips), strict=True):
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_host_computes_the_same() -> None:
+    model = compiled(SQUARES)
+    x, trips = RNG.standard_normal(50).astype(np.float32), np.array(9)
+    results = model(x, trips)
+    model._loaded.runs[0].native = None
+    assert all(map(np.array_equal, results, model(x, trips)))
+
+
+def test_states_take_turns_in_two_blocks() -> None:
+    model = compiled(SQUARES)
+    x = RNG.standard_normal(100_000).astype(np.float32)
+    for trips in (10, 200):
+        y, rows = model(x, np.array(trips))
+        del y, rows
+        model(x, np.array(1))
+        states = [size for size in blocks(model) if size == x.nbytes]
+        assert len(states) <= 3  # two of the state, and the row
+
+
+def test_a_state_that_grows_is_not_allocated_in_each_trip() -> None:
+    graph = """g (float[1] x, int64 trips) => (float[k] y) {
+        y = Loop (trips, , x) <body = trip (int64 i, bool go, float[m] a) => (bool on, float[p] b) {
+            on = Identity (go)
+            b = Concat <axis = 0> (a, x)
+        }>
+    }"""
+    model = compiled(graph)
+    assert np.array_equal(model(np.ones(1, np.float32), np.array(500))[0], np.ones(501))
+    assert len(list(blocks(model))) <= 6
+
+
+def test_results_are_the_callers() -> None:
+    model = compiled(SQUARES)
+    x = RNG.standard_normal(30_000).astype(np.float32)
+    calls = [model(x * k, np.array(3)) for k in range(4)]
+    for k, results in enumerate(calls):
+        for found, expected in zip(results, by_hand(x * np.float32(k), 3), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    kept = calls[2][1]
+    copy = kept.copy()
+    kept[0] += 1  # it may be written
+    kept[0] -= 1
+    model.trim()
+    del calls, results
+    model(x, np.array(5))
+    model.close()
+    np.testing.assert_allclose(kept, copy, atol=1e-6)
+
+
+def test_memory_of_results_that_are_gone_serves_again() -> None:
+    model = compiled(SQUARES)
+    x = RNG.standard_normal(30_000).astype(np.float32)
+    addresses = {model(x, np.array(3))[1].ctypes.data for _ in range(6)}
+    assert len(addresses) <= 2
+
+
+def test_an_endless_loop_is_ended_after_max_seconds() -> None:
+    model = compiled(ENDLESS)
+    assert native_of(model) is not None
+    model.max_seconds = 0.05
+    with pytest.raises(tilewright.TilewrightError, match=r"a loop was in trip \d+ after max_seconds=0.05"):
+        model(np.ones(8, np.float32))
+    with pytest.raises(tilewright.TilewrightError, match="max_seconds"):
+        model(np.ones(8, np.float32))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_control_c_ends_an_endless_loop(nested: bool) -> None:
+    graph = ENDLESS
+    if nested:
+        graph = """g (float[n] x) => (float[n] y) {
+            yes = Constant <value = bool {1}> ()
+            three = Constant <value_int = 1000> ()
+            y = Loop (, yes, x) <body = trip (int64 i, bool go, float[n] a) => (bool on, float[n] b) {
+                b = Loop (three, , a) <body = inner (int64 j, bool go_, float[n] c) => (bool on_, float[n] d) {
+                    on_ = Identity (go_)
+                    d = Neg (c)
+                }>
+                s = ReduceMax <keepdims = 0> (b)
+                m = ReduceMin <keepdims = 0> (b)
+                on = GreaterOrEqual (s, m)
+            }>
+        }"""
+    model = compiled(graph)
+    timer = threading.Timer(0.2, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        model(np.ones(8, np.float32))
+    timer.join()
+
+
+def test_an_error_in_a_trip_is_told() -> None:
+    graph = """g (float[n] x, int64 trips) => (float y) {
+        zero = Constant <value_float = 0.0> ()
+        y = Loop (trips, , zero) <body = trip (int64 i, bool go, float a) => (bool on, float b) {
+            on = Identity (go)
+            e = Gather (x, i)
+            b = Add (a, e)
+        }>
+    }"""
+    model = compiled(graph)
+    x = np.arange(5, dtype=np.float32)
+    assert model(x, np.array(5))[0] == 10
+    with pytest.raises(tilewright.TilewrightError, match="out of range"):
+        model(x, np.array(6))
+    assert model(x, np.array(5))[0] == 10  # it goes on
+
+
+def test_rows_of_different_shapes_are_refused() -> None:
+    graph = """g (float[n] x, int64 trips) => (float[k, m] y) {
+        axes = Constant <value_ints = [0]> ()
+        zero = Constant <value_ints = [0]> ()
+        yes = Constant <value = bool {1}> ()
+        y = Loop (trips, yes) <body = trip (int64 i, bool go) => (bool on, float[p] row) {
+            on = Identity (go)
+            end = Unsqueeze (i, axes)
+            row = Slice (x, zero, end, axes)
+        }>
+    }"""
+    model = compiled(graph)
+    x = np.arange(5, dtype=np.float32)
+    assert model(x, np.array(1))[0].shape == (1, 0)
+    with pytest.raises(tilewright.TilewrightError, match="rows that a loop collects have different shapes"):
+        model(x, np.array(3))
+
+
+def test_states_may_change_places() -> None:
+    """A value lives on for as many trips as it is handed on."""
+    graph = """g (float[n] x, float[n] y, float[n] z, int64 trips) => (float[n] p, float[n] q, float[n] r) {
+        p, q, r = Loop (trips, , x, y, z) <body = trip (int64 i, bool go, float[n] a, float[n] b, float[n] c)
+            => (bool on, float[n] d, float[n] a2, float[n] b2) {
+            on = Identity (go)
+            s = Add (b, c)
+            d = Sub (s, a)
+            a2 = Identity (a)
+            b2 = Identity (b)
+        }>
+    }"""
+    x, y, z = states = [RNG.integers(-9, 9, 5).astype(np.float32) for _ in range(3)]
+    model = compiled(graph)
+    for trips in (0, 1, 2, 3, 8):
+        x, y, z = states
+        for _ in range(trips):
+            x, y, z = y + z - x, x, y
+        for found, expected in zip(model(*states, np.array(trips)), (x, y, z), strict=True):
+            assert np.array_equal(found, expected)
+
+
+def test_branches_in_loops() -> None:
+    graph = """g (float[8, 8] x, int64 trips) => (float[8, 8] y) {
+        zero = Constant <value_float = 0.0> ()
+        y = Loop (trips, , x) <body = trip (int64 i, bool go, float[8, 8] a) => (bool on, float[8, 8] b) {
+            on = Identity (go)
+            s = ReduceSum <keepdims = 0> (a)
+            above = Greater (s, zero)
+            b = If (above) <then_branch = one () => (float[8, 8] p) {
+                m = MatMul (a, a)
+                t = Tanh (m)
+                p = Sub (t, x)
+            }, else_branch = two () => (float[8, 8] q) {
+                q = Sub (x, a)
+            }>
+        }>
+    }"""
+    x = RNG.standard_normal((8, 8)).astype(np.float32)
+    model = compiled(graph)
+    for trips in (0, 1, 2, 9):
+        expected = x.astype(np.float64)
+        for _ in range(trips):
+            expected = np.tanh(expected @ expected) - x if expected.sum() > 0 else x - expected
+        np.testing.assert_allclose(model(x, np.array(trips))[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_many_threads_call_at_once() -> None:
+    model = compiled(SQUARES, threads=2)
+    x = RNG.standard_normal(3000).astype(np.float32)
+    expected = model(x, np.array(40))
+    wrong: list[int] = []
+
+    def call() -> None:
+        for k in range(20):
+            if not all(map(np.array_equal, model(x, np.array(40)), expected)):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_models_go_on_in_a_forked_process() -> None:
+    model = compiled(SQUARES, threads=2)
+    x = RNG.standard_normal(3000).astype(np.float32)
+    expected = model(x, np.array(4))
+    child = os.fork()
+    if not child:
+        os._exit(0 if all(map(np.array_equal, model(x, np.array(4)), expected)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_artefacts_keep_their_native_steps() -> None:
+    model = compiled(SQUARES)
+    again = pickle.loads(pickle.dumps(model))
+    assert native_of(again) is not None and again.artifact.program == model.artifact.program
+    x = RNG.standard_normal(10).astype(np.float32)
+    assert all(map(np.array_equal, again(x, np.array(4)), model(x, np.array(4))))

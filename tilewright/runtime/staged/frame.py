@@ -1,0 +1,25 @@
+"""The memory with which native code runs steps of a staged program: words of 8 bytes, filled and read by the host.
+
+    | header | shapes of a part's inputs | plan, run and constants of each part | a slot for each value |
+
+A slot holds the address of a tensor, that of its block (0 where the memory is someone else's), the list of blocks that
+wait to be used by this value again, and the dims. A block is memory with 64 bytes before it: how many slots refer to
+it, its bytes, the list that it returns to, and the block after it there.
+"""
+
+from __future__ import annotations
+
+POOL, THREADS, POLL, INTERVAL, NEXT_POLL, LOOP, TRIP, ARENA, ARENA_BYTES, SCRATCH, SCRATCH_BYTES, PART, CODE = range(13)
+"""Words of the header: the thread pool and its threads; the function that a loop calls now and then, which gives 0 to
+end it, after how many nanoseconds, when it will, and the loop and its trip then; memory of the parts; the part that
+failed, and how."""
+
+SHAPES = 13
+DATA, BLOCK, FREE, DIMS = range(4)
+"""Words of a slot."""
+
+PART_WORDS = 3
+PLAN, RUN, CONSTANTS = range(PART_WORDS)
+
+DONE, PART_FAILED, MISFIT, STOPPED, NO_MEMORY, ROWS_DIFFER, OUT_OF_RANGE = range(7)
+"""What native steps return: the code of a part's failure is in the header, as is the part whose inputs do not fit."""
