@@ -29,9 +29,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilewright.runtime import staged
 from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.report import Report
-from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.storage.container import (
     FORMAT,
     Bytes,
@@ -131,7 +131,7 @@ class Artifact:
     variables: tuple[str, ...] = ()
     dims_count: int = 0
     plan_reads_data: bool = False
-    program: StagedProgram | None = None
+    program: staged.program.StagedProgram | None = None
     parts: tuple[Artifact, ...] = ()
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
@@ -251,7 +251,7 @@ def _from_metadata(metadata: dict[str, Any], sections: deque[Section]) -> Artifa
         target=TargetInfo(**_with_tuples(metadata["target"])),
         objects=tuple(code),
         constants=weights,
-        program=StagedProgram.of(metadata["program"]) if "program" in metadata else None,
+        program=staged.program.StagedProgram.of(metadata["program"]) if "program" in metadata else None,
         parts=tuple(_from_metadata(part, sections) for part in metadata.get("parts", ())),
     )
 

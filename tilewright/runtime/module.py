@@ -15,6 +15,7 @@ from typing import Any, Self, overload
 
 import numpy as np
 
+from tilewright.runtime import staged
 from tilewright.runtime.arena import Arena, address_of, aligned_constants, release_free_memory
 from tilewright.runtime.artifact import Artifact, TensorInfo
 from tilewright.runtime.errors import (
@@ -28,11 +29,9 @@ from tilewright.runtime.errors import (
 from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
-from tilewright.runtime.staged.run import StagedRun
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.threads import ThreadPool, check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
-from tilewright.runtime.values.host_values import as_value, described, own_copies, write_to
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.node_arg import NodeArg
 from tilewright.runtime.values.output_pool import Results
@@ -90,7 +89,7 @@ class _Staged:
 
     artifact: Artifact
     parts: tuple[Model, ...]
-    run: StagedRun
+    run: staged.run.StagedRun
 
 
 class _Context:
@@ -184,7 +183,7 @@ class Model:
             for part in artifact.parts:
                 parts.append(_Part(part, threads, executor, pool))
                 pool = parts[0].pool
-            self._loaded = _Staged(artifact, tuple(parts), StagedRun(artifact.program, parts))
+            self._loaded = _Staged(artifact, tuple(parts), staged.run.StagedRun(artifact.program, parts))
         else:
             code = executor_of(artifact, executor)
             constants = aligned_constants(artifact.constants)
@@ -378,7 +377,7 @@ class Model:
     def _call_staged(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         loaded = self._open()
         assert isinstance(loaded, _Staged)
-        values = [as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
+        values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
         tensors = [k for k, info in enumerate(self.inputs) if info.kind == "tensor"]
         check_shapes([self.inputs[k] for k in tensors], [values[k].shape for k in tensors])
         try:
@@ -386,12 +385,12 @@ class Model:
         except TilewrightError as error:
             if "called with" not in (error.where or ""):
                 about = zip(self.inputs, values, strict=True)
-                listed = ", ".join(f"{info.name} {described(value)}" for info, value in about)
+                listed = ", ".join(f"{info.name} {staged.host_values.described(value)}" for info, value in about)
                 error.where = f"{error.where + ', ' if error.where else ''}called with {listed or 'no inputs'}"
             raise
         if out is None:
-            return own_copies(results, values)
-        write_to(out, self.outputs, results, values)
+            return staged.host_values.own_copies(results, values)
+        staged.host_values.write_to(out, self.outputs, results, values)
         return tuple(out)
 
     def _call(self, context: _Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
