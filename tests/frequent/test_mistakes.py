@@ -152,7 +152,10 @@ def test_parts_that_are_missing(where: str, change: str) -> None:
         if change == "missing part":
             artifact["parts"].pop()
         else:
-            next(s for s in artifact["program"]["steps"] if s["step"] == "RunPart")["part"] = -1
+            step = artifact["program"]["steps"][0]
+            while step["step"] != "RunPart":
+                step = step["steps"][0]
+            step["part"] = -1
 
     with pytest.raises(tilewright.ArtifactError, match=r"there are [12] parts, and (-1|1) is called"):
         tilewright.load(changed(staged(), [{"batch": 8}], broken))

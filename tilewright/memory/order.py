@@ -23,8 +23,10 @@ class Order:
 
     def run(self, module: Module, ctx: PassContext) -> None:
         func = module.main
-        before = planned_bytes(func)
         ops = _Greedy(func).ordered()
+        if [op for op in ops if op.name != "constant"] == [op for op in func.body.ops if op.name != "constant"]:
+            return
+        before = planned_bytes(func)
         after = planned_bytes(_with(func, ops))
         if after < before:
             replace_in_block(func.body, ops)
@@ -80,8 +82,8 @@ class _Greedy:
                 for other in self.touching[root]:
                     if not self.waiting[other] and other not in done:
                         self._offer(other)
-            for user in {u: None for v in op.results for u in v.users}:
-                self.waiting[user] -= sum(v in op.results for v in set(user.operands))
+            for user in (u for v in op.results for u in dict.fromkeys(v.users)):
+                self.waiting[user] -= 1
                 if not self.waiting[user]:
                     self._offer(user)
         return found
