@@ -108,8 +108,8 @@ class Model:
     Models can be pickled, as the bytes of `save`, weights included: where these are large, let each process load the
     file by itself. A copy (`copy.copy`, `copy.deepcopy`) shares the weights, and is closed by itself.
 
-    A model that was compiled with `frequent` sizes runs the variant for the sizes of its inputs, or the general program.
-    Both share weights, code, threads and the memory of calls.
+    A model that was compiled with `frequent` sizes runs the variant for the sizes of its inputs, or the general
+    program. Both share weights, code, threads and the memory of calls.
 
     `max_seconds` may be set: a call in which a loop with a computed end takes longer is ended by an ExecutionError.
     """
