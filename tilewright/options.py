@@ -93,6 +93,11 @@ class Options:
     schedule: schedules of kernels that take the place of the compiler's own: the path, or the bytes, of a file as
         `tilewright show MODEL --level schedule` prints it, edited. Kernels that it does not name keep theirs. A step
         that is refused is a ScheduleError with its line and the reason.
+    frequent: sizes that calls often have: dicts of the names of symbolic dims (as `Model.inputs` shows them) to sizes,
+        such as [{"batch": 1, "height": 224}, {"batch": 8}], at most 16 of them, or what `Model.sizes_seen` gives. For
+        each there is a variant of the program, which is as fast as one compiled for these sizes alone; dims that a dict
+        does not name stay symbolic. A call with such sizes runs the variant, of several the one with the most sizes,
+        and all others the general program. Each variant takes about as long to compile as a model of fixed shapes.
     """
 
     threads: int | None = None
