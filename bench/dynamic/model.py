@@ -52,7 +52,7 @@ References = Callable[[Path, Mapping[str, np.ndarray]], list[np.ndarray]]
 
 
 def make_case(name: str, folder: Path, references: References) -> Case:
-    """Write a model and its arrays into a folder"""
+    """Write a model and its arrays into a folder."""
     found = MODELS[name](np.random.default_rng(17))
     case = Case(KIND, name, folder / f"{name}.onnx", folder / f"{name}.npz")
     onnx.save(found.model(), case.model)

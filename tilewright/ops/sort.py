@@ -19,7 +19,7 @@ FEW = 8
 MANY = 8
 """Of so many elements for each that is wanted a heap finds these sooner than sorting."""
 
-BLOCK = 64
+BLOCK = 32
 """Elements whose greatest is compared at once with the last of those that are kept."""
 
 

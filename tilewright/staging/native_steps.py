@@ -1,7 +1,8 @@
 """Which steps of a staged program native code runs one after the other, without the host.
 
 Parts, branches and loops of tensors need nothing of the host. Where several of them stand together, one call runs them
-all; it takes the inputs and gives the outputs in a frame (`runtime/staged/frame.py`).
+all; it takes the inputs and gives the outputs in a frame (`runtime/staged/frame.py`). So is a part alone whose sizes
+are read from data: planning it costs the host more than the frame.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class _Grouping:
         found: list[Step] = []
         for native, run in groupby(steps, self.is_native):
             together = list(run)
-            if native and (len(together) > 1 or not isinstance(together[0], RunPart)):
+            first = together[0]
+            if native and (len(together) > 1 or not isinstance(first, RunPart) or first.sizes):
                 found.append(self.native(together))
             else:
                 found += map(self.inside, together)
