@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import onnx
@@ -71,6 +72,24 @@ class Case:
         node = helper.make_node(self.op, names, results, domain=self.domain, **self.attrs)
         declared = [helper.make_value_info(r, onnx.TypeProto()) for r in results if r]
         return model_of([node], inputs, declared, constants, opset=17, domains=sorted({"com.microsoft", self.domain}))
+
+    def redrawn(self, seed: int) -> Case:
+        """The case with other floats of the same sizes, and other elements of tensors of bytes; other integers, which
+        are positions, lengths and axes, stay."""
+        rng = np.random.default_rng([seed, crc32(str(self).encode())])
+
+        def other(given: np.ndarray | np.generic | None) -> np.ndarray | np.generic | None:
+            if given is None or given.size < 2:
+                return given
+            array = np.asarray(given)
+            if array.dtype.kind == "f":
+                mixed = rng.permuted(array.reshape(-1)).reshape(array.shape)
+                return np.asarray(mixed * rng.uniform(0.8, 1), array.dtype)
+            if array.itemsize == 1 and array.size >= 16:
+                return rng.integers(array.min(), int(array.max()) + 1, array.shape, array.dtype)
+            return array
+
+        return replace(self, arrays=[other(a) for a in self.arrays])
 
     @property
     def given(self) -> list[np.ndarray]:
