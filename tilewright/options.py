@@ -214,9 +214,11 @@ def _constant(name: str, value: object) -> np.ndarray:
         array = np.asarray(value)
     except (ValueError, OverflowError, TypeError) as error:
         raise OptionError(f"constants={{{name!r}: {value!r:.80}}} is not allowed: {error}") from error
+    if array.dtype.kind in "OU" and all(isinstance(x, str) for x in array.flat):
+        return array.astype(object)
     if array.dtype.kind in "OSUMm":
         raise OptionError(
-            f"constants={{{name!r}: {value!r:.80}}} is not allowed: it is no array of numbers",
+            f"constants={{{name!r}: {value!r:.80}}} is not allowed: it is no array of numbers or strings",
             hint="give a number, a list of numbers, or an array",
         )
     return array

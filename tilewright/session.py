@@ -165,7 +165,8 @@ class Session:
         digest.update(stamp.encode())
         for name, array in sorted(request.constants.items()):
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
+            is_text = array.dtype == np.object_
+            digest.update(repr(array.tolist()).encode() if is_text else np.ascontiguousarray(array).tobytes())
         try:
             digest.update(front_end.digest(request.model, self._remember))
         except (OSError, ValueError):  # a path that cannot be opened, or that is none

@@ -152,6 +152,7 @@ def test_numbers_as_python_has_them_take_the_dtype_of_their_input(kind: int, val
         (TensorProto.FLOAT16, 1e6),
         (TensorProto.FLOAT, 2**24 + 1),
         (TensorProto.FLOAT, np.float16(0.5)),
+        (TensorProto.FLOAT, "text"),
         (TensorProto.INT64, np.zeros((), np.int32)),
     ],
 )
@@ -160,8 +161,8 @@ def test_numbers_that_do_not_fit_and_arrays_of_other_types_are_refused(kind: int
         tilewright.compile(one_input(kind, []), constants={"x": value}, cache=False)
 
 
-@pytest.mark.parametrize("value", ["text", None, object(), [[1], [2, 3]], 10**30])
-def test_what_is_no_array_of_numbers_is_refused(value: Any) -> None:
+@pytest.mark.parametrize("value", [b"text", None, object(), ["text", 1, None], [[1], [2, 3]], 10**30])
+def test_what_is_no_array_of_numbers_or_strings_is_refused(value: Any) -> None:
     with pytest.raises(OptionError, match=r"constants=\{'x': .* is not allowed"):
         tilewright.compile(one_input(TensorProto.FLOAT, []), constants={"x": value})
 

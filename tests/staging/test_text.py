@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx.reference
 import pytest
 from onnx import TensorProto as T
@@ -123,10 +124,27 @@ def test_parameters_that_do_not_fit_are_refused() -> None:
             loaded(model)
 
 
-def test_constants_are_numbers() -> None:
-    model = model_of([h.make_node("Identity", ["x"], ["y"])], [("x", T.STRING, [2])], ["y"], {})
-    with pytest.raises(tilewright.UnsupportedError, match="only tensors of numbers may be constants"):
-        load_onnx(model, constants={"x": text("a", "b")})
+def test_strings_as_constants() -> None:
+    """Of which the cache of models knows the elements."""
+    model = model_of(
+        [h.make_node("StringConcat", ["x", "z"], ["y"])], [("x", T.STRING, [2]), ("z", T.STRING, [2])], ["y"], {}
+    )
+    for words in (["a", "b"], ["c", "d"]):
+        run = tilewright.compile(model.SerializeToString(), constants={"z": words}, threads=1)
+        assert list(run(text("1", "2"))[0]) == [f"1{words[0]}", f"2{words[1]}"]
+    with pytest.raises(tilewright.ModelError, match=r"constants= gives int64\[2\] for an input of type string"):
+        load_onnx(model, constants={"z": np.array([1, 2])})
+
+
+def test_sequences_are_no_constants() -> None:
+    sequence = h.make_tensor_sequence_value_info("x", T.FLOAT, [2])
+    graph = h.make_graph([h.make_node("Identity", ["x"], ["y"])], "g", [sequence], [sequence_out()])
+    with pytest.raises(tilewright.UnsupportedError, match="only tensors may be constants"):
+        load_onnx(h.make_model(graph), constants={"x": text("a", "b")})
+
+
+def sequence_out() -> onnx.ValueInfoProto:
+    return h.make_tensor_sequence_value_info("y", T.FLOAT, [2])
 
 
 def test_strings_against_the_reference() -> None:

@@ -12,7 +12,7 @@ from tilewright.frontends.errors import shown
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
-from tilewright.ir.types import HostType, TensorType, Type, is_native
+from tilewright.ir.types import HostType, TensorType, Type
 
 MAX_DIM = 2**40
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
@@ -115,9 +115,9 @@ def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], opti
 
 
 def _checked(name: str, value: object, type: Type) -> np.ndarray:
-    if not isinstance(type, TensorType) or not is_native(type):
+    if not isinstance(type, TensorType):
         raise UnsupportedError(
-            f"constants= gives a value for an input that is {type}: only tensors of numbers may be constants",
+            f"constants= gives a value for an input that is {type}: only tensors may be constants",
             where=f"graph input '{shown(name)}'",
             hint="give it when the model is called",
         )

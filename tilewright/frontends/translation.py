@@ -12,6 +12,7 @@ from tilewright.frontends.errors import ConstantNeededError, shown
 from tilewright.frontends.hints import constants_hint, dims_hint, in_words
 from tilewright.frontends.inputs import Declared, constants_of, types_of
 from tilewright.frontends.knowledge import Knowledge
+from tilewright.frontends.literals import literal
 from tilewright.frontends.problems import Problems
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import (
@@ -24,7 +25,6 @@ from tilewright.ir.diag import (
 )
 from tilewright.ir.sym import Sym, logical_not, var
 from tilewright.ir.types import HostType, TensorType, Type
-from tilewright.ops.define import constant
 from tilewright.ops.define.staged import MEASURE, assume
 from tilewright.ops.shape import UndecidedDimsError
 
@@ -297,7 +297,7 @@ def translated(
         translation = Translation(free, choices, given)
         values: dict[str, Value | None] = dict(zip(free, translation.inputs, strict=True))
         with translation.builder:
-            values |= {name: constant(array, name) for name, array in fixed.items()}
+            values |= {name: literal(array, name) for name, array in fixed.items()}
             try:
                 results = translate(translation, values)
             except RecursionError as e:

@@ -1,4 +1,4 @@
-"""Tensors of strings, which only the host has: constants, and operators that only move elements."""
+"""Tensors of strings, which only the host has, and operators that only move elements."""
 
 from __future__ import annotations
 
@@ -11,22 +11,11 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO
-from tilewright.ir.types import TensorType, product, tensor
+from tilewright.ir.types import TensorType, product
 from tilewright.ops import elementwise as ew
-from tilewright.ops.define import constant
 from tilewright.ops.define.staged import HOST, host
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import reshape
-
-
-def literal(array: np.ndarray, name: str) -> Value:
-    """A constant; one of strings is made by the host."""
-    if array.dtype != np.object_:
-        return constant(array, name)
-    parameters = {"values": tuple(map(str, array.flat)), "shape": array.shape}
-    value = host("text_constant", [], [tensor(dt.string, array.shape)], parameters)[0]
-    value.name = name
-    return value
 
 
 def is_text(value: Value | None) -> bool:

@@ -13,8 +13,8 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from tilewright.frontends import control_flow
-from tilewright.frontends.composites.text import literal
 from tilewright.frontends.errors import shown
+from tilewright.frontends.literals import literal
 from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
 from tilewright.frontends.onnx.node import Node

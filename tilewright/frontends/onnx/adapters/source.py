@@ -6,7 +6,7 @@ import numpy as np
 
 from tilewright.frontends.composites.axes import require
 from tilewright.frontends.composites.shapes import checked_shape
-from tilewright.frontends.composites.text import literal
+from tilewright.frontends.literals import literal
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
