@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -175,8 +176,16 @@ class Block:
         return op
 
     def walk(self) -> Iterator[Op]:
-        for op in self.ops:
-            yield from op.walk()
+        """All ops in program order, each before those nested in it."""
+        pending = [iter(self.ops)]
+        while pending:  # one generator for all depths: whole kernels are walked again and again
+            for op in pending[-1]:
+                yield op
+                if op.blocks:
+                    pending.append(chain.from_iterable(b.ops for b in op.blocks))
+                    break
+            else:
+                pending.pop()
 
     def clone(self, values: dict[Value, Value], subs: Callable[[Any], Any] | None = None) -> Block:
         new = Block([a.type for a in self.args], [a.name for a in self.args])
@@ -314,7 +323,7 @@ def substitute(attr: Any, mapping: Mapping[Sym, Sym]) -> Any:
     if isinstance(attr, Sym):
         return attr.subs(mapping)
     if isinstance(attr, tuple):
-        return tuple(substitute(a, mapping) for a in attr)
+        return tuple([substitute(a, mapping) for a in attr])
     return attr
 
 

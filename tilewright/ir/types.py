@@ -117,10 +117,13 @@ def is_native(type: Type) -> bool:
 
 def product(dims: Iterable[Sym]) -> Sym:
     """The product of dims; 1 for none."""
-    total = sym(1)
+    known, total = 1, None
     for d in dims:
-        total = total * d
-    return total
+        if d.kind == "const":
+            known *= d.value
+        else:
+            total = d if total is None else total * d
+    return sym(known) if total is None else total * known
 
 
 def row_major(shape: tuple[Sym, ...]) -> tuple[Sym, ...]:

@@ -23,8 +23,10 @@ class Order:
 
     def run(self, module: Module, ctx: PassContext) -> None:
         func = module.main
-        before = planned_bytes(func)
         ops = _Greedy(func).ordered()
+        if [op for op in ops if op.name != "constant"] == [op for op in func.body.ops if op.name != "constant"]:
+            return
+        before = planned_bytes(func)
         after = planned_bytes(_with(func, ops))
         if after < before:
             replace_in_block(func.body, ops)

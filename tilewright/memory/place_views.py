@@ -61,11 +61,13 @@ class _Views:
 
     def find(self) -> None:
         """Take every view that does not make the arena larger."""
-        bytes = planned_bytes(self.func)
+        bytes: int | None = None
         for region in self.func.body.ops:
             view = self._view_of(region)
             if view is None:
                 continue
+            if bytes is None:
+                bytes = planned_bytes(self.func)
             parents = self.parents | view.parents
             needed = planned_bytes(self.func, parents)
             if needed > bytes:

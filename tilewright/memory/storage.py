@@ -91,7 +91,7 @@ class _Assignment:
         can be harder to pack."""
         apart, homes = self.lifetimes({}), self._overwrites()
         chosen = self.lifetimes(homes)
-        if typical_total(chosen.values()) > typical_total(apart.values()):
+        if homes and typical_total(chosen.values()) > typical_total(apart.values()):
             chosen, homes = apart, {}
         arena = replace(plan_arena(tuple(chosen.values())), unshared=unshared_bytes(apart.values()))
         return self._storage(arena, chosen, homes)

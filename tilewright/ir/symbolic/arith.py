@@ -230,6 +230,8 @@ def _accumulate(terms: Terms, added: Sym, mono: Sym, coef: int) -> None:
 
 def _plus(a: Sym, b: Sym, sign: int) -> Sym:
     """a + sign * b"""
+    if a.kind == b.kind == "const":
+        return const(a._payload + sign * b._payload)
     return (_combined if len(a.terms) + len(b.terms) <= SHORT else _combined.__wrapped__)(a, b, sign)
 
 
@@ -244,6 +246,8 @@ def _combined(a: Sym, b: Sym, sign: int) -> Sym:
 def _product(a: Sym, b: Sym) -> Sym:
     if a is ONE or b is ONE:
         return b if a is ONE else a
+    if a.kind == b.kind == "const":
+        return const(a._payload * b._payload)
     size = len(a.terms) * len(b.terms)
     if size > MAX_TERMS:
         raise ValueError(
