@@ -15,6 +15,7 @@ from typing import Any, Self, overload
 
 import numpy as np
 
+from tilewright.runtime import staged
 from tilewright.runtime.arena import address_of, release_free_memory
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.context import Context, Linked, Planned
@@ -31,14 +32,11 @@ from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.profile import KernelTime, median_seconds
 from tilewright.runtime.report import Report
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
-from tilewright.runtime.staged.native import NativeSteps
 from tilewright.runtime.staged.program import StagedProgram
-from tilewright.runtime.staged.run import StagedRun
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
-from tilewright.runtime.values.host_values import as_value, described, own_copies, write_to
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.node_arg import NodeArg
 from tilewright.runtime.values.outputs import positions, views_of
@@ -95,9 +93,9 @@ class _Staged:
     runs: tuple[Callable[[Sequence[Any], float | None], tuple[Any, ...]], ...]
 
     @property
-    def native(self) -> Iterator[NativeSteps]:
+    def native(self) -> Iterator[staged.native.NativeSteps]:
         """What runs steps of the programs."""
-        yield from (run.native for run in self.runs if isinstance(run, StagedRun) and run.native is not None)
+        yield from (run.native for run in self.runs if isinstance(run, staged.run.StagedRun) and run.native is not None)
 
 
 class Model:
@@ -348,7 +346,7 @@ class Model:
         def run(of: Artifact) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
             if of.program is not None:
                 own = [part(p) for p in of.parts]
-                return StagedRun(of.program, own, _native_steps(of.program, own))
+                return staged.run.StagedRun(of.program, own, _native_steps(of.program, own))
             native = part(replace(of, variants=()))
             return lambda values, _: native(tuple(values))
 
@@ -383,7 +381,7 @@ class Model:
     def _call_staged(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         loaded = self._open()
         assert isinstance(loaded, _Staged)
-        values = [as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
+        values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
         infos = zip(values, self.inputs, strict=True)
         shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
         number = self._guard(shapes)
@@ -394,12 +392,12 @@ class Model:
         except TilewrightError as error:
             if "called with" not in (error.where or ""):
                 about = zip(self.inputs, values, strict=True)
-                listed = ", ".join(f"{info.name} {described(value)}" for info, value in about)
+                listed = ", ".join(f"{info.name} {staged.host_values.described(value)}" for info, value in about)
                 error.where = f"{error.where + ', ' if error.where else ''}called with {listed or 'no inputs'}"
             raise
         if out is None:
-            return own_copies(results, values)
-        write_to(out, self.outputs, results, values)
+            return staged.host_values.own_copies(results, values)
+        staged.host_values.write_to(out, self.outputs, results, values)
         return tuple(out)
 
     def _call(self, context: Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
@@ -509,12 +507,12 @@ class _Part(Model):
         return self._failure(self._new_context().current, code, tuple(shapes))
 
 
-def _native_steps(program: StagedProgram, parts: Sequence[_Part]) -> NativeSteps | None:
+def _native_steps(program: StagedProgram, parts: Sequence[_Part]) -> staged.native.NativeSteps | None:
     """What runs the native steps of a program; None where it has none, or where its code is not native."""
     code = parts[0].linked.code if parts else None
     if not program.slots or not isinstance(code, NativeCode):
         return None
-    return NativeSteps(
+    return staged.native.NativeSteps(
         program,
         StepsCode(code, program),
         [part.addresses() for part in parts],

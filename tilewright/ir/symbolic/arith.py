@@ -176,9 +176,7 @@ def monomial(factors: Iterable[Sym]) -> Sym:
 
 
 def _monomial_product(a: Sym, b: Sym) -> Sym:
-    if a is ONE:
-        return b
-    return a if b is ONE else monomial((*factors_of(a), *factors_of(b)))
+    return b if a is ONE else a if b is ONE else monomial((*factors_of(a), *factors_of(b)))
 
 
 def _scaled(mono: Sym, coef: int) -> Sym:
