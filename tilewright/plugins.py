@@ -252,8 +252,20 @@ def _same(plugin: object) -> object:
 
 def file_states(folder: Path) -> str:
     """Names, sizes and times of the Python files of a folder and those below."""
-    states = ((path.relative_to(folder), path.stat()) for path in sorted(folder.rglob("*.py")))
-    return "".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns};" for path, stat in states)
+    return "".join(sorted(_states_below(os.fspath(folder))))
+
+
+def _states_below(folder: str, place: str = "") -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:  # at each start there are hundreds: paths would take three times as long
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    stat = entry.stat()
+                    yield f"{place}{entry.name}:{stat.st_size}:{stat.st_mtime_ns};"
+                elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                    yield from _states_below(entry.path, f"{place}{entry.name}/")
+    except OSError:  # what cannot be read cannot be imported either
+        return
 
 
 def module_state(value: str) -> str | None:

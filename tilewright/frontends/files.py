@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
+import os
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from tilewright.ir.diag import ModelError
 
 CHUNK = 1 << 22
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 def first_bytes(source: Any, count: int) -> bytes:
@@ -59,9 +61,24 @@ def digest_of_file(path: Path) -> bytes:
     """A digest of a file's bytes; OSError."""
     digest = hashlib.blake2b(digest_size=20)
     size = path.stat().st_size
-    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
-        for part in pool.map(lambda start: _digest_of_piece(path, start), range(0, size, CHUNK)):
-            digest.update(part)
+    starts = range(0, size, CHUNK)
+    pieces = [b""] * len(starts)
+    errors: list[OSError] = []
+
+    def work(first: int) -> None:
+        try:
+            pieces[first::_THREADS] = [_digest_of_piece(path, start) for start in starts[first::_THREADS]]
+        except OSError as error:
+            errors.append(error)
+
+    threads = [Thread(target=work, args=(first,)) for first in range(min(_THREADS, len(starts)))]
+    for thread in threads:  # hashing releases the interpreter lock; a pool of threads takes long to import
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    digest.update(b"".join(pieces))
     return digest.digest()
 
 
