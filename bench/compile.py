@@ -2,6 +2,7 @@
 
     python bench/compile.py resnet50.onnx bert.onnx            a table in Markdown
     python bench/compile.py *.onnx --rounds 5 --json out.json  and the same as JSON
+    python -m bench compile --large 1000 5000                  a node's share, of models of `large_models.py`
 
 Each round starts the clock after the imports; `read` is the frontend with the file's weights, `llvm` what was
 waited for after all kernels had been handed to LLVM's threads, `rest` loading the code and all else. The best
@@ -21,11 +22,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
+import onnx
+
 import tilewright
+from bench.large_models import FAMILIES
 from tilewright.api import compile as compile_model
 from tilewright.frontends.onnx.load import load_onnx
+from tilewright.options import Progress
 from tilewright.session import SETTLED_NS, Session
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +45,8 @@ print(1000 * (time.perf_counter() - start))
 """
 
 STAGES = ("graph", "schedule", "emit", "llvm")
+FUSION = 3
+"""The last passes of the graph: fusion, views in the place of copies, the order of the kernels."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,39 @@ def table(rows: Iterable[Times]) -> str:
         cells = [row.model, *map(str, (row.nodes, row.kernels, row.distinct)), *(f"{n:.0f}" for n in numbers)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def per_node(path: Path) -> Mapping[str, float]:
+    """Milliseconds a node of one compilation without a cache, by phase: `passes` and `fusion` are those of the graph,
+    `rest` is reading the model, linking and all else, `total` their sum."""
+    marks: list[float] = []
+
+    def mark(progress: Progress) -> None:
+        if progress.stage == "graph" and progress.total - progress.done <= FUSION:
+            marks.append(time.perf_counter())
+
+    start = time.perf_counter()
+    model = compile_model(path, cache=False, progress=mark)
+    total = 1000 * (time.perf_counter() - start)
+    report = model.report().data
+    spent = {stage: float(report["compile ms"].get(stage, 0.0)) for stage in STAGES}
+    fusion = 1000 * (marks[-1] - marks[0])
+    phases = {"passes": spent.pop("graph") - fusion, "fusion": fusion} | spent
+    phases |= {"rest": total - sum(phases.values()), "total": total}
+    return {phase: ms / report["nodes"] for phase, ms in phases.items()}
+
+
+def measure_large(sizes: Sequence[int], rounds: int) -> None:
+    """Print a row for each family of large models and each number of nodes, as it is measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (family, nodes) in enumerate(product(FAMILIES, sizes)):
+            path = Path(folder) / f"{family}_{nodes}.onnx"
+            onnx.save(FAMILIES[family](nodes), path)
+            found = min((per_node(path) for _ in range(rounds)), key=lambda p: p["total"])
+            if not number:
+                print(f"| model, milliseconds a node | {' | '.join(found)} |\n|---|{'---:|' * len(found)}")
+            print(f"| {path.stem} | {' | '.join(f'{ms:.2f}' for ms in found.values())} |", flush=True)
+            path.unlink()
 
 
 def read(path: Path) -> list[Times]:

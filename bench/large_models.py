@@ -75,9 +75,13 @@ class _Graph:
         return self.op("Mul", product, self.number(0.5))
 
     def model(self, *results: str) -> onnx.ModelProto:
-        outputs = [helper.make_empty_tensor_value_info(r) for r in results]
+        outputs = [helper.make_tensor_value_info(r, TensorProto.FLOAT, None) for r in results]
         graph = helper.make_graph(self.nodes, "large", self.inputs, outputs, self.weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        inferred = onnx.shape_inference.infer_shapes(model)
+        for output, known in zip(model.graph.output, inferred.graph.output, strict=True):
+            output.CopyFrom(known)
+        return model
 
 
 def elementwise_chain(nodes: int) -> onnx.ModelProto:

@@ -82,8 +82,8 @@ class _Greedy:
                 for other in self.touching[root]:
                     if not self.waiting[other] and other not in done:
                         self._offer(other)
-            for user in {u: None for v in op.results for u in v.users}:
-                self.waiting[user] -= sum(v in op.results for v in set(user.operands))
+            for user in (u for v in op.results for u in dict.fromkeys(v.users)):
+                self.waiting[user] -= 1
                 if not self.waiting[user]:
                     self._offer(user)
         return found

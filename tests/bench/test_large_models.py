@@ -1,0 +1,68 @@
+"""The families of large models: what the compiler does for them grows as they do."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from types import CodeType, FrameType
+from typing import Any
+
+import onnx
+import pytest
+
+from bench.large_models import FAMILIES
+from tilewright.back_end import CPU
+from tilewright.compiler import lower_graph, pass_context
+from tilewright.frontends.onnx.load import load_onnx
+from tilewright.memory.storage import assign_storage
+from tilewright.options import Options
+from tilewright.target.named import NAMED
+
+NODES = 64
+POWER = 1.5
+"""Between the powers of the number of nodes of what is linear and what is quadratic."""
+SHARE = 0.01
+"""Of all lines that run: what is less than this says nothing, as tables that fill at first."""
+
+
+def lines_run(model: onnx.ModelProto) -> Counter[CodeType]:
+    """How many lines of each function run while a model becomes a graph of kernels with memory."""
+    found: Counter[CodeType] = Counter()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+
+        def line(frame: FrameType, event: str, _: Any) -> Any:
+            found[code] += event == "line"
+            return line
+
+        return line
+
+    options, target = Options(target="zen4", verify=False), NAMED["zen4"]
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        module = load_onnx(model.SerializeToString())
+        lower_graph(module, pass_context(target, options), options, passes=CPU.passes(target, options))
+        assign_storage(module.main)
+    finally:
+        sys.settrace(before)
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_function_runs_more_than_linearly_often(family: str) -> None:
+    small, large = (FAMILIES[family](n) for n in (NODES, 2 * NODES))
+    growth = (len(large.graph.node) / len(small.graph.node)) ** POWER
+    lines_run(large)  # fills the tables of expressions
+    once, twice = lines_run(small), lines_run(large)
+    least = SHARE * twice.total()
+    steep = {c.co_qualname: (once[c], n) for c, n in twice.items() if n > max(least, growth * once[c])}
+    assert steep == {}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_models_are_legal_and_as_large_as_asked(family: str) -> None:
+    model = FAMILIES[family](300)
+    onnx.checker.check_model(model)
+    assert 250 < len(model.graph.node) < 350
