@@ -321,7 +321,7 @@ def current_builder() -> Builder:
 def substitute(attr: Any, mapping: Mapping[Sym, Sym]) -> Any:
     """`attr` with variables replaced in every Sym it holds (through tuples)."""
     if isinstance(attr, Sym):
-        return attr.subs(mapping)
+        return attr if attr.kind == "const" else attr.subs(mapping)
     if isinstance(attr, tuple):
         return tuple([substitute(a, mapping) for a in attr])
     return attr

@@ -2,7 +2,7 @@
 
 Programs are graphs of objects that refer to each other, nearly all of which live until the end of the compilation. By
 Python's own thresholds the collector looks at all of them again and again, which took a quarter to a third of the
-compiler's time; rarer collections keep some ten MB more until then.
+compiler's time; rarer collections keep some twenty MB more until then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG_OBJECTS = 200_000
+YOUNG_OBJECTS = 1_000_000
 """Objects made and not freed between two collections of the youngest."""
 
 _LOCK = threading.Lock()

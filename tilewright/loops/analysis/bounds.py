@@ -44,18 +44,14 @@ def lower(e: Sym, ranges: Ranges) -> Sym | None:
 
 
 def _extreme(e: Sym, ranges: Ranges, sign: int) -> Sym | None:
-    current: Sym | None = e
+    left = e.vars
     for v in reversed(ranges):
-        if current is None:
-            return None
-        if v in current.vars:
-            bound = _eliminate(current, v, ranges[v], sign)
-            current = _by_known_slope(current, v, ranges, sign) if bound is None else bound
-    if current is None or any(
-        v in ranges for v in current.vars
-    ):  # listed out of order: a range brought one back
-        return None
-    return current
+        if v in left:
+            bound = _eliminate(e, v, ranges[v], sign)
+            if bound is None and (bound := _by_known_slope(e, v, ranges, sign)) is None:
+                return None
+            e, left = bound, bound.vars
+    return e if left.isdisjoint(ranges) else None  # listed out of order: a range may bring one back
 
 
 def _eliminate(e: Sym, v: Sym, interval: Interval, sign: int) -> Sym | None:

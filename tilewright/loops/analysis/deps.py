@@ -74,7 +74,7 @@ def _access(op: Op, loops: tuple[Op, ...], conditional: bool, bound: set[Sym]) -
         lane = _any_lane(buffer)
         return Access(op, buffer, (lane,), False, loops, conditional, frozenset((lane,)))
     idx: tuple[Sym, ...] = op.attrs["idx"]
-    unknown = frozenset(v for i in idx for v in i.vars if v in bound)
+    unknown = frozenset(v for i in idx for v in i.vars if v in bound) if bound else frozenset()
     skipped = conditional or bool(op.attrs.get("guard"))
     return Access(op, buffer, idx, op.name == "store", loops, skipped, unknown)
 

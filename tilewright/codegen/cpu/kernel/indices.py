@@ -93,15 +93,20 @@ class Indices:
 
     def lanes_of(self, e: Sym) -> int:
         """Lanes that differ in the value of `e`: 1 when it is the same for all."""
-        return max((self._lanes_of_var(v) for v in e.vars), default=1)
+        lanes = 1
+        for v in e.vars:
+            value = self._value_of(v)
+            if not isinstance(value, int) and value.lanes > lanes:
+                lanes = value.lanes
+        return lanes
 
-    def _lanes_of_var(self, v: Sym) -> int:
+    def _value_of(self, v: Sym) -> Number | Iota:
         value = self._env.get(v)
         if value is None:
             raise InternalError(
                 f"the variable '{v}' has no value here", hint="this is a defect; please report it"
             )
-        return 1 if isinstance(value, int) else value.lanes
+        return value
 
     def _block_level(self) -> int:
         return next(k for k in range(len(self._scopes) - 1, -1, -1) if self._scopes[k].is_block)
@@ -156,8 +161,7 @@ class Indices:
         return found
 
     def _variable(self, v: Sym) -> Number:
-        self._lanes_of_var(v)
-        value = self._env[v]
+        value = self._value_of(v)
         return self.iota(value.lanes, value.base) if isinstance(value, Iota) else value
 
     def iota(self, lanes: int, base: int = 0) -> Reg:
@@ -212,7 +216,9 @@ class Indices:
         mono = term[0]
         if mono is ONE:
             return -1
-        return max((self._level.get(v, 0) for v in mono.vars), default=0)
+        if mono.kind == "var":
+            return self._level.get(mono, 0)
+        return max([self._level.get(v, 0) for v in mono.vars])
 
     def _known(self, mono: Sym) -> int | None:
         value = self._env.get(mono)
