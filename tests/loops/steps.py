@@ -48,6 +48,11 @@ def split(c: Chance) -> None:
     c.s.split(c.loop(), factor, tail, c.r.randint(1, factor) if c.r.random() < 0.2 else 0)
 
 
+def split_evenly(c: Chance) -> None:
+    most = c.r.randint(1, 6)
+    c.s.split_evenly(c.loop(), most, c.r.randint(0, most))
+
+
 def strided_split(c: Chance) -> None:
     parts = c.r.randint(1, 4)
     c.s.strided_split(c.loop(*(o for o in loops_in(c.func.body) if extent_of(o) % parts == 0)), parts)
@@ -274,6 +279,7 @@ Step = Callable[[Chance], object]
 
 STEPS: dict[str, Step] = {
     "split": split,
+    "split_evenly": split_evenly,
     "strided_split": strided_split,
     "reorder": reorder,
     "collapse": collapse,

@@ -33,6 +33,7 @@ from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.parallel import parallel
 from tilewright.loops.order.reorder import reorder
 from tilewright.loops.order.split import split
+from tilewright.loops.order.split_evenly import split_evenly
 from tilewright.loops.order.split_range import split_range
 from tilewright.loops.storage.cache import cache, cache_write
 from tilewright.loops.storage.pack import pack, pack_argument
@@ -205,6 +206,17 @@ CASES = {
         for it <= 1 in 0..2 with {overlap=true} {
           for ii_1 <= 1 in 0..2 {
             y[ii_1 + min(8, 2*it + 7)] = x[ii_1 + min(8, 2*it + 7)] * 2
+          }
+        }
+        """,
+    ),
+    "split in even parts": (
+        DOUBLE,
+        lambda f: split_evenly(f, find_loop(f, "i"), 4, 2),
+        """
+        for io <= 2 in 0..3 with {overlap=true} {
+          for ii <= 3 in 0..4 {
+            y[ii + min(6, 4*io)] = x[ii + min(6, 4*io)] * 2
           }
         }
         """,

@@ -29,6 +29,7 @@ from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.reorder import reorder
 from tilewright.loops.order.split import split
+from tilewright.loops.order.split_evenly import split_evenly
 from tilewright.loops.order.split_range import split_range
 from tilewright.loops.storage.cache import cache, cache_write
 from tilewright.loops.storage.pack import pack, pack_argument
@@ -228,6 +229,16 @@ REFUSED = {
         DOUBLE,
         lambda f: split(f, find_loop(f, "i"), 0),
         "split loop 'i' (0..10, serial): the factor is 0, it must be at least 1",
+    ),
+    "even parts of nothing": (
+        DOUBLE,
+        lambda f: split_evenly(f, find_loop(f, "i"), 2, 3),
+        "split_evenly loop 'i' (0..10, serial): its parts have at most 2 iterations, it must be at least 3",
+    ),
+    "even parts of too few iterations": (
+        DOUBLE,
+        lambda f: split_evenly(f, find_loop(f, "i"), 20, 11),
+        "split_evenly loop 'i' (0..10, serial): its extent may be below 11",
     ),
     "unknown tail": (
         DOUBLE,

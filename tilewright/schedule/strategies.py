@@ -6,7 +6,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.schedule.conv.fused_window import FusedWindow
 from tilewright.schedule.conv.sliding_window import SlidingWindow
 from tilewright.schedule.conv.unpack_output import UnpackOutput
-from tilewright.schedule.conv.winograd import WinogradRows, WinogradTiles
+from tilewright.schedule.conv.winograd import WinogradTiles
 from tilewright.schedule.gemm.attention import Attention
 from tilewright.schedule.gemm.contraction import Contraction
 from tilewright.schedule.gemm.recurrence import Recurrence
@@ -19,6 +19,6 @@ from tilewright.schedule.rows.row_reduction import RowReduction
 from tilewright.schedule.strategy import Strategy
 
 STRATEGIES: Strategies[Strategy] = Strategies((
-    Recurrence(), Opaque(), Attention(), WinogradTiles(), WinogradRows(), FusedWindow(), UnpackOutput(),
+    Recurrence(), Opaque(), Attention(), WinogradTiles(), FusedWindow(), UnpackOutput(),
     SlidingWindow(), DotProduct(), ContiguousSum(), Contraction(), Reduction(), RowReduction(), Elementwise(),
 ))  # fmt: skip

@@ -39,6 +39,7 @@ from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.reorder import reorder
 from tilewright.loops.order.split import split
+from tilewright.loops.order.split_evenly import split_evenly
 from tilewright.loops.order.split_range import split_range
 from tilewright.loops.order.strided_split import strided_split
 from tilewright.loops.primitive import PRIMITIVES, Parameter, Primitive
@@ -203,6 +204,7 @@ class Schedule:
 
     specialize = _step(specialize)
     split = _step(split)
+    split_evenly = _step(split_evenly)
     strided_split = _step(strided_split)
     reorder = _step(reorder)
     collapse = _step(collapse)

@@ -49,6 +49,7 @@ class Layer:
     residual: bool = False
     free: str = ""
     bands: bool = False  # whether one kernel makes its tiles band by band
+    apart: bool = False  # whether the caches are small, and tiles are made by a kernel of their own
     epilogue: str = "relu"
 
     @property
@@ -117,6 +118,8 @@ LAYERS = (
     Layer("any size", m=(2, 2), filters=16, free="hw", size=(5, 6), residual=True, bands=True),
     Layer("any size, no padding", m=(2, 2), filters=16, free="nhw", size=(6, 5), before=(0, 0), after=(0, 0),
           bands=True),
+    Layer("any size, few tiles", filters=64, free="nhw", size=(5, 14), images=2, apart=True),
+    Layer("any size, several bands", m=(2, 2), filters=64, free="nhw", size=(9, 11), apart=True),
     Layer("any size, bands of tiles", m=(2, 2), filters=16, free="hw", size=(13, 21), residual=True, bands=True),
     Layer("any size, one band of tiles", m=(2, 2), filters=16, free="nhw", size=(11, 12), images=2, before=(0, 1),
           after=(2, 1), bands=True),
@@ -136,7 +139,7 @@ IDS = [layer.name for layer in LAYERS]
 
 def scheduled(layer: Layer, target: str) -> tuple[Module, list[Func], PassContext]:
     machine = parse_target(target)
-    if layer.bands:
+    if layer.bands or layer.apart:
         machine = replace(machine, caches=SMALL_CACHES)
     module, ctx = layer.module(), PassContext(machine)
     Fuse(STRATEGIES).run(module, ctx)

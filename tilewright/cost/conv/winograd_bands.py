@@ -9,11 +9,18 @@ counts cycles from the target's facts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles
-from tilewright.cost.gemm.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
+from tilewright.cost.gemm.cost_model import Decision, cycles
+from tilewright.cost.gemm.register_tile import (
+    GemmShape,
+    Tile,
+    candidate_tiles,
+    cost_of_step,
+    registers_per_vector,
+)
 from tilewright.cost.parallel import share_of_greatest, threads
 from tilewright.target.target import Target
 
@@ -21,12 +28,16 @@ SPILL_PASSES = 3
 """Times that data which do not fit a cache are moved between it and the next: allocated, written, read."""
 
 
-TILES_OF_ANY_IMAGE = 28
-"""Tiles of a band of an image of unknown size: they fill whole register tiles, and each reading of the filters serves
-more than one row of tiles of a small image."""
+MOST_TILES = 64
+"""Tiles of a band of an image of unknown size at most: many enough for whole register tiles, and for few readings of
+the filters."""
 
-PANEL_OF_ANY_IMAGE = 2
-"""Blocks of columns that share the reading of the rows of an image whose size is not known."""
+MOST_PANEL = 4
+"""Blocks of columns of a panel of such an image at most: enough for the columns of a register tile."""
+
+TYPICAL_BANDS = (9, 16, 25, 36, 49, 64)
+"""Tiles of a band of such an image for which its register tile is chosen, all as important: those of small square
+images. What a register tile has beyond the last tile of a band is computed in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,30 @@ def _candidates(tiles: Tiles) -> Iterator[Band]:
             yield Band(1, across, panel)
 
 
-def panel_of_any_image(columns: int | None) -> int:
-    """Blocks of columns of a panel of an image of unknown size, of so many (None: not known)."""
-    return max(n for n in divisors(columns or 1) if n <= PANEL_OF_ANY_IMAGE)
+def band_of_any_image(tiles: Tiles, target: Target) -> Band:
+    """The largest band, and its panel, of an image of unknown size; `tiles` has all but its extents. Threads find
+    panels enough in a single band, unless the kernel makes the tiles of a band itself."""
+    shared = 1 if tiles.made_here else threads(target)
+    panels = [
+        n for n in divisors(tiles.columns) if n <= MOST_PANEL and (n == 1 or tiles.columns // n >= shared)
+    ]
+    band = Band(1, 1, panels[-1])
+    room = l2_room(target, "tiles") - _held(tiles, replace(band, across=0))
+    each = _held(tiles, band) - _held(tiles, replace(band, across=0))
+    return replace(band, across=min(MOST_TILES, max(1, int(room // each))))
+
+
+def tile_of_any_image(tiles: Tiles, band: Band, target: Target) -> Tile:
+    """The register tile for bands of unknown length: the one with the least time, in that of the best one for each
+    typical length, in the mean of these."""
+    found: dict[Tile, float] = {}
+    shapes = [
+        GemmShape(n, band.panel, tiles.depth, tiles.lanes, tiles.element, exact_columns=True, packed=True)
+        for n in TYPICAL_BANDS
+    ]
+    candidates = {tile for shape in shapes for tile in candidate_tiles(shape, target)}
+    for shape in shapes:
+        times = {tile: cycles(shape, Decision(tile), target) for tile in candidates}
+        for tile, time in times.items():
+            found[tile] = found.get(tile, 0.0) + time / min(times.values())
+    return min(found, key=lambda tile: (found[tile], tile.rows, tile.columns))

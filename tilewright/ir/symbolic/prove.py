@@ -211,7 +211,11 @@ class _Prover:
             return False
         self.known[e] = False  # a proof must not rest on itself
         self.depth += 1
-        proved = any(self.ge0(smaller) for smaller in self._smaller(e)) or self._follows_from_a_range(e)
+        proved = (
+            self._follows_from_an_end(e)
+            or any(self.ge0(smaller) for smaller in self._smaller(e))
+            or self._follows_from_a_range(e)
+        )
         self.depth -= 1
         if proved or self.steps <= _MAX_STEPS:
             self.known[e] = proved
@@ -238,6 +242,12 @@ class _Prover:
         low, high = self.ranges[v]
         return low if direction > 0 else high
 
+    def _follows_from_an_end(self, e: Sym) -> bool:
+        """Whether e >= 0 because a variable is within its range, whose ends may be long expressions."""
+        return any(
+            v in self.ranges and e is self.ranges[v][1] - v for v, scale in e.terms if scale == -1
+        )
+
     def _follows_from_a_range(self, e: Sym) -> bool:
         """Whether e >= 0 because a range that holds a value is not empty."""
         return any(
@@ -256,7 +266,7 @@ class _Prover:
                 if all(self.ge0(each) for each in replaced):
                     yield ZERO
             else:
-                yield from replaced
+                yield from sorted(replaced, key=lambda each: len(each.terms))  # the others may take all steps
 
     def _without_division(self, e: Sym) -> Iterator[Sym]:
         for factor, scale in _signed_atoms(e):
@@ -268,6 +278,8 @@ class _Prover:
             if factor.kind == "floordiv":
                 whole = not grows or scale is ONE  # a whole number is reached where x / q reaches it
                 yield q * rest + scale * (x if whole else x - q + 1)
+                if not (grows or q.is_const) and self.ge0(q - 1) and self.ge0(x + 1):
+                    yield rest + scale * x  # x // q <= x
             elif grows:
                 yield rest
             else:

@@ -129,26 +129,26 @@ def _check(loop: Op, factor: int, tail: str, remainder: int) -> None:
         least = extent_of(loop).bounds[0]
         if least is None or least < (remainder or factor):
             refuse("split", loop, f"tail 'overlap' needs an extent that is never below {remainder or factor}")
-        check_independent("split", loop)
-        _check_repeatable(loop)
+        check_repeatable("split", loop)
     if tail == "peel" and kind_of(loop) == "parallel":
         refuse(
             "split", loop, 'peeling would leave work beside the parallel loop; use tail="branch" or "guard"'
         )
 
 
-def _check_repeatable(loop: Op) -> None:
-    """ScheduleError when an iteration that runs a second time may read what the first time wrote: it must overwrite
-    whatever it reads and writes before it reads it."""
+def check_repeatable(step: str, loop: Op) -> None:
+    """ScheduleError when an iteration that runs a second time may read what the first time wrote, or what another one
+    writes: it must overwrite whatever it reads and writes before it reads it."""
+    check_independent(step, loop)
     body = accesses(body_of(loop))
     private = private_buffers(body_of(loop))
     for buffer in written_buffers(body) - private:
         found = [a for a in body if a.buffer is buffer]
         if any(not a.write for a in found):
-            region = region_of("split", buffer, found, ranges_of([*enclosing_loops(loop), loop]))
+            region = region_of(step, buffer, found, ranges_of([*enclosing_loops(loop), loop]))
             if not written_first(found, region):
                 refuse(
-                    "split", loop,
+                    step, loop,
                     f"tail 'overlap' runs some iterations twice, and they change {describe(buffer)}, which they read",
                 )  # fmt: skip
 

@@ -11,8 +11,8 @@
       }
     }
 
-What lies between the two parts stays in L2. The tiles of an image of unknown size are one axis, of which a band is a
-fixed number; bands may begin and end within rows of tiles.
+What lies between the two parts stays in L2. The tiles of an image of unknown size are one axis, which is cut into bands
+of one length that is computed when the kernel is called; they may begin and end within rows of tiles.
 """
 
 from __future__ import annotations
@@ -20,13 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.cost.conv.winograd_bands import (
-    TILES_OF_ANY_IMAGE,
-    Band,
-    Tiles,
-    choose_band,
-    panel_of_any_image,
-)
+from tilewright.cost.conv.winograd_bands import Band, Tiles, band_of_any_image, choose_band, tile_of_any_image
+from tilewright.cost.gemm.cost_model import Decision
 from tilewright.graph.fusion.classify import OpClass
 from tilewright.graph.fusion.profitability import tiles_by_bands
 from tilewright.graph.fusion.strategy import Join, Match
@@ -40,9 +35,8 @@ from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.gemm.contraction import read_through, tile_fused
 from tilewright.schedule.gemm.gemm_axes import is_costly
 from tilewright.schedule.gemm.reduction_nest import joined
-from tilewright.schedule.steps.access import known
 from tilewright.schedule.steps.parallelize import parallelize_outer
-from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -61,13 +55,16 @@ class _Stages:
 @dataclass(frozen=True, eq=False)
 class _Bands:
     """The loops of the last nest: around the bands, over bands, over panels of columns, over the tiles of a band, and
-    within a tile."""
+    within a tile. Panels that `are_shared` by threads become one loop with the bands, of which there may be few;
+    the `decision` is the register tile, where the cost model of contractions does not choose one."""
 
     batch: Op
     bands: list[Op]
     panels: Op
     tiles: list[Op]
     within: list[Op]
+    are_shared: bool = False
+    decision: Decision | None = None
 
     @property
     def order(self) -> list[Op]:
@@ -86,24 +83,8 @@ class WinogradTiles(Strategy):
             return read_through(join) if join.consumer.strategy is self else None
         return NoMatch(reason) if reason else Match(join.consumer.domain)
 
-    def for_other_dims(self, later: Sequence[Strategy]) -> Sequence[Strategy]:
-        return later
-
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_winograd(s, lowered, target)
-
-
-class WinogradRows(Strategy):
-    """Kernels of `WinogradTiles` for images of unknown size, row by row."""
-
-    name = "winograd_rows"
-
-    def match(self, region: FusedRegion) -> Match | NoMatch:
-        is_winograd = isinstance(region.strategy, WinogradTiles)
-        return Match() if is_winograd else NoMatch("it has no tiles")
-
-    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
-        schedule_rows_of_tiles(s, lowered, target)
 
 
 def _why_apart(join: Join, winograd: WinogradTiles) -> str | None:
@@ -135,32 +116,24 @@ def _why_not_into_tiles(join: Join) -> str:
 
 
 def schedule_winograd(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """ScheduleError when the kernel is not one contraction, one stage of tiles, and elementwise work, or when the tiles
-    of an image of unknown size cannot be one axis."""
+    """ScheduleError when the kernel is not one contraction, one stage of tiles, and elementwise work."""
     stages = _stages(s, lowered)
-    _schedule(s, stages, _cut_flat(s, stages) or _cut(s, stages, target), target)
-
-
-def schedule_rows_of_tiles(s: Schedule, lowered: Lowered, target: Target) -> None:
-    """As `schedule_winograd`, with an image of unknown size row by row."""
-    stages = _stages(s, lowered)
-    _schedule(s, stages, _cut(s, stages, target), target)
-
-
-def _schedule(s: Schedule, stages: _Stages, nest: _Bands, target: Target) -> None:
+    nest = _cut_flat(s, stages, target) or _cut(s, stages, target)
     s.reorder(*nest.order)
     transform = s.compute_at(stages.tiles.buffer, nest.tiles[-1])
     vectors = [nest.within[-1], transform.copies[stages.tiles.axes[-1]]]
-    part = s.compute_at(stages.sums.buffer, nest.panels)
+    part = s.compute_at(stages.sums.buffer, nest.panels, guard="loads")
     if stages.rows is not None:
         rows = s.compute_at(stages.rows.buffer, [nest.batch, *nest.bands][-1])
         vectors.append(rows.copies[stages.rows.axes[-1]])
-    tile_fused(s, stages.sums, part, target)
+    tile_fused(s, stages.sums, part, target, nest.decision)
     s.simplify()
     for vector in vectors:
         s.vectorize(vector)
     if not is_costly(nest.within[-1]):
         s.unroll(nest.within[-2])
+    if nest.are_shared:
+        s.collapse(nest.bands[0], nest.panels)
     parallelize_outer(s, target)
 
 
@@ -176,22 +149,36 @@ def _stages(s: Schedule, lowered: Lowered) -> _Stages:
     return _Stages(rows, sums, tiles, joined(s, work))
 
 
-def _cut_flat(s: Schedule, stages: _Stages) -> _Bands | None:
-    """Bands of `TILES_OF_ANY_IMAGE` tiles of an image of unknown size, all of whose tiles are one axis; the last band
-    overlaps the one before it. None for images of known size or one axis, and where there may be fewer tiles."""
+def _cut_flat(s: Schedule, stages: _Stages, target: Target) -> _Bands | None:
+    """The tiles of an image of unknown size as one axis, in bands of one length. None for images of known size, and
+    where the number of tiles has no lower bound: nothing could be proved of such bands."""
     batch, columns, *space, vector = stages.loops
     lengths = stages.tiles.tiles[2:-1]
     count = product(-(-extent_of(o) // n) for o, n in zip(space, lengths, strict=True))
-    if len(space) < 2 or count.is_const or not s.at_least(count, TILES_OF_ANY_IMAGE):
+    if count.is_const or count.bounds[0] is None:
         return None
+    shape = _tiles(stages, 1, 1, extent_of(columns))
+    band = band_of_any_image(shape, target)
+    tile = tile_of_any_image(shape, band, target)
+    least = tile.rows
+    if not s.at_least(count, least):  # few tiles, or lines of few: those beyond the last one have conditions
+        least, tile = 0, replace(tile, rows=-(-tile.rows // 2))
     tiles, within = _in_tiles(s, space, lengths)
     s.reorder(batch, columns, *tiles, *within, vector)
     flat = tiles[0]
     for axis in tiles[1:]:
         flat = s.collapse(flat, axis)
-    bands = s.split(flat, TILES_OF_ANY_IMAGE, tail="overlap")
-    panels = s.split(columns, panel_of_any_image(known(extent_of(columns))))
-    return _Bands(batch, [bands.outer], panels.outer, [panels.inner, bands.inner], [*within, vector])
+    bands = s.split_evenly(flat, max(band.across, least), least)
+    panels = s.split(columns, band.panel)
+    return _Bands(
+        batch,
+        [bands.outer],
+        panels.outer,
+        [panels.inner, bands.inner],
+        [*within, vector],
+        are_shared=stages.rows is None,
+        decision=Decision(tile),
+    )
 
 
 def _in_tiles(s: Schedule, space: Sequence[Op], lengths: Sequence[int]) -> tuple[list[Op], list[Op]]:
@@ -221,17 +208,27 @@ def _cut(s: Schedule, stages: _Stages, target: Target) -> _Bands:
 def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) -> Band:
     """The best band of an image of `counts` tiles, with 0 across where that is all; single rows where their number is
     not known. ScheduleError for lines of unknown length, which have no rows."""
+    if not all(n.is_const for n in counts):
+        if len(counts) == 1:
+            raise ScheduleError("a line of unknown length is not cut into bands")
+        return replace(band_of_any_image(_tiles(stages, 1, 1, columns), target), across=0)
+    tiles = _tiles(stages, product(counts[:-1]).value, counts[-1].value, columns)
+    band = choose_band(tiles, target)
+    return replace(band, across=0) if band.across == tiles.across else band
+
+
+def _tiles(stages: _Stages, rows: int, across: int, columns: Sym) -> Tiles:
+    """What the cost model sees of `rows` x `across` tiles of an image. ScheduleError where the numbers of channels are
+    not known."""
     sums = buffer_type(stages.sums.buffer)
     images, _, points, _, lanes = sums.shape
     depth = product(extent_of(o) for o in stages.sums.reduce)
-    if not all(n.is_const for n in (*counts, columns, points, lanes, depth)):
-        if len(counts) == 1:
-            raise ScheduleError("a line of unknown length is not cut into bands")
-        return Band(1, 0, panel_of_any_image(known(columns)))
-    tiles = Tiles(
+    if not all(n.is_const for n in (columns, points, lanes, depth)):
+        raise ScheduleError("the numbers of channels are not known")
+    return Tiles(
         images=images.value if images.is_const else 1,
-        rows=product(counts[:-1]).value,
-        across=counts[-1].value,
+        rows=rows,
+        across=across,
         points=points.value,
         depth=depth.value,
         columns=columns.value,
@@ -239,5 +236,3 @@ def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) 
         element=sums.dtype.bytes,
         made_here=stages.rows is not None,
     )
-    band = choose_band(tiles, target)
-    return replace(band, across=0) if band.across == tiles.across else band

@@ -138,10 +138,12 @@ def tile_contraction(
         tile_in_blocks(s, plan, target)
 
 
-def tile_fused(s: Schedule, stage: Stage, fused: Fused, target: Target) -> None:
+def tile_fused(
+    s: Schedule, stage: Stage, fused: Fused, target: Target, decision: Decision | None = None
+) -> None:
     """Tile what `compute_at` made of the reduction `stage`."""
     made = s.cache_write(fused.buffer)
-    tile_contraction(s, reduction_of(copied(stage, fused.copies, made.buffer), made.drain), target)
+    tile_contraction(s, reduction_of(copied(stage, fused.copies, made.buffer), made.drain), target, decision)
 
 
 def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
