@@ -89,7 +89,10 @@ def run_slice(name: str, folder: Path, seed: int, seconds: float) -> None:
             tried.clear()
 
     def change(data: bytes, largest: int, seed: int) -> bytes:
-        changed: bytes = fuzzer.mutated(data, Random(seed))
+        try:
+            changed: bytes = fuzzer.mutated(data, Random(seed))
+        except RecursionError:  # it was nested deeper and deeper
+            return data[:largest]
         return changed if len(changed) <= largest else data[:largest]
 
     options = [f"-max_total_time={seconds:g}", f"-seed={seed}", "-timeout=120", "-rss_limit_mb=3000", "-max_len=100000",
