@@ -367,7 +367,7 @@ def make_variant(general: Artifact, sizes: Mapping[str, int], artifact: Artifact
         if (ours.kind, ours.dtype, len(ours.shape)) != (other.kind, other.dtype, len(other.shape)):
             raise OptionError(
                 f"with these sizes the model gives {other}, and {ours} with others",
-                hint="leave them out, or compile a model of its own for them, with shapes=",
+                hint="leave them out, or compile a model of its own for these shapes",
             )
     return Variant(sizes, artifact)
 

@@ -123,9 +123,9 @@ def test_what_a_value_that_must_be_known_needs_is_said() -> None:
 
 def test_operators_of_one_opset_that_nobody_reads() -> None:
     model = models.mlp()
-    model.opset_import[0].version = 3
+    model.opset_import[0].version = 99
     found = tilewright.check(model)
-    assert len(found.problems) == 1 and "version 3" in found.problems[0].reason
+    assert len(found.problems) == 1 and "version 99" in found.problems[0].reason
 
 
 def test_a_damaged_model_is_one_error(tmp_path: Path) -> None:

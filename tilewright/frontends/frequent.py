@@ -31,7 +31,7 @@ def shapes_with(module: Module, sizes: Mapping[str, int]) -> dict[str, tuple[int
         if holds.is_const and not holds.value:
             raise OptionError(
                 f"the general program refuses these sizes: {message} (in node '{shown(node)}', {operator})",
-                hint="leave them out, or compile a model of its own for them, with shapes=",
+                hint="leave them out, or compile a model of its own for these shapes",
             )
     # all names are given, also of inputs without such a dim: variables must not get other names than before
     return {
