@@ -10,7 +10,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 import tilewright
-from tests.staging.models import model_of
+from tests.staging.models import compiled, model_of
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +91,15 @@ def test_an_impossible_size_is_an_error_of_the_call() -> None:
         with pytest.raises(tilewright.TilewrightError):
             model(np.array([bad, 0]))
     assert model(np.array([2, 3, 4]))[0].tolist() == [1.0] * 9
+
+
+def test_expand_to_a_shape_that_is_an_input() -> None:
+    """Dims that turn out to be 1 are repeated, others stay, and what does not fit is refused."""
+    inputs = [("x", T.FLOAT, ["n", "m"]), ("shape", T.INT64, [2])]
+    model = compiled([h.make_node("Expand", ["x", "shape"], ["y"])], inputs, ["y"])
+    for shape, target in (((3, 1), (1, 4)), ((3, 4), (3, 1)), ((1, 1), (5, 6)), ((0, 2), (1, 2)), ((1, 3), (0, 3))):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        wanted = np.broadcast_to(x, np.broadcast_shapes(shape, target))
+        np.testing.assert_array_equal(model(x, np.array(target))[0], wanted, strict=True)
+    with pytest.raises(tilewright.InputError, match="Expand cannot make another size of m"):
+        model(np.ones((2, 3), np.float32), np.array([2, 2]))

@@ -6,13 +6,17 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.index import gather
+from tilewright.ops.shape import UndecidedDimsError
 from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
 
 
 def to_heads(x: Value, count: int) -> Value:
-    """[batch, steps, count * size] -> [batch, count, steps, size]; ValueError where the width is not so divided."""
+    """[batch, steps, count * size] -> [batch, count, steps, size]; ValueError where the width is not so divided,
+    UndecidedDimsError where it is unknown."""
     batch, steps, width = shape_of(x)
-    if not width.is_const or count < 1 or width.value % count:
+    if not width.is_const:
+        raise UndecidedDimsError(f"a width of {width} can only be divided into heads where it is known", (width,))
+    if count < 1 or width.value % count:
         raise ValueError(f"a width of {width} cannot be divided into {count} heads")
     apart = reshape(x, shape=(batch, steps, count, width.value // count))
     return transpose(apart, perm=(0, 2, 1, 3))

@@ -9,10 +9,13 @@ from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops import elementwise as ew
 from tilewright.ops.define.binding import is_input_value
+from tilewright.ops.index import gather
 from tilewright.ops.shape import broadcast
-from tilewright.ops.view import expand, reshape, squeeze, tile, transpose, unsqueeze
+from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.view import expand, reshape, shape_of, squeeze, tile, transpose, unsqueeze
 
 
 @adapter("Reshape")
@@ -28,13 +31,24 @@ def reshape_(node: Node) -> Value:
 
 @adapter("Expand")
 def expand_(node: Node) -> Value:
-    wanted = checked_shape(node.symbols(1), "Expand")
-    shape = checked_shape(broadcast(node.shape(0), wanted), "Expand")
-    for d, target in zip(node.shape(0)[::-1], wanted[::-1], strict=False):
-        if d != 1 and any(map(is_input_value, target.vars)):
-            fits = s.logical_or(s.eq(d, 1), s.logical_or(s.eq(target, 1), s.eq(target, d)))
-            require(node.translation, fits, f"Expand cannot make another size of {d}")
-    return node.input(0) if shape == node.shape(0) else expand(node.input(0), shape=shape)
+    wanted, x = checked_shape(node.symbols(1), "Expand"), node.input(0)
+    shape = list(checked_shape(broadcast(node.shape(0), wanted), "Expand"))
+    for back, (d, target) in enumerate(zip(node.shape(0)[::-1], wanted[::-1], strict=False), 1):
+        if d in (1, target) or not any(map(is_input_value, target.vars)):
+            continue
+        fits = s.logical_or(s.eq(d, 1), s.logical_or(s.eq(target, 1), s.eq(target, d)))
+        require(node.translation, fits, f"Expand cannot make another size of {d}")
+        if not d.is_const:
+            x = _repeated_if_one(x, node.rank(0) - back, target)
+            shape[-back] = shape_of(x)[-back]
+    return x if tuple(shape) == shape_of(x) else expand(x, shape=shape)
+
+
+def _repeated_if_one(x: Value, axis: int, target: Sym) -> Value:
+    """x with `target` entries along an axis, where it has one entry; otherwise as it is."""
+    d = shape_of(x)[axis]
+    places = iota(shape=(s.select(s.eq(d, 1), target, d),), axis=0)
+    return gather(x, ew.min_(places, sym_tensor(values=(d - 1,), scalar=True)), axis=axis)
 
 
 @adapter("Tile", since=6)
