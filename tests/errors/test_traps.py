@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -169,6 +170,23 @@ def test_an_interrupt_ends_a_loop_and_the_model_goes_on() -> None:
         model(ONE, 0 * ONE)
     timer.join()
     assert model(ONE, ONE)[0].tolist() == [0, 0, 0]
+
+
+def test_a_loop_ends_when_nobody_answers_whether_it_shall_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where an interrupt ended what answers: Python drops what is raised between native code and it."""
+    model = looped()
+    model(ONE, ONE)
+    (native,) = model._loaded.native
+    (frame,) = native._frames
+    frame.answers.close()
+    dropped: list[type] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: dropped.append(raised.exc_type))
+    with pytest.raises(KeyboardInterrupt):
+        model(ONE, 0 * ONE)
+    assert dropped == [StopIteration] and not native._frames
+    model.max_seconds = 0.2
+    with pytest.raises(ExecutionError, match="max_seconds"):
+        model(ONE, 0 * ONE)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

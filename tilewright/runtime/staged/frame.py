@@ -10,10 +10,12 @@ it, its bytes, the list that it returns to, and the block after it there.
 from __future__ import annotations
 
 POOL, THREADS, POLL, INTERVAL, NEXT_POLL, LOOP, TRIP, ARENA, ARENA_BYTES, SCRATCH, SCRATCH_BYTES, PART, CODE = range(13)
-"""Words of the header: the thread pool and its threads; the function that a loop calls now and then, which gives 0 to
-end it, after how many nanoseconds, when it will, and the loop and its trip then; memory of the parts; the part that
+"""Words of the header: the thread pool and its threads; the function that a loop calls now and then, after how
+many nanoseconds, when it will, and the loop and its trip then; memory of the parts; the part that
 failed, and how."""
 
+GO_ON = -1
+"""What the host writes to LOOP where a loop shall go on; when an exception takes its place, the loop ends."""
 SHAPES = 13
 DATA, BLOCK, FREE, DIMS = range(4)
 """Words of a slot."""

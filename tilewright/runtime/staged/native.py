@@ -82,7 +82,8 @@ class NativeSteps:
             self._run(found, step, values, look)
         finally:
             self.code.clear(found.address)
-            frames.append(found)
+            if not found.is_deaf:
+                frames.append(found)
 
     def _run(self, found: _Frame, step: RunNative, values: list[Any], look: Look) -> None:
         words = found.words
@@ -109,6 +110,7 @@ class NativeSteps:
     def _error(self, found: _Frame, code: int) -> BaseException:
         words = found.words
         if code == frame.STOPPED:
+            found.is_deaf = found.raised is None
             return found.raised or KeyboardInterrupt()
         if code in (frame.PART_FAILED, frame.MISFIT):
             part, at, shapes = words[frame.PART], frame.SHAPES, []
@@ -157,9 +159,10 @@ class _Frame:
         self.words, self.address = self.memory.words, self.memory.address
         self.look: Look | None = None
         self.raised: BaseException | None = None
-        answers = _answers(weakref.ref(self))
-        next(answers)
-        self._poll = _POLL(answers.send)
+        self.is_deaf = False  # an interrupt came where Python drops what is raised, and nothing answers any more
+        self.answers = _answers(weakref.ref(self))
+        next(self.answers)
+        self._poll = _POLL(self.answers.send)
         self.words[frame.POOL] = pool or 0
         self.words[frame.THREADS] = steps.threads
         self.words[frame.POLL] = ctypes.cast(self._poll, ctypes.c_void_p).value or 0
@@ -194,6 +197,7 @@ def _answers(itself: weakref.ref[_Frame]) -> Generator[int, int, None]:
                 found, answer = itself(), 1
                 if found is not None and found.look is not None:
                     found.look(found.words[frame.LOOP], found.words[frame.TRIP])
+                    found.words[frame.LOOP] = frame.GO_ON
         except GeneratorExit:
             return
         except BaseException as error:  # it goes on in the thread that called, when native code has ended

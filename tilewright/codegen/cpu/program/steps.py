@@ -282,8 +282,8 @@ class _Steps:
         def ask() -> None:
             self.write(str(loop), frame.LOOP)
             self.write(trip, frame.TRIP)
-            answer = self.t.emit(f"call i32 {self.read(frame.POLL, 'ptr')}(i64 0)")
-            self.require(self.t.emit(f"icmp ne i32 {answer}, 0"), frame.STOPPED)
+            self.t.emit(f"call i32 {self.read(frame.POLL, 'ptr')}(i64 0)")
+            self.require(self.t.emit(f"icmp eq i64 {self.read(frame.LOOP)}, {frame.GO_ON}"), frame.STOPPED)
             later = self.t.emit(f"add i64 {self.t.emit('call i64 @tw_now()')}, {self.read(frame.INTERVAL)}")
             self.write(later, frame.NEXT_POLL)
 
