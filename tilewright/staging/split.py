@@ -133,7 +133,7 @@ class _Split:
         return tuple(found)
 
     def needed(self, ops: Sequence[Op], final: Op) -> set[Op]:
-        """Ops that depends on them something which is returned, or a condition that is taken for granted."""
+        """Ops on which something that is returned depends, or a condition that is taken for granted."""
         own = set(ops)
         found: set[Op] = set()
         waiting = [uses_of(op) for op in (final, *ops) if op is final or op.name == ASSUME]
