@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.models import mlp
+from tilewright import cli
 from tilewright import compile as compile_model
 from tilewright.ir.garbage import YOUNG_OBJECTS, rare_collections
 from tilewright.options import Progress
@@ -54,3 +55,7 @@ def test_compilations_collect_rarely() -> None:
     compile_model(mlp().SerializeToString(), cache=False, progress=watch)
     assert seen == {YOUNG_OBJECTS}
     assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_the_command_line_collects_as_rarely() -> None:
+    assert cli.YOUNG_OBJECTS == YOUNG_OBJECTS

@@ -389,6 +389,10 @@ NEST = {IO: (const(0), N - 1), U: (const(0), M - 1)}
         (s.ceildiv(N, 16) * 16 - N, {}),
         (N - N % M, {}),
         (s.select(s.lt(K, 0), N, M - 1), {}),
+        (N - 1 - IO // M, {IO: (const(0), N * M - 1)}),
+        (N - 1 - (IO + s.minimum(U * (N + 5), N * M - M)) // M, {IO: (const(0), M - 1)}),
+        (N - 4 * ((IO + s.minimum(U, s.ceildiv(N, 4) * M - M)) // M) - 1, {IO: (const(0), M - 1)}),
+        (4 * ((IO - s.minimum(U, -M)) // M) - 4, {IO: (const(0), M - 1)}),
     ],
 )
 def test_proves(e: Sym, ranges: s.Ranges) -> None:
@@ -397,10 +401,18 @@ def test_proves(e: Sym, ranges: s.Ranges) -> None:
     assert prove(s.lt(e, 0), ranges) is False
 
 
-@pytest.mark.parametrize("e", [N - 1, N - I, K, U * U * U, N // M - 1, 3 - N % M])
+@pytest.mark.parametrize("e", [N - 1, N - I, K, U * U * U, N // M - 1, 3 - N % M, N - 1 - (N + 1) // 2])
 def test_does_not_prove(e: Sym) -> None:
     assert not prove_ge0(e)
     assert prove(s.ge0(e)) is None
+
+
+def test_counterexamples_that_are_no_corners() -> None:
+    """Where the range of `k` is not empty, both have values of their own: at the ends of `io` each may be negative."""
+    rows = (N - 1) // ((N + 63) // 64) + 1
+    ranges = {IO: (const(0), (N - 1) // rows), K: (const(0), (rows % 8 + 3) // 4 - 1)}
+    for e in (IO * rows - N + rows, N - IO * rows - rows):
+        assert prove(s.ge0(e), ranges) is None
 
 
 @pytest.mark.parametrize(

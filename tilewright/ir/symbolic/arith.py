@@ -205,14 +205,15 @@ def _term_order(term: tuple[Sym, int]) -> tuple[Any, ...]:
 def sum_of(total: Terms) -> Sym:
     """The canonical polynomial with these coefficients (the dictionary is used up)."""
     terms = {mono: coef for mono, coef in total.items() if coef}
+    # before the identities and the sort, which take longer: what is interned is canonical
+    if len(terms) > 1 and (known := _INTERNED.get(frozenset(terms.items()))) is not None:
+        return known
     while _rejoin_divmod(terms):
         pass
     if not terms:
         return ZERO
     if len(terms) == 1:
         return _scaled(*next(iter(terms.items())))
-    if (known := _INTERNED.get(frozenset(terms.items()))) is not None:  # before the sort, which takes longer
-        return known
     return intern("add", _total, None, tuple(sorted(terms.items(), key=_term_order)))
 
 
