@@ -191,6 +191,23 @@ def greedy_decode(rng: np.random.Generator) -> Dynamic:
 
 
 @dynamic
+def loop_cache(rng: np.random.Generator) -> Dynamic:
+    """A loop that puts one row a trip into a cache."""
+    graph = """put (float[m, 256] cache, float[1, 256] x, int64 n) => (float[m, 256] y, float[1, 256] last) {
+      one = Constant <value_ints = [1, 1]> ()
+      y, last = Loop (n, , cache, x) <body = trip (int64 i, bool go, float[m, 256] c, float[1, 256] a)
+          => (bool on, float[m, 256] c2, float[1, 256] row) {
+        on = Identity (go)
+        row = Tanh (a)
+        at = Reshape (i, one)
+        c2 = ScatterND (c, at, row)
+      }>
+    }"""
+    inputs = {"cache": normal(rng, 2048, 256), "x": normal(rng, 1, 256), "n": np.array(100)}
+    return Dynamic(graph, inputs, {})
+
+
+@dynamic
 def sequence_loop(rng: np.random.Generator) -> Dynamic:
     """A loop that collects tensors of different lengths in a sequence."""
     graph = """collect (float[t, 64] x, int64 n) => (float[k, 64] y) {

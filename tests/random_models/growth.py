@@ -246,26 +246,43 @@ class Growth:
         self.values += results
         return results
 
+    def chain(
+        self, nodes: Sequence[onnx.NodeProto], given: Sequence[Grown], outputs: Sequence[str], *, decides: bool = False
+    ) -> None:
+        """Add nodes all at once: what lies between them may be anything, but `outputs` are tensors of numbers."""
+        if decides and not all(v.exact for v in given):
+            raise Refused
+        self.values += self.evaluated(nodes, given, True, outputs=outputs)
+        self.is_continuous = self.is_continuous and not decides
+        self.nodes += nodes
+
     def evaluated(
-        self, node: onnx.NodeProto, given: Sequence[Grown], exact: bool, slack: int = 0
+        self,
+        node: onnx.NodeProto | Sequence[onnx.NodeProto],
+        given: Sequence[Grown],
+        exact: bool,
+        slack: int = 0,
+        outputs: Sequence[str] = (),
     ) -> list[Grown]:
-        arrays = evaluate(node, {v.name: v.array for v in given}, self.opset)
+        """What a node gives, or the `outputs` of several."""
+        nodes = [node] if isinstance(node, onnx.NodeProto) else list(node)
+        outputs = outputs or [n for n in nodes[0].output if n]
+        arrays = evaluate(nodes, {v.name: v.array for v in given}, self.opset, outputs)
         wide: Sequence[np.ndarray | None] = [None] * len(arrays)
         if all(v.wide is not None for v in given):
-            wide = (
-                _in_float64(node, {v.name: v.wide for v in given if v.wide is not None}, self.opset) or wide
-            )
+            known_wide = {v.name: v.wide for v in given if v.wide is not None}
+            wide = _in_float64(nodes, known_wide, self.opset, outputs) or wide
         is_exact = exact and all(v.exact for v in given)
         known = all(v.known for v in given)
         origin = max((v.epsilon for v in given), default=0.0)
         results = [
             Grown(n, a, w, is_exact and _equal(a, w), known, origin, slack if a.dtype.kind in "iu" else 0)
-            for n, a, w in zip(filter(None, node.output), arrays, wide, strict=True)
+            for n, a, w in zip(outputs, arrays, wide, strict=True)
         ]
         if not all(v.array.size <= MOST_ELEMENTS[self.size] and _is_good(v) for v in results):
             raise Refused
         has_elements = all(v.array.size for v in given)
-        if has_elements and node.op_type in WINDOWED and not _window_fits(node, given[0].shape):
+        if has_elements and nodes[0].op_type in WINDOWED and not _window_fits(nodes[0], given[0].shape):
             raise Refused
         return results
 
@@ -315,9 +332,11 @@ def _checked(model: onnx.ModelProto) -> None:
         raise Refused from e
 
 
-def evaluate(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
-    """What ONNX Runtime computes of one node, or the reference where that has not built it for the element type."""
-    model = _alone(node, arrays, opset)
+def evaluate(
+    nodes: Sequence[onnx.NodeProto], arrays: Mapping[str, np.ndarray], opset: int, outputs: Sequence[str]
+) -> list[np.ndarray]:
+    """What ONNX Runtime computes of nodes, or the reference where that has not built it for the element type."""
+    model = _alone(nodes, arrays, opset, outputs)
     try:
         found = run_onnxruntime(model, arrays)
     except Exception as e:
@@ -335,23 +354,29 @@ def run_onnxruntime(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) ->
 def _reference(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     try:
         with np.errstate(all="ignore"), limited(10, 1 << 30):
-            return [np.asarray(a) for a in ReferenceEvaluator(model).run(None, dict(arrays))]
+            found = ReferenceEvaluator(model).run(None, dict(arrays))
     except (Exception, LimitError) as e:
         raise Refused from e
+    if any(isinstance(a, list) for a in found):  # it has lists for optionals
+        raise Refused
+    return [np.asarray(a) for a in found]
 
 
-def _in_float64(node: onnx.NodeProto, wide: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray] | None:
+def _in_float64(
+    nodes: Sequence[onnx.NodeProto], wide: Mapping[str, np.ndarray], opset: int, outputs: Sequence[str]
+) -> list[np.ndarray] | None:
     try:
-        found = _reference(_alone(node, wide, opset), wide)
+        found = _reference(_alone(nodes, wide, opset, outputs), wide)
     except Refused:
         return None
     return [a.astype(np.float64) if a.dtype.kind == "f" else a for a in found]
 
 
-def _alone(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> onnx.ModelProto:
+def _alone(
+    nodes: Sequence[onnx.NodeProto], arrays: Mapping[str, np.ndarray], opset: int, outputs: Sequence[str]
+) -> onnx.ModelProto:
     inputs = [_info(n, a.dtype, a.shape) for n, a in arrays.items()]
-    outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
-    graph = helper.make_graph([node], "alone", inputs, outputs)
+    graph = helper.make_graph(nodes, "alone", inputs, [onnx.ValueInfoProto(name=n) for n in outputs])
     return helper.make_model(graph, opset_imports=_imports(opset), ir_version=10)
 
 

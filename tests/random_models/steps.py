@@ -7,8 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from tests.random_models.growth import FLOATS, INTS, Growth, Refused
+from tests.random_models.host_values import HOST_VALUES
 from tests.random_models.networks import NETWORKS
 from tests.random_models.others import OTHERS
+from tests.random_models.rows import ROWS
 from tests.random_models.subgraphs import SUBGRAPHS
 from tests.random_models.templates import TEMPLATES
 
@@ -447,6 +449,6 @@ STEPS: dict[str, tuple[Step, float]] = {
     "scatter": (scatter, 0.5), "one hot": (one_hot, 0.3), "reduction": (reduction, 2), "position": (position, 0.5),
     "cumulative": (cumulative, 0.5), "top k": (top_k, 0.4), "softmax": (softmax, 0.8), "hardmax": (hardmax, 0.1),
     "sizes": (sizes, 0.3), "range": (range_, 0.2), "constant of shape": (constant_of_shape, 0.2),
-    **NETWORKS, **OTHERS, **SUBGRAPHS, **TEMPLATES,
+    **NETWORKS, **OTHERS, **SUBGRAPHS, **TEMPLATES, **HOST_VALUES, **ROWS,
 }  # fmt: skip
 """Each step with how often it is tried, beside the others."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -191,4 +192,5 @@ def _replace(target: Message, field: Any, items: Sequence[Any]) -> None:
         getattr(target, field.name).extend(items)
     except (ValueError, TypeError):
         target.ClearField(field.name)
-        getattr(target, field.name).extend(before)
+        with suppress(ValueError):  # text that no Python string can be
+            getattr(target, field.name).extend(before)
