@@ -96,6 +96,17 @@ QUANTIZED = [
 ]
 
 
+def test_quantized_attention_in_half_precision() -> None:
+    """ONNX Runtime's CPU has none: it is given the same numbers as f32."""
+    scale, bias, past = f16(48), f16(48), f16(2, 2, 2, 3, 8)
+    arrays = [u8(2, 5, 16), i8(16, 48), bias, np.float16(0.02), scale, None, ZERO, np.int8(3), past]
+    wide = [a.astype(np.float32) if a is not None and a.dtype == np.float16 else a for a in arrays]
+    attrs, known, outputs = {"num_heads": 2, "unidirectional": 1}, (1, 2, 3, 4, 6, 7), (True, True)
+    single = Case("QAttention", wide, attrs, known, outputs)
+    wanted = [y.astype(np.float16) for y in by_onnxruntime(single.model(), single.given)]
+    agree(Case("QAttention", arrays, attrs, known, outputs, error=4e-3), reference=lambda *_: wanted)
+
+
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", [*ATTENTION, *QUANTIZED, *MULTI_HEAD, *ROTARY], ids=str)

@@ -31,6 +31,27 @@ def rotations(sections: list[int], layout: int, **attrs: Any) -> Case:
     return Case("MRotaryEmbedding", [f32(2, 3, 5, 16), ints(0, 20, 3, 2, 5, dtype=np.int64), *TABLES], given)
 
 
+def experts(bits: int, block: int, *, zeros: bool = False, weights: bool = False, **attrs: Any) -> Case:
+    """Eight experts of 32 and 64 elements, with weights of so many bits in blocks (0: columns) that have scales."""
+    pack, width = 8 // bits, 128 if attrs.get("activation_type") == "swiglu" else 64
+
+    def layer(columns: int, size: int) -> list[Any]:
+        scales = (8, columns, size // block) if block else (8, columns)
+        return [u8(8, columns, size // pack), np.abs(f32(*scales)) * np.float32(0.1), f32(8, columns)]
+
+    def zero_points(columns: int, size: int) -> Any:
+        if not zeros:
+            return None
+        return u8(8, columns, -(-size // block // pack)) if block else u8(8, columns // pack)
+
+    arrays = [f32(7, 32), f32(7, 8), *layer(width, 32), *layer(32, 64), None, None, None]
+    arrays += [zero_points(width, 32), zero_points(32, 64), None, np.abs(f32(7, 8)) if weights else None]
+    while arrays[-1] is None:
+        arrays.pop()
+    attrs = {"expert_weight_bits": bits, "k": 2, **({"block_size": block} if block else {}), **attrs}
+    return Case("QMoE", arrays, attrs, tuple(range(2, 14)), error=1e-5)
+
+
 CASES = [
     Case("ScaledSiLU", [f32(3, 5)], {"alpha": 1.5}),
     Case("ScaledSiLU", [f32(3, 5), np.float32(0.7)]),
@@ -71,6 +92,13 @@ CASES = [
     Case("MoE", [*ROUTED, *HALVES, *BACK],
          {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.7, "activation_beta": 1.0,
           "swiglu_limit": 0.9}, error=1e-5),
+    experts(8, 0),
+    experts(4, 16, activation_type="silu"),
+    experts(4, 32, zeros=True, activation_type="gelu"),
+    experts(2, 16, zeros=True),
+    experts(4, 0, zeros=True, weights=True),
+    experts(4, 16, weights=True, normalize_routing_weights=1),
+    experts(4, 16, activation_type="swiglu", swiglu_fusion=1, activation_alpha=1.7, swiglu_limit=0.9),
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -73,7 +73,7 @@ def gated_swish(node: Node) -> Value:
     """G sigmoid(alpha G) (L + beta), of which G is at most `limit` and |L|, too; both may be halves of one operand."""
     gate, up = widened(node.input(0)), node.optional(1)
     if up is None:
-        half, odd = divmod(known_dim(node, 0, -1), 2)
+        half, odd = divmod(node.known_dim(0, -1), 2)
         if odd:
             raise ModelError(f"SwiGLU of {node.type(0)}: the last axis cannot be halved")
         gate, up = split(gate, sizes=(half, half), axis=node.rank(0) - 1)
@@ -120,7 +120,7 @@ def bias_add(node: Node) -> Value:
 @microsoft("BiasSplitGelu")
 def bias_split_gelu(node: Node) -> Value:
     """The first half of the channels times the Gelu of the second."""
-    half, odd = divmod(known_dim(node, 0, -1), 2)
+    half, odd = divmod(node.known_dim(0, -1), 2)
     if odd:
         raise ModelError(f"BiasSplitGelu of {node.type(0)}: the channels cannot be halved")
     x = ew.add(widened(node.input(0)), widened(node.input(1)))

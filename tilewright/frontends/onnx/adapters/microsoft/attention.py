@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tilewright.frontends.composites.attention import from_heads, to_heads
 from tilewright.frontends.onnx.adapters.microsoft.domain import (
-    known_dim,
     microsoft,
     of_columns,
     require_ranks,
@@ -21,7 +20,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
 from tilewright.ops.attention import attention
 from tilewright.ops.contract import matmul
-from tilewright.ops.reduce import widened
+from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.shape import surely_different
 from tilewright.ops.source import full, iota
 from tilewright.ops.view import concat, reshape, shape_of, slice_, split
@@ -52,7 +51,7 @@ def projected_attention(node: Node) -> tuple[Value | None, ...]:
 def quantized_attention(node: Node) -> tuple[Value | None, ...]:
     """The same of quantised operands: only the product with the weights is of integers."""
     require_ranks(node, input0=3, input1=2, input2=1, input8=5)
-    scale = ew.mul(of_columns(node, 3), of_columns(node, 4))
+    scale = ew.mul(widened(of_columns(node, 3)), widened(of_columns(node, 4)))
     zeros = [
         full(value=0, dtype=node.dtype(k), shape=())
         if node.optional(6 + k) is None
@@ -60,8 +59,8 @@ def quantized_attention(node: Node) -> tuple[Value | None, ...]:
         for k in range(2)
     ]
     sums = quant.matmul_integer(node.input(0), node.input(1), *zeros)
-    product = ew.add(ew.mul(ew.cast(sums, dtype=dt.f32), scale), node.input(2))
-    return _self_attention(node, product, mask=5, past=8, added=None)
+    product = ew.add(ew.mul(ew.cast(sums, dtype=dt.f32), scale), widened(node.input(2)))
+    return _self_attention(node, as_dtype(product, node.dtype(2)), mask=5, past=8, added=None)
 
 
 def _self_attention(
@@ -71,7 +70,7 @@ def _self_attention(
     size]."""
     _require_zero(node, "do_rotary", "past_present_share_buffer")
     node.attr("rotary_embedding_dim", 0)  # it means nothing without rotation
-    heads, width = node.attr("num_heads"), known_dim(node, 1, 1)
+    heads, width = node.attr("num_heads"), node.known_dim(1, 1)
     if width % 3 and not node.has("qkv_hidden_sizes"):
         raise ModelError(f"{node.op}: the weights {node.type(1)} are not for queries, keys and values")
     sizes = node.attr("qkv_hidden_sizes", (width // 3,) * 3)
@@ -132,7 +131,7 @@ def _apart(node: Node, bias: Value | None) -> tuple[Value, Value, Value]:
 def _unpacked(node: Node, k: int) -> list[Value]:
     """The operands in [batch, steps, heads, count, size], as [batch, steps, heads * size]."""
     batch, steps, heads, _, size = node.shape(k)
-    parts = [element(node.input(k), 3, n) for n in range(known_dim(node, k, 3))]
+    parts = [element(node.input(k), 3, n) for n in range(node.known_dim(k, 3))]
     return [reshape(p, shape=(batch, steps, heads * size)) for p in parts]
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import Adapter, adapter
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError
 from tilewright.ops.view import reshape
 
 microsoft: Callable[..., Callable[[Adapter], Adapter]] = partial(adapter, domain="com.microsoft")
@@ -21,19 +21,6 @@ def require_ranks(node: Node, **ranks: int) -> None:
         k = int(name.removeprefix("input"))
         if node.optional(k) is not None and node.rank(k) != rank:
             raise ModelError(f"{node.op}: input {k} is {node.type(k)}; it needs {rank} axes")
-
-
-def known_dim(node: Node, k: int, axis: int) -> int:
-    """The size of an axis of operand `k`, which must be a number."""
-    if not -node.rank(k) <= axis < node.rank(k):
-        raise ModelError(f"{node.op}: input {k} is {node.type(k)}, which has no axis {axis}")
-    size = node.shape(k)[axis]
-    if not size.is_const:
-        raise UnsupportedError(
-            f"{node.op}: the size of axis {axis} of input {k} must be known, it is {size}",
-            hint=node.translation.fixing(size),
-        )
-    return size.value
 
 
 def of_columns(node: Node, k: int) -> Value:

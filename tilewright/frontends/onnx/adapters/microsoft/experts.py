@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tilewright.frontends.onnx.adapters.microsoft.activation import swiglu
-from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.microsoft.weights import unpacked
+from tilewright.frontends.onnx.adapters.quant import spread
 from tilewright.frontends.onnx.node import Node
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import activation as act
 from tilewright.ops import elementwise as ew
+from tilewright.ops import quant
 from tilewright.ops.contract import matmul
-from tilewright.ops.index import scatter_elements
+from tilewright.ops.index import gather_elements, scatter_elements
 from tilewright.ops.norm import softmax
 from tilewright.ops.reduce import as_dtype, reduce_sum, widened
 from tilewright.ops.sort import topk
@@ -36,20 +42,75 @@ def mixture_of_experts(node: Node) -> Value:
     require_ranks(node, input1=2, input2=3, input3=2, input4=3, input5=2, input6=3, input7=2)
     if node.flag("use_sparse_mixer", 0):
         raise UnsupportedError("MoE with use_sparse_mixer is not supported")
-    shape, experts = node.shape(0), known_dim(node, 1, 1)
+    first, second, third = (
+        None if node.optional(k) is None else _Layer(widened(node.input(k)), node.optional(k + 1)) for k in (2, 4, 6)
+    )
+    assert first is not None and second is not None
+    return _mixed(node, _shares(node), first, second, third)
+
+
+@microsoft("QMoE")
+def quantized_mixture_of_experts(node: Node) -> Value:
+    """The same with weights of few bits, that have a scale for each column, or for each block of it. The chosen experts
+    are weighted by the softmax of their scores alone, or by what operand 14 has for them."""
+    require_ranks(node, input1=2, input2=3, input4=2, input5=3, input7=2, input8=3, input10=2, input14=2)
+    if node.flag("use_sparse_mixer", 0) or node.attr("weights_prepacked", -1) == 1:
+        raise UnsupportedError("QMoE with use_sparse_mixer or weights in the order of a device is not supported")
+    if (kind := node.attr("quant_type", "int")) != "int":
+        raise UnsupportedError(f"QMoE with weights of the type '{kind}' is not supported")
+    first, second, third = (
+        None if node.optional(k) is None else _Layer(_dequantized(node, k, 11 + n), node.optional(k + 2))
+        for n, k in enumerate((2, 5, 8))
+    )
+    assert first is not None and second is not None
+    return _mixed(node, _shares(node), first, second, third)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The transposed weights [experts, out, in] of a layer of each expert, and its bias [experts, out]."""
+
+    weights: Value
+    bias: Value | None
+
+
+def _dequantized(node: Node, k: int, zeros: int) -> Value:
+    """Operand `k`, whose scales follow it, in f32; the zero points are operand `zeros`."""
+    bits, block = node.attr("expert_weight_bits", 4), node.attr("block_size", 0)
+    if bits not in (2, 4, 8):
+        raise UnsupportedError(f"QMoE with weights of {bits} bits is not supported")
+    experts, columns, packed = (node.known_dim(k, axis) for axis in range(3))
+    size = packed * (8 // bits)
+    blocks = -(-size // block) if block > 0 else 1
+    q, scale, zero = unpacked(node, node.input(k), bits), widened(node.input(k + 1)), node.optional(zeros)
+    if node.type(k + 1).size != sym(experts * columns * blocks):
+        raise ModelError(f"QMoE: scales {node.type(k + 1)} for weights {node.type(k)} in {blocks} blocks")
+    if zero is None:
+        zero = full(value=1 << (bits - 1), dtype=dt.u8, shape=())
+    else:
+        zero = unpacked(node, zero, bits, blocks if node.rank(zeros) == 3 else columns)
+    of_blocks = (experts, columns, blocks)
+    scale, zero = (
+        x if not shape_of(x) else spread(reshape(x, shape=of_blocks), 2, block if block > 0 else size, sym(size))
+        for x in (scale, zero)
+    )
+    return quant.dequantize_linear(q, scale, zero, dtype=dt.f32)
+
+
+def _mixed(node: Node, shares: Value, first: _Layer, second: _Layer, third: _Layer | None) -> Value:
+    """What the experts give for each token, times their shares [tokens, experts]."""
+    shape, experts = node.shape(0), shape_of(shares)[1]
     tokens = product(shape[:-1])
     x = reshape(widened(node.input(0)), shape=(1, tokens, shape[-1]))
-    inner = _layer(node, x, 2)
-    hidden = _activated(node, inner, _layer(node, x, 6) if node.optional(6) is not None else None)
-    found = _layer(node, hidden, 4)
-    shares = transpose(_shares(node, experts), perm=(1, 0))
-    total = reduce_sum(ew.mul(found, reshape(shares, shape=(experts, tokens, 1))), axes=(0,), keepdims=False)
+    hidden = _activated(node, _applied(first, x), None if third is None else _applied(third, x))
+    weights = reshape(transpose(shares, perm=(1, 0)), shape=(experts, tokens, 1))
+    total = reduce_sum(ew.mul(_applied(second, hidden), weights), axes=(0,), keepdims=False)
     return as_dtype(reshape(total, shape=shape), node.dtype(0))
 
 
-def _layer(node: Node, x: Value, k: int) -> Value:
-    """x times the transposed weights of operand `k` of each expert, plus the bias behind it: [experts, tokens, out]."""
-    result, bias = matmul(x, widened(node.input(k)), transpose_b=True), node.optional(k + 1)
+def _applied(layer: _Layer, x: Value) -> Value:
+    """x times the weights of each expert, plus its bias: [experts, tokens, out]."""
+    result, bias = matmul(x, layer.weights, transpose_b=True), layer.bias
     if bias is None:
         return result
     experts, size = shape_of(bias)
@@ -62,7 +123,7 @@ def _activated(node: Node, x: Value, gate: Value | None) -> Value:
     alpha, beta = node.attr("activation_alpha", 1.0), node.attr("activation_beta", 0.0)
     limit = node.attr("swiglu_limit", math.inf)
     if node.attr("swiglu_limit_after_activation", 0):
-        raise UnsupportedError("MoE with swiglu_limit_after_activation is not supported")
+        raise UnsupportedError(f"{node.op} with swiglu_limit_after_activation is not supported")
     if name in _ACTIVATIONS:
         result = _ACTIVATIONS[name](x)
         return result if gate is None else ew.mul(result, gate)
@@ -70,7 +131,7 @@ def _activated(node: Node, x: Value, gate: Value | None) -> Value:
         return swiglu(x, gate, alpha, beta, limit)
     experts, tokens, size = shape_of(x)
     if gate is not None or fusion not in (1, 2) or not size.is_const or size.value % 2:
-        raise ModelError(f"MoE: swiglu_fusion {fusion} of {size} elements")
+        raise ModelError(f"{node.op}: swiglu_fusion {fusion} of {size} elements")
     half = size.value // 2
     apart = (experts, tokens, half, 2) if fusion == 1 else (experts, tokens, 2, half)
     left, right = split(reshape(x, shape=apart), sizes=(1, 1), axis=3 if fusion == 1 else 2)
@@ -78,13 +139,16 @@ def _activated(node: Node, x: Value, gate: Value | None) -> Value:
     return swiglu(one, other, alpha, beta, limit)
 
 
-def _shares(node: Node, experts: int) -> Value:
+def _shares(node: Node) -> Value:
     """The weight of each expert for each token, [tokens, experts]; 0 for those that are not chosen."""
-    count = node.attr("k", 1)
+    count, experts, is_quantised = node.attr("k", 1), node.known_dim(1, 1), node.op == "QMoE"
     if not 1 <= count <= experts:
-        raise ModelError(f"MoE: {count} of {experts} experts")
+        raise ModelError(f"{node.op}: {count} of {experts} experts")
     values, places = topk(softmax(widened(node.input(1)), axis=1), k=count, axis=1)
-    if node.flag("normalize_routing_weights", 0):
+    given = node.optional(14) if is_quantised else None
+    if given is not None:
+        values = gather_elements(widened(given), places, axis=1)
+    if node.flag("normalize_routing_weights", 0) or (is_quantised and given is None):
         values = ew.div(values, reduce_sum(values, axes=(1,), keepdims=True))
     zeros = full(value=0.0, dtype=values.type.dtype, shape=node.shape(1))
     return scatter_elements(zeros, places, values, axis=1)

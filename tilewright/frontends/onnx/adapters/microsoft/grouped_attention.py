@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.frontends.composites.attention import from_heads, rotated, to_heads
-from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -16,9 +16,10 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.attention import attention
 from tilewright.ops.contract import matmul
-from tilewright.ops.index import gather_nd
+from tilewright.ops.index import gather, gather_nd, scatter_elements
 from tilewright.ops.norm import rms_norm
 from tilewright.ops.reduce import as_dtype, dtype_of, reduce_max, reduce_sum, widened
+from tilewright.ops.shape import surely_different
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import expand, pad, reshape, shape_of, split, transpose
 
@@ -30,18 +31,18 @@ def rotary_embedding(node: Node) -> Value:
     if node.attr("is_packed_batching", 0) or node.attr("scale", 1.0) not in (0.0, 1.0):
         raise UnsupportedError(f"{node.op} of packed batches or with a scale is not supported")
     count, dims = node.attr("num_heads", 0), node.attr("rotary_embedding_dim", 0)
-    pairs, interleaved = known_dim(node, 2, 1), node.flag("interleaved", 0)
+    pairs, interleaved = node.known_dim(2, 1), node.flag("interleaved", 0)
     if dims and dims != 2 * pairs:
         raise ModelError(f"{node.op}: rotary_embedding_dim {dims} contradicts {node.type(2)}")
     wide = node.rank(0) == 3
     if node.rank(0) not in (3, 4) or (dims and wide and not count):
         raise ModelError(f"{node.op}: heads cannot be found in {node.type(0)}")
     x = (
-        to_heads(node.input(0), count if dims else known_dim(node, 0, 2) // (2 * pairs))
+        to_heads(node.input(0), count if dims else node.known_dim(0, 2) // (2 * pairs))
         if wide
         else node.input(0)
     )
-    if known_dim(node, 0, -1) < 2 * pairs:
+    if node.known_dim(0, -1) < 2 * pairs:
         raise ModelError(f"{node.op}: {2 * pairs} elements are to be rotated of {node.type(0)}")
     positions = node.input(1)
     if node.rank(1) == 1:
@@ -68,8 +69,9 @@ class _Cache:
         """[size]: the positions in the cache."""
         return iota(shape=(self.size,), axis=0)
 
-    def filled(self, new: Value, past: Value | None) -> Value:
-        """[batch, heads, size, width]: what was there before the first step, the new steps, and zeros."""
+    def filled(self, new: Value, past: Value | None, *, is_shared: bool = False) -> Value:
+        """[batch, heads, size, width]: what was there before the first step, the new steps, and zeros; what was there
+        before, where past and present share a buffer."""
         if past is None:
             if self.size == self.steps:
                 return new
@@ -82,9 +84,9 @@ class _Cache:
         moved = transpose(found, perm=(0, 2, 1, 3))
         room = self.size - shape_of(past)[2]
         before = pad(past, before=(0,) * 4, after=(sym(0), sym(0), room, sym(0))) if room != 0 else past
-        zero = full(value=0, dtype=dtype_of(new), shape=())
+        behind = before if is_shared else full(value=0, dtype=dtype_of(new), shape=())
         offset = reshape(offset, shape=(self.batch, 1, self.size, 1))
-        return ew.select(ew.lt(offset, 0), before, ew.select(ew.lt(offset, last), moved, zero))
+        return ew.select(ew.lt(offset, 0), before, ew.select(ew.lt(offset, last), moved, behind))
 
 
 @microsoft("GroupQueryAttention")
@@ -104,11 +106,69 @@ def group_query_attention(node: Node) -> tuple[Value | None, ...]:
     start = reshape(ew.max_(ew.sub(filled, new), 0), shape=(batch, 1))
     cache = _Cache(start, batch, steps, s.maximum(node.one_symbol(6), past_size))
     if node.flag("do_rotary", 0):
-        q, k = _rotated(node, cache, q, k)
+        q, k = _rotated(node, cache, q, k, 7, node.optional(9))
     else:
         node.attr("rotary_interleaved", 0)
     keys, values = cache.filled(k, node.optional(3)), cache.filled(v, node.optional(4))
-    return _grouped(node, cache, q, keys, values), keys, values
+    visible = reshape(_visible(node, cache), shape=(batch, 1, 1, steps, cache.size))
+    sink, added = _sink(node, shape_of(q)[1], shape_of(k)[1]), _added(node, cache, shape_of(k)[1])
+    return _grouped(node, q, keys, values, visible, sink, added), keys, values
+
+
+@microsoft("SparseAttention")
+def sparse_attention(node: Node) -> tuple[Value | None, ...]:
+    """The same, where queries see of the keys up to their own position those in blocks that a layout lists.
+
+    Operands 5 and 6 are the layouts as sparse rows (CSR), [layouts, blocks + 1] and [layouts, most]; operand 8 are the
+    positions of each entry that are filled after the call.
+    """
+    require_ranks(node, input0=3, input1=3, input2=3, input3=4, input4=4, input5=2, input6=2, input8=1, input9=2)
+    node.input(7)  # the greatest of operand 8
+    q, k, v = _heads(node)
+    batch, _, steps, _ = shape_of(q)
+    new = sym_tensor(values=(steps,), scalar=True)
+    start = ew.max_(ew.sub(ew.cast(node.input(8), dtype=dt.i64), new), 0)
+    cache = _Cache(reshape(start, shape=(batch, 1)), batch, steps, node.shape(3)[2])
+    if node.flag("do_rotary", 0):
+        q, k = _rotated(node, cache, q, k, 9, None)
+    else:
+        node.attr("rotary_interleaved", 0)
+    keys, values = (cache.filled(x, node.input(n), is_shared=True) for x, n in ((k, 3), (v, 4)))
+    return _grouped(node, q, keys, values, _listed(node, cache, q, keys)), keys, values
+
+
+def _listed(node: Node, cache: _Cache, q: Value, k: Value) -> Value:
+    """[batch, groups, shared, steps, size] of bool: is a key in a block that the layout of the head lists, and not
+    behind the query? Heads take the layouts in turn."""
+    block, heads, groups = node.attr("sparse_block_size"), shape_of(q)[1], shape_of(k)[1]
+    layouts, blocks = node.shape(5)[0], node.shape(5)[1] - 1
+    if block < 1 or surely_different(blocks * block, cache.size):
+        raise ModelError(f"{node.op}: {blocks} blocks of {block} keys for a cache {node.type(3)}")
+    own = reshape(cache.positions(), shape=(cache.batch, 1, cache.steps, 1))
+    keys = reshape(cache.keys(), shape=(1, 1, 1, cache.size))
+    sizes = [sym_tensor(values=(d,), scalar=True) for d in (layouts, blocks)]
+    layout = ew.mod(reshape(iota(shape=(heads,), axis=0), shape=(1, heads, 1, 1)), sizes[0])
+    row = ew.add(ew.mul(layout, sizes[1]), ew.div(own, block))
+    place = ew.add(ew.mul(row, sizes[1]), ew.div(keys, block))
+    seen = ew.and_(gather(_block_mask(node, layouts, blocks), place, axis=0), ew.le(keys, own))
+    return reshape(seen, shape=(cache.batch, groups, heads // groups, cache.steps, cache.size))
+
+
+def _block_mask(node: Node, layouts: Sym, blocks: Sym) -> Value:
+    """[layouts * blocks * blocks + 1] of bool: which blocks of keys are listed for a block of queries, and, for
+    entries behind the last, one that nobody reads."""
+    ends, columns = (ew.cast(node.input(n), dtype=dt.i64) for n in (5, 6))
+    most = node.shape(6)[1]
+    entry = reshape(iota(shape=(most,), axis=0), shape=(1, most, 1))
+    begun = ew.ge(entry, reshape(ends, shape=(layouts, 1, blocks + 1)))
+    row = ew.sub(reduce_sum(ew.cast(begun, dtype=dt.i64), axes=(2,), keepdims=False), 1)
+    sizes = [sym_tensor(values=(d,), scalar=True) for d in (blocks, layouts * blocks * blocks)]
+    first = ew.mul(reshape(iota(shape=(layouts,), axis=0), shape=(layouts, 1)), sizes[0])
+    place = ew.add(ew.mul(ew.add(first, row), sizes[0]), columns)
+    place = ew.select(ew.and_(ew.lt(row, sizes[0]), ew.ge(columns, 0)), place, sizes[1])
+    none = full(value=False, dtype=dt.bool_, shape=(layouts * blocks * blocks + 1,))
+    listed = full(value=True, dtype=dt.bool_, shape=(layouts * most,))
+    return scatter_elements(none, reshape(place, shape=(layouts * most,)), listed, axis=0)
 
 
 def _require_defaults(node: Node, **defaults: object) -> None:
@@ -124,7 +184,7 @@ def _heads(node: Node) -> tuple[Value, Value, Value]:
         raise ModelError(f"{node.op}: {count} heads cannot share {groups} heads of keys")
     q, k, v = node.optional(0), node.optional(1), node.optional(2)
     if k is None or v is None:
-        size, odd = divmod(known_dim(node, 0, 2), count + 2 * groups)
+        size, odd = divmod(node.known_dim(0, 2), count + 2 * groups)
         if odd:
             raise ModelError(f"{node.op}: {node.type(0)} does not hold {count} and twice {groups} heads")
         q, k, v = split(node.input(0), sizes=(count * size, groups * size, groups * size), axis=2)
@@ -138,26 +198,30 @@ def _heads(node: Node) -> tuple[Value, Value, Value]:
     return heads[0], heads[1], heads[2]
 
 
-def _rotated(node: Node, cache: _Cache, q: Value, k: Value) -> tuple[Value, Value]:
-    positions = node.optional(9)
+def _rotated(
+    node: Node, cache: _Cache, q: Value, k: Value, tables: int, positions: Value | None
+) -> tuple[Value, Value]:
+    """q and k, turned by what the operands `tables` and that behind it have at the positions."""
     positions = cache.positions() if positions is None else positions
     interleaved = node.flag("rotary_interleaved", 0)
-    known_dim(node, 7, 1)
-    q, k = (rotated(x, node.input(7), node.input(8), positions, interleaved=interleaved) for x in (q, k))
+    node.known_dim(tables, 1)
+    cos, sin = node.input(tables), node.input(tables + 1)
+    q, k = (rotated(x, cos, sin, positions, interleaved=interleaved) for x in (q, k))
     return q, k
 
 
-def _grouped(node: Node, cache: _Cache, q: Value, k: Value, v: Value) -> Value:
-    """Attention where several heads of queries share one of keys: these are an axis of one element beside them."""
+def _grouped(
+    node: Node, q: Value, k: Value, v: Value, mask: Value, sink: Value | None = None, added: Value | None = None
+) -> Value:
+    """Attention where several heads of queries share one of keys: these are an axis of one element beside them. `mask`
+    of bool and what is `added` broadcast against scores [batch, groups, shared, steps, size]."""
     batch, heads, steps, size = shape_of(q)
-    groups = shape_of(k)[1]
+    _, groups, total, _ = shape_of(k)
     shared = heads // groups
     wide = reshape(q, shape=(batch, groups, shared, steps, size))
-    k, v = (reshape(x, shape=(batch, groups, 1, cache.size, shape_of(x)[3])) for x in (k, v))
-    mask = reshape(_visible(node, cache), shape=(batch, 1, 1, steps, cache.size))
+    k, v = (reshape(x, shape=(batch, groups, 1, total, shape_of(x)[3])) for x in (k, v))
     scale = node.attr("scale", 0.0) or 1 / math.sqrt(size.value)
-    softcap, sink = node.attr("softcap", 0.0), _sink(node, groups, shared)
-    added = _added(node, cache, groups)
+    softcap = node.attr("softcap", 0.0)
     if not softcap and sink is None and added is None:
         result = attention(wide, k, v, mask, scale=scale)
     else:
@@ -195,11 +259,11 @@ def _added(node: Node, cache: _Cache, groups: Sym) -> Value | None:
     return widened(reshape(added, shape=(*shape, steps, cache.size)))
 
 
-def _sink(node: Node, groups: Sym, shared: Sym) -> Value | None:
+def _sink(node: Node, heads: Sym, groups: Sym) -> Value | None:
     """A score for each head that takes its share of the weights, and of nothing."""
     sink = node.optional(11)
     if sink is not None:
-        return widened(reshape(sink, shape=(groups, shared, 1, 1)))
+        return widened(reshape(sink, shape=(groups, heads // groups, 1, 1)))
     return full(value=0.0, dtype=dt.f32, shape=()) if node.attr("smooth_softmax", -1) == 1 else None
 
 

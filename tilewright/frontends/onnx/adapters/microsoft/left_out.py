@@ -36,8 +36,6 @@ _refuse(
     "HyperConnectionPreMix", "MoEGroupRouter", "MurmurHash3", "NGramHashMapping", "SparseToDenseMatMul",
     "VarlenCausalConvWithState", "VarlenNGramHashMapping", "WordConvEmbedding",
 )  # fmt: skip
-_refuse("quantised experts are not translated yet; export the model with experts of floats (MoE)", "QMoE")
-_refuse("attention to blocks that a layout chooses is not translated yet", "SparseAttention")
 for _domain in ("com.microsoft.nchwc", "com.ms.internal.nhwc"):
     refuse(
         "it works on tensors in the layout of one machine, which ONNX Runtime writes into models that are optimised at "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -101,7 +101,7 @@ def quantised_embed_layer_normalization(node: Node) -> tuple[Value | None, ...]:
 def gated_rms_norm(node: Node) -> Value:
     """x / sqrt(mean(x^2) + epsilon) * scale * activation(gate), where means are of as many elements as `scale` has."""
     require_ranks(node, input1=1)
-    size, width = known_dim(node, 1, 0), known_dim(node, 0, -1)
+    size, width = node.known_dim(1, 0), node.known_dim(0, -1)
     if size < 1 or width % size:
         raise ModelError(f"GatedRMSNorm of {node.type(0)} with a scale of {size} elements")
     apart = (*node.shape(0)[:-1], width // size, size)
@@ -116,7 +116,7 @@ def gated_rms_norm(node: Node) -> Value:
 def branchwise_rms_norm(node: Node) -> Value:
     """x / sqrt(mean(x^2) + epsilon) * scale of each branch, which are an axis before the last or parts of that."""
     count, shape = node.attr("num_branches", 0), node.shape(0)
-    width = known_dim(node, 0, -1)
+    width = node.known_dim(0, -1)
     if count and (count < 1 or width % count):
         raise ModelError(f"BranchwiseRMSNorm: {node.type(0)} has no {count} branches")
     grouped = (*shape[:-1], count, width // count) if count else shape
@@ -141,7 +141,7 @@ def group_norm(node: Node) -> tuple[Value, ...]:
     """Groups of channels standardised, with SiLU where `activation` says so, of the sum of x, skip and bias."""
     require_ranks(node, input0=4, input1=1, input2=1, input4=1)
     last = node.flag("channels_last", 1)
-    channels, groups = known_dim(node, 0, 3 if last else 1), node.attr("groups")
+    channels, groups = node.known_dim(0, 3 if last else 1), node.attr("groups")
     if groups < 1 or channels % groups:
         raise ModelError(f"{node.op}: {channels} channels do not make {groups} groups")
     x = widened(node.input(0))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tilewright.frontends.composites.attention import from_heads, rotated, to_heads
-from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -27,7 +27,7 @@ def relative_position_bias(node: Node) -> Value:
     """[1, heads, queries, keys]: a number for the distance of a key. Great ones share a row of the table [rows, heads]
     (Raffel et al., 2020)."""
     require_ranks(node, input0=2)
-    rows, most, both = known_dim(node, 0, 0), node.attr("max_distance"), node.flag("is_bidirectional", 0)
+    rows, most, both = node.known_dim(0, 0), node.attr("max_distance"), node.flag("is_bidirectional", 0)
     count = rows // 2 if both else rows
     if count < 2 or most <= count // 2:
         raise ModelError(f"RelativePositionBias: {rows} rows for distances up to {most}")
@@ -71,7 +71,7 @@ def rotary_embedding_of_three(node: Node) -> Value:
     require_ranks(node, input1=3, input2=2, input3=2)
     if node.attr("is_packed_batching", 0) or node.attr("scale", 1.0) not in (0.0, 1.0):
         raise UnsupportedError(f"{node.op} of packed batches or with a scale is not supported")
-    sections, pairs = node.attr("mrope_section"), known_dim(node, 2, 1)
+    sections, pairs = node.attr("mrope_section"), node.known_dim(2, 1)
     if len(sections) != 3 or sum(sections) != pairs or node.attr("rotary_embedding_dim", 0) not in (0, 2 * pairs):
         raise ModelError(f"{node.op}: sections {list(sections)} for {pairs} pairs")
     which = np.repeat(np.arange(3), sections)
@@ -80,7 +80,7 @@ def rotary_embedding_of_three(node: Node) -> Value:
         for k in (1, 2):
             which[k : 3 * sections[k] : 3] = k
     wide = node.rank(0) == 3
-    heads = node.attr("num_heads", 0) or (known_dim(node, 0, 2) // (2 * pairs) if wide else 1)
+    heads = node.attr("num_heads", 0) or (node.known_dim(0, 2) // (2 * pairs) if wide else 1)
     x = to_heads(node.input(0), heads) if wide else node.input(0)
     batch, steps = shape_of(x)[0], shape_of(x)[2]
     tables: list[Value] = []

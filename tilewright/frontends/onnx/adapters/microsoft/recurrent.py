@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.frontends.composites.recurrent import Direction
-from tilewright.frontends.onnx.adapters.microsoft.domain import known_dim, microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.adapters.recurrent import (
     activations_of,
     directions_of,
@@ -29,7 +29,7 @@ def dynamic_quantize_lstm(node: Node) -> tuple[Value, ...]:
     adds errors and no meaning.
     """
     require_ranks(node, input0=3, input1=3, input2=3, input3=2, input4=1, input5=3, input6=3, input7=2)
-    backward, hidden = directions_of(node), known_dim(node, 2, 1)
+    backward, hidden = directions_of(node), node.known_dim(2, 1)
     for k, rows in ((1, node.shape(0)[2]), (2, sym(hidden))):
         wanted = (sym(len(backward)), rows, sym(4 * hidden))
         if any(a.is_const and b.is_const and a != b for a, b in zip(node.shape(k), wanted, strict=True)):
