@@ -19,7 +19,7 @@ test:
 	export PYTHONSAFEPATH=1; \
 	"$$venv/bin/python" -c 'import sys, tilewright; print("testing", *tilewright.__path__); \
 	sys.exit(not tilewright.__file__.startswith(sys.prefix))'; \
-	"$$venv/bin/python" -m pytest --numprocesses 2 $(TESTS)
+	"$$venv/bin/python" -m pytest --numprocesses 2 --dist worksteal $(TESTS)
 
 lint: .venv-lint/installed
 	@.venv-lint/bin/ruff check .

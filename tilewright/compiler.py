@@ -30,7 +30,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
-from tilewright.memory.storage import assign_storage
+from tilewright.memory.storage import Storage, assign_storage
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request
 from tilewright.plugins import NO_PLUGINS, Plugins
@@ -195,19 +195,21 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
     """A graph in one piece or, where sizes depend on data, in parts that the host calls one after the other."""
     staged = split(module)
     if staged is None:
-        return _compile_program(module, build)
+        return _compile_program(module, build)[0]
     for part in staged.parts:
         if build.switches.checked:
             verify_func(part.main, graph_spec(part))
-    parts = [_compile_program(part, build) for part in staged.parts]
+    compiled = [_compile_program(part, build) for part in staged.parts]
+    parts = [part for part, _ in compiled]
     if isinstance(build.code, CpuCode) and staged.program.slots:
-        build.code.begin_steps(staged.program, link.value_forms(staged), [link.part_form(part) for part in parts])
+        forms = [link.part_form(part, storage.overwrites) for part, storage in compiled]
+        build.code.begin_steps(staged.program, link.value_forms(staged), forms)
     target = build.back_end.target(build.machine)
     return link.make_staged(module, staged.program, parts, target, build.options.numerics)
 
 
-def _compile_program(module: Module, build: _Build) -> Artifact:
-    """One program of native code. The artefact has no code and no weights yet."""
+def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
+    """One program of native code, and where its values lie. The artefact has no code and no weights yet."""
     options, machine, back_end, switches = build.options, build.machine, build.back_end, build.switches
     clock = _Clock()
     ctx = pass_context(machine, options, switches)
@@ -256,7 +258,8 @@ def _compile_program(module: Module, build: _Build) -> Artifact:
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
     if options.profile:
         link.add_costs(report, module)
-    return link.make_artifact(module, storage, constants, program, text, back_end.target(machine), report)
+    target = back_end.target(machine)
+    return link.make_artifact(module, storage, constants, program, text, target, report), storage
 
 
 def pass_context(machine: Machine, options: Options, switches: Switches = CHECKED) -> PassContext:

@@ -264,14 +264,15 @@ def value_forms(staged: Staged) -> dict[int, ValueForm]:
     return found
 
 
-def part_form(part: Artifact) -> PartForm:
+def part_form(part: Artifact, overwrites: tuple[tuple[int, int], ...]) -> PartForm:
     """What native steps must know of a part."""
     shapes = ([info.shape for info in infos] for infos in (part.inputs, part.outputs))
     inputs, outputs = (tuple(found) for found in shapes)
     plan = part.static_plan
     memory = None if plan is None else (plan.arena, plan.scratch)
     sizes = tuple(numpy_dtype(info.dtype).itemsize for info in part.outputs)
-    return PartForm(inputs, outputs, sizes, part.dims_count, plan.dims if plan else (), memory)
+    dims = plan.dims if plan else ()
+    return PartForm(part.run_symbol, inputs, outputs, sizes, part.dims_count, dims, memory, overwrites)
 
 
 def make_staged(

@@ -154,10 +154,10 @@ def test_staged_programs() -> None:
             x = data(batch, 64)
             assert_close(again(x)[0], of_staged(x))
         loaded = again._loaded
-        assert len(loaded.runs) == 2 and len(loaded.parts) == 4
+        assert len(loaded.runs) == 2 and list(map(len, loaded.parts)) == [2, 2]
         assert [again._guard((shape,)) for shape in ((8, 64), (5, 64))] == [1, 0]
-        assert len({id(part.linked.code._engine) for part in loaded.parts}) == 1
-        assert len({id(part.linked.pool) for part in loaded.parts}) == 1
+        assert len({id(part.linked.code._engine) for own in loaded.parts for part in own}) == 1
+        assert len({id(part.linked.pool) for own in loaded.parts for part in own}) == 1
     assert memoryview(model.artifact.constants).nbytes < 2 * W.nbytes
 
 

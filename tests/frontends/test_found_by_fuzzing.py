@@ -10,7 +10,7 @@ import tilewright
 from tests.frontends.helpers import info, model_of
 from tests.random_models.isolated import evaluated
 from tilewright.ir import sym as s
-from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.diag import InputError, ModelError, UnsupportedError
 from tilewright.ir.symbolic.prove import prove
 from tilewright.runtime.errors import ExecutionError
 
@@ -51,3 +51,78 @@ def test_a_divisor_that_may_be_zero_is_no_hindrance_to_proofs() -> None:
     quotient = s.floordiv(m, n)
     assert prove(s.ge(quotient, 1), {n: (s.sym(0), s.sym(3))}) is None
     assert prove(s.ge(8 * quotient, s.var("i")), {n: (s.sym(1), s.sym(3)), s.var("i"): (s.sym(0), quotient)})
+
+
+@pytest.mark.parametrize("shape", [[1, 2, 3, 2], [1, 2], [1, 5, 3], [1, 2, 4]])
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_first_states_of_other_shapes(op: str, gates: int, shape: list[int]) -> None:
+    shapes = {"x": [1, 2, 4], "w": [1, 3 * gates, 4], "r": [1, 3 * gates, 3], "h": shape}
+    node = helper.make_node(op, ["x", "w", "r", "", "", "h"], ["", "y"], hidden_size=3)
+    with pytest.raises(ModelError, match="with hidden size 3 its shape is"):
+        tilewright.compile(model_of([node], [info(n, s) for n, s in shapes.items()], ["y"]), cache=False)
+
+
+@pytest.mark.parametrize("shape", [[1, 5], [9], [2, 9], [1, 12]])
+def test_peepholes_of_other_shapes(shape: list[int]) -> None:
+    shapes = {"x": [1, 2, 4], "w": [1, 12, 4], "r": [1, 12, 3], "p": shape}
+    node = helper.make_node("LSTM", ["x", "w", "r", "", "", "", "", "p"], ["", "y"], hidden_size=3)
+    with pytest.raises(ModelError, match=r"with hidden size 3 its shape is \[1, 9\]"):
+        tilewright.compile(model_of([node], [info(n, s) for n, s in shapes.items()], ["y"]), cache=False)
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_first_states_of_a_batch_that_is_known_in_the_call(op: str, gates: int) -> None:
+    shapes = {"x": [1, "n", 4], "w": [1, 3 * gates, 4], "r": [1, 3 * gates, 3], "h": [1, "m", 3]}
+    node = helper.make_node(op, ["x", "w", "r", "", "", "h"], ["", "y"], hidden_size=3)
+    model = tilewright.compile(model_of([node], [info(n, s) for n, s in shapes.items()], ["y"]), cache=False)
+    x, w, r, h = (np.ones([2 if isinstance(d, str) else d for d in s], np.float32) for s in shapes.values())
+    assert model(x, w, r, h)[0].shape == (1, 2, 3)
+    with pytest.raises(InputError):
+        model(x, w, r, h[:, :1])
+
+
+@pytest.mark.parametrize("version", [2**31, 2**62, -(2**40)])
+def test_versions_that_are_no_versions(version: int) -> None:
+    node = helper.make_node("FlexAttention", ["x", "x", "x"], ["y"], domain="ai.onnx.preview")
+    model = model_of([node], [info("x", [1, 1, 2, 4])], ["y"])
+    model.opset_import.add(domain="ai.onnx.preview", version=version)
+    with pytest.raises(UnsupportedError, match="FlexAttention: the operator is unknown"):
+        tilewright.compile(model, cache=False)
+
+
+def test_more_computed_axes_than_a_tensor_has() -> None:
+    given = [info("x", [2, 3]), info("axes", [20], I64)]
+    model = model_of([helper.make_node("ReduceSum", ["x", "axes"], ["y"])], given, ["y"])
+    with pytest.raises(ModelError, match="20 axes of a tensor of rank 2 name an axis twice"):
+        tilewright.compile(model, cache=False)
+
+
+def test_updates_of_another_number_than_indices() -> None:
+    """Loops of an operator's own rely on dims that its type rule takes for equal."""
+    given = [info("x", [8]), info("at", ["n", 1], I64), info("with", ["m"])]
+    model = tilewright.compile(
+        model_of([helper.make_node("ScatterND", ["x", "at", "with"], ["y"])], given, ["y"]), cache=False
+    )
+    x, at = np.zeros(8, np.float32), np.arange(3).reshape(3, 1)
+    assert model(x, at, np.ones(3, np.float32))[0].sum() == 3
+    with pytest.raises(InputError, match="it must be that"):
+        model(x, at, np.ones(2, np.float32))
+
+
+def test_a_matrix_that_is_not_square() -> None:
+    node = helper.make_node("Inverse", ["x"], ["y"], domain="com.microsoft")
+    made = model_of([node], [info("x", ["n", "m"])], ["y"])
+    made.opset_import.add(domain="com.microsoft", version=1)
+    model = tilewright.compile(made, cache=False)
+    np.testing.assert_array_equal(model(np.eye(3, dtype=np.float32))[0], np.eye(3))
+    with pytest.raises(InputError, match="it must be that"):
+        model(np.ones((2, 3), np.float32))
+
+
+def test_a_node_that_asks_for_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 32.0 GiB")
+
+    monkeypatch.setattr("tilewright.frontends.onnx.importer.Importer._results", no_memory, raising=True)
+    with pytest.raises(ModelError, match=r"Relu asks for more memory than there is"):
+        tilewright.compile(model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], ["y"]), cache=False)

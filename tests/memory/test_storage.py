@@ -128,3 +128,20 @@ def test_calls_at_the_same_time_share_no_memory() -> None:
     storage = p.storage(p.call("apart", last, other))
     assert len({storage.places[v].offset for v in (a, one, other)}) == 3
     assert storage.places[last] == storage.places[one]
+
+
+def test_inputs_that_an_output_may_overwrite() -> None:
+    """The last call that reads an input may write its result there."""
+    p = Program(2)
+    second = p.block.args[1]
+    a = p.call("apart", second)
+    b = p.call("over", second)
+    assert p.storage(a, b).overwrites == ((1, 1),)
+    p = Program()
+    b = p.call("over", p.block.args[0])
+    assert p.storage(b, p.call("apart", p.block.args[0])).overwrites == ()
+    p = Program()
+    assert p.storage(p.call("over", p.block.args[0], p.block.args[0])).overwrites == ()
+    p = Program()
+    inner = p.call("over", p.block.args[0])
+    assert p.storage(p.call("over", inner)).overwrites == ()

@@ -243,13 +243,25 @@ define i32 @tw_run(ptr %call) {
 """
 
 
+def with_symbols_at(offset: int) -> bytes:
+    """Object code whose symbol table lies elsewhere (System V ABI, chapter 4: ELF-64 headers)."""
+    blob = bytearray(static_artifact().objects[0])
+    table, size, count = struct.unpack_from("<40xQ10xHH", blob)
+    for at in range(table, table + size * count, size):
+        if struct.unpack_from("<4xI", blob, at) == (2,):
+            struct.pack_into("<Q", blob, at + 24, offset)
+    return bytes(blob)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"run_symbol": "tw_absent"}, "lacks the function tw_absent"),
+        ({"run_symbol": "\0tw_run"}, "lacks the function"),
         ({"static_plan": None}, "lacks the function tw_plan"),
         ({"objects": (b"no object code",)}, "cannot be linked: it is no 64-bit"),
         ({"objects": (static_artifact().objects[0][:40],)}, "cannot be linked: its headers are malformed"),
+        ({"objects": (with_symbols_at(2**63),)}, "cannot be linked: its headers are malformed"),
         ({"objects": (compile_ir(NEEDY_IR),)}, "this system lacks: tw_nowhere"),
     ],
 )

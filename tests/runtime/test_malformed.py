@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,6 +146,25 @@ def test_a_host_function_with_other_results_than_the_program_takes(staged: Artif
     model = Model(Artifact.load(changed(staged, twice)), 1)
     with pytest.raises(ExecutionError, match="a step of the model failed"):
         model(np.array(1), np.ones(2, np.float32), ["a"])
+
+
+def test_native_steps_of_other_parts(staged: Artifact) -> None:
+    """Native steps call parts by their places, for which they were made."""
+
+    def moved(metadata: dict[str, Any]) -> None:
+        metadata["parts"].append(metadata["parts"][0])
+
+    with pytest.raises(ArtifactError, match="the artefact's code lacks the function tw_steps_"):
+        Model(Artifact.load(changed(staged, moved)), 1)
+
+
+def test_parameters_of_host_functions_that_lie_deep(staged: Artifact) -> None:
+    def deep(metadata: dict[str, Any]) -> None:
+        call = next(s for s in metadata["program"]["steps"] if s["step"] == "CallHost")
+        call["parameters"] = {"a": json.loads("[" * 200 + "]" * 200)}
+
+    with pytest.raises(ArtifactError, match="more than 32 deep"):
+        Artifact.load(changed(staged, deep))
 
 
 def test_native_steps_of_another_program(staged: Artifact) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import parser
 
 import tilewright
 from tests import models
-from tilewright.runtime.profile import median_seconds
+from tilewright.runtime.profile import KernelCounts, median_seconds
 
 X86 = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="the cycle counter is x86-64's"
@@ -24,16 +25,19 @@ def test_seconds_come_from_counts_and_the_clock() -> None:
     spans = [(100_000, 300_000), (100_000, 500_000), (100_000, 310_000)]
     calls = 0
 
-    def run(address: int) -> None:
+    def code(call: int, address: int) -> int:
         nonlocal calls
+        assert call == 7
         counts = (ctypes.c_uint64 * 3).from_address(address)
         first, second = spans[calls % 3]
         calls += 1
         begin = int(time.perf_counter() * rate)
         counts[:] = [begin, begin + first, begin + first + second]
         time.sleep(0.001)
+        return 0
 
-    found = median_seconds(run, 2, 9)
+    counts = KernelCounts(2)
+    found = median_seconds(lambda: counts.run(code, 7), [counts], 9)
     assert calls > 9
     np.testing.assert_allclose(found, [100e-6, 310e-6], rtol=0.02)
 
@@ -67,3 +71,29 @@ def test_other_models_say_how_to_get_times(tmp_path: Path) -> None:
     model = tilewright.compile(models.written(models.mlp(), tmp_path, "mlp"), threads=1, cache=False)
     with pytest.raises(tilewright.TilewrightError, match="profile=True"):
         model.profile({"x": np.ones((1, models.FEATURES), np.float32)})
+
+
+LOOP = """g (float[n] x, int64 trips) => (float[n] y, float[k] z) {
+    y = Loop (trips, , x) <body = trip (int64 i, bool go, float[n] a) => (bool on, float[n] b) {
+        on = Identity (go)
+        b = Tanh (a)
+    }>
+    zero = Constant <value_float = 0.0> ()
+    above = Greater (y, zero)
+    z = Compress (y, above)
+}"""
+
+
+@X86
+def test_kernels_of_a_staged_model_are_summed_up_over_trips() -> None:
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{LOOP}').SerializeToString()
+    compiled = tilewright.compile(model, threads=1, cache=False, profile=True)
+    x = np.ones(500, np.float32)
+    times = compiled.profile({"x": x, "trips": np.array(50)}, runs=3)
+    calls = compiled.report().data["calls"]
+    assert [(t.kernel, t.node) for t in times] == [(c["kernel"], c["node"]) for c in calls]
+    assert {t.count for t in times} == {1, 50} and all(t.seconds > 0 for t in times)
+    assert {t.count for t in compiled.profile({"x": x, "trips": np.array(0)}, runs=3)} == {0, 1}
+    assert compiled(x, np.array(2))[1].shape == (500,)
+    with pytest.raises(tilewright.TilewrightError, match="profile=True"):
+        tilewright.compile(model, threads=1, cache=False).profile({"x": x, "trips": np.array(1)})

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 import tilewright
 from tilewright.runtime.staged import frame
@@ -73,7 +73,7 @@ def test_one_call_runs_all_steps() -> None:
     model = compiled(SQUARES)
     (step,) = model.artifact.program.steps
     assert isinstance(step, RunNative) and any(isinstance(s, RunLoop) for s in steps_within([step]))
-    assert [r.shape for r in model(np.ones(50, np.float32), np.array(0))] == [(50,), (0, 0)]
+    assert [r.shape for r in model(np.ones(50, np.float32), np.array(0))] == [(50,), (0, 50)]
     for trips in (1, 7, 300):
         x = RNG.standard_normal(50).astype(np.float32)
         for found, expected in zip(model(x, np.array(trips)), by_hand(x, trips), strict=True):
@@ -290,3 +290,97 @@ def test_artefacts_keep_their_native_steps() -> None:
     assert native_of(again) is not None and again.artifact.program == model.artifact.program
     x = RNG.standard_normal(10).astype(np.float32)
     assert all(map(np.array_equal, again(x, np.array(4)), model(x, np.array(4))))
+
+
+ROWS = """g (float[n, 3] x, int64 trips) => (float[n, 3] y, float[k, n, 3] same, float[k, m] flat, float[k, p] chosen) {
+    none = Constant <value_ints = [-1]> ()
+    y, same, flat, chosen = Loop (trips, , x) <body = trip (int64 i, bool go, float[n, 3] a)
+        => (bool on, float[n, 3] b, float[n, 3] row, float[m] line, float[p] positive) {
+        on = Identity (go)
+        b = Neg (a)
+        row = Exp (a)
+        line = Reshape (a, none)
+        zero = Constant <value_float = 0.0> ()
+        above = Greater (x, zero)
+        positive = Compress (x, above)
+    }>
+}"""
+
+
+@pytest.mark.parametrize("by_host", [False, True])
+def test_rows_of_a_loop_without_a_trip(by_host: bool) -> None:
+    """They have the sizes that are known outside of the loop, and 0 where a trip would compute them."""
+    graph = ROWS.replace("above = Greater (x, zero)", "wide = Greater (x, zero)\n        above = Reshape (wide, none)")
+    model = compiled(graph)
+    if by_host:
+        model._loaded.runs[0].native = None
+    x = np.ones((4, 3), np.float32)
+    assert [r.shape for r in model(x, np.array(0))] == [(4, 3), (0, 4, 3), (0, 12), (0, 0)]
+    assert [r.shape for r in model(x, np.array(2))] == [(4, 3), (2, 4, 3), (2, 12), (2, 12)]
+
+
+def test_rows_without_a_trip_are_added_to_what_has_their_sizes() -> None:
+    graph = SQUARES.replace("(float[n] y, float[k, n] rows)", "(float[n] y, float[k, n] sum)")
+    model = compiled(graph.removesuffix("}") + "    sum = Add (rows, x)\n}")
+    assert [r.shape for r in model(np.ones(5, np.float32), np.array(0))] == [(5,), (0, 5)]
+
+
+CACHE = """g (float[m, 8] cache, float[8] x, int64 trips) => (float[m, 8] y, float[m, 8] z, float[k, 1, 8] rows) {
+    columns = Constant <value_ints = [0]> ()
+    y, z, rows = Loop (trips, , cache, cache) <body = trip (int64 i, bool go, float[m, 8] a, float[m, 8] b)
+        => (bool on, float[m, 8] a2, float[m, 8] b2, float[1, 8] row) {
+        on = Identity (go)
+        at = Unsqueeze (i, columns)
+        before = Gather (a, at)
+        row = ReduceSum (before, columns)
+        new = Add (row, x)
+        place = Unsqueeze (at, columns)
+        PUT
+        b2 = Tanh (b)
+    }>
+}"""
+
+PUTS = {
+    "in place": "a2 = ScatterND (a, place, new)",
+    "read afterwards": "put = ScatterND (a, place, new)\n a2 = Sub (put, a)",
+    "of the other state": "a2 = ScatterND (b, place, new)",
+    "in a branch": """half = Constant <value = int64[1] {2}> ()
+        odd = Mod (at, half)
+        none = Constant <value = int64[1] {0}> ()
+        even = Equal (odd, none)
+        a2 = If (even) <then_branch = put () => (float[m, 8] p) {
+            p = ScatterND (a, place, new)
+        }, else_branch = keep () => (float[m, 8] q) {
+            w = MatMul (a, weights)
+            q = Sub (a, w)
+        }>""",
+}
+
+
+@pytest.mark.parametrize("put", PUTS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_states_are_overwritten_where_nobody_needs_them(put: str, threads: int) -> None:
+    """What the host computes, which gives each value memory of its own, and the inputs stay as they are."""
+    text = CACHE.replace("PUT", PUTS[put])
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
+    weights = RNG.standard_normal((8, 8)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "weights"))
+    compiled = tilewright.compile(model.SerializeToString(), threads=threads)
+    cache, x = RNG.standard_normal((3000, 8)).astype(np.float32), RNG.standard_normal(8).astype(np.float32)
+    given = cache.copy()
+    results = [compiled(given, x, np.array(trips)) for trips in (9, 1, 0, 9)]
+    assert np.array_equal(given, cache)
+    compiled._loaded.runs[0].native = None
+    for found, trips in zip(results, (9, 1, 0, 9), strict=True):
+        assert all(map(np.array_equal, found, compiled(cache, x, np.array(trips))))
+
+
+def test_one_block_serves_a_state_that_is_overwritten() -> None:
+    text = CACHE.replace("PUT", PUTS["in place"]).replace("b2 = Tanh (b)", "b2 = Identity (b)")
+    model = compiled(text)
+    cache = np.ones((3000, 8), np.float32)
+    y, _, _ = model(cache, np.ones(8, np.float32), np.array(50))
+    del y
+    model(cache[:1], np.ones(8, np.float32), np.array(1))
+    assert sum(size >= cache.nbytes for size in blocks(model)) <= 2  # that of the state, and the caller's
+

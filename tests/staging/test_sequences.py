@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 import tilewright
-from tests.staging.models import checked, loaded, model_of
+from tests.staging.models import checked, compiled, loaded, model_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -253,3 +253,17 @@ def test_a_map_over_a_sequence() -> None:
     sums, sizes = run(nodes, inputs, ["sums", "sizes"], given, b)
     same(sums, [x + b for x in given])
     same(sizes, [np.array(x.shape) for x in given])
+
+
+@pytest.mark.parametrize("trips", [2, None])
+def test_a_loop_collects_no_sequences(trips: int | None) -> None:
+    """The specification has tensors alone as rows."""
+    body = h.make_graph(
+        [h.make_node("Identity", ["go"], ["on"]), h.make_node("SequenceConstruct", ["x"], ["row"])], "body",
+        [h.make_tensor_value_info("i", T.INT64, []), h.make_tensor_value_info("go", T.BOOL, [])],
+        [h.make_tensor_value_info("on", T.BOOL, []), h.make_tensor_sequence_value_info("row", T.FLOAT, [2])],
+    )  # fmt: skip
+    constants = {} if trips is None else {"n": np.array(trips)}
+    inputs = [("x", T.FLOAT, [2]), *([("n", T.INT64, [])] if trips is None else [])]
+    with pytest.raises(tilewright.TilewrightError, match="Loop collects values of type sequence"):
+        compiled([h.make_node("Loop", ["n", ""], ["y"], body=body)], inputs, ["y"], constants)

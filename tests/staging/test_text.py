@@ -273,3 +273,32 @@ def test_text_as_numbers() -> None:
     for wrong, to in (("abc", T.FLOAT), ("1_0", T.FLOAT), ("1_0", T.INT32), ("nan", T.INT32), ("300", T.UINT8)):
         with pytest.raises(tilewright.InputError, match=wrong if wrong != "300" else "out of bounds"):
             one("Cast", text(wrong), to=to)
+
+
+def joining(rows: int | str, **attrs: Any) -> onnx.ModelProto:
+    """A Scan over rows of two strings, whose state and output are all of them so far."""
+    two = [2]
+    nodes = [h.make_node("StringConcat", ["s", "e"], ["joined"]), h.make_node("Identity", ["joined"], ["row"])]
+    body = h.make_graph(
+        nodes, "body", [h.make_tensor_value_info(n, T.STRING, two) for n in ("s", "e")],
+        [h.make_tensor_value_info(n, T.STRING, two) for n in ("joined", "row")],
+    )  # fmt: skip
+    scan = h.make_node("Scan", ["s0", "x"], ["last", "rows"], body=body, num_scan_inputs=1, **attrs)
+    return model_of([scan], [("s0", T.STRING, two), ("x", T.STRING, [rows, 2])], ["last", "rows"], {})
+
+
+@pytest.mark.parametrize("rows", [3, "n"])
+def test_a_scan_over_strings(rows: int | str) -> None:
+    given = text("a", "b"), text(["p", "q"], ["r", "s"], ["t", "u"])
+    last, found = checked(joining(rows))(*given)
+    assert last.tolist() == ["aprt", "bqsu"]
+    assert found.tolist() == [["ap", "bq"], ["apr", "bqs"], ["aprt", "bqsu"]]
+    (_, found) = checked(joining(rows, scan_input_directions=[1]))(*given)
+    assert found.tolist() == [["at", "bu"], ["atr", "bus"], ["atrp", "busq"]]
+    (_, found) = checked(joining(rows, scan_output_directions=[1], scan_output_axes=[1]))(*given)
+    assert found.tolist() == [["aprt", "apr", "ap"], ["bqsu", "bqs", "bq"]]
+
+
+def test_a_scan_over_no_strings() -> None:
+    last, found = loaded(checked(joining("n")))(text("a", "b"), np.empty((0, 2), object))
+    assert last.tolist() == ["a", "b"] and (found.shape, found.dtype) == ((0, 2), object)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 
 from tilewright.cli.interrupt import run_interruptible
+
+YOUNG_OBJECTS = 1_000_000
+"""As in `ir.garbage`, which the commands that run artefacts do not import."""
 
 
 def main() -> None:
@@ -22,4 +26,8 @@ def _commands() -> None:
         sys.exit("tilewright: the command line needs click and rich: pip install 'tilewright[cli]'")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
-    commands(prog_name="tilewright")
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    try:
+        commands(prog_name="tilewright")
+    finally:
+        gc.freeze()  # the process ends: nobody needs the memory that a last collection would find

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.frontends.composites.sequences import joined
+from tilewright.frontends.composites.text import moved_one
 from tilewright.frontends.translation import DifferentRanksError, Translation, type_of
-from tilewright.frontends.unroll import Body, element, unrolled
+from tilewright.frontends.unroll import Body, element, require_tensor, unrolled
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Block, Value
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import HostType, TensorType, Type, is_native, tensor
 from tilewright.ops import attention, contract, index, recurrent
 from tilewright.ops import elementwise as ew
@@ -180,17 +181,24 @@ def loop(
         raise UnsupportedError(
             f"a {translation.builder.loc.op} of {trips.item()} trips, which nothing ends before, would never end"
         )
-    inner = staged.inner_variables(block)
+    inner = staged.inner_variables(block, state)
     results = [v.type for v in _yielded(block)[1:]]
     args = [a.type for a in block.args[2:]]
     types = [_merged(translation, a, b, inner) for a, b in zip(args, results[: len(args)], strict=True)]
-    for row in results[len(args) :]:
-        if not isinstance(row, TensorType):
-            raise UnsupportedError(f"{translation.builder.loc.op} collects values of type {row}")
+    row_shapes = []
+    for row in (require_tensor(translation, v) for v in _yielded(block)[1 + len(args) :]):
         dims = [translation.new_size() if d.vars & inner else d for d in row.shape]
+        row_shapes.append(tuple(ZERO if d.vars & inner else _measured(translation, d) for d in row.shape))
         types.append(TensorType(row.dtype, (translation.new_size(), *dims)))
     scalars = [reshape(v, shape=()) for v in (limit, condition)]
-    return staged.loop([*scalars, *state], block, types, len(state))
+    return staged.loop([*scalars, *state], block, types, len(state), row_shapes)
+
+
+def _measured(translation: Translation, size: Sym) -> Sym:
+    """A number or variable for a size that is known here."""
+    if size.is_const or size.kind == "var":
+        return size
+    return staged.measure_size(sym_tensor(values=(size,), scalar=True), translation.new_size())
 
 
 def _never_ends(translation: Translation, condition: Value, block: Block) -> bool:
@@ -251,24 +259,23 @@ def scan(
 ) -> tuple[Value, ...]:
     """A scan over axes: (*state, *elements) -> (*state, *one of each output). Of what is scanned and of the outputs the
     axis is given, and whether they go backward along it."""
-    size = shape_of(scanned[0][0])[scanned[0][1]]
+    size = type_of(scanned[0][0]).shape[scanned[0][1]]
     trips = sym_tensor(values=(size,), scalar=True)
 
-    def trip(position: Value, condition: Value, *states: Value) -> tuple[Value, ...]:
+    def taken(x: Value, position: Value, axis: int, back: bool) -> Value:
         known = translation.constant_of(position)
-        elements = []
-        for x, axis, back in scanned:
-            if known is not None and size.is_const:
-                k = int(known)
-                elements.append(element(x, axis, size.value - 1 - k if back else k))
-            else:
-                last = sym_tensor(values=(size - 1,), scalar=True)
-                elements.append(index.gather(x, ew.sub(last, position) if back else position, axis=axis))
+        if known is not None and size.is_const:
+            return element(x, axis, size.value - 1 - int(known) if back else int(known))
+        last = sym_tensor(values=(size - 1,), scalar=True)
+        return index.gather(x, ew.sub(last, position) if back else position, axis=axis)
+
+    def trip(position: Value, condition: Value, *states: Value) -> tuple[Value, ...]:
+        elements = [moved_one(x, taken, position, axis, back) for x, axis, back in scanned]
         return (condition, *body(*states, *elements))
 
     found = loop(translation, trips, None, state, trip, len(outputs))
     rows = zip(found[len(state) :], outputs, strict=True)
-    return (*found[: len(state)], *[_placed(row, axis, back) for row, (axis, back) in rows])
+    return (*found[: len(state)], *[moved_one(row, _placed, *way) for row, way in rows])
 
 
 def _placed(rows: Value, axis: int, back: bool) -> Value:

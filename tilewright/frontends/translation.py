@@ -176,6 +176,12 @@ class Translation:
             raise
         except RecursionError:
             raise
+        except MemoryError as e:
+            raise ModelError(
+                f"{kind} asks for more memory than there is, to be compiled{f': {e}' if str(e) else ''}",
+                where=label,
+                hint="its sizes may be wrong",
+            ) from e
         except Exception as e:
             raise InternalError(
                 f"translating {kind} failed: {type(e).__name__}: {e}",

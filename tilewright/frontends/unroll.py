@@ -9,7 +9,9 @@ import numpy as np
 from tilewright.frontends.composites.text import moved
 from tilewright.frontends.translation import Translation
 from tilewright.ir.core import Value
+from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
 from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
 
@@ -49,7 +51,18 @@ def unrolled(
     if rows and not collected:
         translation.rewind(start)
         return None
+    for value in collected[0] if collected else ():
+        require_tensor(translation, value)
     return (*state, *[_stacked(column) for column in zip(*collected, strict=True)])
+
+
+def require_tensor(translation: Translation, row: Value) -> TensorType:
+    """The type of what a loop collects; UnsupportedError for anything but tensors."""
+    if isinstance(row.type, TensorType):
+        return row.type
+    raise UnsupportedError(
+        f"{translation.builder.loc.op} collects values of type {row.type}", hint="carry a sequence from trip to trip"
+    )
 
 
 def _stacked(rows: Sequence[Value]) -> Value:

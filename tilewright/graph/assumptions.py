@@ -17,6 +17,7 @@ from tilewright.ir.sym import Sym, eq, le
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import is_input_value
+from tilewright.ops.shape import taken_for_equal
 
 _READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {
     "expand",
@@ -73,6 +74,8 @@ def _of_op(op: Op, loc: Loc, module: Module, alike: set[Any]) -> Iterator[Assump
         yield from _same_size(op, types[0], loc)
     elif operator.kind == "primitive":
         yield from _of_primitive(op, types, loc)
+    elif operator.kind == "irregular":
+        yield from _of_rule(op, types, loc)
     elif operator.kind == "composite":
         block = Block(types)
         with Builder(block, module):
@@ -95,6 +98,18 @@ def _taken(holds: Sym, message: str, loc: Loc) -> Iterator[Assumption]:
         yield Assumption(holds, message, loc)
     elif not holds.value:
         raise UnsupportedError(message, where=str(loc), hint="fix the sizes of the inputs with shapes=")
+
+
+def _of_rule(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Assumption]:
+    """From the dims that the type rule takes for equal: loops of an operator's own rely on all of them."""
+    rule = OPERATORS[op.name].types
+    assert rule is not None
+    with taken_for_equal() as pairs:
+        rule(*types, **op.attrs)
+    for a, b, what in pairs:
+        holds = eq(a, b)
+        listed = ", ".join(map(str, types))
+        yield from _taken(holds, f"{op.name} of {listed}: {what} differ: it must be that {holds}", loc)
 
 
 def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Assumption]:

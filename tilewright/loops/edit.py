@@ -236,11 +236,6 @@ def insert_at(block: Block, position: int, ops: Sequence[Op]) -> None:
     block.ops[position:position] = ops
 
 
-def insert_before(anchor: Op, ops: Sequence[Op]) -> None:
-    block = block_of(anchor)
-    insert_at(block, block.ops.index(anchor), ops)
-
-
 def insert_after(anchor: Op, ops: Sequence[Op]) -> None:
     block = block_of(anchor)
     insert_at(block, block.ops.index(anchor) + 1, ops)

@@ -18,6 +18,7 @@ from tilewright.ir.scalar import COSTLY, identity
 from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
+from tilewright.loops.nodes import RegionNode, at_positions, inline_for_one_element, is_view
 from tilewright.ops.define import OPERATORS, Axis, Compute
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
@@ -63,20 +64,6 @@ class Lowered:
         return Lowered(func, stages)
 
 
-@dataclass(eq=False)
-class _Node:
-    """An op of the region on its way into the kernel."""
-
-    op: Op
-    compute: Compute
-    inline: bool
-
-    def loads_of(self, value: Value) -> list[Op]:
-        """The loads of its body that read operand `value`."""
-        args = {a for a, v in zip(self.compute.body.args, self.op.operands, strict=True) if v is value}
-        return [op for op in self.compute.body.ops if op.name == "load" and op.operands[0] in args]
-
-
 def lower_region(
     region: Op, name: str, constants: Sequence[int] = (), *, keeps_layout: bool = False
 ) -> Lowered:
@@ -110,7 +97,7 @@ class _Lowering:
         self.func = new_kernel(name, block, (), info)
         self.builder = Builder(block)
         self.buffers: dict[Value, Value] = dict(zip(self.body.args, block.args, strict=False))
-        self.nodes: dict[Value, _Node] = {}
+        self.nodes: dict[Value, RegionNode] = {}
         self.rewired: set[Value] = set()  # reductions that are computed over the axes of their reader
         self.tiled: dict[Value, tuple[int, ...]] = {}  # tile lengths of values whose buffers hold whole tiles
         self.ends_sums: dict[Op, bool] = {}
@@ -120,9 +107,10 @@ class _Lowering:
 
     def run(self, keeps_layout: bool) -> Lowered:
         for op in self.body.ops[:-1]:
-            self.nodes[op.result] = _Node(op, _compute_of(op), inline=False)
+            self.nodes[op.result] = RegionNode(op, _compute_of(op), inline=False)
         for node in self.nodes.values():
             node.inline = self._may_inline(node)
+        inline_for_one_element(self.nodes.values(), self._ends_a_sum)
         if not keeps_layout:
             self._absorb_views()
         for value, node in self.nodes.items():
@@ -136,7 +124,7 @@ class _Lowering:
 
     # What is written into its readers
 
-    def _may_inline(self, node: _Node) -> bool:
+    def _may_inline(self, node: RegionNode) -> bool:
         value = node.op.result
         if node.compute.combine or node.compute.tiles or value in self.yielded:
             return False
@@ -151,23 +139,23 @@ class _Lowering:
         shared = not self._ends_a_sum(node) and all(self._stores_alike(u, node) for u in value.users)
         return may_be_repeated(len(ops), any(o.name in COSTLY for o in ops), shared)
 
-    def _stores_alike(self, reader: Op, node: _Node) -> bool:
+    def _stores_alike(self, reader: Op, node: RegionNode) -> bool:
         """Whether a reader is elementwise work on elements of the same shape, and leaves the region."""
         c, leaves = self.nodes[reader.result].compute, reader.result in self.yielded
-        return leaves and c.shape == node.compute.shape and not (c.combine or c.tiles or _is_view(c))
+        return leaves and c.shape == node.compute.shape and not (c.combine or c.tiles or is_view(c))
 
-    def _is_weight(self, node: _Node) -> bool:
+    def _is_weight(self, node: RegionNode) -> bool:
         """Whether it computes an operand of a sum of products from constants: a stage, so that a schedule may say where
         that is done."""
         (reader,) = node.op.result.users if len(node.op.result.users) == 1 else (None,)
-        while reader is not None and reader.name != "yield" and _is_view(self.nodes[reader.result].compute):
+        while reader is not None and reader.name != "yield" and is_view(self.nodes[reader.result].compute):
             (reader,) = reader.result.users if len(reader.result.users) == 1 else (None,)
-        if reader is None or reader.name == "yield" or _is_view(node.compute) or not node.op.operands:
+        if reader is None or reader.name == "yield" or is_view(node.compute) or not node.op.operands:
             return False
         multiplies = len(reader.operands) == 2 and bool(self.nodes[reader.result].compute.combine)
         return multiplies and self._is_known(node)
 
-    def _is_known(self, node: _Node) -> bool:
+    def _is_known(self, node: RegionNode) -> bool:
         """Whether all of its elements follow from constants."""
         producers = (self.nodes.get(v) for v in node.op.operands if v not in self.constants)
         return all(p is not None and self._is_known(p) for p in producers)
@@ -180,18 +168,18 @@ class _Lowering:
                 iterations = product(e for _, e in (*reader.compute.axes, *reader.compute.reduce))
                 if iterations != size:
                     return True
-            elif _is_view(reader.compute) and self._is_read_in_windows(reader.op.result):
+            elif is_view(reader.compute) and self._is_read_in_windows(reader.op.result):
                 return True
         return False
 
-    def _ends_a_sum(self, node: _Node) -> bool:
+    def _ends_a_sum(self, node: RegionNode) -> bool:
         """Whether it is elementwise work on a sum of its own shape, best done once while the sum is in registers."""
         found = self.ends_sums.get(node.op)  # paths through shared values are many
         if found is None:
             found = self.ends_sums[node.op] = self._follows_a_sum(node)
         return found
 
-    def _follows_a_sum(self, node: _Node) -> bool:
+    def _follows_a_sum(self, node: RegionNode) -> bool:
         producers = (self.nodes.get(v) for v in node.op.operands)
         alike = [p for p in producers if p is not None and p.compute.shape == node.compute.shape]
         return any(bool(p.compute.combine) or (p.inline and self._ends_a_sum(p)) for p in alike)
@@ -205,7 +193,7 @@ class _Lowering:
         extents = product(e for _, e in (*reader.compute.axes, *reader.compute.reduce))
         return extents == product(e for _, e in node.compute.axes)
 
-    def _chain_is_costly(self, node: _Node) -> bool:
+    def _chain_is_costly(self, node: RegionNode) -> bool:
         """Whether it, or what is written into it, has a costly operation."""
         pending, seen = [node], {node.op}
         while pending:
@@ -226,12 +214,12 @@ class _Lowering:
             if found is None:
                 continue
             reader, position = found
-            mapped = _at_positions(node.compute, reader, position)
+            mapped = at_positions(node.compute, reader, position)
             if mapped is not None:
                 node.compute = mapped
                 self.rewired.add(value)
 
-    def _read_position(self, value: Value, node: _Node) -> tuple[Compute, tuple[Sym, ...]] | None:
+    def _read_position(self, value: Value, node: RegionNode) -> tuple[Compute, tuple[Sym, ...]] | None:
         """The stage that alone reads `value`, and the position it reads, in terms of that stage's axes."""
         position = tuple(v for v, _ in node.compute.axes)
         while True:
@@ -254,7 +242,7 @@ class _Lowering:
 
     # Stages
 
-    def _stage(self, value: Value, node: _Node) -> None:
+    def _stage(self, value: Value, node: RegionNode) -> None:
         compute = node.compute
         target = self._tile_buffer(value, compute) if compute.tiles else self._target_buffer(value, compute)
         name = value.name or node.op.name
@@ -279,7 +267,7 @@ class _Lowering:
         self.buffers[value] = target
 
     def _reduction(
-        self, stage: Stage, node: _Node, mapping: dict[Sym, Sym], position: tuple[Sym, ...], trace: ScalarBuilder
+        self, stage: Stage, node: RegionNode, mapping: dict[Sym, Sym], position: tuple[Sym, ...], trace: ScalarBuilder
     ) -> None:
         """acc = neutral; for r: acc = acc (combine) element; then, when the dtypes differ, a finishing stage."""
         compute = node.compute
@@ -394,7 +382,7 @@ class _Lowering:
 
     # Bodies
 
-    def _body(self, node: _Node, mapping: Mapping[Sym, Sym]) -> Value:
+    def _body(self, node: RegionNode, mapping: Mapping[Sym, Sym]) -> Value:
         return _BodyWriter(self).write_stage(node, dict(mapping))
 
 
@@ -407,16 +395,16 @@ class _BodyWriter:
         self.written: dict[tuple[Value, tuple[Sym, ...], tuple[Sym, ...], Any], Value] = {}
         self.position: tuple[Sym, ...] = ()  # of the stage's own element
 
-    def write_stage(self, node: _Node, mapping: dict[Sym, Sym]) -> Value:
+    def write_stage(self, node: RegionNode, mapping: dict[Sym, Sym]) -> Value:
         self.position = tuple(mapping[v] for v, _ in node.compute.axes)
         return self._write(node, mapping, ())[0]
 
-    def write_tile(self, node: _Node, mapping: dict[Sym, Sym]) -> list[Value]:
+    def write_tile(self, node: RegionNode, mapping: dict[Sym, Sym]) -> list[Value]:
         """All elements of the tile at the position that `mapping` gives."""
         return self._write(node, mapping, ())
 
     def _write(
-        self, node: _Node, mapping: dict[Sym, Sym], guard: tuple[Sym, ...], other: Any = 0
+        self, node: RegionNode, mapping: dict[Sym, Sym], guard: tuple[Sym, ...], other: Any = 0
     ) -> list[Value]:
         """The elements that the body gives; where `guard` does not hold, what it loads is `other`."""
         values: dict[Value, Value] = {}
@@ -465,7 +453,7 @@ class _BodyWriter:
             idx = self.lowering.in_buffer(operand, idx)
             element = self._load_buffer(self.lowering.buffers[operand], idx, guard, other)
             return self._narrowed(element, op.result.type)
-        inside = other if _is_view(producer.compute) else 0
+        inside = other if is_view(producer.compute) else 0
         key = (operand, idx, guard, inside)
         if key not in self.written:
             axes = {v: i for (v, _), i in zip(producer.compute.axes, idx, strict=True)}
@@ -501,31 +489,6 @@ def _gives(element: Value, guard: tuple[Sym, ...], other: Any) -> bool:
         and load.attrs.get("guard") == guard
         and load.attrs["other"] == other
     )
-
-
-# Views that a reduction takes over
-
-
-def _is_view(compute: Compute) -> bool:
-    """Whether it only moves the elements of one operand."""
-    names = [o.name for o in compute.body.ops if o.name not in ("index", "yield")]
-    return not compute.combine and names == ["load"]
-
-
-def _at_positions(reduction: Compute, reader: Compute, position: tuple[Sym, ...]) -> Compute | None:
-    """`reduction` computed over the axes of its reader; None when these read it in place, or not one to one."""
-    own = tuple(v for v, _ in reader.axes)
-    if position == own or product(reader.shape) != product(reduction.shape):
-        return None
-    used = frozenset[Sym]().union(*(i.vars for i in position))
-    if any(v not in used for v, extent in reader.axes if extent != 1):
-        return None  # a broadcast repeats elements
-    inner = tuple(var(f"v{k}") for k in range(len(own)))
-    rename = dict(zip(own, inner, strict=True))
-    mapping = {v: i.subs(rename) for (v, _), i in zip(reduction.axes, position, strict=True)}
-    body = reduction.body.clone({}, lambda a: substitute(a, mapping))
-    axes = tuple((n, extent) for n, (_, extent) in zip(inner, reader.axes, strict=True))
-    return Compute(axes, reduction.reduce, reduction.combine, reduction.dtype, reduction.acc, body)
 
 
 # Irregular operators

@@ -108,5 +108,8 @@ def _steps(lifetimes: Iterable[Lifetime]) -> int:
 
 
 def typical(size: Sym) -> int:
-    """A size where every unknown dim has a typical value, to compare sizes by."""
-    return size.evaluate({v.name: TYPICAL_DIM for v in size.vars})
+    """A size where every unknown dim has a typical value, to compare sizes by; 0 where such values do not define it."""
+    try:
+        return size.evaluate({v.name: TYPICAL_DIM for v in size.vars})
+    except ZeroDivisionError:
+        return 0

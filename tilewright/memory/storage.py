@@ -37,10 +37,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Storage:
-    """Where each value lives, and the arena that holds the intermediates."""
+    """Where each value lives, and the arena that holds the intermediates. `overwrites` are numbers of inputs that are
+    right in the memory of an output, and of these: whoever needs such an input no longer may give the same memory for
+    both."""
 
     places: dict[Value, Place]
     arena: ArenaPlan
+    overwrites: tuple[tuple[int, int], ...] = ()
 
 
 def assign_storage(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, share: bool = True) -> Storage:
@@ -110,7 +113,23 @@ class _Assignment:
             if base is None:
                 base = Place("arena", offset=arena.offsets[chosen[homes.get(at.root, at.root)].key])
             places[value] = replace(base, offset=base.offset + at.offset)
-        return Storage(places, arena)
+        return Storage(places, arena, self._overwritten_inputs())
+
+    def _overwritten_inputs(self) -> tuple[tuple[int, int], ...]:
+        """Inputs of which a call that writes an output is the last to read anything; each input and each output
+        once."""
+        found: dict[int, int] = {}
+        for n, op in self._numbered():
+            for i, o in self.inplace.get(op.attrs["kernel"], ()) if op.name == "call" else ():
+                source, result = op.operands[i], op.results[o - len(op.operands)]
+                root = self.locations[source].root
+                place, target = self.fixed.get(root), self.fixed.get(result)
+                if place is None or place.base != "input" or target is None or target.base != "output":
+                    continue
+                is_free = place.index not in found and target.index not in found.values()
+                if is_free and self._is_last(op, n, source, result):
+                    found[place.index] = target.index
+        return tuple(found.items())
 
     def _fixed_places(self) -> dict[Value, Place]:
         """Places outside of the arena."""
@@ -156,13 +175,17 @@ class _Assignment:
         return homes
 
     def _may_overwrite(self, call: Op, step: int, source: Value, result: Value) -> bool:
-        """Whether both are whole tensors of the arena, the call is the last to need the argument, and reads it
-        under no other name. Of calls at the same time none is the last."""
+        """Whether both are whole tensors of the arena, and the call is the last to need the argument."""
+        root = self.locations[source].root
+        return root not in self.fixed and result not in self.fixed and self._is_last(call, step, source, result)
+
+    def _is_last(self, call: Op, step: int, source: Value, result: Value) -> bool:
+        """Whether both are whole tensors, the call is the last to need the argument, and reads it under no other name.
+        Of calls at the same time none is the last."""
         if "concurrent" in call.attrs:
             return False
         root = self.locations[source].root
-        is_own = self.locations[result] == Location(result)
-        if root in self.fixed or result in self.fixed or not is_own or self.last[root] != step:
+        if self.locations[result] != Location(result) or self.last[root] != step:
             return False
         if bytes_of(root) != bytes_of(result):
             return False

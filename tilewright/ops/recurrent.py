@@ -40,8 +40,9 @@ def _checked(
     count: int,
     activations: Sequence[str],
     line: int,
+    *states: TensorType,
 ) -> tuple[TensorType, TensorType]:
-    """The types of all outputs over time and of the last state."""
+    """The types of all outputs over time and of the last state; the first `states` must be like that."""
     if gates.rank != 3 or r.rank != 3:
         raise ValueError("gates must be [time, batch, gates * units] and weights [gates, hidden, hidden]")
     steps, batch, width = gates.shape
@@ -51,6 +52,11 @@ def _checked(
     require_equal_dim(
         r.shape[0] * r.shape[1], hidden * count, "the rows of the recurrent weights and the gates"
     )
+    for state in states:
+        if state.rank != 2:
+            raise ValueError("a first state must be [batch, hidden]")
+        require_equal_dim(state.shape[0], batch, "the batch of a first state and that of the gates")
+        require_equal_dim(state.shape[1], hidden, "the units of a first state and the hidden size")
     if lengths is not None:
         if lengths.rank != 1:
             raise ValueError("lengths must be a vector")
@@ -58,6 +64,12 @@ def _checked(
     if any(name not in ACTIVATIONS for name in activations):
         raise ValueError(f"activations {tuple(activations)} are not all of {', '.join(ACTIVATIONS)}")
     return TensorType(gates.dtype, (steps, batch, hidden)), TensorType(gates.dtype, (batch, hidden))
+
+
+def _require_vector(vector: TensorType, count: Sym, name: str) -> None:
+    if vector.rank != 1:
+        raise ValueError(f"the {name} must be a vector")
+    require_equal_dim(vector.shape[0], count, f"the size of the {name} and what it is added to")
 
 
 @dataclass(frozen=True)
@@ -178,7 +190,7 @@ def _rnn_types(
     entries: int = 1,
     line: int = 1,
 ) -> tuple[TensorType, ...]:
-    return _checked(gates, r, lengths, 1, activations, line)
+    return _checked(gates, r, lengths, 1, activations, line, h)
 
 
 @irregular(_rnn_types)
@@ -220,7 +232,8 @@ def _gru_types(
     entries: int = 1,
     line: int = 1,
 ) -> tuple[TensorType, ...]:
-    return _checked(gates, r, lengths, 3, activations, line)
+    _require_vector(bias, r.shape[2], "bias")
+    return _checked(gates, r, lengths, 3, activations, line, h)
 
 
 @irregular(_gru_types)
@@ -289,7 +302,8 @@ def _lstm_types(
     entries: int = 1,
     line: int = 1,
 ) -> tuple[TensorType, ...]:
-    over_time, last = _checked(gates, r, lengths, 4, activations, line)
+    _require_vector(peepholes, 3 * r.shape[2], "peepholes")
+    over_time, last = _checked(gates, r, lengths, 4, activations, line, h, c)
     return over_time, last, last
 
 

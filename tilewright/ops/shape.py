@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
@@ -76,10 +78,28 @@ def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:
     return tuple(result)
 
 
+_Equal = tuple[Sym, Sym, str]
+_TAKEN_FOR_EQUAL: ContextVar[list[_Equal] | None] = ContextVar("taken_for_equal", default=None)
+
+
 def require_equal_dim(a: Sym, b: Sym, what: str) -> None:
-    """ValueError when two dims that must agree cannot."""
+    """ValueError when two dims that must agree cannot; where they may, `taken_for_equal` learns of it."""
     if surely_different(a, b):
         raise ValueError(f"{what} differ: {a} and {b}")
+    taken = _TAKEN_FOR_EQUAL.get()
+    if taken is not None and a != b:
+        taken.append((a, b, what))
+
+
+@contextmanager
+def taken_for_equal() -> Iterator[list[_Equal]]:
+    """Within, dims that rules take for equal without knowing it are listed, with the words for them."""
+    found: list[_Equal] = []
+    token = _TAKEN_FOR_EQUAL.set(found)
+    try:
+        yield found
+    finally:
+        _TAKEN_FOR_EQUAL.reset(token)
 
 
 def require_rank(x: Array, rank: int, what: str) -> None:

@@ -28,10 +28,9 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.runtime import staged
 from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.report import Report
-from tilewright.runtime.staged.check import check_program
-from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.storage.container import (
     FORMAT,
     Bytes,
@@ -175,7 +174,7 @@ class Artifact:
     variables: tuple[str, ...] = ()
     dims_count: int = 0
     plan_reads_data: bool = False
-    program: StagedProgram | None = None
+    program: staged.program.StagedProgram | None = None
     parts: tuple[Artifact, ...] = ()
     variants: tuple[Variant, ...] = ()
     errors: tuple[Failure, ...] = ()
@@ -297,7 +296,7 @@ def _from_metadata(metadata: Any) -> Artifact:
     found = record(Artifact, metadata, objects=(), parts=parts, variants=variants)
     if found.program is not None:
         counts = [(len(part.inputs), len(part.outputs)) for part in parts]
-        check_program(found.program, len(found.inputs), len(found.outputs), counts)
+        staged.check.check_program(found.program, len(found.inputs), len(found.outputs), counts)
     elif parts:
         raise ValueError("there are parts, and no program that calls them")
     for variant in variants:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -29,7 +30,7 @@ from tilewright.runtime.errors import (
 )
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
-from tilewright.runtime.profile import KernelTime, median_seconds
+from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
 from tilewright.runtime.report import Report
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.storage.container import Bytes
@@ -42,7 +43,6 @@ from tilewright.runtime.values.outputs import positions, views_of
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
-_ONE_PART = "fix the sizes that its parts compute for each other, with constants= and shapes="
 _CLOSED = -1
 """Stands in a closed model for that number, so that calls need no look of their own."""
 
@@ -85,10 +85,11 @@ class _Native:
 
 @dataclass(frozen=True)
 class _Staged:
-    """The same where programs are staged: `runs` take the inputs, and the seconds that loops may take."""
+    """The same where programs are staged, each with its parts: `runs` take the inputs, and the seconds that loops may
+    take."""
 
     artifact: Artifact
-    parts: tuple[Model, ...]
+    parts: tuple[tuple[_Part, ...], ...]
     runs: tuple[Callable[[Sequence[Any], float | None], tuple[Any, ...]], ...]
 
     @property
@@ -240,27 +241,34 @@ class Model:
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
             raise OptionError(f"runs={runs!r:.80} is not allowed", hint="give a whole number from 1 on")
         loaded = self._open()
-        if isinstance(loaded, _Staged):
-            raise OptionError("the kernels of a model in parts are not timed", hint=_ONE_PART)
-        if loaded.programs[0].code.run_profiled is None:
-            raise OptionError("this model's code does not time its kernels", hint="compile the model with profile=True")
         args = place_named(self.inputs, (), check_named(inputs))
         if self._forks != _forks[0]:
             self._start_process()
-        context = self._new_context()
-        self._call(context, args, None)
-        program, artifact = context.current, context.current.linked.artifact
-        profiled = program.linked.code.run_profiled
-        assert profiled is not None
-
-        def run(counts: int) -> None:
-            program.run = context.run = lambda call: profiled(call, counts)
+        if isinstance(loaded, _Staged):
+            values, _, number = self._staged_values(args)
+            artifact = (loaded.artifact, *(v.artifact for v in loaded.artifact.variants))[number]
+            counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
+            every = _runner(artifact, [run for run, _ in counted], None)
+            seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
+        else:
+            context = self._new_context()
             self._call(context, args, None)
-
+            artifact, counted = context.current.linked.artifact, [self._counting(context)]
+            seconds = median_seconds(lambda: counted[0][0](args), [counted[0][1]], runs)
         sizes = next((v.text for v in loaded.artifact.variants if v.artifact is artifact), "")
-        calls = artifact.report["calls"]
-        seconds = median_seconds(run, len(calls), runs)
-        return tuple(KernelTime(c["kernel"], c["node"], s, sizes) for c, s in zip(calls, seconds, strict=True))
+        often = [counts.runs for _, counts in counted for _ in counts.spans]
+        calls = zip(artifact.report["calls"], seconds, often, strict=True)
+        return tuple(KernelTime(c["kernel"], c["node"], s, sizes, n) for c, s, n in calls)
+
+    def _counting(self, context: Context) -> tuple[staged.run.Part, KernelCounts]:
+        """A call in the context, which is for it alone, and what it counts. OptionError for code that does not."""
+        program = context.current
+        profiled = program.linked.code.run_profiled
+        if profiled is None:
+            raise OptionError("this model's code does not time its kernels", hint="compile the model with profile=True")
+        counts = KernelCounts(len(program.linked.artifact.report["calls"]))
+        program.run = context.run = partial(counts.run, profiled)
+        return lambda args: self._call(context, args, None), counts
 
     def count_sizes(self) -> None:
         """Begin to count the sizes that calls have, from 0; this takes less than half a microsecond of each call."""
@@ -293,7 +301,7 @@ class Model:
         Calls that are running keep theirs until they end. Results that somebody holds stay.
         """
         if isinstance(self._loaded, _Staged):
-            for part in self._loaded.parts:
+            for part in chain(*self._loaded.parts):
                 part.trim()
             for native in self._loaded.native:
                 native.trim()
@@ -345,15 +353,9 @@ class Model:
             parts.append(_Part(of, self._wanted_threads, self._executor, _beside=beside))
             return parts[-1]
 
-        def run(of: Artifact) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
-            if of.program is not None:
-                own = [part(p) for p in of.parts]
-                return staged.run.StagedRun(of.program, own, _native_steps(of.program, own))
-            native = part(replace(of, variants=()))
-            return lambda values, _: native(tuple(values))
-
-        runs = tuple(map(run, programs))
-        return _Staged(artifact, tuple(parts), runs)
+        own = [tuple(map(part, p.parts if p.program is not None else [replace(p, variants=())])) for p in programs]
+        runs = [_runner(p, of, _native_steps(p, of)) for p, of in zip(programs, own, strict=True)]
+        return _Staged(artifact, tuple(own), tuple(runs))
 
     def _open(self) -> _Native | _Staged:
         loaded = self._loaded
@@ -383,10 +385,7 @@ class Model:
     def _call_staged(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         loaded = self._open()
         assert isinstance(loaded, _Staged)
-        values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
-        infos = zip(values, self.inputs, strict=True)
-        shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
-        number = self._guard(shapes)
+        values, shapes, number = self._staged_values(args)
         if self._counter is not None:
             self._counter.add(shapes)
         try:
@@ -401,6 +400,13 @@ class Model:
             return staged.host_values.own_copies(results, values)
         staged.host_values.write_to(out, self.outputs, results, values)
         return tuple(out)
+
+    def _staged_values(self, args: tuple[Any, ...]) -> tuple[list[Any], tuple[Shape, ...], int]:
+        """The inputs as steps take them, their shapes, and the number of the program for these."""
+        values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
+        infos = zip(values, self.inputs, strict=True)
+        shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
+        return values, shapes, self._guard(shapes)
 
     def _call(self, context: Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
         arrays = []
@@ -509,14 +515,23 @@ class _Part(Model):
         return self._failure(self._new_context().current, code, tuple(shapes))
 
 
-def _native_steps(program: staged.program.StagedProgram, parts: Sequence[_Part]) -> staged.native.NativeSteps | None:
+def _runner(
+    artifact: Artifact, parts: Sequence[staged.run.Part], native: staged.native.NativeSteps | None
+) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
+    """Runs a program of a staged model, which may be in one part."""
+    if artifact.program is not None:
+        return staged.run.StagedRun(artifact.program, parts, native)
+    return lambda values, _: parts[0](tuple(values))
+
+
+def _native_steps(artifact: Artifact, parts: Sequence[_Part]) -> staged.native.NativeSteps | None:
     """What runs the native steps of a program; None where it has none, or where its code is not native."""
-    code = parts[0].linked.code if parts else None
-    if not program.slots or not isinstance(code, NativeCode):
+    program, code = artifact.program, parts[0].linked.code if parts else None
+    if program is None or not program.slots or not isinstance(code, NativeCode):
         return None
     return staged.native.NativeSteps(
         program,
-        StepsCode(code, program),
+        StepsCode(code, program, [part.artifact.run_symbol for part in parts]),
         [part.addresses() for part in parts],
         [[len(info.shape) for info in part.inputs] for part in parts],
         parts[0].threads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,31 +15,56 @@ LEAST_S = 0.05
 
 @dataclass(frozen=True)
 class KernelTime:
-    """A call of a kernel: its name, the node of the model it came from, the median seconds it took, and the frequent
-    sizes that it was compiled for ("" in the program for all others)."""
+    """A call of a kernel: its name, the node of the model it came from, the median seconds it took, the frequent sizes
+    that it was compiled for ("" in the program for all others), and how often it ran in the last run: the seconds are
+    those of all trips of a loop together."""
 
     kernel: str
     node: str
     seconds: float
     sizes: str = ""
+    count: int = 1
 
 
-def median_seconds(run: Callable[[int], object], calls: int, runs: int) -> tuple[float, ...]:
-    """The median time of each of the `calls` kernel calls of a model.
+class KernelCounts:
+    """The spans of the `calls` kernel calls of a program, in counts, summed up over its runs since `clear`."""
 
-    `run(address)` runs the model once and stores `calls` + 1 counts (u64) at the address: before the first kernel and
-    after each. It is called at least `runs` times, and once before that does not count.
+    def __init__(self, calls: int) -> None:
+        self._counts = (ctypes.c_uint64 * (calls + 1))()
+        self._address = ctypes.addressof(self._counts)
+        self.begin: tuple[float, int] | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.spans = [0] * (len(self._counts) - 1)
+        self.runs = 0
+
+    def run(self, code: Callable[[int, int], int], call: int) -> int:
+        """Run `code(call, address)`, which stores counts (u64) at the address: before the first kernel, and after
+        each."""
+        now = time.perf_counter()
+        status = code(call, self._address)
+        self.begin = now, self._counts[0]
+        spans = zip(self.spans, pairwise(self._counts), strict=True)
+        self.spans = [total + after - before for total, (before, after) in spans]
+        self.runs += 1
+        return status
+
+
+def median_seconds(run: Callable[[], object], counts: Sequence[KernelCounts], runs: int) -> tuple[float, ...]:
+    """The median time of each kernel call of a model, whose programs `counts` count.
+
+    `run()` runs the model once; it is called at least `runs` times, and once before that does not count.
     """
-    counts = (ctypes.c_uint64 * (calls + 1))()
-    address = ctypes.addressof(counts)
-    run(address)
+    run()
     begins: list[tuple[float, int]] = []
     spans: list[list[int]] = []
-    first = time.perf_counter()
-    while len(spans) < max(2, runs) or begins[-1][0] - first < LEAST_S:
-        now = time.perf_counter()
-        run(address)
-        begins.append((now, counts[0]))
-        spans.append([after - before for before, after in pairwise(counts)])
-    seconds_per_count = (begins[-1][0] - begins[0][0]) / (begins[-1][1] - begins[0][1])
+    start = time.perf_counter()
+    while len(spans) < max(2, runs) or time.perf_counter() - start < LEAST_S:
+        for program in counts:
+            program.clear()
+        run()
+        begins.append(max((p.begin for p in counts if p.begin is not None), default=(0.0, 0)))
+        spans.append([span for program in counts for span in program.spans])
+    seconds_per_count = (begins[-1][0] - begins[0][0]) / max(begins[-1][1] - begins[0][1], 1)
     return tuple(statistics.median(column) * seconds_per_count for column in zip(*spans, strict=True))

@@ -16,14 +16,17 @@ def with_frees(steps: Iterable[Step], kept: Iterable[int], given: Iterable[int] 
     found: list[Step] = []
     for step in reversed(steps):
         touched = set(reads(step)) | set(step.outputs)
-        found.append(replace(_inside(step), frees=tuple(sorted((touched - live) & made))))
+        freed = (touched - live) & made
+        found.append(replace(_inside(step, freed - set(step.outputs)), frees=tuple(sorted(freed))))
         live |= touched
     return tuple(reversed(found))
 
 
-def _inside(step: Step) -> Step:
+def _inside(step: Step, freed: Iterable[int]) -> Step:
+    """The step with the values that its own steps free, of which those that nobody needs after it."""
     if isinstance(step, TakeBranch):
-        one, other = (with_frees(way, results) for way, results in zip(step.ways, step.results, strict=True))
+        ways = zip(step.ways, step.results, strict=True)
+        one, other = (with_frees(way, results, freed) for way, results in ways)
         return replace(step, ways=(one, other))
     if isinstance(step, RunLoop):
         return replace(step, body=with_frees(step.body, step.results, step.arguments))
@@ -39,7 +42,7 @@ def reads(step: Step) -> Iterator[int]:
         for results in step.results:
             yield from results
     elif isinstance(step, RunLoop):
-        yield from (*step.inputs, *step.results)
+        yield from (*step.inputs, *step.results, *(s.value for type in step.row_types for s in type.sizes))
     elif not isinstance(step, RunNative):
         yield from step.inputs
         if isinstance(step, RunPart):

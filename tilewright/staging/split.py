@@ -14,6 +14,7 @@ from tilewright.ops.define.binding import SIZES, input_variables
 from tilewright.ops.define.staged import ASSUME, BRANCH, HOST, MEASURE, STAGED
 from tilewright.runtime.staged.program import (
     CallHost,
+    RowType,
     RunLoop,
     RunPart,
     Size,
@@ -246,7 +247,7 @@ class _Split:
             return TakeBranch(self.number(op.operands[0]), (then[0], other[0]), (then[1], other[1]), outputs)
         (body, results), block = ways[0], op.blocks[0]
         rows = block.ops[-1].operands[1 + op.attrs["states"] :]
-        types = tuple(_row_type(v) for v in rows)
+        types = tuple(self.row_type(v, shape) for v, shape in zip(rows, op.attrs["row_shapes"], strict=True))
         inputs, arguments = tuple(map(self.number, op.operands)), tuple(map(self.number, block.args))
         return RunLoop(inputs, arguments, body, results, outputs, types, node)
 
@@ -254,6 +255,12 @@ class _Split:
         """The steps of a nested block, and the numbers of what it yields."""
         steps = self.steps(block)
         return steps, tuple(map(self.number, block.ops[-1].operands))
+
+    def row_type(self, row: Value, shape: Sequence[Sym]) -> RowType:
+        assert isinstance(row.type, TensorType)
+        return RowType(
+            row.type.dtype.storage.name, tuple(d.value if d.is_const else self.sizes[d][1] for d in shape)
+        )
 
 
 def _assumption(op: Op) -> Assumed:
@@ -267,12 +274,6 @@ def _is_visible(value: Value, block: Block) -> bool:
     while around is not None and around is not home:
         around = around.parent if isinstance(around, Block | Op) else None
     return around is home
-
-
-def _row_type(value: Value) -> tuple[str, tuple[int, ...]]:
-    type = value.type
-    assert isinstance(type, TensorType)
-    return type.dtype.storage.name, tuple(d.value if d.is_const else -1 for d in type.shape)
 
 
 def _names(names: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.ops.define.staged import ASSUME, STAGED
+from tilewright.ops.define.staged import ASSUME, LOOP, STAGED
 
 
 @dataclass(slots=True)
@@ -32,8 +32,9 @@ class Uses:
 def uses_of(op: Op) -> Uses:
     """What must be there before `op` can run."""
     found = Uses(dict.fromkeys(op.operands))
-    if op.name not in STAGED or op.name == ASSUME:
+    if op.name not in STAGED or op.name in (ASSUME, LOOP):
         found.variables |= dict.fromkeys(variables_in(op.attrs.values()))
+    if op.name not in STAGED or op.name == ASSUME:
         for v in op.results:
             found.variables |= dict.fromkeys(dims_of(v))
     for block in op.blocks:

@@ -242,3 +242,13 @@ def test_transforms_of_tiles_find_whole_blocks():
     run(module, BlockChannels(), Fold(), Canonicalize(), tolerance=1e-4)
     last = [op for op in module.main.body.ops if op.name == "conv_blocked"][-1]
     assert last.operands[1].type.shape[1] == 32
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "in_blocks"), [(2048, 512, True), (1024, 256, True), (256, 64, False), (64, 256, False)]
+)
+def test_products_for_small_images_of_unknown_size_are_in_blocks(channels, filters, in_blocks):
+    """Networks have many channels where images are small: lanes along few positions would be idle."""
+    module = program(lambda x: conv(x, filters, 1), (N, channels, H, W))
+    run(module, BlockChannels(), Fold(), Canonicalize(), target="x86-64-v4")
+    assert ("conv_blocked" in ops(module)) == in_blocks

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tilewright.ir.core import Func
-from tilewright.loops.kernel_info import parse_kernel
-from tilewright.loops.storage.inplace import overwritable
+from tilewright.loops.kernel_info import kernel_info, parse_kernel
+from tilewright.loops.storage.inplace import copied, overwritable
 from tilewright.ops.define.loop_programs import run_kernel
 
 SAFE = {
@@ -151,3 +153,20 @@ def test_flat_rows_of_unknown_lengths_need_no_long_proofs() -> None:
         f" for i in 0..n0 * {line} // 4 {{ {body} }} return }}"
     )
     assert overwritable(func) == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("nest", "expected"),
+    [
+        ("for i in 0..12 { for j in 0..8 vector { y[i, j] = x[i, j] } }", (0, 1)),
+        ("for i in 0..12 parallel { for j in 0..4 { y[i, j] = x[i, j]\n y[i, j + 4] = x[i, j + 4] } }", (0, 1)),
+        ("for i in 0..12 { for j in 0..8 { y[i, j] = x[i, j] * 2.0 } }", None),
+        ("for i in 0..12 { for j in 0..8 { y[i, j] = x[i, j]\n y[i, 0] = 1.0 } }", None),
+        ("for i in 0..12 { for j in 0..7 { y[i, j] = x[i, j + 1] } }", None),
+    ],
+)
+def test_nests_that_only_copy(nest: str, expected: tuple[int, int] | None) -> None:
+    func = kernel(nest)
+    assert copied(func, func.body.ops[0]) is None  # they may not be in the same memory
+    func.info = replace(kernel_info(func), inplace=((0, 1),))
+    assert copied(func, func.body.ops[0]) == expected

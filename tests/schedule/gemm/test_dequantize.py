@@ -56,6 +56,13 @@ FORMS: dict[str, Callable[[int], Value]] = {
             view.expand(view.reshape(constant(data(3, n)), shape=(3, 1, n)), shape=(3, 16, n)), shape=(DEPTH, n)
         ),
     ),
+    "scales of blocks, columns apart": lambda n: view.transpose(
+        ew.mul(
+            f32(constant(bytes_(n, DEPTH))),
+            view.reshape(view.expand(constant(data(n, 3, 1)), shape=(n, 3, 16)), shape=(n, DEPTH)),
+        ),
+        perm=(1, 0),
+    ),
     "f16": lambda n: f32(constant(data(DEPTH, n).astype(np.float16))),
     "bf16": lambda n: f32(constant(data(DEPTH, n).astype(ml_dtypes.bfloat16))),
     "a stack": lambda n: ew.mul(f32(constant(bytes_(2, DEPTH, n))), constant(data(2, 1, n))),

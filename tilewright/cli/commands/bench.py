@@ -170,14 +170,14 @@ def kernel_table(model: Model, times: Sequence[KernelTime]) -> Table:
         made.add_column(column)
     for column in ("ms", "share", "GFLOP/s", "GB/s"):
         made.add_column(column, justify="right", no_wrap=True)
-    total = sum(time.seconds for time in times)
+    total = max(sum(time.seconds for time in times), 1e-12)
     sizes = times[0].sizes if times else ""
     if sizes:
         made.title = f"the variant for {sizes}"
     artifact = next((v.artifact for v in model.artifact.variants if v.text == sizes), model.artifact)
     calls = artifact.report["calls"]
     for found, call in sorted(zip(times, calls, strict=True), key=lambda pair: -pair[0].seconds):
-        rates = (_rate(call[key], found.seconds) for key in ("flops", "touched bytes"))
+        rates = (_rate(call[key], found.seconds / max(found.count, 1)) for key in ("flops", "touched bytes"))
         share = f"{100 * found.seconds / total:.1f} %"
         made.add_row(found.kernel, found.node, f"{1000 * found.seconds:.3f}", share, *rates)
     return made

@@ -66,12 +66,6 @@ def why_tiles_are_stored(image: TiledImage, target: Target) -> str:
     return ""
 
 
-def why_tiles_of_any_image_are_stored(filters: int | None, target: Target) -> str:
-    """The same for an image of unknown size; `filters` are the bytes of the other operand."""
-    fits = filters is not None and is_kept(filters, target)
-    return "" if fits else "the image's size is not known, and many bands would read all filters again"
-
-
 @dataclass(frozen=True, slots=True)
 class WindowedImage:
     """An image in blocks of channels that a contraction gives and windows read: `images` of `blocks` x `height` x

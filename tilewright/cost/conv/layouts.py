@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from tilewright.cost.core import is_kept, multiply_cycles
 from tilewright.cost.gemm.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
@@ -22,6 +23,9 @@ FEWEST_GROUPS = 8
 ELEMENT = 4
 """Bytes of an element of data in blocks of channels."""
 
+PASSES = 2
+"""Passes over an image that a change of its layout takes: it is read and written."""
+
 ROWS_OF_TILES = 8
 """Filters of a group that register tiles of all filters do not cross."""
 
@@ -34,6 +38,15 @@ def fills_blocks(filters: int) -> bool:
 def keep_gaps(filled: Sequence[int], together: int) -> bool:
     """Whether parts of channels that fill blocks of their own may stay in them, where all fill `together` blocks."""
     return sum(filled) <= MOST_GAPS * together
+
+
+def blocks_fill_lanes(positions: Sequence[int], inputs: int, outputs: int, target: Target) -> bool:
+    """Whether lanes along positions, of which there may be so many, would be idle for longer than it takes to bring the
+    channels of a 1x1 convolution into blocks and out of them."""
+    lanes = VECTOR_BYTES // ELEMENT
+    idle = fmean(-(-n // lanes) * lanes / n - 1 for n in positions)
+    changes = PASSES * target.calibration.exposed.passes * (inputs + outputs) / lanes
+    return idle * multiply_cycles(inputs * outputs, ELEMENT, target) > changes
 
 
 def positions_as_channels(positions: int | None, taps: int, stride: int, block: int, target: Target) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from statistics import fmean
 
 from tilewright.cost.core import Source, move_cycles, multiply_cycles, source_of
 from tilewright.target.target import Target
@@ -19,10 +20,6 @@ rounding errors and a longer compilation."""
 
 ELEMENT = 4
 """Bytes of an element."""
-
-TYPICAL_SIZE = 64
-"""Extent of an image that is assumed where it is not known."""
-
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:
@@ -101,18 +98,29 @@ def choose_algorithm(
 ) -> Algorithm:
     """The algorithm with the least estimated time, in a model with weights of `all_weights` bytes, among the direct sum
     and Winograd's with one of the `tiles`, which keep rounding errors small."""
+    return choose_for_images([shape], tiles, target, all_weights)
+
+
+def choose_for_images(
+    shapes: Sequence[ConvShape], tiles: Sequence[tuple[int, ...]], target: Target, all_weights: int
+) -> Algorithm:
+    """The algorithm of a convolution of images of several sizes, which all count the same."""
+    taps = shapes[0].taps
     if not tiles:
-        return Algorithm((), f"no tiles of filters of {extents_text(shape.taps)} keep rounding errors small")
+        return Algorithm((), f"no tiles of filters of {extents_text(taps)} keep rounding errors small")
+    share, m = min((fmean(_share_of_direct(o, m, target, all_weights) for o in shapes), m) for m in tiles)
+    name = f"F({extents_text(m)}, {extents_text(taps)})"
+    reason = f"{name} is estimated at {share:.2f} of the direct convolution's time"
+    return Algorithm(m if share <= GAIN else (), reason)
+
+
+def _share_of_direct(shape: ConvShape, m: Sequence[int], target: Target, all_weights: int) -> float:
+    """The time of tiles of `m` results, in that of the direct convolution."""
     pairs = shape.inputs * shape.outputs * ELEMENT
-    direct = direct_cycles(shape, source_of(max(prod(shape.taps) * pairs, all_weights), target), target)
-    estimates = []
-    for m in tiles:
-        filters_from = source_of(max(points_of(m, shape.taps) * pairs, all_weights), target)
-        estimates.append((winograd_cycles(shape, m, filters_from, target), m))
-    cycles, m = min(estimates)
-    name = f"F({extents_text(m)}, {extents_text(shape.taps)})"
-    reason = f"{name} is estimated at {cycles / direct:.2f} of the direct convolution's time"
-    return Algorithm(m if cycles <= GAIN * direct else (), reason)
+    direct, transformed = (
+        source_of(max(n * pairs, all_weights), target) for n in (prod(shape.taps), points_of(m, shape.taps))
+    )
+    return winograd_cycles(shape, m, transformed, target) / direct_cycles(shape, direct, target)
 
 
 def extents_text(lengths: Sequence[int]) -> str:

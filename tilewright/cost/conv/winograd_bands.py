@@ -8,9 +8,10 @@ counts cycles from the target's facts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 
 from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles
 from tilewright.cost.gemm.cost_model import Decision, cycles
@@ -22,6 +23,7 @@ from tilewright.cost.gemm.register_tile import (
     registers_per_vector,
 )
 from tilewright.cost.parallel import share_of_greatest, threads
+from tilewright.cost.typical import typical_extents
 from tilewright.target.target import Target
 
 SPILL_PASSES = 3
@@ -34,11 +36,6 @@ the filters."""
 
 MOST_PANEL = 4
 """Blocks of columns of a panel of such an image at most: enough for the columns of a register tile."""
-
-TYPICAL_BANDS = (9, 16, 25, 36, 49, 64)
-"""Tiles of a band of such an image for which its register tile is chosen, all as important: those of small square
-images. What a register tile has beyond the last tile of a band is computed in vain."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
@@ -144,14 +141,22 @@ def band_of_any_image(tiles: Tiles, target: Target) -> Band:
     return replace(band, across=min(MOST_TILES, max(1, int(room // each))))
 
 
-def tile_of_any_image(tiles: Tiles, band: Band, target: Target) -> Tile:
+def typical_bands(tiles: Tiles, lengths: Sequence[int], band: Band) -> list[int]:
+    """Tiles of a band, as long as all of its image, for each typical extent of an image; `lengths` of a tile."""
+    extents = typical_extents(max(tiles.depth, tiles.columns * tiles.lanes))
+    counts = [prod(-(-n // length) for length in lengths) for n in extents]
+    return [-(-n // -(-n // band.across)) for n in counts]
+
+
+def tile_of_any_image(tiles: Tiles, lengths: Sequence[int], band: Band, target: Target) -> Tile:
     """The register tile for bands of unknown length: the one with the least time, in that of the best one for each
-    typical length, in the mean of these."""
+    typical band, in the mean of these. What whole tiles leave of a band is computed in smaller ones; what these have
+    beyond its last tile is in vain."""
     found: dict[Tile, float] = {}
-    shapes = [
-        GemmShape(n, band.panel, tiles.depth, tiles.lanes, tiles.element, exact_columns=True, packed=True)
-        for n in TYPICAL_BANDS
-    ]
+    shape = GemmShape(
+        None, band.panel, tiles.depth, tiles.lanes, tiles.element, exact_columns=True, packed=True, splits_rows=True
+    )
+    shapes = [replace(shape, rows=n) for n in typical_bands(tiles, lengths, band)]
     candidates = {tile for shape in shapes for tile in candidate_tiles(shape, target)}
     for shape in shapes:
         times = {tile: cycles(shape, Decision(tile), target) for tile in candidates}

@@ -23,6 +23,7 @@ from tilewright.cost.gemm.register_tile import (
     candidate_tiles,
     cycles_per_step,
     registers_per_vector,
+    rows_of_remainder,
 )
 from tilewright.cost.parallel import share_of_greatest
 from tilewright.target.calibration import Exposed
@@ -35,6 +36,10 @@ CROWDING = 2
 
 LARGE = 512
 """Extent that is assumed where it is not known."""
+
+TYPICAL_COLUMNS = (50, 200, 800, 3200)
+"""Columns for which decisions are compared where their number is not known, all as important: positions of images as
+they are at the end and at the beginning of networks, lengths of texts."""
 
 CUT_TILES = 3
 """Register tiles, the most promising ones, that are tried with cache blocks."""
@@ -101,7 +106,17 @@ class Counts:
 
 
 def cycles(shape: GemmShape, decision: Decision, target: Target) -> float:
-    """Cycles of one core for all of it; where cores share blocks unevenly, as if all had the greatest share. Where
+    """Cycles of one core for all of it. Columns of unknown number count as a large one, each with its mean part of the
+    cycles for typical numbers."""
+    if shape.columns is not None:
+        return _cycles(assumed(shape), decision, target)
+    typical = [-(-n // shape.lanes) for n in TYPICAL_COLUMNS]
+    parts = [_cycles(assumed(shape, n), decision, target) / n for n in typical]
+    return LARGE * sum(parts) / len(parts)
+
+
+def _cycles(shape: GemmShape, decision: Decision, target: Target) -> float:
+    """Cycles for known extents. Where cores share blocks unevenly, as if all had the greatest share; where
     tiles are fewer than cores, or columns that are read once not the same for all, the mean of one core's cycles and of
     those of all that wait."""
     total = count(shape, decision, target).cycles(target.calibration.exposed)
@@ -198,22 +213,34 @@ def _loops(shape: GemmShape, decision: Decision, target: Target) -> _Loops:
     """Of register tiles alone. The last tile of a line overlaps the one before."""
     assert shape.rows is not None and shape.columns is not None and shape.depth is not None
     tile = decision.tile
-    registers = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
-    row_tiles, column_tiles = -(-shape.rows // tile.rows), -(-shape.columns // tile.columns)
-    steps = shape.around * shape.lines * row_tiles * column_tiles * shape.depth
+    n = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
+    rows = _tiles_of(shape.rows, tile.rows, rows_of_remainder(tile) if shape.splits_rows else 0)
+    columns = _tiles_of(shape.columns, tile.columns, 1 if shape.splits_columns else 0, last=1)  # a part of a vector
+    tiles = [(height, n * width // tile.columns, a * b) for height, a in rows for width, b in columns]
+    row_tiles, column_tiles = sum(a for _, a in rows), sum(b for _, b in columns)
+    steps = shape.around * shape.lines * shape.depth
     lines = (shape.lines * (shape.around // shape.repeats), True, False, True)
-    columns = (column_tiles, False, True, True)
-    middle = (lines, columns) if decision.columns_outside else (columns, lines)
+    panels = (column_tiles, False, True, True)
+    middle = (lines, panels) if decision.columns_outside else (panels, lines)
     return _Loops(
         nest=((row_tiles, True, False, True), *middle, (shape.repeats, True, True, True)),
         depth=shape.depth,
         sums=False,
-        multiply=steps * cycles_per_step(tile.rows, registers, target),
-        loads=steps * (tile.rows + registers),
-        row_reads=steps * tile.rows,
+        multiply=steps * sum(many * cycles_per_step(height, width, target) for height, width, many in tiles),
+        loads=steps * sum(many * (height + width) for height, width, many in tiles),
+        row_reads=steps * sum(many * height for height, _, many in tiles),
         passes=0,
         copied=0,
     )
+
+
+def _tiles_of(extent: int, size: int, small: int, last: int = 0) -> list[tuple[int, int]]:
+    """Sizes of tiles and how many there are of each: what whole tiles leave is in `small` ones, if there are such. The
+    `last` elements of the extent are in no whole tile."""
+    if not small or small >= size:
+        return [(size, -(-extent // size))]
+    whole = (extent - last) // size
+    return [(size, whole), (small, -(-(extent - whole * size) // small))]
 
 
 def _cut_loops(shape: GemmShape, tile: Tile, blocks: Blocks, target: Target) -> _Loops:
@@ -333,18 +360,23 @@ def candidates(shape: GemmShape, target: Target) -> list[Decision]:
     return found
 
 
-def assumed(shape: GemmShape) -> GemmShape:
-    """The contraction with a large extent in place of each that is not known."""
-    return replace(shape, rows=shape.rows or LARGE, columns=shape.columns or LARGE, depth=shape.depth or LARGE,
-                   outer_depth=shape.outer_depth if shape.depth else LARGE)  # fmt: skip
+def assumed(shape: GemmShape, columns: int = LARGE) -> GemmShape:
+    """The contraction with a large extent in place of each that is not known, or with so many `columns`."""
+    return replace(
+        shape,
+        rows=shape.rows or LARGE,
+        columns=shape.columns or columns,
+        depth=shape.depth or LARGE,
+        outer_depth=shape.outer_depth if shape.depth else LARGE,
+        splits_columns=shape.columns is None,
+    )
 
 
 @lru_cache(maxsize=4096)
 def choose(shape: GemmShape, target: Target) -> Choice:
     """The decision with the fewest cycles; the first of equal ones."""
-    known = assumed(shape)
     found = candidates(shape, target)
-    costs = [cycles(known, decision, target) for decision in found]
+    costs = [cycles(shape, decision, target) for decision in found]
     best = min(range(len(found)), key=costs.__getitem__)
     taken = found[best]
     rivals = (

@@ -43,7 +43,8 @@ class GemmShape:
     `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns` tiles of
     blocks must divide the columns; with `packed` they are constants, with `part` a part of such: where no tile divides
     them, they could not be packed ahead of time. A `transposed` result is contiguous in its rows, and is transposed
-    from the sums of blocks. `uncut` says why no blocks can be made, if so.
+    from the sums of blocks. `splits_rows` and `splits_columns` say that the last ones have smaller tiles, as their
+    number is not known: of half the rows, and of one vector. `uncut` says why no blocks can be made, if so.
     """
 
     rows: int | None
@@ -62,6 +63,8 @@ class GemmShape:
     packed: bool = False
     part: bool = False
     transposed: bool = False
+    splits_rows: bool = False
+    splits_columns: bool = False
     uncut: str = ""
 
 

@@ -27,6 +27,8 @@ def from_front(translation: Translation, axes: Sequence[Sym], rank: int) -> tupl
             f"computed axes of a tensor of rank {rank} are not supported (at most {MOST_AXES})",
             hint=translation.fixing(*axes),
         )
+    if len(axes) > rank:
+        raise ModelError(f"{len(axes)} axes of a tensor of rank {rank} name an axis twice")
     found: list[Sym] = []
     for a in axes:
         lowest = a.bounds[0]

@@ -17,7 +17,7 @@ from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import dtype_of, reduce_sum
-from tilewright.ops.view import reshape, shape_of, transpose
+from tilewright.ops.view import expand, reshape, shape_of, transpose
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class ResizedAxis:
 
 
 def resized_along(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
+    if plan.old == 1 and how.coordinates != "tf_crop_and_resize" and not how.exclude_outside:
+        return expand(x, shape=tuple(plan.new if k == plan.axis else d for k, d in enumerate(shape_of(x))))
     if _is_repetition(plan, how):
         assert isinstance(plan.scale, float)
         return image.repeat_elements(x, axis=plan.axis, count=round(plan.scale))

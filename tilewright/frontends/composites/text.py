@@ -59,6 +59,13 @@ def moved(operands: Sequence[Value | None], write: Callable[[list[Value | None]]
     return [None if v is None else taken(v, *sources) for v in write(positions)]
 
 
+def moved_one(operand: Value, write: Callable[..., Value], *args: object) -> Value:
+    """The same of one operand, which `write` takes before other arguments."""
+    (result,) = moved([operand], lambda values: [write(v, *args) for v in values if v is not None])
+    assert result is not None
+    return result
+
+
 def _origin(value: Value) -> tuple[Value, tuple[Value, ...]]:
     """Positions, and the values from which the strings at these are taken."""
     op = value.op

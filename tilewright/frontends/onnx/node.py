@@ -279,6 +279,18 @@ class Node:
         for condition in arithmetic.conditions:
             self.translation.assume_exact(condition)
 
+    def known_dim(self, k: int, axis: int) -> int:
+        """The size of an axis of operand `k`, which must be a number."""
+        if not -self.rank(k) <= axis < self.rank(k):
+            raise ModelError(f"{self.op}: input {k} is {self.type(k)}, which has no axis {axis}")
+        size = self.shape(k)[axis]
+        if not size.is_const:
+            raise UnsupportedError(
+                f"{self.op}: the size of axis {axis} of input {k} must be known, it is {size}",
+                hint=self.translation.fixing(size),
+            )
+        return size.value
+
     def needs_constant(self, k: int) -> UnsupportedError:
         """The error that says that the value of operand `k` must be known, and how to make it so."""
         what = f"{self.op} needs the value of its input {k} at compile time"

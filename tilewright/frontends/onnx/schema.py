@@ -23,7 +23,7 @@ def schema_of(op: str, version: int, domain: str) -> OpSchema | None:
     """The schema of an operator at an opset version; None when there is none."""
     try:
         return onnx.defs.get_schema(op, version, domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # the latter for a version that is no 32-bit number
         return None
 
 

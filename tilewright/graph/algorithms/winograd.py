@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.cost.conv.winograd import TYPICAL_SIZE, Algorithm, ConvShape, choose_algorithm
+from tilewright.cost.conv.winograd import Algorithm, ConvShape, choose_for_images
+from tilewright.cost.typical import TypicalSizes, typical_sizes
 from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
+from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.cook_toom import tile_lengths
@@ -36,8 +37,10 @@ class Winograd:
             ctx.remark(self.name, "convolutions", "the machine is not known")
             return
         all_weights = sum(array.nbytes for array in module.constants.values())
-        replaced = False
-        for op in list(module.main.body.ops):
+        typical = typical_sizes(type_of(v) for v in module.main.args)
+        ops: list[Op] = []
+        for op in module.main.body.ops:
+            ops.append(op)
             conv = _candidate(op, module)
             if conv is None:
                 continue
@@ -48,12 +51,12 @@ class Winograd:
                 )
             elif not ctx.strict:
                 tiles = tile_lengths(conv.taps, MOST_GROWTH)
-                choice = choose_algorithm(conv.shape, tiles, ctx.target, all_weights)
+                choice = choose_for_images(conv.shapes(typical), tiles, ctx.target, all_weights)
             ctx.remark(self.name, f"conv {op.loc}", choice.reason, applied=bool(choice.m))
             if choice.m:
-                _replace(conv, choice.m, module)
-                replaced = True
-        if replaced:
+                ops += _replace(conv, choice.m, module)
+        if len(ops) > len(module.main.body.ops):
+            replace_in_block(module.main.body, ops)
             drop_dead(module)
 
 
@@ -68,13 +71,14 @@ class _Conv:
     before: tuple[Sym, ...]
     after: tuple[Sym, ...]
 
-    @property
-    def shape(self) -> ConvShape:
+    def shapes(self, typical: TypicalSizes) -> list[ConvShape]:
+        """The shape; several typical ones where not all extents are known."""
         outputs, inputs = self.filters.shape[:2]
-        n, _, *space, block = shape_of(self.op.result)
-        sizes = tuple(d.value if d.is_const else TYPICAL_SIZE for d in space)
-        images = n.value if n.is_const else 1
-        return ConvShape(images, sizes, self.taps, inputs, outputs, block.value)
+        images, _, *space, block = shape_of(self.op.result)
+        return [
+            ConvShape(n, tuple(extents), self.taps, inputs, outputs, block.value)
+            for n, *extents in typical.of([images, *space])
+        ]
 
     @property
     def has_lines_of_unknown_length(self) -> bool:
@@ -124,7 +128,8 @@ def _without_padding(x: Value) -> tuple[Value, tuple[Sym, ...], tuple[Sym, ...]]
     return x.op.operands[0], before[2:-1], after[2:-1]
 
 
-def _replace(conv: _Conv, m: tuple[int, ...], module: Module) -> None:
+def _replace(conv: _Conv, m: tuple[int, ...], module: Module) -> list[Op]:
+    """The ops that compute the convolution for all who read it, to be put in its place."""
     op = conv.op
     attrs: dict[str, Any] = {"m": m, "taps": conv.taps}
     emitted = Block()
@@ -134,4 +139,4 @@ def _replace(conv: _Conv, m: tuple[int, ...], module: Module) -> None:
         made = winograd_output(winograd_product(points, u), space=shape_of(op.result)[2:-1], **attrs)
     made.name = op.result.name
     op.result.replace_by(made)
-    insert_before(op, emitted.ops)
+    return emitted.ops

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from tilewright.cost.elementwise import weighted_operations
 from tilewright.graph.match import shape_of
@@ -85,6 +86,11 @@ def classify(op: Op) -> OpInfo:
         return OpInfo(OpClass.OPAQUE, shape_of(op.results[0]) if op.results else ())
     types = [v.type for v in op.operands]
     compute = operator.compute(types, op.attrs)  # type: ignore[arg-type]
+    return _of_computation(operator, compute)
+
+
+@lru_cache(maxsize=2048)  # computations are shared, and the layers of a model have the same ones
+def _of_computation(operator: Operator, compute: Compute) -> OpInfo:
     return _reduction(compute) if compute.combine else _elementwise(operator, compute)
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from tilewright.cost.typical import typical_sizes
 from tilewright.graph.fusion.classify import OpClass, has_own_loops, is_operator
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match, Strategies, cheapest
+from tilewright.graph.match import type_of
 from tilewright.graph.rewrites.weight_only import separate_weights
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
@@ -54,7 +56,11 @@ class _Fusion:
         self.strategies = strategies
         self.max_ops = max_ops
         self.body = module.main.body
-        self.facts = Facts(ctx.target, {op: n for n, op in enumerate(self.body.ops)})
+        self.facts = Facts(
+            ctx.target,
+            {op: n for n, op in enumerate(self.body.ops)},
+            typical_sizes(type_of(v) for v in module.main.args),
+        )
         self.of = self.facts.regions
         self.unclaimed: set[Op] = set()  # by failing strategies alone
         for op in self.body.ops:

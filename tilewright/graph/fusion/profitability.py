@@ -8,9 +8,9 @@ from tilewright.cost.conv.bands import (
     WindowedImage,
     why_blocks_are_left_apart,
     why_tiles_are_stored,
-    why_tiles_of_any_image_are_stored,
     why_windows_are_apart,
 )
+from tilewright.cost.typical import TypicalSizes
 from tilewright.graph.match import shape_of, type_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, sym
@@ -18,26 +18,20 @@ from tilewright.ops.winograd import tile_counts
 from tilewright.target.target import Target
 
 
-def tiles_by_bands(product: Op, target: Target) -> str:
+def tiles_by_bands(product: Op, typical: TypicalSizes, target: Target) -> str:
     """Why the tiles v [n, blocks, points, tiles, block] of `product`(v, u) should be made before it; "" when they
-    should be made by bands."""
+    should be made by bands, as they should be for a medium image where its size is not known."""
     v, u = product.operands
     if len(v.users) > 1:
         return "the tiles are needed elsewhere too"
     output = product.result.users[0]
     images, blocks, points, tiles, block = shape_of(v)
     across = tile_counts(tuple(map(sym, output.attrs["space"])), output.attrs["m"])[-1]
-    if not (images * tiles * across).is_const:
-        return why_tiles_of_any_image_are_stored(_known(_bytes(u)), target)
-    element = type_of(v).dtype.bytes
-    image = TiledImage(
-        images=images.value,
-        rows=tiles.value // across.value,
-        row_bytes=((blocks + PANEL_BLOCKS) * points * block * element * across).value,
-        tiles=_bytes(v).value,
-        filters=_bytes(u).value,
-        columns=shape_of(product.result)[1].value,
-    )
+    if not (tiles * across).is_const:
+        across = sym(1)  # bands of such an image are cut from all of its tiles, not from rows of them
+    row_bytes = (blocks + PANEL_BLOCKS) * points * block * type_of(v).dtype.bytes * across
+    sizes = [images, tiles // across, row_bytes, _bytes(v), _bytes(u), shape_of(product.result)[1]]
+    image = TiledImage(*typical.medium(sizes))
     return why_tiles_are_stored(image, target)
 
 
@@ -86,7 +80,3 @@ def _lines_read(windows: Op) -> int:
 def _bytes(value: Value) -> Sym:
     type = type_of(value)
     return type.size * type.dtype.bytes
-
-
-def _known(size: Sym) -> int | None:
-    return size.value if size.is_const else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from tilewright.cost.typical import TypicalSizes
 from tilewright.graph.fusion.classify import OpInfo, classify
 from tilewright.graph.fusion.region import Region
 from tilewright.ir.core import Op, Value
@@ -31,10 +32,12 @@ class Match:
 
 @dataclass
 class Facts:
-    """What is known of the function while its regions grow."""
+    """What is known of the function while its regions grow, and what sizes are expected to be where they are not
+    known."""
 
     target: Target | None
     order: dict[Op, int]
+    typical: TypicalSizes
     regions: dict[Op, Region] = field(default_factory=dict)
     _infos: dict[Op, OpInfo] = field(default_factory=dict)
 
@@ -161,6 +164,8 @@ class Strategies(Generic[S]):
 
     def __iter__(self) -> Iterator[S]:
         every = (*(strategy for _, strategy in self.outside), *self.ours)
+        if not self.failed:
+            return iter(every)
         return (strategy for strategy in every if strategy.name not in self.failed)
 
     def find(self, name: str) -> S | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
-from tilewright.cost.conv.layouts import fills_blocks
+from tilewright.cost.conv.layouts import blocks_fill_lanes, fills_blocks
 from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters
 from tilewright.graph.layout.layout_map import LayoutMap
@@ -64,7 +66,7 @@ def layout_conv(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
     window = ConvWindow(op)
     if _is_depthwise(op):
         _depthwise(op, window, layouts)
-    elif _stays_plain(op, window, layouts):
+    elif _stays_plain(op, window, layouts) and not _fills_lanes(op, layouts, ctx.target):
         remark("plain values come in and the result leaves: lanes are positions")
         if not window.is_single:
             return False
@@ -97,6 +99,15 @@ def _stays_plain(op: Op, window: ConvWindow, layouts: LayoutMap) -> bool:
         return False
     in_lanes = window.strides[-1] == 1 and shape_of(op.result)[-1].is_const
     return window.is_single or (in_lanes and not _reads_blocks(op, layouts))
+
+
+def _fills_lanes(op: Op, layouts: LayoutMap, target: Target | None) -> bool:
+    """Whether a product for an image of unknown size is better computed in blocks, as it is expected to be small."""
+    space = shape_of(op.result)[2:]
+    if target is None or all(d.is_const for d in space):
+        return False
+    outputs, inputs = (d.value for d in shape_of(op.operands[1])[:2])
+    return blocks_fill_lanes([prod(extents) for extents in layouts.typical.of(space)], inputs, outputs, target)
 
 
 def _leaves(op: Op) -> bool:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tilewright.graph.match import shape_of
+from tilewright.cost.typical import typical_sizes
+from tilewright.graph.match import shape_of, type_of
 from tilewright.ir.core import Block, Builder, Module, Op, Value
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.sym import Sym
@@ -28,6 +29,7 @@ class LayoutMap:
     def __init__(self, module: Module, block: int) -> None:
         self.module = module
         self.block = block
+        self.typical = typical_sizes(type_of(v) for v in module.main.args)
         self._builder = Builder(Block(), module)
         self._plain: dict[Value, Value] = {}
         self._blocked: dict[Value, Value] = {}

@@ -30,11 +30,18 @@ class MergeDuplicates:
 
 def merge_duplicates(func: Func, module: Module) -> int:
     """Make readers of equal ops of the function's body read the first; return how many ops became dead."""
+    alone: dict[Hashable, Op | None] = {}  # by what is quickly read; None where the exact keys are in `seen`
     seen: dict[Hashable, Op] = {}
     merged = 0
     for op in func.body.ops:
         if op.name in IMPURE or op.blocks or not op.results:
             continue
+        rough = _rough_key(op, module)
+        other = alone.setdefault(rough, op)
+        if other is op:
+            continue
+        if other is not None:
+            seen[_key(other, module)], alone[rough] = other, None
         first = seen.setdefault(_key(op, module), op)
         if first is op or not any(v.users for v in op.results):
             continue
@@ -42,6 +49,14 @@ def merge_duplicates(func: Func, module: Module) -> int:
             old.replace_by(new)
         merged += 1
     return merged
+
+
+def _rough_key(op: Op, module: Module) -> Hashable:
+    """A key that equal ops share; few others do."""
+    if op.name == "constant":
+        array = module.constants[op.attrs["name"]]
+        return "constant", array.dtype, array.shape
+    return op.name, tuple(map(id, op.operands))
 
 
 def _key(op: Op, module: Module) -> Hashable:

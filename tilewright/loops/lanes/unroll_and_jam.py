@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.ir.core import Func, Op
+from tilewright.ir.core import Func, Op, insert_before
 from tilewright.ir.sym import sym
 from tilewright.loops.edit import (
     body_of,
     extent_of,
     holds_parallel,
-    insert_before,
     is_loop,
     iteration_of,
     kind_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.core import Func, Op, Value, insert_before
 from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import ScalarType
@@ -27,7 +27,6 @@ from tilewright.loops.edit import (
     fresh_var,
     holds_parallel,
     insert_after,
-    insert_before,
     is_inside,
     is_loop,
     kind_of,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tilewright.ir.core import Func, Op
+from tilewright.ir.core import Func, Op, insert_before
 from tilewright.loops.edit import (
     ancestor_in,
     block_of,
     describe,
     enclosing_loops,
     insert_after,
-    insert_before,
     is_in_run,
     kind_of,
     refuse,

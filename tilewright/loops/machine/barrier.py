@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.ir.core import Func, Op
-from tilewright.loops.edit import (
-    enclosing,
-    insert_after,
-    insert_before,
-    is_in_run,
-    is_loop,
-    kind_of,
-    loop_var,
-    refuse,
-)
+from tilewright.ir.core import Func, Op, insert_before
+from tilewright.loops.edit import enclosing, insert_after, is_in_run, is_loop, kind_of, loop_var, refuse
 from tilewright.loops.machine.async_copy import PLACES
 from tilewright.loops.primitive import primitive
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.core import Block, Func, Op, Value, insert_before
 from tilewright.ir.sym import Sym, mod, sym
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.deps import accesses, conflicts
@@ -16,7 +16,6 @@ from tilewright.loops.edit import (
     describe,
     extent_of,
     insert_after,
-    insert_before,
     is_in_run,
     kind_of,
     loop_var,

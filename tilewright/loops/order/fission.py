@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilewright.ir.core import Func, Op, substitute
+from tilewright.ir.core import Func, Op, insert_before, substitute
 from tilewright.loops.analysis.deps import accesses, conflicts, ordered, separated
 from tilewright.loops.edit import (
     base_name,
@@ -16,7 +16,6 @@ from tilewright.loops.edit import (
     enclosing_loops,
     extent_of,
     fresh_var,
-    insert_before,
     is_in_run,
     is_inside,
     is_loop,

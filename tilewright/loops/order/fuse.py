@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ir.core import Func, Op
+from tilewright.ir.core import Func, Op, insert_before
 from tilewright.loops.analysis.deps import accesses, conflicts, ordered
 from tilewright.loops.edit import (
     base_name,
@@ -11,7 +11,6 @@ from tilewright.loops.edit import (
     describe,
     extent_of,
     fresh_var,
-    insert_before,
     is_loop,
     kind_of,
     loop_var,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tilewright.ir.core import Func, Op
+from tilewright.ir.core import Func, Op, insert_before
 from tilewright.ir.sym import sym
 from tilewright.loops.edit import (
     body_of,
     extent_of,
     fresh_var,
     insert_after,
-    insert_before,
     iteration_of,
     kind_of,
     loop_var,

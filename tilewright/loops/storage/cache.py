@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.core import Func, Op, Value, insert_before
 from tilewright.ir.sym import sym
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.bounds import Box
@@ -26,7 +26,6 @@ from tilewright.loops.edit import (
     enclosing_loops,
     holds_parallel,
     insert_after,
-    insert_before,
     kind_of,
     names_in,
     nest_of,

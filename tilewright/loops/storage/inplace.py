@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.loops.analysis.deps import Access, accesses, disjoint, separated
 from tilewright.loops.analysis.injective import is_injective
-from tilewright.loops.edit import address_of
+from tilewright.loops.edit import address_of, body_of, is_loop
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 
@@ -41,6 +41,29 @@ def _pairs(func: Func, body: Block) -> Iterator[Pair]:
             is_candidate = source.type == target.type and bool(loads) and i not in info.constants
             if is_candidate and all(_reads_first(load, store) for store in stores for load in loads):
                 yield i, o
+
+
+def copied(func: Func, nest: Op) -> Pair | None:
+    """The pair, of those that may be in the same memory, of whose elements a nest of loops does nothing but copy some:
+    it does nothing at all where they are."""
+    inside = list(body_of(nest).walk()) if is_loop(nest) else []
+    stores = [op for op in inside if op.name == "store"]
+    if not stores or any(not is_loop(op) and op.name not in ("load", "store") for op in inside):
+        return None
+    pairs = {_moved(func, store) for store in stores}
+    pair = pairs.pop()
+    return pair if not pairs and pair in kernel_info(func).inplace else None
+
+
+def _moved(func: Func, store: Op) -> Pair | None:
+    """The arguments from which and to which a store moves an element, at the same place in both."""
+    load, target = store.operands[0].op, store.operands[1]
+    if load is None or load.name != "load" or load.attrs["idx"] != store.attrs["idx"]:
+        return None
+    source = load.operands[0]
+    if "guard" in load.attrs or source not in func.args or target not in func.args:
+        return None
+    return func.args.index(source), func.args.index(target)
 
 
 _Numbered = tuple[int, Access]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewright.ir.core import Func, Op, substitute
+from tilewright.ir.core import Func, Op, insert_before, substitute
 from tilewright.ir.sym import ZERO, Sym, ge0
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.loops.edit import (
@@ -16,7 +16,6 @@ from tilewright.loops.edit import (
     enclosing_loops,
     extent_of,
     insert_at,
-    insert_before,
     is_inside,
     kind_of,
     loop_var,

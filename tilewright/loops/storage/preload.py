@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.core import Func, Op, Value, substitute
+from tilewright.ir.core import Func, Op, Value, insert_before, substitute
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
@@ -21,7 +21,6 @@ from tilewright.loops.edit import (
     extent_of,
     fresh_var,
     holds_parallel,
-    insert_before,
     is_inside,
     loop_var,
     names_in,

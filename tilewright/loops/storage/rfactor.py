@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.core import Func, Op, Value, insert_before
 from tilewright.ir.scalar import identity
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import accesses, accumulators
@@ -21,7 +21,6 @@ from tilewright.loops.edit import (
     describe,
     enclosing_loops,
     insert_after,
-    insert_before,
     is_loop,
     kind_of,
     names_in,

@@ -83,13 +83,17 @@ def branch(condition: Value, then: Block, other: Block, types: Sequence[Type]) -
     return current_builder().emit(BRANCH, [condition], types, {}, [then, other]).results
 
 
-def loop(operands: Sequence[Value], body: Block, types: Sequence[Type], states: int) -> tuple[Value, ...]:
+def loop(
+    operands: Sequence[Value], body: Block, types: Sequence[Type], states: int, row_shapes: Sequence[tuple[Sym, ...]]
+) -> tuple[Value, ...]:
     """While the condition holds and there are trips left: (trip, condition, *states) -> (condition, *states, *rows).
 
     `operands` are the number of trips, the condition and the initial states; the results are the last states, and
-    the rows of all trips along a new first axis.
+    the rows of all trips along a new first axis. `row_shapes`, of numbers and variables, are those of the rows of a
+    loop that makes no trip.
     """
-    return current_builder().emit(LOOP, operands, types, {"states": states}, [body]).results
+    attrs = {"states": states, "row_shapes": tuple(row_shapes)}
+    return current_builder().emit(LOOP, operands, types, attrs, [body]).results
 
 
 def staged_rule(op: Op) -> str | None:
@@ -113,20 +117,27 @@ def staged_rule(op: Op) -> str | None:
     return None
 
 
-def inner_variables(block: Block) -> set[Sym]:
-    """Variables that get their values inside of a block, so that nothing outside may refer to them."""
+def inner_variables(block: Block, given: Sequence[Value] = ()) -> set[Sym]:
+    """Variables that get their values inside of a block, so that nothing outside may refer to them; those in shapes of
+    values outside that it reads, or is `given`, are none."""
     found: set[Sym] = set()
+    outer = {d for v in given for d in _variables(v)}
     for op in block.walk():
+        outer.update(d for v in op.operands if not _is_inside(v, block) for d in _variables(v))
         if op.name == MEASURE and _is_inside(op.operands[0], block):
             found.update(op.attrs["variables"])
         if op.name in STAGED:
             found.update(d for v in op.results for d in _dims(v))
         found.update(d for b in op.blocks for v in b.args for d in _dims(v))
-    return found.union(d for v in block.args for d in _dims(v))
+    return found.union(d for v in block.args for d in _dims(v)) - outer
 
 
 def _dims(value: Value) -> list[Sym]:
     return [d for d in value.type.shape if d.kind == "var"] if isinstance(value.type, TensorType) else []
+
+
+def _variables(value: Value) -> list[Sym]:
+    return [d for size in value.type.shape for d in size.vars] if isinstance(value.type, TensorType) else []
 
 
 def _is_inside(value: Value, block: Block) -> bool:

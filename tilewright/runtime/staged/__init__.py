@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright.runtime.staged import check as check
     from tilewright.runtime.staged import host_values as host_values
     from tilewright.runtime.staged import native as native
     from tilewright.runtime.staged import program as program
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import a module when it is first asked for: most models are of one part."""
-    if name not in ("host_values", "native", "program", "run"):
+    if name not in ("check", "host_values", "native", "program", "run"):
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from importlib import import_module
 

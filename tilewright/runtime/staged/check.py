@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewright.runtime.staged.program import (
     CallHost,
@@ -15,6 +15,9 @@ from tilewright.runtime.staged.program import (
 )
 
 MOST_VALUES = 1 << 20
+
+DEEPEST = 32
+"""Mappings and sequences within each other in the parameters of a host function."""
 
 
 def check_program(program: StagedProgram, inputs: int, outputs: int, parts: Sequence[tuple[int, int]]) -> None:
@@ -51,6 +54,8 @@ class _Check:
                     self._native(step)
                 else:
                     assert isinstance(step, CallHost)
+                    if _is_deep(step.parameters, DEEPEST):
+                        raise ValueError(f"the parameters of {step.function} lie more than {DEEPEST} deep")
             self.give(known, [*step.outputs, *step.frees])
             known -= set(step.frees)
         return known
@@ -75,6 +80,7 @@ class _Check:
         _same(len(step.arguments), len(step.inputs), "arguments of a loop")
         _same(len(step.results), 1 + len(step.outputs), "results of a loop")
         _same(len(step.outputs), states + len(step.row_types), "outputs of a loop")
+        self.read(known, [size.value for type in step.row_types for size in type.sizes])
         inner = set(known)
         self.give(inner, step.arguments)
         after = self.steps(step.body, inner)
@@ -96,3 +102,12 @@ class _Check:
 def _same(found: int, wanted: int, what: str) -> None:
     if found != wanted:
         raise ValueError(f"there are {wanted} {what}, and {found} are given")
+
+
+def _is_deep(value: object, most: int) -> bool:
+    """Whether mappings and sequences lie in each other more than so many times."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return False
+    return most == 0 or any(_is_deep(v, most - 1) for v in value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,18 +60,30 @@ class TakeBranch:
 
 
 @dataclass(frozen=True, slots=True)
+class RowType:
+    """The dtype of the rows that a loop collects, and their shape where it makes no trip."""
+
+    dtype: str
+    shape: tuple[int | Size, ...]
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """What of the shape is read from values."""
+        return tuple(d for d in self.shape if isinstance(d, Size))
+
+
+@dataclass(frozen=True, slots=True)
 class RunLoop:
     """Run `body` again and again: `inputs` are the number of trips, the condition and the states before; `arguments`
     those of the body (trip, condition, states); `results` what a trip gives (condition, states, rows); `outputs` the
-    last states, and the rows of all trips in one array. `row_types` are the dtypes and shapes (-1: unknown) of rows,
-    for loops without a trip."""
+    last states, and the rows of all trips in one array."""
 
     inputs: tuple[int, ...]
     arguments: tuple[int, ...]
     body: tuple[Step, ...]
     results: tuple[int, ...]
     outputs: tuple[int, ...]
-    row_types: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    row_types: tuple[RowType, ...] = ()
     node: str = ""
     frees: tuple[int, ...] = ()
 
@@ -118,9 +130,10 @@ class StagedProgram:
             "frame_words": self.frame_words,
         }
 
-    def native_symbol(self, name: str) -> str:
-        """The name of a function of the native steps: it is found for no other program."""
-        text = json.dumps(self.record(), sort_keys=True)
+    def native_symbol(self, name: str, parts: Sequence[str]) -> str:
+        """The name of a function of the native steps: it is found for no other program, and for no other parts than
+        those whose code has these names."""
+        text = json.dumps([self.record(), list(parts)], sort_keys=True)
         return f"tw_steps_{name}.{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
@@ -157,7 +170,8 @@ def _record(step: Step) -> dict[str, Any]:
                 "frees": step.frees}  # fmt: skip
     if isinstance(step, RunLoop):
         plain = {name: getattr(step, name) for name in RunLoop.__slots__}
-        return {**kind, **plain, "body": [_record(s) for s in step.body]}
+        types = [asdict(t) for t in step.row_types]
+        return {**kind, **plain, "body": [_record(s) for s in step.body], "row_types": types}
     if isinstance(step, RunNative):
         plain = {name: getattr(step, name) for name in RunNative.__slots__}
         return {**kind, **plain, "steps": [_record(s) for s in step.steps]}

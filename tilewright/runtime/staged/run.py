@@ -14,6 +14,7 @@ from tilewright.runtime.staged.functions.registry import HostFunction, bound
 from tilewright.runtime.staged.native import NativeSteps
 from tilewright.runtime.staged.program import (
     CallHost,
+    RowType,
     RunLoop,
     RunNative,
     RunPart,
@@ -107,7 +108,7 @@ class StagedRun:
             for column, row in zip(rows, made, strict=True):
                 column.append(row)
             goes_on, trip = bool(going.any()), trip + 1
-        stacked = [_stacked(column, *type) for column, type in zip(rows, step.row_types, strict=True)]
+        stacked = [_stacked(column, t, values) for column, t in zip(rows, step.row_types, strict=True)]
         for number, value in zip(step.outputs, (*states, *stacked), strict=True):
             values[number] = value
 
@@ -133,10 +134,11 @@ def _size(size: Size, values: list[Any]) -> int:
     return int(value.flat[size.position]) if size.element else int(value.shape[size.position])
 
 
-def _stacked(rows: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The rows along a new first axis; where there are none, of an axis of unknown size nothing is left."""
+def _stacked(rows: Sequence[np.ndarray], type: RowType, values: list[Any]) -> np.ndarray:
+    """The rows along a new first axis."""
     if not rows:
-        return np.empty((0, *[max(d, 0) for d in shape]), numpy_dtype(dtype))
+        shape = (d if isinstance(d, int) else _size(d, values) for d in type.shape)
+        return np.empty((0, *shape), numpy_dtype(type.dtype))
     try:
         return np.stack(rows)
     except ValueError as error:

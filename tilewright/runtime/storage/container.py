@@ -34,7 +34,7 @@ from tilewright.runtime.storage.files import replacing, write_slices
 
 Bytes = bytes | bytearray | memoryview
 
-FORMAT = 4
+FORMAT = 5
 """The format version that is written, and the newest that can be read."""
 
 # The first byte is no text, the line ends break when a transfer "corrects" them.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tilewright.runtime import staged
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
-from tilewright.runtime.staged.program import RunNative, StagedProgram, steps_within
 from tilewright.runtime.storage.objects import object_symbols
 
 _RECOMPILE = "compile the model again"
@@ -66,8 +66,10 @@ class NativeCode:
         return address
 
     def _address(self, symbol: str) -> int:
-        """0 where there is none; LLVM ends the process when it is asked for a name that is empty."""
-        return int(self._engine.get_function_address(symbol)) if symbol else 0
+        """0 where there is none; LLVM ends the process when it is asked for a name that is empty, as one is for it
+        that begins with a null character."""
+        is_name = symbol and "\0" not in symbol
+        return int(self._engine.get_function_address(symbol)) if is_name else 0
 
 
 class StepsCode:
@@ -75,12 +77,14 @@ class StepsCode:
     step, takes the address of a frame and gives how it went; `clear` lets go of all values in a frame, `free` frees its
     memory, and `release` gives back a block."""
 
-    def __init__(self, code: NativeCode, program: StagedProgram) -> None:
-        native = [step for step in steps_within(program.steps) if isinstance(step, RunNative)]
+    def __init__(self, code: NativeCode, program: staged.program.StagedProgram, parts: Sequence[str]) -> None:
+        """`parts` are the names of the parts' code. ArtifactError where the steps were made for others."""
+        steps = staged.program.steps_within(program.steps)
+        native = [step for step in steps if isinstance(step, staged.program.RunNative)]
         self._code = code
-        self.run = {s.function: _RUN(code._required(program.native_symbol(str(s.function)))) for s in native}
+        self.run = {s.function: _RUN(code._required(program.native_symbol(str(s.function), parts))) for s in native}
         self.clear, self.free, self.release = (
-            _WITHOUT_RESULT(code._required(program.native_symbol(name))) for name in ("clear", "free", "release")
+            _WITHOUT_RESULT(code._required(program.native_symbol(name, parts))) for name in ("clear", "free", "release")
         )
 
 

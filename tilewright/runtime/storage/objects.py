@@ -36,7 +36,7 @@ def object_symbols(blob: bytes) -> Symbols:
         raise ValueError("it is no 64-bit little-endian ELF or Mach-O file")
     try:
         return _elf_symbols(blob)
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise ValueError(f"its headers are malformed: {error}") from error
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -19,21 +20,29 @@ def record(kind: type[T], data: Any, **given: Any) -> T:
     do not allow. Lists become tuples."""
     if not isinstance(data, dict):
         raise ValueError(f"{kind.__name__} is {data!r:.40}")
-    wanted: dict[str, tuple[Any, bool]] = _fields(kind)  # type: ignore[arg-type]
+    asked: Any = kind  # mypy takes no type[T] for hashable
+    wanted = _fields(asked)
     unknown = [name for name in data if (name not in wanted and name != TAG) or name in given]
-    missing = [name for name, (_, is_needed) in wanted.items() if is_needed and name not in data and name not in given]
+    missing = [name for name, is_needed in wanted.items() if is_needed and name not in data and name not in given]
     if unknown or missing:
         raise ValueError(f"{kind.__name__} has {unknown[:1]!r:.40} too many, and lacks {missing[:1]}")
     data = {name: item for name, item in data.items() if name != TAG}
-    found = {name: _value(wanted[name][0], item, f"{kind.__name__}.{name}") for name, item in data.items()}
+    found = {name: _value(_type_of(asked, name), item, f"{kind.__name__}.{name}") for name, item in data.items()}
     return kind(**found, **given)
 
 
 @functools.cache
-def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """The type of each field, and whether it has to be given."""
-    hints = get_type_hints(kind)
-    return {f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING) for f in fields(kind)}
+def _fields(kind: Any) -> dict[str, bool]:
+    """The names of the fields, and whether each has to be given."""
+    return {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}
+
+
+@functools.cache
+def _type_of(kind: Any, name: str) -> Any:
+    """The type of one field: those of fields that are not there may be in modules that are not imported yet."""
+    (annotation,) = (f.type for f in fields(kind) if f.name == name)
+    only = SimpleNamespace(__annotations__={name: annotation})
+    return get_type_hints(only, vars(sys.modules[kind.__module__]))[name]
 
 
 def _value(kind: Any, data: Any, where: str) -> Any:

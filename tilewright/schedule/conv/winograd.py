@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.cost.conv.winograd_bands import Band, Tiles, band_of_any_image, choose_band, tile_of_any_image
 from tilewright.cost.gemm.cost_model import Decision
+from tilewright.cost.gemm.register_tile import rows_of_remainder
 from tilewright.graph.fusion.classify import OpClass
 from tilewright.graph.fusion.profitability import tiles_by_bands
 from tilewright.graph.fusion.strategy import Join, Match
@@ -94,7 +95,7 @@ def _why_apart(join: Join, winograd: WinogradTiles) -> str | None:
     if join.info.is_tiled:
         return _why_not_into_tiles(join)
     if join.info.kind is OpClass.CONTRACTION and sums_tiles and facts.target is not None:
-        return tiles_by_bands(op, facts.target)
+        return tiles_by_bands(op, facts.typical, facts.target)
     if producer.strategy is winograd:  # elementwise work on tiles while they are in L1
         others = (
             o
@@ -159,8 +160,8 @@ def _cut_flat(s: Schedule, stages: _Stages, target: Target) -> _Bands | None:
         return None
     shape = _tiles(stages, 1, 1, extent_of(columns))
     band = band_of_any_image(shape, target)
-    tile = tile_of_any_image(shape, band, target)
-    least = tile.rows
+    tile = tile_of_any_image(shape, lengths, band, target)
+    least = rows_of_remainder(tile) or tile.rows
     if not s.at_least(count, least):  # few tiles, or lines of few: those beyond the last one have conditions
         least, tile = 0, replace(tile, rows=-(-tile.rows // 2))
     tiles, within = _in_tiles(s, space, lengths)

@@ -26,13 +26,13 @@ from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.graph.rewrites.weight_only import is_known
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import extent_of
+from tilewright.loops.edit import enclosing_loops, extent_of
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.order.compute_at import Fused
 from tilewright.schedule.gemm.cache_blocking import tile_in_blocks
 from tilewright.schedule.gemm.dequantize import dequantize, mark_weights, split_weights
 from tilewright.schedule.gemm.gemm_axes import GemmAxes
-from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
+from tilewright.schedule.gemm.gemm_plan import FEW_TILES, GemmPlan, plan_gemm
 from tilewright.schedule.gemm.loop_order import writes_lines
 from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
 from tilewright.schedule.gemm.panels import pack_columns, pack_constants, prefetch_panels
@@ -48,7 +48,7 @@ from tilewright.schedule.gemm.register_tile import (
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.steps.access import conditional_nest
 from tilewright.schedule.steps.parallelize import parallelize_outer
-from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop
+from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop, vectors_of
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -189,6 +189,8 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
     by_lines = not remainder and writes_lines(s, axes, target)
     is_one = _is_one_tile(axes, tile)
     rows, row = _row_tiles(s, axes.row, tile.rows, remainder)
+    if not remainder and _may_leave_columns(axes, tile):
+        return _tiles_of_any_columns(s, axes, rows, row, plan.decision)
     columns, inner = column_tiles(s, axes.vector, axes.block, tile.columns, tile.lanes)
     inner = [*row, *inner]
     panel = _panel_order(axes, columns, plan.decision.columns_outside)
@@ -198,6 +200,35 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
     around = loop_around(s, around, inner)
     s.reorder(*around, *inner)
     return _Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one)
+
+
+def _may_leave_columns(axes: GemmAxes, tile: Tile) -> bool:
+    """Whether columns of unknown number may leave less than a register tile: computed as a whole one, most of it would
+    be in vain."""
+    return axes.block is None and tile.columns > 1 and not extent_of(axes.vector).is_const
+
+
+def _tiles_of_any_columns(
+    s: Schedule, axes: GemmAxes, rows: list[Op], row: list[Op], decision: Decision
+) -> _Tiled:
+    """Whole tiles, and the columns that these leave in tiles of one vector. Both are within the same loops, which
+    threads share."""
+    tile = decision.tile
+    s.reorder(*axes.outer, *rows, axes.vector, *row)
+    parts = s.split(axes.vector, tile.columns * tile.lanes, tail="branch")
+    panel = _panel_order(axes, [parts.outer], decision.columns_outside)
+    around = [*panel, *rows]
+    s.reorder(*around)
+    assert parts.tail is not None
+    whole = [*conditional_nest(parts.inner)[1 : len(row) + 1], parts.inner]
+    last, *left = conditional_nest(parts.tail)[: len(row) + 1]
+    vectors, last = tile_loop(s, last, tile.lanes)
+    nests = []
+    for within, loops in (([], vectors_of(s, whole, tile.lanes)), (vectors, [*left, last])):
+        within = loop_around(s, within, loops)
+        s.reorder(*within, *loops)
+        nests.append(Nest([*around, *within], loops))
+    return _Tiled(panel, rows, nests, _is_one_tile(axes, tile))
 
 
 def _panel_order(axes: GemmAxes, columns: list[Op], columns_outside: bool) -> list[Op]:
@@ -210,16 +241,27 @@ def _panel_order(axes: GemmAxes, columns: list[Op], columns_outside: bool) -> li
 
 def _rows_of_remainder(s: Schedule, axes: GemmAxes, tile: Tile, target: Target) -> int:
     """Rows of the smaller tiles of those that whole tiles leave, where the number of rows is not known; 0 where the
-    last tile repeats rows of the one before instead. Threads then share columns alone: there must be enough."""
+    last tile repeats rows of the one before instead."""
     row, remainder = axes.row, rows_of_remainder(tile)
-    if row is None or not remainder or extent_of(row).bounds[1] is not None:
+    if row is None or not remainder or extent_of(row).is_const:
         return 0
-    columns = extent_of(axes.vector if axes.block is None else axes.block)
-    width = tile.columns * (tile.lanes if axes.block is None else 1)
-    if not columns.is_const or not columns_suffice(columns.value // width, target):
+    most = extent_of(row).bounds[1]
+    if most is not None and most <= FEW_TILES * tile.rows:
+        return 0
+    if not _needs_no_rows_to_share(axes, tile, target):
         s.missed.append("no smaller tiles for the last rows: threads need tiles of rows to share")
         return 0
     return remainder if s.at_least(extent_of(row), remainder, of_few=True) else 0
+
+
+def _needs_no_rows_to_share(axes: GemmAxes, tile: Tile, target: Target) -> bool:
+    """Whether threads share what is around the nest, or find columns enough in it."""
+    assert axes.row is not None
+    if not set(enclosing_loops(axes.row)) <= set(axes.sums.loops):
+        return True
+    columns = extent_of(axes.vector if axes.block is None else axes.block)
+    width = tile.columns * (tile.lanes if axes.block is None else 1)
+    return columns.is_const and columns_suffice(columns.value // width, target)
 
 
 def _row_tiles(s: Schedule, row: Op | None, size: int, remainder: int) -> tuple[list[Op], list[Op]]:

@@ -12,12 +12,11 @@ from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.lower import Lowered
 from tilewright.schedule.maps.opaque import Opaque
-from tilewright.schedule.steps.access import conditional_nest, perfect_nest, stores_in, stride_in
+from tilewright.schedule.steps.access import conditional_nest, divisors_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.index_set_splitting import split_index_sets
 from tilewright.schedule.steps.parallelize import parallelize_outer
@@ -123,29 +122,13 @@ def _fuse_nests(s: Schedule, first: Sequence[Op], second: Sequence[Op]) -> int:
 def _split_where_divided(s: Schedule, nest: Op) -> None:
     """Split loops by what their variable is divided by, as then no index needs a division."""
     for loop in perfect_nest(nest):
-        divisors = {
-            q for op in nest.walk() for attr in op.attrs.values() for q in _divisors(attr, loop_var(loop))
-        }
+        divisors = divisors_in(nest, loop)
         extent = extent_of(loop)
         if len(divisors) != 1 or (extent.is_const and extent.value <= min(divisors)):
             continue
         with s.noting("indices are divided for every element"):
             s.split(loop, divisors.pop(), tail="guard")
     s.simplify()
-
-
-def _divisors(attr: object, v: Sym) -> set[int]:
-    """The constants by which `v` itself is divided in an attribute."""
-    if isinstance(attr, tuple):
-        return set().union(*(_divisors(a, v) for a in attr))
-    if not isinstance(attr, Sym) or v not in attr.vars:
-        return set()
-    own = (
-        {attr.args[1].value}
-        if attr.kind in ("floordiv", "mod") and attr.args[0] is v and attr.args[1].is_const
-        else set()
-    )
-    return own.union(*(_divisors(a, v) for a in attr.args))
 
 
 def _chunk_single_loop(s: Schedule) -> None:

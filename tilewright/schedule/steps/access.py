@@ -83,3 +83,22 @@ def known(extent: Sym) -> int | None:
 def iterations_of(loops: Iterable[Op]) -> int | None:
     """Of all these loops together; None where that is not known."""
     return known(product(extent_of(o) for o in loops))
+
+
+def divisors_in(nest: Op, loop: Op) -> set[int]:
+    """The constants by which something in a nest divides the variable of a loop."""
+    return {q for op in nest.walk() for attr in op.attrs.values() for q in _divisors(attr, loop_var(loop))}
+
+
+def _divisors(attr: object, v: Sym) -> set[int]:
+    """The constants by which `v` itself is divided in an attribute."""
+    if isinstance(attr, tuple):
+        return set().union(*(_divisors(a, v) for a in attr))
+    if not isinstance(attr, Sym) or v not in attr.vars:
+        return set()
+    own = (
+        {attr.args[1].value}
+        if attr.kind in ("floordiv", "mod") and attr.args[0] is v and attr.args[1].is_const
+        else set()
+    )
+    return own.union(*(_divisors(a, v) for a in attr.args))

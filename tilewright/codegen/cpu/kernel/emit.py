@@ -30,6 +30,7 @@ from tilewright.loops.edit import enclosing_loops, holds_parallel, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
 from tilewright.loops.spec import parallel_extent, versions_of
+from tilewright.loops.storage.inplace import copied
 from tilewright.target.target import REGISTERS, Target
 
 SCRATCH_ALIGNMENT = 64
@@ -163,6 +164,16 @@ class _Kernel:
         self._block(op.blocks[0])
 
     def _for(self, op: Op) -> None:
+        pair = None if self.lanes > 1 or enclosing_loops(op) else copied(self.func, op)
+        if pair is None:
+            self._iterate(op)
+            return
+        source, target = pair
+        apart = self.text.emit(f"icmp ne ptr %b{source}, %b{target}")
+        with self._only_where(Reg(apart, dt.bool_, 1, self.text)):
+            self._iterate(op)
+
+    def _iterate(self, op: Op) -> None:
         kind, extent = op.attrs["kind"], op.attrs["extent"]
         if kind == "parallel" and self.forks:
             self._fork(op)

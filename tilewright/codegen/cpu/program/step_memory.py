@@ -4,6 +4,7 @@
   enough; null without memory.
 - `void tw_keep(ptr block)`, `void tw_release(ptr block)`: one reference more or less; null does nothing. Without
   references a block goes back to its list.
+- `i1 tw_is_only(ptr block)`: does one slot alone refer to a block? False for null.
 - `i1 tw_reserve(ptr at, i64 bytes)`: makes the memory whose address and size are at `at` large enough; what was there
   is lost. False without memory.
 - `i32 tw_append(ptr rows, ptr row, i64 rank, i64 trip, i64 bytes)`: puts the tensor of slot `row` behind the others in
@@ -84,6 +85,18 @@ fill:
   ret ptr %made
 none:
   ret ptr null
+}}
+
+define internal i1 @tw_is_only(ptr %block) nounwind {{
+entry:
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %no, label %count
+count:
+  %slots = load i64, ptr %block
+  %only = icmp eq i64 %slots, 1
+  ret i1 %only
+no:
+  ret i1 false
 }}
 
 define internal void @tw_keep(ptr %block) nounwind {{

@@ -6,8 +6,9 @@
     void tw_steps_release(ptr block)    give a block back
 
 Their names have a suffix, which tells of the program.
-A frame is laid out as `runtime/staged/frame.py` says. A value of a loop that a trip computes is written where the one
-before last was: the states of a loop are in two blocks in turn, and nothing is copied but references.
+A frame is laid out as `runtime/staged/frame.py` says. A value of a loop that a trip computes is written over the state
+that it is computed from, where the kernel allows that and nobody else needs it, and else where the one before last was:
+such states are in two blocks in turn. Nothing is copied but references.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ Dims = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class PartForm:
-    """What is known of a part: the shapes of inputs and outputs (numbers, or names), the bytes of an element of each
-    output, how many dims its code has and, where all is fixed, these dims and the bytes of arena and scratch memory."""
+    """What is known of a part: the name of its code, the shapes of inputs and outputs (numbers, or names), the bytes of
+    an element of each output, how many dims its code has and, where all is fixed, these dims and the bytes of arena and
+    scratch memory. `overwrites` are numbers of inputs and of the outputs that may take their memory."""
 
+    name: str
     inputs: tuple[Dims, ...]
     outputs: tuple[Dims, ...]
     element_bytes: tuple[int, ...]
     dims_count: int
     dims: tuple[int, ...] = ()
     memory: tuple[int, int] | None = None
+    overwrites: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,18 @@ def steps_ir(
     program: StagedProgram, values: Mapping[int, ValueForm], parts: Sequence[PartForm], target: Target
 ) -> str:
     """The functions of all native steps of a program, whose values in slots have these forms."""
+    names = [part.name for part in parts]
     functions = [s for s in steps_within(program.steps) if isinstance(s, RunNative)]
     loops = [s for s in steps_within(program.steps) if isinstance(s, RunLoop)]
     texts = [f'target triple = "{target.triple}"', "@tw_true = internal constant i8 1", step_memory_ir(target.triple)]
     for function in functions:
         emitted = _Steps(program, values, parts, loops)
         emitted.steps(function.steps)
-        symbol = program.native_symbol(str(function.function))
+        symbol = program.native_symbol(str(function.function), names)
         texts.append(emitted.function(f"i32 @{symbol}", f"ret i32 {frame.DONE}"))
     release = "call void @tw_release(ptr %frame)\n  ret void"
-    texts.append(_Steps(program, values, parts, loops).function(f"void @{program.native_symbol('release')}", release))
+    symbol = program.native_symbol("release", names)
+    texts.append(_Steps(program, values, parts, loops).function(f"void @{symbol}", release))
     for name, call in (("clear", _Steps.drop), ("free", _Steps.free_list)):
         emitted = _Steps(program, values, parts, loops)
         for number, _ in program.slots:
@@ -77,7 +83,7 @@ def steps_ir(
         if name == "free":
             for word in (frame.ARENA, frame.SCRATCH):
                 emitted.t.line(f"call void @free(ptr {emitted.read(word, 'ptr')})")
-        texts.append(emitted.function(f"void @{program.native_symbol(name)}", "ret void"))
+        texts.append(emitted.function(f"void @{program.native_symbol(name, names)}", "ret void"))
     return "\n".join(texts)
 
 
@@ -178,6 +184,25 @@ class _Steps:
         self.write(data, self.slot(number, frame.DATA), "ptr")
         return data
 
+    def inherit(self, number: int, before: int | None, bytes: str) -> None:
+        """The block of a value `before`, which nobody needs any more, for another one that has as many bytes; a block
+        of its own where somebody refers to that, or it is someone else's memory."""
+        if before is None:
+            self.take(number, bytes)
+            return
+        block = self.read(self.slot(before, frame.BLOCK), "ptr")
+
+        def move() -> None:
+            self.drop(number)
+            self.write(block, self.slot(number, frame.BLOCK), "ptr")
+            self.write(self.read(self.slot(before, frame.DATA), "ptr"), self.slot(number, frame.DATA), "ptr")
+            self.write("null", self.slot(before, frame.BLOCK), "ptr")
+
+        def take() -> None:
+            self.take(number, bytes)
+
+        self.when(self.t.emit(f"call i1 @tw_is_only(ptr {block})"), move, take)
+
     def assign(self, targets: Sequence[int], sources: Sequence[int]) -> None:
         """The targets refer to what the sources refer to, all at once."""
         found = []
@@ -234,11 +259,11 @@ class _Steps:
         t.line(f"store i64 0, ptr {counter}")
         t.line(f"store i64 {t.emit(f'zext i1 {self.holds(condition)} to i64')}, ptr {going}")
         self.assign(arguments, states)
-        for number, (_, shape) in zip(rows, step.row_types, strict=True):
+        for number, type in zip(rows, step.row_types, strict=True):
             self.drop(number)
             self.write("@tw_true", self.slot(number, frame.DATA), "ptr")
-            for k, d in enumerate((0, *[max(d, 0) for d in shape])):
-                self.write(str(d), self.slot(number, frame.DIMS + k))
+            for k, d in enumerate((0, *type.shape)):
+                self.write(self.size(d), self.slot(number, frame.DIMS + k))
         test, body, end = (t.label(name) for name in ("test", "trip", "end"))
         t.jump(test)
         t.start(test)
@@ -256,6 +281,9 @@ class _Steps:
         for number, row in zip(rows, results[len(states) :], strict=True):
             self.append(number, row, trip)
         self.assign(arguments, results[: len(states)])
+        made = {v for inner in step.body for v in makes(inner)}
+        for number in made.intersection(results[: len(states)]):
+            self.drop(number)
         t.line(f"store i64 {t.emit(f'add i64 {trip}, 1')}, ptr {counter}")
         t.jump(test)
         t.start(end)
@@ -298,8 +326,10 @@ class _Steps:
         self.take_inputs(step, form, inputs)
         dims = self.array(max(form.dims_count, len(form.dims)))
         out_dims, arena, scratch = self.plan(step.part, form, inputs, dims)
+        homes = {o: step.inputs[i] for i, o in form.overwrites if _dies(step, step.inputs[i])}
         for k, (number, bytes) in enumerate(zip(step.outputs, form.element_bytes, strict=True)):
-            self.put(outputs, k, self.take(number, self.bytes(out_dims[k], bytes)), "ptr")
+            self.inherit(number, homes.get(k), self.bytes(out_dims[k], bytes))
+            self.put(outputs, k, self.read(self.slot(number, frame.DATA), "ptr"), "ptr")
             for axis, d in enumerate(out_dims[k]):
                 self.write(d, self.slot(number, frame.DIMS + axis))
         for word, needed in ((frame.ARENA, arena), (frame.SCRATCH, scratch)):
@@ -343,7 +373,9 @@ class _Steps:
                 everything = t.emit(f"and i1 {everything}, {one}")
             self.require(everything, frame.MISFIT)
 
-    def size(self, size: Size) -> str:
+    def size(self, size: Size | int) -> str:
+        if isinstance(size, int):
+            return str(size)
         if size.element:
             return self.element(size.value, size.position)
         return self.read(self.slot(size.value, frame.DIMS + size.position))
@@ -377,3 +409,8 @@ class _Steps:
             total = t.emit(f"extractvalue {{ i64, i1 }} {product}, 0")
             absurd = t.emit(f"or i1 {absurd}, {t.emit(f'extractvalue {{ i64, i1 }} {product}, 1')}")
         return total if absurd == "false" else t.emit(f"select i1 {absurd}, i64 {1 << 62}, i64 {total}")
+
+
+def _dies(step: RunPart, number: int) -> bool:
+    """Does nothing need a value after a step, which reads it once?"""
+    return number in step.frees and step.inputs.count(number) == 1

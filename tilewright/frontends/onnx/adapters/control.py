@@ -76,7 +76,7 @@ def _padded(rows: Value, steps: Sym) -> Value:
     return pad(rows, before=(sym(0), *none), after=(steps - shape[0], *none), value=0)
 
 
-@adapter("Scan", since=9)
+@adapter("Scan", since=9, takes="all")
 def scan(node: Node) -> tuple[Value, ...]:
     body, count, operands = node.attr("body"), node.attr("num_scan_inputs"), node.operands
     states = len(operands) - count

@@ -32,6 +32,7 @@ def grid_sample(node: Node) -> Value:
     modes = ("bilinear", "linear", "nearest", "bicubic", "cubic")
     mode = node.one_of("mode", *modes, default="linear").removeprefix("bi")
     align, padding = node.flag("align_corners", 0), node.attr("padding_mode", "zeros")
+    node.known_dim(1, -1)  # coordinates of a position
     return image.grid_sample(*node.operands, mode=mode, padding=padding, align_corners=align)
 
 

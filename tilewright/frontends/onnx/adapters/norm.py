@@ -7,7 +7,6 @@ from collections.abc import Callable
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
-from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
@@ -80,11 +79,11 @@ def _normalised_by_element(node: Node) -> Value:
 def group_normalization(node: Node) -> Value:
     x, scale, bias = node.operands
     groups: int = node.attr("num_groups")
-    channels = node.shape(0)[1] if node.rank(0) > 2 else sym(-1)
-    if groups < 1 or (channels.is_const and channels.value % groups) or channels == -1:
+    channels = node.known_dim(0, 1) if node.rank(0) > 2 else -1
+    if groups < 1 or channels < 0 or channels % groups:
         raise ModelError(f"GroupNormalization of {node.type(0)} with {groups} groups")
     if node.version < 21:  # scale and bias had one entry for each group
-        size = s.floordiv(channels, groups)
+        size = channels // groups
         scale, bias = (
             reshape(expand(reshape(v, shape=(groups, 1)), shape=(groups, size)), shape=(channels,))
             for v in (scale, bias)

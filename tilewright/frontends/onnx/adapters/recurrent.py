@@ -61,10 +61,16 @@ def _checked_sizes(node: Node, directions: int) -> int:
         raise ModelError(f"{node.op} needs the attribute 'hidden_size'")
     hidden = own.value if hidden is None else hidden
     rows = GATES[node.op] * hidden
+    batch_first = node.attr("layout", 0)
+    batch = node.shape(0)[0 if batch_first else 1]
+    state = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
     wanted: dict[int, tuple[Sym | int, ...]] = {
         1: (directions, rows, node.shape(0)[2]),
         2: (directions, rows, hidden),
         3: (directions, 2 * rows),
+        5: state,
+        6: state,
+        7: (directions, 3 * hidden),
     }
     for k, shape in wanted.items():
         if node.optional(k) is not None and (

@@ -82,7 +82,7 @@ def _resized(
     """Operand 0 resized along `axes`, to sizes where k is 3, else by scales; those that dims or data determine (None)
     are read from operand k when the model runs."""
     old = [node.shape(0)[a] for a in axes]
-    count = node.type(k).size if given is None else len(given)
+    count = node.known_dim(k, 0) if given is None else len(given)
     if count != len(axes):
         raise ModelError(f"{node.op} of {node.type(0)}: {count} sizes or scales for {len(axes)} axes")
     if given is None:

@@ -12,7 +12,7 @@ from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError
+from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.index import gather
@@ -27,6 +27,11 @@ def dft(node: Node) -> Value:
     rank = node.rank(0)
     axes = (sym(node.axis()),) if node.version < 20 else node.axes("axis", 2) or (sym(max(rank - 2, 0)),)
     parts = node.shape(0)[-1] if rank else s.sym(0)
+    if rank > 1 and not parts.is_const:
+        raise UnsupportedError(
+            f"DFT of {node.type(0)}: whether its last axis holds one or two parts of a number must be known",
+            hint=node.translation.fixing(parts),
+        )
     if rank < 2 or len(axes) != 1 or axes[0] == rank - 1 or parts not in (1, 2):
         raise ModelError(
             f"DFT of {node.type(0)} along axis {axes[0]}: the last axis holds one or two parts of a number"
