@@ -13,6 +13,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
+from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.graph.rewrites.affine import FoldAffine
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.dead import DropDead
@@ -21,7 +22,6 @@ from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
-from tilewright.graph.rewrites.integer_products import IntegerProducts
 from tilewright.graph.rewrites.weight_only import WeightOnly
 from tilewright.ir.passes import Pass
 

@@ -7,10 +7,10 @@ from math import gcd
 
 from tilewright.ir import sym as s
 from tilewright.ir.sym import Sym, ceildiv, sym
-from tilewright.ops.contract import checked_groups, group_of, widened_product
+from tilewright.ops.contract import checked_groups, group_of, products
 from tilewright.ops.define import Compute, compute, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_same_dtype
+from tilewright.ops.shape import Dim, require_equal_dim, require_rank
 from tilewright.ops.window import Window
 
 
@@ -62,12 +62,13 @@ def conv_blocked(
     dilations: Sequence[int] = (),
     groups: int = 1,
     block: int = 16,
+    in_i32: bool = False,
 ) -> Compute:
     """`conv` with a blocked result; w is plain [o, i, *kernel], and x is blocked where it has one axis more than w.
 
     In a grouped convolution the channels of a group must be whole blocks.
     """
-    require_same_dtype(x, w)
+    multiply, dtype = products(x, w, in_i32)
     filters, summed = w.shape[:2]
     channels, is_blocked = summed * groups, x.rank > w.rank
     require_rank(x, w.rank + is_blocked, "the data")
@@ -96,11 +97,11 @@ def conv_blocked(
             at = window.positions(out, k)
             place = (n, first + c, *at)
         data = x.load(place, window.guard(at))
-        return widened_product(data, w.load((o, c, *k), _exists(o, filters, block)))
+        return multiply(data, w.load((o, c, *k), _exists(o, filters, block)))
 
     shape = [x.shape[0], ceildiv(filters, block), *window.counts, sym(block)]
     inner = [summed // run, *window.kernel, sym(run)] if is_blocked else [summed, *window.kernel]
-    return compute([x, w], shape, body, reduce=inner, combine="add", dtype=x.dtype)
+    return compute([x, w], shape, body, reduce=inner, combine="add", dtype=dtype)
 
 
 @primitive
@@ -112,9 +113,10 @@ def depthwise_blocked(
     pads_begin: Sequence[Dim] = (),
     pads_end: Sequence[Dim] = (),
     dilations: Sequence[int] = (),
+    in_i32: bool = False,
 ) -> Compute:
     """A convolution of each channel of blocked x with its own filter: w is plain [channels, 1, *kernel]."""
-    require_same_dtype(x, w)
+    multiply, dtype = products(x, w, in_i32)
     require_rank(x, w.rank + 1, "the data")
     channels, block = w.shape[0], x.shape[-1]
     require_equal_dim(x.shape[1], ceildiv(channels, block), "the blocks of the data and of the filters")
@@ -126,7 +128,7 @@ def depthwise_blocked(
         at = window.positions(out, k)
         c = cb * block + lane
         data = x.load((n, cb, *at, lane), window.guard(at))
-        return widened_product(data, w.load((c, 0, *k), _exists(c, channels, block)))
+        return multiply(data, w.load((c, 0, *k), _exists(c, channels, block)))
 
     shape = [x.shape[0], x.shape[1], *window.counts, block]
-    return compute([x, w], shape, body, reduce=window.kernel, combine="add", dtype=x.dtype)
+    return compute([x, w], shape, body, reduce=window.kernel, combine="add", dtype=dtype)

@@ -44,10 +44,20 @@ def matmul_i32(a: Array, b: Array) -> Compute:
 
     a is [..., m, k], b is [..., k, n], with NumPy broadcasting over the leading axes.
     """
-    for x, what in ((a, "the left operand"), (b, "the right operand")):
-        if not x.dtype.is_int or x.dtype.bits > 16:
-            raise ValueError(f"{what} must be an integer of up to 16 bits, not {x.dtype}")
-    return _matrix_product(a, b, False, False, lambda x, y: x.cast(dt.i32) * y.cast(dt.i32), dt.i32)
+    multiply, dtype = products(a, b, True)
+    return _matrix_product(a, b, False, False, multiply, dtype)
+
+
+def products(x: Array, w: Array, in_i32: bool) -> tuple[Callable[[Scalar, Scalar], Scalar], DType]:
+    """How elements of the operands of a sum are multiplied, and the sum's dtype: that of both operands or, with
+    `in_i32`, i32 (modulo 2^32) for integers of up to 16 bits, each of its own dtype."""
+    if not in_i32:
+        require_same_dtype(x, w)
+        return widened_product, x.dtype
+    for operand, what in ((x, "the left operand"), (w, "the right operand")):
+        if not operand.dtype.is_int or operand.dtype.bits > 16:
+            raise ValueError(f"{what} must be an integer of up to 16 bits, not {operand.dtype}")
+    return lambda a, b: a.cast(dt.i32) * b.cast(dt.i32), dt.i32
 
 
 def _matrix_product(
@@ -100,9 +110,13 @@ def conv(
     pads_end: Sequence[Dim] = (),
     dilations: Sequence[int] = (),
     groups: int = 1,
+    in_i32: bool = False,
 ) -> Compute:
-    """Cross-correlation of x [n, c, *space] with filters w [o, c / groups, *kernel], padded with zeros."""
-    require_same_dtype(x, w)
+    """Cross-correlation of x [n, c, *space] with filters w [o, c / groups, *kernel], padded with zeros.
+
+    With `in_i32` of integers of up to 16 bits, in i32 (modulo 2^32).
+    """
+    multiply, dtype = products(x, w, in_i32)
     require_rank(w, x.rank, "the filters")
     window = Window(require_space(x), w.shape[2:], strides, pads_begin, pads_end, dilations)
     per_group = checked_groups(x.shape[1], w.shape[1], w.shape[0], groups)
@@ -111,10 +125,10 @@ def conv(
         (n, o, *space), (c, *k) = i, r
         at = window.positions(space, k)
         data = x.load((n, group_of(o, per_group, groups) * w.shape[1] + c, *at), window.guard(at))
-        return widened_product(data, w[(o, c, *k)])
+        return multiply(data, w[(o, c, *k)])
 
     shape = [x.shape[0], w.shape[0], *window.counts]
-    return compute([x, w], shape, body, reduce=w.shape[1:], combine="add", dtype=x.dtype)
+    return compute([x, w], shape, body, reduce=w.shape[1:], combine="add", dtype=dtype)
 
 
 @primitive

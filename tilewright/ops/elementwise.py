@@ -149,7 +149,7 @@ select.onnx("Where", since=9)
 
 @primitive
 def cast(x: Array, *, dtype: DType) -> Compute:
-    """x converted to `dtype`: floats to integers truncate, anything to bool is `!= 0`, integers wrap."""
+    """x converted to `dtype`: floats to integers truncate and saturate, anything to bool is `!= 0`, integers wrap."""
     if "string" in (x.dtype.kind, dtype.kind):
         raise ValueError("strings cannot be converted")
     return compute([x], x.shape, lambda t, i, r: x[tuple(i)].cast(dtype))

@@ -79,7 +79,7 @@ def cast_to_power(x: Value, *, mode: str, saturate: bool = True) -> Value:
     return bitcast(cast(code, dtype=dt.u8), dtype=dt.f8e8m0)
 
 
-@op
+@op(keep=True)
 def quantize_linear(
     x: Value, scale: Value, zero_point: Value, *, dtype: DType, saturate: bool = True
 ) -> Value:
@@ -88,17 +88,23 @@ def quantize_linear(
     Floats of up to 8 bits take x / scale + zero_point, rounded; without `saturate` what is beyond them becomes infinite
     or NaN, where they have these.
     """
-    low, high = limits(dtype)
+    if not is_quantised(dtype):
+        raise ValueError(f"numbers are quantised to integers and floats of up to 8 bits, not to {dtype}")
     wide = dt.f32 if dtype.bits < 32 else dt.f64
     ratio = div(cast(x, dtype=dt.f32), cast(scale, dtype=dt.f32))
     if dtype.is_float:
         moved = add(ratio, cast(zero_point, dtype=dt.f32))
         return cast(saturated(moved, dtype) if saturate else moved, dtype=dtype)
     shifted = add(cast(round_(ratio), dtype=wide), cast(zero_point, dtype=wide))
-    return cast(min_(max_(shifted, float(low)), float(high)), dtype=dtype)
+    return _as_integer(shifted, dtype)
 
 
-@op
+def _as_integer(x: Value, dtype: DType) -> Value:
+    """Whole x in an integer dtype, to which it is saturated."""
+    return cast(x if dtype.bits >= 8 else saturated(x, dtype), dtype=dtype)  # a cast to whole bytes saturates
+
+
+@op(keep=True)
 def dequantize_linear(x: Value, scale: Value, zero_point: Value, *, dtype: DType) -> Value:
     """(x - zero_point) * scale in `dtype`, which is the scale's or wider."""
     if not dtype_of(x).is_int:
@@ -127,17 +133,17 @@ def matmul_integer(a: Value, b: Value, a_zero: Value, b_zero: Value) -> Value:
     return matmul(_centred(a, a_zero), _centred(b, b_zero))
 
 
-@op
+@op(keep=True)
 def conv_integer(
     x: Value,
     w: Value,
     x_zero: Value,
     w_zero: Value,
     *,
-    strides: Sequence[int],
-    pads_begin: Sequence[Dim],
-    pads_end: Sequence[Dim],
-    dilations: Sequence[int],
+    strides: Sequence[int] = (),
+    pads_begin: Sequence[Dim] = (),
+    pads_end: Sequence[Dim] = (),
+    dilations: Sequence[int] = (),
     groups: int = 1,
 ) -> Value:
     """The convolution of (x - x_zero) with (w - w_zero) in i32; padding stands for 0."""
@@ -154,9 +160,8 @@ def _centred(x: Value, zero: Value) -> Value:
 @op
 def requantize(sums: Value, scale: Value, zero_point: Value, *, dtype: DType) -> Value:
     """i32 `sums` times `scale` (f32), rounded, shifted and saturated to `dtype`."""
-    low, high = limits(dtype)
     shifted = add(round_(mul(cast(sums, dtype=dt.f32), scale)), cast(zero_point, dtype=dt.f32))
-    return cast(min_(max_(shifted, float(low)), float(high)), dtype=dtype)
+    return _as_integer(shifted, dtype)
 
 
 def along_axis(x: Value, axis: int, rank: int) -> Value:

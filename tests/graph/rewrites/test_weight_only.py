@@ -11,6 +11,7 @@ from tests.graph import programs
 from tests.graph.programs import conv, find, inputs, kernels, ops, program
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
+from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.graph.rewrites.weight_only import WeightOnly
@@ -125,7 +126,7 @@ def test_zero_points_and_scales_of_rows_stay_too() -> None:
         return ct.matmul(x, quant.dequantize_linear(q, scales(128, 1), zero, dtype=dt.f32))
 
     module = program(body, (2, 128))
-    after(module, Fold(), Fuse(STRATEGIES))
+    after(module, Expand(), Fold(), Fuse(STRATEGIES))
     assert len(kernels(module)) == 1
 
 

@@ -46,10 +46,13 @@ FORMS: dict[str, Callable[[int], Value]] = {
     "scales of columns": lambda n: ew.mul(f32(constant(bytes_(DEPTH, n))), constant(data(1, n))),
     "one scale": lambda n: ew.mul(f32(constant(bytes_(DEPTH, n))), constant(data())),
     "scales of rows": lambda n: ew.mul(f32(constant(bytes_(DEPTH, n))), constant(data(DEPTH, 1))),
-    "zero points": lambda n: quant.dequantize_linear(
-        constant(RNG.integers(0, 255, (DEPTH, n)).astype(np.uint8)), constant(data(1, n)),
-        constant(RNG.integers(0, 255, n).astype(np.uint8)), dtype=dt.f32,
-    ),
+    "zero points": lambda n: quant.dequantize_linear.expand(
+        [
+            constant(RNG.integers(0, 255, (DEPTH, n)).astype(np.uint8)), constant(data(1, n)),
+            constant(RNG.integers(0, 255, n).astype(np.uint8)),
+        ],
+        {"dtype": dt.f32},
+    )[0],
     "scales of blocks": lambda n: ew.mul(
         f32(constant(bytes_(DEPTH, n))),
         view.reshape(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -18,7 +19,7 @@ from tilewright.ir.types import product
 from tilewright.ops.blocked import conv_blocked, depthwise_blocked
 from tilewright.ops.contract import matmul
 from tilewright.ops.cook_toom import tile_lengths
-from tilewright.ops.view import reshape, slice_
+from tilewright.ops.view import pad, reshape, slice_
 from tilewright.target.target import Target
 
 STAGE = "block-channels"
@@ -35,11 +36,17 @@ def has_blocked_result(op: Op, block: int) -> bool:
     """Whether a convolution can have a blocked result."""
     if not has_known_filters(op):
         return False
-    o, i = (d.value for d in shape_of(op.operands[1])[:2])
-    groups = op.attrs["groups"]
+    filters = [d.value for d in shape_of(op.operands[1])]
+    return filters_suit_blocks(filters, op.attrs["groups"], block)
+
+
+def filters_suit_blocks(filters: Sequence[int], groups: int, block: int) -> bool:
+    """Whether a convolution with filters of this shape can have a blocked result."""
+    o, i = filters[:2]
     if groups == 1:
         return fills_blocks(o)
-    return _is_depthwise(op) or (i % block == 0 and o // groups % block == 0)
+    is_depthwise = i == 1 and groups == o and fills_blocks(o)
+    return is_depthwise or (i % block == 0 and o // groups % block == 0)
 
 
 def sums_all_channels(op: Op, value: Value, block: int) -> bool:
@@ -72,7 +79,7 @@ def layout_conv(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
             return False
         _product(op, window, layouts)
     else:
-        _dense(op, window, layouts)
+        _dense(op, window, layouts, ctx.target)
     return True
 
 
@@ -95,7 +102,7 @@ def _reads_blocks(op: Op, layouts: LayoutMap) -> bool:
 def _stays_plain(op: Op, window: ConvWindow, layouts: LayoutMap) -> bool:
     """Whether changing the layout of the result would cost more than blocks save: it only leaves, and the data are
     plain, with single positions, or few channels to be summed and lines of known length that lanes read unspread."""
-    if op.attrs["groups"] != 1 or layouts.has_blocked(op.operands[0]) or not _leaves(op):
+    if op.attrs["groups"] != 1 or op.attrs["in_i32"] or layouts.has_blocked(op.operands[0]) or not _leaves(op):
         return False
     in_lanes = window.strides[-1] == 1 and shape_of(op.result)[-1].is_const
     return window.is_single or (in_lanes and not _reads_blocks(op, layouts))
@@ -116,26 +123,43 @@ def _leaves(op: Op) -> bool:
     return all(u.name == "return" or (u.name in ELEMENTWISE and _leaves(u)) for u in users)
 
 
-def _dense(op: Op, window: ConvWindow, layouts: LayoutMap) -> None:
+def _dense(op: Op, window: ConvWindow, layouts: LayoutMap, target: Target | None) -> None:
     """A convolution over all channels, or over those of a group; few channels are read plain: images have three."""
     x, groups = op.operands[0], op.attrs["groups"]
+    attrs = {"block": layouts.block, "in_i32": op.attrs["in_i32"]}
     is_blocked = _reads_blocks(op, layouts)
     is_flat = window.is_pointwise and len(window.kernel) > 1
     w = _filled_weights(op, layouts, is_blocked and groups == 1, 1 if is_flat else len(window.kernel))
     if is_flat:
         data = layouts.flat(x) if is_blocked else _merged(layouts.plain(x))
-        layouts.set_flat(op.result, conv_blocked(data, w, groups=groups, block=layouts.block))
+        layouts.set_flat(op.result, conv_blocked(data, w, groups=groups, **attrs))
         return
     data = window.padded(layouts.blocked(x) if is_blocked else layouts.plain(x), int(is_blocked))
-    made = conv_blocked(data, w, groups=groups, block=layouts.block, **window.attrs)
+    if not is_blocked and op.attrs["in_i32"] and window.dilations[-1] == 1:
+        data, w = _whole_groups(data, w, target, layouts)
+    made = conv_blocked(data, w, groups=groups, **attrs, **window.attrs)
     layouts.set_blocked(op.result, made)
+
+
+def _whole_groups(x: Value, w: Value, target: Target | None, layouts: LayoutMap) -> tuple[Value, Value]:
+    """Plain data and filters with zeros behind their lines: neighbours along a line are multiplied in groups."""
+    taps = shape_of(w)[-1].value
+    group = target.dots[0].group if target is not None and target.dots else 1
+    more = -taps % group
+    if not more:
+        return x, w
+    array = layouts.array(w)
+    nothing = (0,) * (len(shape_of(x)) - 1)
+    padded = pad(x, before=(*nothing, 0), after=(*nothing, more))
+    return padded, layouts.filters(np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)]), w)
 
 
 def _depthwise(op: Op, window: ConvWindow, layouts: LayoutMap) -> None:
     """Conditions cost little here: each load serves one product, and padding apart would be another pass."""
     w = _filled_weights(op, layouts, False, len(window.kernel))
     pads = {"pads_begin": window.before, "pads_end": window.after}
-    made = depthwise_blocked(layouts.blocked(op.operands[0]), w, **pads, **window.attrs)
+    attrs = {"in_i32": op.attrs["in_i32"], **window.attrs}
+    made = depthwise_blocked(layouts.blocked(op.operands[0]), w, **pads, **attrs)
     layouts.set_blocked(op.result, made)
 
 

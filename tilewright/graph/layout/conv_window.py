@@ -50,5 +50,6 @@ def pad_space(x: Value, before: Sequence[Sym], after: Sequence[Sym], trailing: i
 
 
 def has_known_filters(conv: Op) -> bool:
-    """Whether a convolution is in f32 and its filters are known when compiling."""
-    return dtype_of(conv.result) == dt.f32 and defining(conv.operands[1], "constant") is not None
+    """Whether a convolution is in f32, or of integers in i32, and its filters are known when compiling."""
+    is_served = dtype_of(conv.result) == dt.f32 or conv.attrs["in_i32"]
+    return is_served and defining(conv.operands[1], "constant") is not None

@@ -67,6 +67,8 @@ class Fold:
         """The values of the results, or None where they are not known or should not be stored."""
         if op.name in ("constant", "full", "return", "fused") or op.name not in OPERATORS or op.blocks:
             return None
+        if op.name == "dequantize_linear":  # integers are multiplied as they are; others are folded when written out
+            return None
         if not all(map(is_constant, op.operands)) or any(
             type_of(v).dtype.kind == "string" for v in op.results
         ):

@@ -75,11 +75,22 @@ def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:
 
 
 def _converted(x: np.ndarray, source: DType, dtype: DType) -> np.ndarray:
+    if source.is_float and dtype.is_int and dtype.bits >= 8:
+        return _saturated(x.astype(np.float64), dtype)
     with np.errstate(all="ignore"):
         try:
             return x.astype(dtype.storage)
         except TypeError:  # ml_dtypes does not convert between all of its dtypes
             return x.astype(np.int32 if source.is_int else np.float32).astype(dtype.storage)
+
+
+def _saturated(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """float64 as integers: the part before the point, the nearest integer where there is none, and 0 for nan."""
+    limits = np.iinfo(dtype.storage)
+    low, high = float(limits.min), float(limits.max + 1)
+    inside = (x >= low) & (x < high)
+    found = np.where(inside, x, 0).astype(dtype.storage)
+    return np.where(x < low, limits.min, np.where(x >= high, limits.max, found)).astype(dtype.storage)
 
 
 def require_checked(op: Op, ok: Any) -> None:

@@ -55,6 +55,8 @@ def _float_to_int(x: Reg, to: DType) -> Reg:
     """
     wide = to if to.bits >= 8 else dt.i8 if to.kind == "int" else dt.u8
     low, high = (-(1 << wide.bits - 1), 1 << wide.bits - 1) if to.kind == "int" else (0, 1 << wide.bits)
+    if wide.bits <= 16:
+        return wrap(_clamped(x, low, high - 1).convert("fptosi", dt.i32).convert("trunc", wide), to)
     reaches, beyond, below = x >= low, x >= high, x < low
     inside = reaches.select(beyond.select(x.like(0), x), 0)
     via = dt.i32 if wide.bits < 32 else wide
@@ -64,6 +66,14 @@ def _float_to_int(x: Reg, to: DType) -> Reg:
     for flag, bound in ((beyond, high - 1), (below, low)):
         found = flag.select(found.like(bound), found)
     return wrap(found, to)
+
+
+def _clamped(x: Reg, low: int, high: int) -> Reg:
+    """x limited to two numbers, nan as 0: a comparison and a choice are one instruction."""
+    if low < 0:
+        x = x.is_nan().select(x.like(0), x)
+    above = (x > low).select(x, x.like(low))
+    return (above < high).select(above, x.like(high))
 
 
 def _int_to_int(x: Reg, to: DType) -> Reg:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.graph.programs import program
 from tilewright.graph.pipeline import default_passes
-from tilewright.graph.rewrites.integer_products import IntegerProducts
+from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir.core import Module
 from tilewright.ir.dtype import from_numpy
 from tilewright.ir.passes import PassContext, run_passes

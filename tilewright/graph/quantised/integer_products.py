@@ -1,0 +1,164 @@
+"""Products of 8-bit integers for the machine's instructions that multiply these in groups.
+
+    (a - a_zero) @ (b - b_zero)
+
+Zero points do not enter the product: with dtypes that hold the centred numbers these are multiplied; else the sums are
+corrected by those of whole columns of b, which are known, and of whole rows of a. All of it is exact in i32. Padding is
+written as the zero point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright.graph.layout.blocked_convs import filters_suit_blocks
+from tilewright.graph.match import dtype_of, shape_of, uniform_number
+from tilewright.graph.quantised.dequantized import MOVE_RULES, PRODUCTS, sums_of_integers, without_a_sign
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Builder, Module, Op, Value
+from tilewright.ir.dtype import DType
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, rewrite
+from tilewright.ops import elementwise as ew
+from tilewright.ops.contract import conv, matmul_i32
+from tilewright.ops.define import constant
+from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.view import pad
+from tilewright.target.dots import Dot
+
+HALF = 128
+"""Between an unsigned byte and the signed one of the same order."""
+
+BLOCK = 16
+"""Channels of a block, as `BlockChannels` makes them."""
+
+
+@dataclass(frozen=True)
+class IntegerProducts:
+    """Compute on integers what is quantised before and after, and give products of bytes with constants the dtypes
+    that the machine multiplies in groups."""
+
+    name: ClassVar[str] = "integer-products"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        if not any(op.name in ("dequantize_linear", *PRODUCTS) for op in module.main.body.ops):
+            return
+        dots = () if ctx.target is None else ctx.target.dots
+        if not dots:
+            ctx.remark(self.name, "products of bytes", "the machine multiplies no groups of integers")
+            return
+        dot = dots[0]
+        stages: list[list[Rule]] = [] if dot.left.kind == "int" else [[without_a_sign]]
+        stages.append([*MOVE_RULES])
+        if not ctx.strict:  # sums of integers do not round
+            stages.append([sums_of_integers(partial(why_not_multiplied, dot))])
+        stages.append([Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dot))])
+        for rules in stages:
+            rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
+        drop_dead(module)
+
+
+def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray, padded: bool) -> str:
+    """Why the machine does not multiply the integers of a product or convolution in groups; "" where it does.
+    `weights` are laid out as the operator reads them; `padded`: with padding that is not known when compiling."""
+    centred = weights.astype(np.int32) - zeros.astype(np.int32)
+    if op.name in ("matmul", "matmul_integer"):
+        depth = weights.shape[-2]
+        if depth % dot.group:
+            return f"{depth} products are no multiple of the groups of {dot.group} that are added at once"
+        return ""
+    groups = op.attrs["groups"]
+    if padded:
+        return "the zero point of its padding is not known when compiling"
+    if not _fits(centred, dot.right):
+        return "its centred weights do not fit a byte"
+    if not filters_suit_blocks(weights.shape, groups, BLOCK):
+        return "its filters or groups do not allow whole blocks of channels"
+    return ""
+
+
+def _fits(array: np.ndarray, dtype: DType) -> bool:
+    limits = np.iinfo(dtype.storage)
+    return not array.size or (array.min() >= limits.min and array.max() <= limits.max)
+
+
+def multiply_in_groups(dot: Dot, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """The sums in the dtypes of `dot` (of the target's `dots`), and what zero points add to them."""
+    _, right, left_zero, right_zero = op.operands
+    array, zeros = constant_array(right, ctx.module), constant_array(right_zero, ctx.module)
+    if array is None or zeros is None:
+        return NoMatch("the right operand and its zero points are not known when compiling")
+    reason = why_not_multiplied(dot, op, array, zeros, is_padded_by_unknown(op, left_zero, ctx))
+    if reason:
+        return NoMatch(reason)
+    centred = array.astype(np.int32) - zeros.astype(np.int32)
+    if op.name == "conv_integer":
+        return _convolution(dot, op, centred, ctx)
+    return _product(dot, op, centred, zeros, ctx)
+
+
+def is_padded_by_unknown(op: Op, zero: Value, ctx: RewriteContext) -> bool:
+    """Whether a convolution has padding that stands for a zero point that is not known when compiling."""
+    return _pads(op) and uniform_number(zero, ctx.module) is None
+
+
+def _pads(op: Op) -> bool:
+    return any(p != 0 for side in ("pads_begin", "pads_end") for p in op.attrs.get(side, ()))
+
+
+def _product(dot: Dot, op: Op, centred: np.ndarray, zeros: np.ndarray, ctx: RewriteContext) -> Value:
+    left, right, left_zero, _ = op.operands
+    if dot.left is dt.i16:
+        wide = ew.sub(ew.cast(left, dtype=dt.i16), ew.cast(left_zero, dtype=dt.i16))
+        return matmul_i32(wide, _constant(centred, dot.right))
+    if _fits(centred, dt.i8):
+        right_shift = np.zeros((), np.int32)
+    else:
+        right_shift = HALF * (dtype_of(right) is dt.u8) - zeros.astype(np.int32)
+    bytes_, shift = _as_bytes(left, dot.left)
+    sums = matmul_i32(bytes_, _constant(centred - right_shift, dot.right))
+    if shift or uniform_number(left_zero, ctx.module) != 0:
+        zero = ew.add(ew.cast(left_zero, dtype=dt.i32), shift)
+        sums = ew.sub(sums, ew.mul(zero, _constant(centred.sum(axis=-2, keepdims=True), dt.i32)))
+    if np.any(right_shift):
+        rows = reduce_sum(ew.cast(bytes_, dtype=dt.i32), axes=(len(shape_of(left)) - 1,), keepdims=True)
+        sums = ew.add(sums, ew.mul(rows, _constant(right_shift, dt.i32)))
+    return sums
+
+
+def _convolution(dot: Dot, op: Op, centred: np.ndarray, ctx: RewriteContext) -> Value:
+    x, _, x_zero, _ = op.operands
+    attrs: dict[str, Any] = dict(op.attrs)
+    if dot.left is dt.i16:
+        wide = ew.sub(ew.cast(x, dtype=dt.i16), ew.cast(x_zero, dtype=dt.i16))
+        return conv(wide, _constant(centred, dot.right), in_i32=True, **attrs)
+    bytes_, shift = _as_bytes(x, dot.left)
+    number = uniform_number(x_zero, ctx.module)
+    if number is not None and int(number) + shift != 0 and _pads(op):
+        before, after = (((0, 0, *attrs[side]) if attrs[side] else ()) for side in ("pads_begin", "pads_end"))
+        nothing = (0,) * len(shape_of(x))
+        bytes_ = pad(bytes_, before=before or nothing, after=after or nothing, value=int(number) + shift)
+        attrs |= {"pads_begin": (), "pads_end": ()}
+    sums = conv(bytes_, _constant(centred, dot.right), in_i32=True, **attrs)
+    if number is not None and int(number) + shift == 0:
+        return sums
+    totals = centred.reshape(len(centred), -1).sum(axis=1).reshape(1, -1, *[1] * (centred.ndim - 2))
+    zero = ew.add(ew.cast(x_zero, dtype=dt.i32), shift)
+    return ew.sub(sums, ew.mul(zero, _constant(totals, dt.i32)))
+
+
+def _as_bytes(x: Value, dtype: DType) -> tuple[Value, int]:
+    """x moved into the range of a byte `dtype`, and by how much."""
+    if dtype_of(x) is dtype:
+        return x, 0
+    shift = HALF if dtype is dt.u8 else -HALF
+    return ew.cast(ew.add(ew.cast(x, dtype=dt.i16), shift), dtype=dtype), shift
+
+
+def _constant(array: np.ndarray, dtype: DType) -> Value:
+    return constant(array.astype(dtype.storage), "integers")
