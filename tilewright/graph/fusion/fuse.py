@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from tilewright.cost.typical import typical_sizes
 from tilewright.graph.fusion.classify import OpClass, has_own_loops, is_operator
 from tilewright.graph.fusion.region import Region
+from tilewright.graph.fusion.rules import is_widened_later
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match, Strategies, cheapest
 from tilewright.graph.match import type_of
 from tilewright.graph.rewrites.weight_only import separate_weights
@@ -130,6 +131,8 @@ class _Fusion:
         producer, consumer = join.producer, join.consumer
         if len(producer.ops) + len(consumer.ops) > self.max_ops:
             return NoMatch(f"the kernel would have more than {self.max_ops} operators")
+        if is_widened_later(join):
+            return NoMatch("the narrow tensor is stored anyway, and is widened where it is read")
         found = cheapest(self.strategies.answers(lambda s: s.join(join)))
         if found is None:
             first, second = (r.strategy.name.replace("_", " ") for r in (producer, consumer))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.graph.fusion.classify import OpClass
+from tilewright.graph.fusion.classify import OpClass, is_operator
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.strategy import Facts, Join, Match
+from tilewright.graph.match import is_constant
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.types import product
@@ -36,6 +37,47 @@ def into_reduction(join: Join) -> Match | NoMatch:
         if join.is_only_reader()
         else NoMatch("the tensor is needed elsewhere too")
     )
+
+
+def read_by_epilogue(join: Join) -> Match | NoMatch | None:
+    """Elements of another tensor that an epilogue reads, widened as they are read; None for any other join."""
+    facts, producer = join.facts, join.producer
+    widening = [o for o in producer.ops if not facts.info(o).is_alias]
+    if join.info.kind is not OpClass.ELEMENTWISE or not all(_widens_alone(o, facts) for o in widening):
+        return None
+    if not join.leaves_nothing_else():
+        return NoMatch("the wide tensor is needed elsewhere too")
+    same = product(producer.domain) == product(join.info.domain) == product(join.consumer.domain)
+    moved = any(_moves(o, facts) for o in join.consumer.ops)
+    if not same or not join.info.is_pointwise or moved:
+        return NoMatch("its elements are not those of the tile")
+    return Match(join.consumer.domain)
+
+
+def _widens_alone(op: Op, facts: Facts) -> bool:
+    """Whether an op is cheap pointwise work on one narrower tensor, or on what such work gives, and constants."""
+    tensors = [v for v in op.operands if v.tensor.size != 1 and not is_constant(v)]
+    return facts.info(op).is_pointwise and len(tensors) == 1 and tensors[0].tensor.size == op.result.tensor.size
+
+
+def is_widened_later(join: Join) -> bool:
+    """Whether what `op` makes of a narrow tensor that others read, too, is read by elementwise work and reductions
+    alone: these read the narrow elements, and store none of the wide ones."""
+    facts, op = join.facts, join.op
+    if not facts.info(op).is_pointwise or len(op.operands) != 1:
+        return False
+    if op.result.tensor.dtype.bits <= join.value.tensor.dtype.bits or join.is_only_reader():
+        return False
+    waiting, seen = [op], {op}
+    while waiting:
+        users = [u for v in waiting.pop().results for u in v.users if u not in seen]
+        seen.update(users)
+        for user in users:
+            if not is_operator(user) or facts.info(user).kind in (OpClass.CONTRACTION, OpClass.OPAQUE):
+                return False
+            if facts.info(user).is_index_map or facts.info(user).is_alias or _widens_alone(user, facts):
+                waiting.append(user)
+    return True
 
 
 def the_contraction(region: Region, facts: Facts) -> Op:

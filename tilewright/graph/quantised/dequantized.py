@@ -85,7 +85,7 @@ def dequantize_below_move(op: Op, b: Builder, ctx: RewriteContext) -> Replacemen
     if op.name == "max_pool" and not _is_normal(scale, ctx):
         return None
     moved = OPERATORS[op.name](x, **op.attrs)
-    return dequantize_linear(moved, _number(scale), _number(zero), **inner.attrs)
+    return dequantize_linear(moved, as_number(scale), as_number(zero), **inner.attrs)
 
 
 @rule("pad")
@@ -99,7 +99,7 @@ def dequantize_below_pad(op: Op, b: Builder, ctx: RewriteContext) -> Replacement
     if number is None or not dtype_of(x).is_int:
         return None
     moved = pad(x, **{**op.attrs, "value": number})
-    return dequantize_linear(moved, _number(scale), _number(zero), **inner.attrs)
+    return dequantize_linear(moved, as_number(scale), as_number(zero), **inner.attrs)
 
 
 @rule("concat")
@@ -112,7 +112,7 @@ def dequantize_below_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
     if any(p.operands[0].tensor.dtype is not parts[0].operands[0].tensor.dtype for p in parts):
         return None
     moved = OPERATORS["concat"](*[p.operands[0] for p in parts], **op.attrs)
-    return dequantize_linear(moved, *map(_number, parts[0].operands[1:]), **parts[0].attrs)
+    return dequantize_linear(moved, *map(as_number, parts[0].operands[1:]), **parts[0].attrs)
 
 
 @rule("quantize_linear")
@@ -134,7 +134,8 @@ def _is_normal(scale: Value, ctx: RewriteContext) -> bool:
     return array is not None and bool(np.all((array > 1e-30) & (array < 1e30)))
 
 
-def _number(value: Value) -> Value:
+def as_number(value: Value) -> Value:
+    """A tensor of one element without axes."""
     return reshape(value, shape=()) if type_of(value).rank else value
 
 
@@ -166,7 +167,7 @@ def _sums_of_integers(why_not: WhyNot, op: Op, b: Builder, ctx: RewriteContext) 
     scale = w.operands[1]
     if op.attrs.get("transpose_b"):
         weights, zeros, scale = weights.T, zeros.T, _transposed(scale)
-    data, data_scale, data_zero = x.operands[0], *map(_number, x.operands[1:])
+    data, data_scale, data_zero = x.operands[0], *map(as_number, x.operands[1:])
     is_padded = any(p != 0 for side in ("pads_begin", "pads_end") for p in op.attrs.get(side, ()))
     reason = why_not(op, weights, zeros, is_padded and uniform_number(data_zero, ctx.module) is None)
     if reason:

@@ -17,7 +17,14 @@ import numpy as np
 
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.match import dtype_of, shape_of, uniform_number
-from tilewright.graph.quantised.dequantized import MOVE_RULES, PRODUCTS, sums_of_integers, without_a_sign
+from tilewright.graph.quantised.dequantized import (
+    MOVE_RULES,
+    PRODUCTS,
+    as_number,
+    sums_of_integers,
+    whole_parameters,
+    without_a_sign,
+)
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
@@ -58,6 +65,8 @@ class IntegerProducts:
         if not ctx.strict:  # sums of integers do not round
             stages.append([sums_of_integers(partial(why_not_multiplied, dot))])
         stages.append([Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dot))])
+        if dot.left is dt.i16:
+            stages.append([Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)])
         for rules in stages:
             rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
         drop_dead(module)
@@ -111,11 +120,25 @@ def _pads(op: Op) -> bool:
     return any(p != 0 for side in ("pads_begin", "pads_end") for p in op.attrs.get(side, ()))
 
 
+def dequantize_centred(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """Of bytes that a product reads as centred i16, the same i16 times the scale: one tensor serves both."""
+    x, scale, zero = op.operands
+    if not any(u.name == "cast" and dtype_of(u.result) is dt.i16 for u in x.users):
+        return None
+    if dtype_of(x).bits != 8 or op.attrs["dtype"] != dt.f32 or not whole_parameters(op):
+        return None
+    centred = _centred(x, as_number(zero))
+    return ew.mul(ew.cast(centred, dtype=dt.f32), ew.cast(as_number(scale), dtype=dt.f32))
+
+
+def _centred(x: Value, zero: Value) -> Value:
+    return ew.sub(ew.cast(x, dtype=dt.i16), ew.cast(zero, dtype=dt.i16))
+
+
 def _product(dot: Dot, op: Op, centred: np.ndarray, zeros: np.ndarray, ctx: RewriteContext) -> Value:
     left, right, left_zero, _ = op.operands
     if dot.left is dt.i16:
-        wide = ew.sub(ew.cast(left, dtype=dt.i16), ew.cast(left_zero, dtype=dt.i16))
-        return matmul_i32(wide, _constant(centred, dot.right))
+        return matmul_i32(_centred(left, left_zero), _constant(centred, dot.right))
     if _fits(centred, dt.i8):
         right_shift = np.zeros((), np.int32)
     else:
@@ -135,8 +158,7 @@ def _convolution(dot: Dot, op: Op, centred: np.ndarray, ctx: RewriteContext) -> 
     x, _, x_zero, _ = op.operands
     attrs: dict[str, Any] = dict(op.attrs)
     if dot.left is dt.i16:
-        wide = ew.sub(ew.cast(x, dtype=dt.i16), ew.cast(x_zero, dtype=dt.i16))
-        return conv(wide, _constant(centred, dot.right), in_i32=True, **attrs)
+        return conv(_centred(x, x_zero), _constant(centred, dot.right), in_i32=True, **attrs)
     bytes_, shift = _as_bytes(x, dot.left)
     number = uniform_number(x_zero, ctx.module)
     if number is not None and int(number) + shift != 0 and _pads(op):

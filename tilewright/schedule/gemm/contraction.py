@@ -21,7 +21,7 @@ from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
-from tilewright.graph.fusion.rules import epilogue
+from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.graph.rewrites.weight_only import is_known
 from tilewright.ir.core import Op
@@ -65,6 +65,8 @@ class Contraction(Strategy):
 
     def join(self, join: Join) -> Match | NoMatch | None:
         if join.consumer.strategy is self:
+            if is_elementwise(join.producer) and (answer := read_by_epilogue(join)) is not None:
+                return answer
             return read_through(join)
         if join.producer.strategy is self and is_elementwise(join.consumer):
             # what computes whole tiles, or unpacks the image, belongs to other strategies
