@@ -91,6 +91,17 @@ ge = _binary("ge", "number", "a >= b, as bool.").onnx("GreaterOrEqual", since=12
 min_ = _binary("min", "any", "The lesser of a and b; NaN if either is NaN.")
 max_ = _binary("max", "any", "The greater of a and b; NaN if either is NaN.")
 
+
+@primitive
+def fma(a: Array, b: Array, c: Array) -> Compute:
+    """a * b + c of floats, rounded once."""
+    require_same_dtype(a, b)
+    require_same_dtype(a, c)
+    _require_kind(a, "float")
+    shape = broadcast(broadcast(a.shape, b.shape), c.shape)
+    return compute([a, b, c], shape, lambda t, i, r: t.apply("fma", a.at(i), b.at(i), c.at(i)))
+
+
 neg = _unary("neg", "number", "-x; integers wrap.").onnx("Neg", since=1)
 abs_ = _unary("abs", "number", "The absolute value.").onnx("Abs", since=1)
 not_ = _unary("not", "bits", "Bitwise (of bools: logical) negation.").onnx("Not").onnx("BitwiseNot", since=18)

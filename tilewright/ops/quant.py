@@ -90,13 +90,17 @@ def quantize_linear(
     """
     if not is_quantised(dtype):
         raise ValueError(f"numbers are quantised to integers and floats of up to 8 bits, not to {dtype}")
-    wide = dt.f32 if dtype.bits < 32 else dt.f64
     ratio = div(cast(x, dtype=dt.f32), cast(scale, dtype=dt.f32))
     if dtype.is_float:
         moved = add(ratio, cast(zero_point, dtype=dt.f32))
         return cast(saturated(moved, dtype) if saturate else moved, dtype=dtype)
-    shifted = add(cast(round_(ratio), dtype=wide), cast(zero_point, dtype=wide))
-    return _as_integer(shifted, dtype)
+    return rounded_ratio(ratio, zero_point, dtype)
+
+
+def rounded_ratio(ratio: Value, zero_point: Value, dtype: DType) -> Value:
+    """x / scale (f32) as an integer of `dtype`: rounded, shifted by the zero point, and saturated."""
+    wide = dt.f32 if dtype.bits < 32 else dt.f64
+    return _as_integer(add(cast(round_(ratio), dtype=wide), cast(zero_point, dtype=wide)), dtype)
 
 
 def _as_integer(x: Value, dtype: DType) -> Value:

@@ -9,15 +9,18 @@ written as the zero point.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.match import dtype_of, shape_of, uniform_number
 from tilewright.graph.quantised.dequantized import (
+    HALF,
     MOVE_RULES,
     PRODUCTS,
     as_number,
@@ -25,6 +28,7 @@ from tilewright.graph.quantised.dequantized import (
     whole_parameters,
     without_a_sign,
 )
+from tilewright.graph.quantised.exact_division import divide_by_known_scale
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
@@ -38,12 +42,6 @@ from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.view import pad
 from tilewright.target.dots import Dot
 
-HALF = 128
-"""Between an unsigned byte and the signed one of the same order."""
-
-BLOCK = 16
-"""Channels of a block, as `BlockChannels` makes them."""
-
 
 @dataclass(frozen=True)
 class IntegerProducts:
@@ -53,23 +51,32 @@ class IntegerProducts:
     name: ClassVar[str] = "integer-products"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        if not any(op.name in ("dequantize_linear", *PRODUCTS) for op in module.main.body.ops):
+        if not any(op.name in _OPERATORS for op in module.main.body.ops):
             return
-        dots = () if ctx.target is None else ctx.target.dots
-        if not dots:
-            ctx.remark(self.name, "products of bytes", "the machine multiplies no groups of integers")
-            return
-        dot = dots[0]
-        stages: list[list[Rule]] = [] if dot.left.kind == "int" else [[without_a_sign]]
-        stages.append([*MOVE_RULES])
-        if not ctx.strict:  # sums of integers do not round
-            stages.append([sums_of_integers(partial(why_not_multiplied, dot))])
-        stages.append([Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dot))])
-        if dot.left is dt.i16:
-            stages.append([Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)])
-        for rules in stages:
+        for rules in _stages(ctx):
             rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
         drop_dead(module)
+
+
+_OPERATORS = frozenset({"quantize_linear", "dequantize_linear", *PRODUCTS})
+
+
+def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
+    """The rules, those that must come to an end before others together."""
+    dots = () if ctx.target is None else ctx.target.dots
+    if not dots:
+        ctx.remark(IntegerProducts.name, "products of bytes", "the machine multiplies no groups of integers")
+    elif dots[0].left.kind == "uint":
+        yield [without_a_sign]
+    yield MOVE_RULES
+    if dots:
+        if not ctx.strict:  # sums of integers do not round
+            yield [sums_of_integers(partial(why_not_multiplied, dots[0]))]
+        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0]))]
+        if dots[0].left is dt.i16:
+            yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
+    if ctx.target is not None and ctx.target.has_fma:
+        yield [divide_by_known_scale]
 
 
 def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray, padded: bool) -> str:
@@ -86,7 +93,7 @@ def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray,
         return "the zero point of its padding is not known when compiling"
     if not _fits(centred, dot.right):
         return "its centred weights do not fit a byte"
-    if not filters_suit_blocks(weights.shape, groups, BLOCK):
+    if not filters_suit_blocks(weights.shape, groups, BlockChannels.block):
         return "its filters or groups do not allow whole blocks of channels"
     return ""
 

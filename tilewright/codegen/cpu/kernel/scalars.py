@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from tilewright.codegen.cpu import vmath
 from tilewright.codegen.cpu.kernel.convert import convert, is_narrow, narrow, widen, wrap
-from tilewright.codegen.cpu.kernel.functions import absolute, by_lane, copysign, intrinsic
+from tilewright.codegen.cpu.kernel.functions import absolute, by_lane, copysign, fma, intrinsic
 from tilewright.codegen.cpu.kernel.integers import (
     divide,
     integer_power,
@@ -204,6 +204,7 @@ _FLOAT: dict[str, Emit] = {
     "round": _intrinsic("roundeven"),
     "trunc": _intrinsic("trunc"),
     "sqrt": _intrinsic("sqrt"),
+    "fma": fma,
     "is_nan": lambda x: x.is_nan(),
     "is_inf": _is_inf,
     **{name: _vector_math(name) for name in _VECTOR_MATH},
