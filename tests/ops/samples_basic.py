@@ -72,7 +72,7 @@ def _binary() -> Iterator[Sample]:
             yield sample("div", [a, b], lambda a=a, b=b: wide(a) / wide(b))
             yield sample("rem", [a, b], lambda a=a, b=b: np.fmod(wide(a), wide(b)), loose=4)
             yield sample("mod", [a, b], lambda a=a, b=b: np.mod(wide(a), wide(b)), loose=4)
-            yield sample("fma", [a, b, a], lambda a=a, b=b: wide(a) * wide(b) + wide(a))
+            yield sample("quotient", [a, b, 1 / b], lambda a=a, b=b: wide(a) / wide(b))
             yield sample("atan2", [a, b], lambda a=a, b=b: np.arctan2(wide(a), wide(b)))
             yield sample("pow", [b, a], lambda a=a, b=b: wide(b) ** wide(a), loose=20)
         for dtype in INTS:

@@ -58,13 +58,6 @@ def _round_even(x: Any) -> Any:
     return np.rint(x)
 
 
-def _fused_multiply_add(a: Any, b: Any, c: Any) -> Any:
-    """In a type that holds the product exactly, but for double precision, of which it is some bits longer."""
-    dtype = np.asarray(a).dtype
-    wide = np.longdouble if dtype.itemsize == 8 else np.float64
-    return (np.asarray(a, wide) * np.asarray(b, wide) + np.asarray(c, wide)).astype(dtype)
-
-
 def _ticks(x: Any) -> Any:
     """An integer plus the count of a clock, which goes on from call to call: the one operation that is no function."""
     dtype = np.asarray(x).dtype
@@ -94,7 +87,7 @@ _TABLE = (
     ScalarOp("gt", 2, "bool", np.greater),
     ScalarOp("ge", 2, "bool", np.greater_equal),
     ScalarOp("select", 3, "second", np.where),
-    ScalarOp("fma", 3, "same", _fused_multiply_add),
+    ScalarOp("quotient", 3, "same", lambda a, b, inverse: np.divide(a, b)),  # inverse: 1 / b
     ScalarOp("neg", 1, "same", np.negative),
     ScalarOp("abs", 1, "same", np.abs),
     ScalarOp("not", 1, "same", np.invert),

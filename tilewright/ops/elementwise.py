@@ -93,13 +93,13 @@ max_ = _binary("max", "any", "The greater of a and b; NaN if either is NaN.")
 
 
 @primitive
-def fma(a: Array, b: Array, c: Array) -> Compute:
-    """a * b + c of floats, rounded once."""
+def quotient(a: Array, b: Array, inverse: Array) -> Compute:
+    """a / b of floats, without a division: `inverse` is 1 / b, a normal number. Denormal quotients round as they may."""
     require_same_dtype(a, b)
-    require_same_dtype(a, c)
+    require_same_dtype(a, inverse)
     _require_kind(a, "float")
-    shape = broadcast(broadcast(a.shape, b.shape), c.shape)
-    return compute([a, b, c], shape, lambda t, i, r: t.apply("fma", a.at(i), b.at(i), c.at(i)))
+    shape = broadcast(broadcast(a.shape, b.shape), inverse.shape)
+    return compute([a, b, inverse], shape, lambda t, i, r: t.apply("quotient", a.at(i), b.at(i), inverse.at(i)))
 
 
 neg = _unary("neg", "number", "-x; integers wrap.").onnx("Neg", since=1)

@@ -12,9 +12,8 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
-from tilewright.ops.contract import conv
 from tilewright.ops.define import constant
-from tilewright.ops.quant import dequantize_linear, quantize_linear
+from tilewright.ops.quant import quantize_linear
 from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
@@ -67,19 +66,3 @@ def test_known_scales_are_multiplied_by() -> None:
 def test_scales_without_a_normal_reciprocal_are_divided_by(scale: float) -> None:
     module = quantised_to(dt.u8, np.float32(scale), 3, 100)
     assert divisions(module, "x86-64-v3") == 1
-
-
-def test_integers_by_a_little_arithmetic_need_no_limits() -> None:
-    """Only what may be without an end is limited before its error is computed."""
-
-    def body(x: Value) -> Value:
-        scale, zero = constant(np.float32(0.1)), constant(np.uint8(0))
-        filters = np.random.default_rng(1).integers(-9, 9, (16, 16, 1, 1)).astype(np.int8)
-        w = dequantize_linear(constant(filters), scale, constant(np.int8(0)), dtype=dt.f32)
-        sums = conv(dequantize_linear(x, scale, zero, dtype=dt.f32), w)
-        return quantize_linear(sums, constant(np.float32(0.3)), zero, dtype=dt.u8)
-
-    module = program(body, tensor(dt.u8, (1, 16, 4, 4)))
-    assert divisions(module, "cascadelake") == 0
-    names = [op.name for op in module.main.body.ops]
-    assert "fma" in names and "max" not in names and "min" not in names

@@ -172,6 +172,17 @@ _BITWISE: dict[str, Emit] = {
     "xor": _instruction("xor"),
     "not": lambda x: ~x,
 }
+
+
+def _quotient(x: Reg, divisor: Reg, inverse: Reg) -> Reg:
+    """x / divisor as a division rounds it (Markstein, 1990): the error of x * inverse is computed and taken off; where
+    there is no end, there is no error."""
+    near = x * inverse
+    error = fma(-near, divisor, x)
+    exact = fma(error, inverse, near)
+    return exact.is_nan().select(near, exact)
+
+
 _VECTOR_MATH = [
     "pow", "exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan",
     "sinh", "cosh", "asinh", "acosh", "atanh", "rsqrt",
@@ -204,7 +215,7 @@ _FLOAT: dict[str, Emit] = {
     "round": _intrinsic("roundeven"),
     "trunc": _intrinsic("trunc"),
     "sqrt": _intrinsic("sqrt"),
-    "fma": fma,
+    "quotient": _quotient,
     "is_nan": lambda x: x.is_nan(),
     "is_inf": _is_inf,
     **{name: _vector_math(name) for name in _VECTOR_MATH},
