@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tilewright.target.dots import Dot
 from tilewright.target.target import LINE_BYTES, Target
 
 Source = Literal["l2", "l3", "memory"]
@@ -36,6 +37,13 @@ def multiply_cycles(products: float, element: int, target: Target) -> float:
     """Cycles of so many multiply-adds of elements of so many bytes, in register tiles that fill the units."""
     lanes = target.vector_bits // (8 * element)
     return products / (target.pipes.multiply_adds * lanes * target.calibration.peak)
+
+
+def integers_per_float(dot: Dot, target: Target) -> float:
+    """Products of integers that a core adds up by `dot` in the time of one of floats, without Winograd's algorithm."""
+    lanes = max((n for n, _ in dot.calls if 32 * n <= target.vector_bits), default=1)
+    instructions = 1 if dot.accumulates else 2
+    return dot.group / instructions * 32 * lanes / target.vector_bits
 
 
 def move_cycles(size: float, source: Source, target: Target) -> float:

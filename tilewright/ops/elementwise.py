@@ -94,7 +94,7 @@ max_ = _binary("max", "any", "The greater of a and b; NaN if either is NaN.")
 
 @primitive
 def quotient(a: Array, b: Array, inverse: Array) -> Compute:
-    """a / b of floats, without a division: `inverse` is 1 / b, a normal number. Denormal quotients round as they may."""
+    """a / b of floats without a division: `inverse` is 1 / b, a normal number. Not exact for denormal quotients."""
     require_same_dtype(a, b)
     require_same_dtype(a, inverse)
     _require_kind(a, "float")

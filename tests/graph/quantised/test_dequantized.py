@@ -243,3 +243,15 @@ def test_strict_numerics_sum_floats() -> None:
     module = program(body, (16, 16))
     passed(module, "cascadelake", numerics="strict")
     assert "matmul" in names(module)
+
+
+@pytest.mark.parametrize(("machine", "in_integers"), [("cascadelake", True), ("zen3", False), ("neoverse-n1", True)])
+def test_convolutions_are_summed_in_integers_where_that_is_faster(machine: str, in_integers: bool) -> None:
+    def body(x: Value) -> Value:
+        return conv(dequantized(quantized(x)), dequantized(constant(weights(16, 16, 3, 3))))
+
+    module = program(body, (1, 16, 8, 8))
+    ctx = passed(module, machine)
+    assert any(op.attrs.get("in_i32") for op in module.main.body.ops) == in_integers
+    reasons = [r.message for r in ctx.remarks if r.stage == "integer-products"]
+    assert in_integers or "the machine multiplies no more integers than floats in a cycle" in reasons

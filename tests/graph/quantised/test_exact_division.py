@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,10 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
+from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.quant import quantize_linear
+from tilewright.ops.reduce import reduce_sum
 from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
@@ -66,3 +70,20 @@ def test_known_scales_are_multiplied_by() -> None:
 def test_scales_without_a_normal_reciprocal_are_divided_by(scale: float) -> None:
     module = quantised_to(dt.u8, np.float32(scale), 3, 100)
     assert divisions(module, "x86-64-v3") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "exact"),
+    [
+        (lambda x: ew.max_(ew.add(x, 1.5), 0.0), True),
+        (lambda x: ew.exp(x), False),
+        (lambda x: reduce_sum(x, axes=(0,), keepdims=True), False),
+    ],
+)
+def test_what_is_rounded_before_takes_a_factor(body: Callable[[Value], Value], exact: bool) -> None:
+    def quantised(x: Value) -> Value:
+        return quantize_linear(body(x), constant(np.float32(0.3)), constant(np.uint8(0)), dtype=dt.u8)
+
+    module = program(quantised, (4, 5))
+    assert divisions(module, "x86-64-v3") == 0
+    assert ("quotient" in [op.name for op in module.main.body.ops]) == exact

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.cost.core import integers_per_float
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.match import dtype_of, shape_of, uniform_number
@@ -41,6 +42,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.view import pad
 from tilewright.target.dots import Dot
+from tilewright.target.target import Target
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,22 @@ def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
     yield MOVE_RULES
     if dots:
         if not ctx.strict:  # sums of integers do not round
-            yield [sums_of_integers(partial(why_not_multiplied, dots[0]))]
+            yield [sums_of_integers(partial(_why_in_floats, dots[0], ctx.target))]
         yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0]))]
         if dots[0].left is dt.i16:
             yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
     if ctx.target is not None and ctx.target.has_fma:
         yield [divide_by_known_scale]
+
+
+def _why_in_floats(
+    dot: Dot, target: Target, op: Op, weights: np.ndarray, zeros: np.ndarray, padded: bool
+) -> str:
+    """As `why_not_multiplied`, of an operator on floats. Weights of a matrix are read once, and are much shorter as
+    integers; those of a convolution are read for all positions, and its algorithm may save multiplications."""
+    if op.name == "conv" and integers_per_float(dot, target) <= 1:
+        return "the machine multiplies no more integers than floats in a cycle"
+    return why_not_multiplied(dot, op, weights, zeros, padded)
 
 
 def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray, padded: bool) -> str:
