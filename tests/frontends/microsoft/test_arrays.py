@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.frontends.microsoft.against import RNG, Case, agree, f32, ints
+from tests.frontends.microsoft.against import RNG, Case, agree, f16, f32, ints
 
 BOXES = RNG.uniform(-0.2, 1.2, (5, 4)).astype(np.float32)
 CASES = [
@@ -48,6 +48,7 @@ CASES = [
         {"mode": "nearest"},
         (3,),
     ),
+    Case("CropAndResize", [f16(2, 3, 7, 9), BOXES.astype(np.float16), ints(0, 2, 5), np.int32([4, 6])], {}, (3,)),
 ]
 
 

@@ -72,6 +72,7 @@ def run_slice(name: str, folder: Path, seed: int, seconds: float) -> None:
     if not any(corpus.iterdir()):
         for data in fuzzer.corpus():
             (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
+    fuzzer.target(b"")  # compiles what the others need, which may take longer than one of them is allowed to
     tried: Counter[Any] = Counter()
     started = time.monotonic()
 
