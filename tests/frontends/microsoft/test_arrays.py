@@ -57,7 +57,8 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool, fresh_seed: int) -> None:
     needs_size = case.op in ("GridSample", "GatherND")  # of coordinates
-    agree(case.redrawn(fresh_seed), symbolic and not needs_size)
+    is_sensitive = case.op == "Inverse"  # the same numbers at other places may be nearly singular
+    agree(case if is_sensitive else case.redrawn(fresh_seed), symbolic and not needs_size)
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ def activated(node: Node, x: Value, parameters: Callable[[int], Sequence[float]]
     if name not in _LEADING:
         raise UnsupportedError(f"{node.op} with activation '{name}' is not supported")
     function, count = _LEADING[name]
-    given = parameters(count) if count else ()  # others are not looked at
-    if len(given) != count:
+    given = parameters(count)
+    if count and len(given) != count:
         raise ModelError(f"{node.op}: the activation {name} takes {count} numbers, not {len(given)}")
-    return function(x, *given)
+    return function(x, *given[:count])
 
 
 @microsoft("FastGelu")
