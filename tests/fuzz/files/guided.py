@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-SLICE = 120  # seconds until a process is replaced, as memory that leaks would be a finding
+SLICE = 600  # seconds until a process is replaced, which reads the corpus anew: memory that leaks would be a finding
 FUZZERS = {"loader": "tests.fuzz.files.loader", "reader": "tests.fuzz.files.reader"}
 
 
