@@ -35,7 +35,7 @@ LIMITS = {
     "schedule/sharing/concurrent_kernels.py": {"MOST_TRIED": "time of compiling"},
     "graph/algorithms/winograd.py": {"MOST_GROWTH": "rounding errors"},
     "graph/match.py": {"SMALL_ELEMENTS": "time of compiling"},
-    "graph/rewrites/duplicates.py": {"COMPARED_BYTES": "time of compiling"},
+    "graph/rewrites/duplicates.py": {"COMPARED_BYTES": "time of compiling", "SAMPLED": "time of compiling"},
     "graph/rewrites/fold.py": {"TABLE_WORK": "size of the artefact"},
     "graph/rewrites/integer_products.py": {"HALF": "range of a byte"},
     "graph/rewrites/weight_only.py": {"LEAST_BYTES": "size of the artefact"},

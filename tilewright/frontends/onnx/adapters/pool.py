@@ -49,7 +49,7 @@ def _by_columns(positions: Value, space: Sequence[Sym]) -> Value:
     size = size_scalar(maximum(product(space), 1), dt.i64)
     place = ew.rem(positions, size)
     found = ew.sub(positions, place)
-    for d, step in reversed(list(zip(space, row_major(space[::-1])[::-1], strict=True))):
+    for d, step in reversed(list(zip(space, row_major(tuple(reversed(space)))[::-1], strict=True))):
         extent = size_scalar(maximum(d, 1), dt.i64)
         found = ew.add(found, ew.mul(ew.rem(place, extent), size_scalar(step, dt.i64)))
         place = ew.div(place, extent)
