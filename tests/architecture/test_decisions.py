@@ -35,7 +35,7 @@ LIMITS = {
     "schedule/sharing/concurrent_kernels.py": {"MOST_TRIED": "time of compiling"},
     "graph/algorithms/winograd.py": {"MOST_GROWTH": "rounding errors"},
     "graph/match.py": {"SMALL_ELEMENTS": "time of compiling"},
-    "graph/rewrites/duplicates.py": {"COMPARED_BYTES": "time of compiling"},
+    "graph/rewrites/duplicates.py": {"COMPARED_BYTES": "time of compiling", "SAMPLED": "time of compiling"},
     "graph/rewrites/fold.py": {"TABLE_WORK": "size of the artefact"},
     "graph/quantised/dequantized.py": {"HALF": "range of a byte"},
     "graph/quantised/exact_division.py": {"SEARCHED": "bound on a search"},

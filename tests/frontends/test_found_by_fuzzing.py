@@ -27,6 +27,19 @@ def test_an_element_that_several_windows_found_is_put_once(positions: list[list[
     assert np.array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("shape", [[1, 2, 7], [2, 1, 5, 4], [1, 2, 3, 4, 5], [1, 1, "h", "w"]])
+def test_positions_by_columns_of_equal_elements(shape: list[int | str]) -> None:
+    """The first of equals is that by rows, also where positions count by columns."""
+    count = len(shape) - 2
+    node = helper.make_node("MaxPool", ["x"], ["y", "at"], kernel_shape=[2] * count, storage_order=1)
+    model = model_of([node], [info("x", shape)], ["y", info("at", ["?"] * len(shape), I64)], opset=22)
+    sizes = [6 if isinstance(d, str) else d for d in shape]
+    x = np.random.default_rng(0).integers(0, 3, sizes).astype(np.float32)
+    wanted = evaluated(model.SerializeToString(), {"x": x})
+    for found, theirs in zip(tilewright.compile(model, cache=False)(x), wanted, strict=True):
+        np.testing.assert_array_equal(found, theirs)
+
+
 def test_a_position_outside_of_what_was_pooled() -> None:
     node = helper.make_node("MaxUnpool", ["x", "at"], ["y"], kernel_shape=[2, 2], strides=[2, 2], name="up")
     model = model_of([node], [info("x", [1, 1, 1, 1]), info("at", [1, 1, 1, 1], I64)], ["y"], opset=22)

@@ -61,6 +61,31 @@ def test_axes_and_lengths(axis: int, length: int | None, opset: int) -> None:
     close(imported(model, x)[0], parts(np.fft.rfft(numbers(x), length, axis=at)))
 
 
+@pytest.mark.parametrize("attrs", [{}, {"inverse": 1}, {"onesided": 1}], ids=str)
+def test_parts_of_a_number_that_are_known_in_the_call(attrs: dict[str, int]) -> None:
+    model = node_model("DFT", [signal(2, 30, 1)], attrs, dynamic=True)
+    compiled_ = tilewright.compile(model.SerializeToString(), threads=1, cache=False)
+    for count in (1,) if "onesided" in attrs else (1, 2):
+        x = signal(2, 30, count)
+        function = np.fft.ifft if "inverse" in attrs else np.fft.rfft if "onesided" in attrs else np.fft.fft
+        close(compiled_(x)[0], parts(function(numbers(x), axis=1)), 1e-5)
+    with pytest.raises(TilewrightError, match="one or two parts of a number"):
+        compiled_(signal(2, 30, 3))
+
+
+def test_parts_of_the_numbers_of_frames_that_are_known_in_the_call() -> None:
+    x, window = signal(2, 30, 1), signal(8)
+    model = node_model("STFT", [x, np.array(4), window], {"onesided": 0}, known=(1, 2))
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "parts"
+    compiled_ = tilewright.compile(model.SerializeToString(), threads=1, cache=False)
+    for count in (1, 2):
+        x = signal(2, 30, count)
+        frames = np.stack([numbers(x)[:, k : k + 8] * window for k in range(0, 23, 4)], axis=1)
+        close(compiled_(x)[0], parts(np.fft.fft(frames)), 1e-5)
+    with pytest.raises(TilewrightError, match="parts of a number"):
+        compiled_(signal(2, 30, 3))
+
+
 @pytest.mark.parametrize("n", [None, 6, 7, 300])
 def test_real_numbers_of_half_of_a_spectrum(n: int | None) -> None:
     x = signal(2, 5 if n is None else n // 2 + 1, 2)
@@ -114,7 +139,6 @@ def test_weights_of_a_mel_scale_are_those_of_onnxruntime() -> None:
 REFUSED = {
     "a Fourier transform of 2053 elements": node_model("DFT", [signal(1, 2053, 2)]),
     "the last axis holds one or two parts": node_model("DFT", [signal(1, 8, 3)]),
-    "whether its last axis holds one or two parts": node_model("DFT", [signal(1, 8, 2)], dynamic=True),
     "a Fourier transform of 0 elements": node_model("DFT", [signal(1, 8, 1), np.array(0)], known=(1,)),
     "the window f32[9] is not of 8 elements": node_model(
         "STFT", [signal(1, 64), np.array(4), signal(9), np.array(8)], known=(1, 3), opset=17

@@ -242,8 +242,6 @@ def pools() -> Iterator[Sample]:
     yield sample("lp_pool", [x], lambda: np.sqrt(_sum_pool(wide(x) ** 2)), **ours, loose=4)
     pooled, where = onnx_reference("MaxPool", [x], outputs=2, **theirs)
     yield sample("max_pool_positions", [x, pooled], lambda: where, **ours)
-    column = onnx_reference("MaxPool", [x], outputs=2, storage_order=1, **theirs)[1]
-    yield sample("max_pool_positions", [x, pooled], lambda: column, **ours, column_major=True, note="columns")
 
 
 def _means_of_cells(x: np.ndarray, size: int) -> np.ndarray:

@@ -46,6 +46,11 @@ OUT_OF_RANGE = "an index is out of range"
 EXPLAINED = {
     ("name an axis twice",): "an axis named twice",  # which the standard forbids, and ONNX Runtime reduces once
     ("TfIdfVectorizer has", "indexes for"): "n-grams and their columns of different number",
+    ("must be one number, it is",): "several numbers",  # of which the reference takes the first
+    ("Resize: the region is",): "a region of another rank",  # which ONNX Runtime does not check,
+    ("neither are equal", "SkipLayerNormalization"): "operands of other batches",  # nor these
+    ("neither are equal", "SkipSimplifiedLayerNormalization"): "operands of other batches",
+    ("except for the concatenation axis must match",): "empty tensors of other sizes",  # whose elements it makes up
     (OUT_OF_RANGE, "(GatherBlockQuantized)"): "an index beyond the data",  # not checked by ONNX Runtime,
     (OUT_OF_RANGE, "(MaxUnpool)"): "an index beyond the result",  # nor this one,
     (OUT_OF_RANGE, "(Compress)"): "a condition that is longer than the axis",  # nor what follows the axis

@@ -35,7 +35,8 @@ LARGEST = 1e3
 RECENT = 6
 """Values among which the next operand is mostly chosen, so that programs are deep."""
 
-WINDOWED = ("Conv", "MaxPool", "AveragePool")
+UNWINDOWED = ("ConvTranspose", "MaxUnpool")
+"""Operators whose kernel is put on what they make, not on what they take."""
 
 EPSILON = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2}
 """Of the largest number: an error that several operations may have."""
@@ -141,6 +142,8 @@ class Growth:
         """Random elements: quarters where they are to be exact."""
         if dtype == "bool":
             return np.asarray(self.rng.random(shape) < 0.5)
+        if np.dtype(dtype).kind in "OU":
+            return np.asarray(self.rng.choice(["", "a", "b", "ab"], shape), object)
         if dtype in FLOATS:
             if exact:
                 return np.asarray(self.rng.integers(-12, 13, shape) / 4, dtype)
@@ -281,10 +284,20 @@ class Growth:
         ]
         if not all(v.array.size <= MOST_ELEMENTS[self.size] and _is_good(v) for v in results):
             raise Refused
-        has_elements = all(v.array.size for v in given)
-        if has_elements and nodes[0].op_type in WINDOWED and not _window_fits(nodes[0], given[0].shape):
-            raise Refused
+        self._check_window(nodes[0], given)
         return results
+
+    def _check_window(self, node: onnx.NodeProto, given: Sequence[Grown]) -> None:
+        """Refuse a window that does not lie within the image, of which ONNX Runtime counts some, and ask for sizes that
+        it fits in."""
+        attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if "kernel_shape" not in attrs or node.op_type in UNWINDOWED:
+            return
+        dilations = attrs.get("dilations", [1] * len(attrs["kernel_shape"]))
+        reach = [d * (k - 1) + 1 for k, d in zip(attrs["kernel_shape"], dilations, strict=True)]
+        if all(v.array.size for v in given) and not _fits(node, attrs, reach, given[0].shape):
+            raise Refused
+        self.least_size = max(self.least_size, *reach)
 
     # The model
 
@@ -312,15 +325,14 @@ def _is_exact(array: np.ndarray) -> bool:
     return array.dtype.kind != "f" or bool(np.array_equal(np.round(array * 4), array * 4))
 
 
-def _window_fits(node: onnx.NodeProto, shape: Sequence[int]) -> bool:
-    """Whether a window lies within the padded image; ONNX Runtime counts some that do not."""
-    attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    kernel = attrs.get("kernel_shape", ())
-    count = len(kernel)
-    pads, dilations = attrs.get("pads", [0] * 2 * count), attrs.get("dilations", [1] * count)
+def _fits(node: onnx.NodeProto, attrs: Mapping[str, Any], reach: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a window lies within the padded image."""
+    count = len(reach)
+    first = 1 if attrs.get("channels_last") or "Nhwc" in node.op_type else len(shape) - count
+    pads = attrs.get("pads", [0] * 2 * count)
     return attrs.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or all(
-        d * (k - 1) + 1 <= n + pads[i] + pads[i + count]
-        for i, (n, k, d) in enumerate(zip(shape[-count:] if count else (), kernel, dilations, strict=True))
+        r <= n + pads[i] + pads[i + count]
+        for i, (n, r) in enumerate(zip(shape[first : first + count], reach, strict=True))
     )
 
 

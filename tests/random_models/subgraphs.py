@@ -67,6 +67,8 @@ def loop(g: Growth) -> None:
     names = [g.fresh("t"), g.fresh("t")]
     node = helper.make_node("Loop", [iterations.name, go.name, x.name], names, g.fresh("node"), body=body)
     add(g, node, [iterations, go, x])
+    if not trips:
+        g.is_continuous = False  # for none ONNX Runtime takes the sizes that the body declares
 
 
 def scan(g: Growth) -> None:

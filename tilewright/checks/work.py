@@ -40,7 +40,7 @@ class OperatorCounts:
         """The work of an op of the graph level; that of one which is no operator is nothing."""
         if op.name not in OPERATORS:
             return Work(read=(sym(0),) * len(op.operands))
-        key = (op.name, tuple(v.type for v in op.operands), repr(sorted(op.attrs.items())))
+        key = (op.name, tuple(v.type for v in op.operands), tuple(op.attrs.items()))
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._count(op)

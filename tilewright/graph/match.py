@@ -45,8 +45,9 @@ def uniform_number(value: Value, module: Module) -> int | float | bool | None:
     array = constant_array(value, module)
     if array is None or not 0 < array.size <= SMALL_ELEMENTS or array.dtype.kind not in "biuf":
         return None
-    first = array.reshape(-1)[0]
-    if not np.all(array == first):
+    flat = array.reshape(-1)
+    first = flat[0]
+    if flat[-1] != first or not np.all(flat == first):  # most constants have other ends
         return None
     found: int | float | bool = first.item()
     return found

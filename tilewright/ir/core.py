@@ -332,7 +332,7 @@ def erase_dead(block: Block, is_pure: Callable[[Op], bool]) -> int:
     kept: list[Op] = []
     dropped = 0
     for op in reversed(block.ops):
-        if is_pure(op) and op.results and not any(v.users for v in op.results):
+        if op.results and not any([v.users for v in op.results]) and is_pure(op):
             op.drop()
             dropped += 1
         else:

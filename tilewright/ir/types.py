@@ -4,7 +4,7 @@ only the host has."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
@@ -22,6 +22,7 @@ class ShapedType(Type):
 
     dtype: DType
     shape: tuple[Sym, ...]
+    _size: Sym | None = field(default=None, init=False, repr=False, compare=False)  # once asked for
 
     @property
     def rank(self) -> int:
@@ -30,7 +31,10 @@ class ShapedType(Type):
     @property
     def size(self) -> Sym:
         """Number of elements."""
-        return product(self.shape)
+        if self._size is None:
+            object.__setattr__(self, "_size", product(self.shape))
+        assert self._size is not None
+        return self._size
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,9 @@ def unshared_bytes(lifetimes: Iterable[Lifetime]) -> Sym:
 
 def typical_total(lifetimes: Collection[Lifetime]) -> int:
     """About the bytes of the arena that `plan_arena` would give, for typical dims; quicker."""
-    known = [replace(t, size=sym(typical(t.size))) for t in lifetimes]
-    pack = _packed if all(t.size.is_const for t in lifetimes) else _slotted
-    return pack(known, sym(0)).total.value
+    if all(t.size.is_const for t in lifetimes):
+        return _offsets(lifetimes)[1]
+    return _slotted([replace(t, size=sym(typical(t.size))) for t in lifetimes], sym(0)).total.value
 
 
 def _aligned(size: Sym) -> Sym:
@@ -75,16 +75,21 @@ def _aligned(size: Sym) -> Sym:
 
 
 def _packed(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
-    """Largest first, each at the lowest offset that is free for all of its life."""
+    offsets, total = _offsets(lifetimes)
+    return ArenaPlan({key: sym(offset) for key, offset in offsets.items()}, sym(total), unshared)
+
+
+def _offsets(lifetimes: Collection[Lifetime]) -> tuple[dict[int, int], int]:
+    """Where tensors of known sizes lie, and the bytes of all: largest first, each at the lowest offset that is free for
+    all of its life."""
     taken = Occupancy(_steps(lifetimes))
-    offsets: dict[int, Sym] = {}
+    offsets: dict[int, int] = {}
     total = 0
     for t in sorted(lifetimes, key=lambda t: (-t.size.value, t.first, t.key)):
         size = -(-t.size.value // ALIGNMENT) * ALIGNMENT
-        offset = taken.take(t.first, t.last, size)
-        offsets[t.key] = sym(offset)
+        offset = offsets[t.key] = taken.take(t.first, t.last, size)
         total = max(total, offset + size)
-    return ArenaPlan(offsets, sym(total), unshared)
+    return offsets, total
 
 
 def _slotted(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:

@@ -61,16 +61,10 @@ def max_pool_positions(
     pads_begin: Sequence[Dim] = (),
     pads_end: Sequence[Dim] = (),
     dilations: Sequence[int] = (),
-    column_major: bool = False,
 ) -> Compute:
-    """Where `max_pool` of x, given as `pooled`, found its elements: flat i64 positions, the first of equals.
-
-    With `column_major` the spatial axes count in reverse order.
-    """
+    """Where `max_pool` of x, given as `pooled`, found its elements: flat i64 positions, the first of equals."""
     window = Window(require_space(x), kernel, strides, pads_begin, pads_end, dilations)
     steps = row_major(x.shape)
-    if column_major:
-        steps = (*steps[:2], *row_major(x.shape[:1:-1])[::-1])
 
     def body(t: ScalarBuilder, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
         at = (*i[:2], *window.positions(i[2:], k))

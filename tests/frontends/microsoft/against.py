@@ -14,6 +14,7 @@ from onnx import helper
 
 import tilewright
 from tests.frontends.helpers import info, model_of
+from tests.saturating import unsaturated
 
 onnxruntime.set_default_logger_severity(4)
 RNG = np.random.default_rng(17)
@@ -36,7 +37,7 @@ def u8(*shape: int) -> np.ndarray:
 
 
 def i8(*shape: int) -> np.ndarray:
-    return ints(-128, 128, *shape, dtype=np.int8)
+    return unsaturated(ints(-128, 128, *shape, dtype=np.int8))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.frontends.microsoft.against import RNG, Case, agree, f32, ints
+from tests.frontends.microsoft.against import RNG, Case, agree, f16, f32, ints
 
 BOXES = RNG.uniform(-0.2, 1.2, (5, 4)).astype(np.float32)
 CASES = [
@@ -48,6 +48,7 @@ CASES = [
         {"mode": "nearest"},
         (3,),
     ),
+    Case("CropAndResize", [f16(2, 3, 7, 9), BOXES.astype(np.float16), ints(0, 2, 5), np.int32([4, 6])], {}, (3,)),
 ]
 
 
@@ -56,7 +57,8 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool, fresh_seed: int) -> None:
     needs_size = case.op in ("GridSample", "GatherND")  # of coordinates
-    agree(case.redrawn(fresh_seed), symbolic and not needs_size)
+    is_sensitive = case.op == "Inverse"  # the same numbers at other places may be nearly singular
+    agree(case if is_sensitive else case.redrawn(fresh_seed), symbolic and not needs_size)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,23 @@ import pytest
 
 from tests.frontends.microsoft.against import Case, agree, by_onnxruntime, f16, f32, i8, ints, u8
 
+
+def mask(*shape: int) -> np.ndarray:
+    """Which keys are visible. The first one always is: numbers that all are moved by -10000 keep few digits."""
+    return np.where(np.arange(shape[-1]) == 0, 1, ints(0, 2, *shape)).astype(np.int32)
+
+
 QKV = [f32(2, 5, 16), f32(16, 48), f32(48)]
 ATTENTION = [
     Case("Attention", QKV, {"num_heads": 2}),
     Case("Attention", [*QKV[:2], None, np.array([3, 5], np.int32)], {"num_heads": 4, "scale": 0.3}),
-    Case("Attention", [*QKV, ints(0, 2, 2, 5)], {"num_heads": 2}),
+    Case("Attention", [*QKV, mask(2, 5)], {"num_heads": 2}),
     Case(
         "Attention",
-        [*QKV, ints(0, 2, 2, 5)],
+        [*QKV, mask(2, 5)],
         {"num_heads": 2, "mask_filter_value": -2.5, "unidirectional": 1},
     ),
-    Case("Attention", [*QKV, ints(0, 2, 2, 5, 5)], {"num_heads": 2}),
+    Case("Attention", [*QKV, mask(2, 5, 5)], {"num_heads": 2}),
     Case(
         "Attention",
         [*QKV, None, f32(2, 2, 2, 3, 8)],
@@ -27,9 +33,9 @@ ATTENTION = [
         (1, 2),
         (True, True),
     ),
-    Case("Attention", [*QKV, ints(0, 2, 2, 8), f32(2, 2, 2, 3, 8)], {"num_heads": 2}, (1, 2), (True, True)),
+    Case("Attention", [*QKV, mask(2, 8), f32(2, 2, 2, 3, 8)], {"num_heads": 2}, (1, 2), (True, True)),
     Case("Attention", [*QKV, None, None, f32(2, 2, 5, 5)], {"num_heads": 2}),
-    Case("Attention", [*QKV, ints(0, 2, 2, 5), None, f32(1, 2, 5, 5)], {"num_heads": 2}),
+    Case("Attention", [*QKV, mask(2, 5), None, f32(1, 2, 5, 5)], {"num_heads": 2}),
     Case(
         "Attention", [f32(2, 5, 16), f32(16, 56), f32(56)], {"num_heads": 4, "qkv_hidden_sizes": [16, 16, 24]}
     ),
@@ -39,13 +45,13 @@ PAST = [f32(2, 2, 3, 8), f32(2, 2, 3, 8)]
 MULTI_HEAD = [
     Case("MultiHeadAttention", [Q, K, V], {"num_heads": 2}),
     Case("MultiHeadAttention", [Q, K, V, f32(56)], {"num_heads": 4, "scale": 0.4}),
-    Case("MultiHeadAttention", [Q, K, V, None, ints(0, 2, 2, 6)], {"num_heads": 4}),
+    Case("MultiHeadAttention", [Q, K, V, None, mask(2, 6)], {"num_heads": 4}),
     Case("MultiHeadAttention", [Q, K, V, None, np.array([3, 6], np.int32)], {"num_heads": 4}),
     Case("MultiHeadAttention", [Q, K, V, None, None, f32(1, 1, 5, 6)], {"num_heads": 4}),
     Case("MultiHeadAttention", [Q, f32(2, 5, 16), f32(2, 5, 16)], {"num_heads": 2, "unidirectional": 1}),
     Case(
         "MultiHeadAttention",
-        [Q, f32(2, 5, 16), f32(2, 5, 16), f32(48), ints(0, 2, 2, 8), f32(2, 1, 5, 8), *PAST],
+        [Q, f32(2, 5, 16), f32(2, 5, 16), f32(48), mask(2, 8), f32(2, 1, 5, 8), *PAST],
         {"num_heads": 2},
         (3,),
         (True, True, True),
@@ -177,11 +183,11 @@ def test_keys_that_begin_late() -> None:
 def test_one_step_of_a_decoder(masked: bool) -> None:
     """ONNX Runtime's CPU wants a buffer for past and present together: it is compared with MultiHeadAttention."""
     new, bias = [f32(2, 1, 16) for _ in range(3)], f32(48)
-    mask, added = (ints(0, 2, 2, 4), f32(2, 1, 1, 4)) if masked else (None, None)
+    visible, added = (mask(2, 4), f32(2, 1, 1, 4)) if masked else (None, None)
     attrs, outputs = {"num_heads": 2}, (True, True, True)
-    other = Case("MultiHeadAttention", [*new, bias, mask, added, *PAST], attrs, (), outputs)
+    other = Case("MultiHeadAttention", [*new, bias, visible, added, *PAST], attrs, (), outputs)
     wanted = by_onnxruntime(other.model(), other.given)
-    arrays = [*new, mask, added, *PAST, None, None, None, bias]
+    arrays = [*new, visible, added, *PAST, None, None, None, bias]
     agree(Case("DecoderMaskedMultiHeadAttention", arrays, attrs, (), outputs), reference=lambda *_: wanted)
 
 

@@ -30,7 +30,7 @@ CASES = [
     Case(
         "FusedConv",
         [f32(1, 4, 6, 7), f32(6, 2, 3, 3), f32(6)],
-        {"group": 2, "pads": [1] * 4, "activation": "Relu"},
+        {"group": 2, "pads": [1] * 4, "activation": "Relu", "activation_params": [9.0]},  # which nothing reads
         (1,),
     ),
     Case(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.frontends.microsoft.against import RNG, Case, agree, f32, ints
+from tests.saturating import unsaturated
 
 ALL = (True, True, True)
 
@@ -29,7 +30,7 @@ def lstm(
     steps, width = 6, 5
     dtype, low, high = (np.int8, -127, 128) if signed else (np.uint8, 1, 256)
     scales = (directions, 4 * hidden) if per_channel else (directions,)
-    w, r = (ints(low, high, directions, k, 4 * hidden, dtype=dtype) for k in (width, hidden))
+    w, r = (unsaturated(ints(low, high, directions, k, 4 * hidden, dtype=dtype)) for k in (width, hidden))
     zeros = np.full(scales, 0 if signed else 131, dtype)
     r = r if recurrent else np.full_like(r, zeros.flat[0])
     scale = [RNG.uniform(0.5, 1, scales).astype(np.float32) / 127 / np.sqrt(k) for k in (width, hidden)]

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-SLICE = 120  # seconds until a process is replaced, as memory that leaks would be a finding
+SLICE = 600  # seconds until a process is replaced, which reads the corpus anew: memory that leaks would be a finding
 FUZZERS = {"loader": "tests.fuzz.files.loader", "reader": "tests.fuzz.files.reader"}
 
 
@@ -72,6 +72,7 @@ def run_slice(name: str, folder: Path, seed: int, seconds: float) -> None:
     if not any(corpus.iterdir()):
         for data in fuzzer.corpus():
             (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
+    fuzzer.target(b"")  # compiles what the others need, which may take longer than one of them is allowed to
     tried: Counter[Any] = Counter()
     started = time.monotonic()
 

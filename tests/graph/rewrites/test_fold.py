@@ -18,7 +18,9 @@ from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops import norm
 from tilewright.ops import view as vw
+from tilewright.ops.blocked import block_channels
 from tilewright.ops.define import constant
+from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.options import Options
 
@@ -36,6 +38,20 @@ def test_large_weights_are_transposed_when_compiling():
     module = program(lambda x: ct.matmul(x, vw.transpose(weights(300, 200), perm=(1, 0))), (2, 200))
     run(module, Fold())
     assert ops(module) == ["matmul"]
+
+
+@pytest.mark.parametrize("channels", [1, 16, 20])
+def test_constant_channels_are_blocked_when_compiling(channels):
+    def body(x):
+        return ew.add(x, block_channels(weights(2, channels, 3, 4), block=16))
+
+    module = program(body, (2, -(-channels // 16), 3, 4, 16))
+    x = np.zeros((2, -(-channels // 16), 3, 4, 16), np.float32)
+    (wanted,) = evaluate_func(module.main, module, [x])
+    run(module, Fold())
+    assert ops(module) == ["add"]
+    (folded,) = module.constants.values()
+    np.testing.assert_array_equal(folded, wanted)
 
 
 def test_a_small_constant_does_not_become_a_large_one():

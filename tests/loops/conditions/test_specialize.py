@@ -75,6 +75,14 @@ def test_a_product_of_dims_is_long_when_all_of_them_are() -> None:
     assert not specialize_less(kernel(), kernel_info(func).specialized_for)
 
 
+def test_values_below_zero_are_not_specialised_for() -> None:
+    func = kernel()
+    axis = var("axis", None, -1)
+    func.dims = (*func.dims, axis)
+    with pytest.raises(ScheduleError, match="no bound of the dims is enough"):
+        specialize(func, axis + 9, 4)
+
+
 @pytest.mark.parametrize("extent", [var("other", 0), 7 - var("n", 0), var("n", 0) % 4])
 def test_what_no_bound_of_a_dim_ensures_is_not_specialised_for(extent: object) -> None:
     with pytest.raises(ScheduleError, match="specialize"):

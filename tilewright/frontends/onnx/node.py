@@ -11,6 +11,7 @@ from onnx import AttributeProto
 from tilewright.frontends.composites.axes import from_front
 from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.attributes import value_of
+from tilewright.frontends.onnx.schema import attributes_of
 from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -118,7 +119,7 @@ class Node:
         `default`. ModelError where there is none of these."""
         if self.has(name):
             return value_of(self._attributes[name])
-        known = self.schema.attributes.get(name) if self.schema is not None else None
+        known = attributes_of(self.schema).get(name) if self.schema is not None else None
         if known is not None and known.default_value.type:
             return value_of(known.default_value)
         if default is _MISSING:

@@ -19,10 +19,36 @@ from tilewright.ir.types import TensorType, Type
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 
 
+REMEMBERED = 1024
+"""Schemas, each of which onnx makes anew whenever it is asked."""
+
+
+@functools.lru_cache(REMEMBERED)
+def _known_schema(op: str, version: int, domain: str) -> OpSchema:
+    return onnx.defs.get_schema(op, version, domain)
+
+
+@functools.lru_cache(REMEMBERED)
+def attributes_of(schema: OpSchema) -> Mapping[str, OpSchema.Attribute]:
+    """What a schema has by name; as all of its fields, a new mapping whenever it is asked itself."""
+    return dict(schema.attributes)
+
+
+@functools.lru_cache(REMEMBERED)
+def _required_attributes(schema: OpSchema) -> tuple[str, ...]:
+    return tuple(name for name, attribute in attributes_of(schema).items() if attribute.required)
+
+
+@functools.lru_cache(REMEMBERED)
+def _allowed_types(schema: OpSchema) -> Mapping[str, frozenset[str]]:
+    """The element types that each type variable may stand for."""
+    return {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
+
+
 def schema_of(op: str, version: int, domain: str) -> OpSchema | None:
     """The schema of an operator at an opset version; None when there is none."""
     try:
-        return onnx.defs.get_schema(op, version, domain)
+        return _known_schema(op, version, domain)
     except (onnx.defs.SchemaError, TypeError):  # the latter for a version that is no 32-bit number
         return None
 
@@ -51,7 +77,7 @@ def check_node(node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], s
         wanted = _count(schema.min_output, schema.max_output)
         raise ModelError(f"{schema.name} has {wanted} outputs, not {len(node.output)}")
     for name, attribute in attributes.items():
-        known = schema.attributes.get(name)
+        known = attributes_of(schema).get(name)
         if known is None:
             raise ModelError(
                 f"{schema.name} has no attribute '{shown(name)}'",
@@ -60,19 +86,19 @@ def check_node(node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], s
         kind: Any = known.type
         if attribute.type != kind.value:
             raise ModelError(f"attribute '{name}' of {schema.name} must be of type {kind.name}")
-    missing = [n for n, a in schema.attributes.items() if a.required and n not in attributes]
+    missing = [name for name in _required_attributes(schema) if name not in attributes]
     if missing:
         raise ModelError(f"attribute '{missing[0]}' of {schema.name} must be given")
 
 
 def check_types(types: Sequence[Type | None], schema: OpSchema) -> None:
     """ModelError when element types are not allowed, or differ where the operator wants the same."""
-    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    allowed, inputs = _allowed_types(schema), schema.inputs
     seen: dict[str, str] = {}
     for k, type in enumerate(types):
         if type is None:
             continue
-        formal = schema.inputs[min(k, len(schema.inputs) - 1)]
+        formal = inputs[min(k, len(inputs) - 1)]
         text = onnx_type(type)
         if text not in allowed.get(formal.type_str, {formal.type_str}):
             raise ModelError(

@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any, ClassVar
 
 from tilewright.cost.typical import typical_sizes
@@ -104,7 +105,7 @@ class _Fusion:
 
     def _gather(self, op: Op) -> None:
         """Make one region of those of which a strategy makes one kernel, the last that of `op`."""
-        answers = self.strategies.answers(lambda s: s.gather(op, self.facts))
+        answers = self.strategies.answers(methodcaller("gather", op, self.facts))
         for strategy, answer in answers:
             if isinstance(answer, NoMatch):
                 self.ctx.remark("fuse", f"{strategy.name} {op.loc}", answer.reason)
@@ -133,7 +134,7 @@ class _Fusion:
             return NoMatch(f"the kernel would have more than {self.max_ops} operators")
         if is_widened_later(join):
             return NoMatch("the narrow tensor is stored anyway, and is widened where it is read")
-        found = cheapest(self.strategies.answers(lambda s: s.join(join)))
+        found = cheapest(self.strategies.answers(methodcaller("join", join)))
         if found is None:
             first, second = (r.strategy.name.replace("_", " ") for r in (producer, consumer))
             return NoMatch(f"a {second} cannot start before the whole {first} is done")

@@ -174,7 +174,12 @@ class Strategies(Generic[S]):
 
     def answers(self, question: Callable[[S], A]) -> list[tuple[S, A | None]]:
         """What each strategy answers."""
-        return [(s, self.ask(s, question, None)) for s in self]
+        try:
+            return [(s, question(s)) for s in self]
+        except (ScheduleError, MemoryError):
+            raise
+        except Exception:  # of one of them
+            return [(s, self.ask(s, question, None)) for s in self]
 
     def ask(self, strategy: S, question: Callable[[S], A], instead: A) -> A:
         """The answer of a strategy; `instead` where it fails. A ScheduleError is an answer, too."""

@@ -14,6 +14,9 @@ from tilewright.ir.passes import PassContext
 COMPARED_BYTES = 1 << 16
 """Constants of up to this many bytes are equal when their bytes are; larger ones when they are one array."""
 
+SAMPLED = 4
+"""Elements of a constant that are compared before all are."""
+
 IMPURE = frozenset({"return", "yield", "fused"})
 """Ops that are never merged."""
 
@@ -55,8 +58,13 @@ def _rough_key(op: Op, module: Module) -> Hashable:
     """A key that equal ops share; few others do."""
     if op.name == "constant":
         array = module.constants[op.attrs["name"]]
-        return "constant", array.dtype, array.shape
+        return "constant", array.dtype, array.shape, _sample(array)
     return op.name, tuple(map(id, op.operands))
+
+
+def _sample(array: np.ndarray) -> bytes:
+    """Some of the elements, where they are quickly read."""
+    return array.reshape(-1)[:SAMPLED].tobytes() if array.flags.c_contiguous and array.dtype.kind != "O" else b""
 
 
 def _key(op: Op, module: Module) -> Hashable:

@@ -23,11 +23,21 @@ from tilewright.ops.define.interp import evaluate_op
 TABLE_WORK = 16
 """Ops that may work on the elements of a table before gathers read it."""
 
+
+def _blocked(x: np.ndarray, attrs: Mapping[str, Any], shape: tuple[int, ...]) -> np.ndarray:
+    """What `block_channels` makes of x."""
+    (n, channels, *space), blocks, block = x.shape, shape[1], attrs["block"]
+    if blocks * block > channels:
+        x = np.concatenate([x, np.zeros((n, blocks * block - channels, *space), x.dtype)], axis=1)
+    return np.ascontiguousarray(np.moveaxis(x.reshape(n, blocks, block, *space), 2, -1))
+
+
 _DIRECT: Mapping[str, Callable[[np.ndarray, Mapping[str, Any], tuple[int, ...]], np.ndarray]] = {
     "transpose": lambda x, attrs, shape: np.ascontiguousarray(x.transpose(attrs["perm"])),
     "reshape": lambda x, attrs, shape: x.reshape(shape),
+    "block_channels": _blocked,
 }
-"""Views that weights go through: NumPy's own are much faster than the interpreter on large arrays."""
+"""Moves that weights go through: NumPy's own are much faster than the interpreter."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,9 @@ class Fold:
         if sum(map(_bytes, results)) > max(self.small_bytes, growth * held):
             return "the constant would take more memory than computing it is worth"
         work = max(_bytes(t) for t in (*results, *operands))
-        if operator.kind == "primitive":
+        if op.name in _DIRECT:
+            work = type_of(op.result).size.value
+        elif operator.kind == "primitive":
             computation = operator.compute(operands, op.attrs)
             work = product(e for _, e in (*computation.axes, *computation.reduce)).value
         return "" if work <= self.max_work else "evaluating it would take too long"

@@ -94,7 +94,7 @@ def _least(extent: Sym, wanted: int) -> dict[Sym, Sym]:
         return found is not None and found >= wanted
 
     highest = min(LARGEST, *(d.bounds[1] for d in extent.vars if d.bounds[1] is not None), LARGEST)
-    if not is_enough(highest):
+    if highest < 0 or not is_enough(highest):  # negative values of inputs count as dims, too
         refuse("specialize", f"{extent} >= {wanted}", "no bound of the dims is enough")
     low, high = 0, highest
     while low < high:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.frontends.composites.windows import WindowAttributes, rounded_up
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import Sym, maximum, sym
+from tilewright.ir.types import product, row_major
 from tilewright.ops import elementwise as ew
 from tilewright.ops import pool
+from tilewright.ops.image import size_scalar
 from tilewright.ops.reduce import as_dtype, reduce_max, reduce_mean, reduce_sum, widened
 from tilewright.ops.view import shape_of
 
@@ -35,7 +39,21 @@ def max_pool(node: Node) -> tuple[Value, ...]:
     result = pool.max_pool(x, **attrs)
     if not node.wants(1):
         return (result,)
-    return (result, pool.max_pool_positions(x, result, **attrs, column_major=node.flag("storage_order")))
+    positions = pool.max_pool_positions(x, result, **attrs)
+    return (result, _by_columns(positions, shape_of(x)[2:]) if node.flag("storage_order") else positions)
+
+
+def _by_columns(positions: Value, space: Sequence[Sym]) -> Value:
+    """Flat positions whose spatial axes count in reverse order, of those in the usual order: which of equal elements is
+    the first depends on the latter."""
+    size = size_scalar(maximum(product(space), 1), dt.i64)
+    place = ew.rem(positions, size)
+    found = ew.sub(positions, place)
+    for d, step in reversed(list(zip(space, row_major(tuple(reversed(space)))[::-1], strict=True))):
+        extent = size_scalar(maximum(d, 1), dt.i64)
+        found = ew.add(found, ew.mul(ew.rem(place, extent), size_scalar(step, dt.i64)))
+        place = ew.div(place, extent)
+    return found
 
 
 @adapter("AveragePool")

@@ -12,7 +12,7 @@ from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.index import gather
@@ -20,24 +20,29 @@ from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import reshape, shape_of, slice_, transpose
 
+PARTS = "the last axis holds one or two parts of a number"
+
+
+def _of_parts(node: Node, x: Value) -> Value:
+    """x, whose last axis holds the parts of numbers: both of them, where it is not known how many there are."""
+    *_, parts = shape_of(x)
+    if parts.is_const and parts.value in (1, 2):
+        return x
+    found = s.logical_or(s.eq(parts, 1), s.eq(parts, 2))
+    require(node.translation, found, f"{node.op} of {node.type(0)}: {PARTS}")
+    return resized(x, len(shape_of(x)) - 1, sym(2))
+
 
 @adapter("DFT", since=17)
 def dft(node: Node) -> Value:
     """The axis is an attribute before opset 20, and an operand from then on."""
     rank = node.rank(0)
     axes = (sym(node.axis()),) if node.version < 20 else node.axes("axis", 2) or (sym(max(rank - 2, 0)),)
-    parts = node.shape(0)[-1] if rank else s.sym(0)
-    if rank > 1 and not parts.is_const:
-        raise UnsupportedError(
-            f"DFT of {node.type(0)}: whether its last axis holds one or two parts of a number must be known",
-            hint=node.translation.fixing(parts),
-        )
-    if rank < 2 or len(axes) != 1 or axes[0] == rank - 1 or parts not in (1, 2):
-        raise ModelError(
-            f"DFT of {node.type(0)} along axis {axes[0]}: the last axis holds one or two parts of a number"
-        )
+    if rank < 2 or len(axes) != 1 or axes[0] == rank - 1:
+        raise ModelError(f"DFT of {node.type(0)} along axis {axes[0]}: {PARTS}")
     (axis,) = axes
-    x, (*signal, _) = widened(node.input(0)), node.shape(0)
+    x = _of_parts(node, widened(node.input(0)))
+    *signal, parts = shape_of(x)
     if axis.is_const:
         return as_dtype(_along(node, x, axis.value), node.dtype(0))
     require(node.translation, s.lt(axis, rank - 1), "DFT goes along the axis of the parts of a number")
@@ -72,13 +77,13 @@ def _transformed(x: Value, length: Sym | None, *, inverse: bool, onesided: bool)
 @adapter("STFT", since=17)
 def stft(node: Node) -> Value:
     """Frames [batch, frames, length] of the signal, times the window, transformed."""
-    if node.rank(0) not in (2, 3) or (node.rank(0) == 3 and node.shape(0)[2] not in (1, 2)):
+    if node.rank(0) not in (2, 3):
         raise ModelError(
             f"STFT of {node.type(0)}: the signal has the axes batch and time, and the parts of a number"
         )
     x = widened(node.input(0))
     batch, size = shape_of(x)[:2]
-    signal = reshape(x, shape=(batch, size, 1)) if node.rank(0) == 2 else x
+    signal = reshape(x, shape=(batch, size, 1)) if node.rank(0) == 2 else _of_parts(node, x)
     window, step = node.optional(2), node.one_symbol(1)
     known = node.shape(2)[0] if window is not None else size
     length = known if node.optional(3) is None else node.one_symbol(3)

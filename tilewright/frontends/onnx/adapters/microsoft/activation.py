@@ -36,9 +36,9 @@ def activated(node: Node, x: Value, parameters: Callable[[int], Sequence[float]]
         raise UnsupportedError(f"{node.op} with activation '{name}' is not supported")
     function, count = _LEADING[name]
     given = parameters(count)
-    if len(given) != count:
+    if count and len(given) != count:
         raise ModelError(f"{node.op}: the activation {name} takes {count} numbers, not {len(given)}")
-    return function(x, *given)
+    return function(x, *given[:count])
 
 
 @microsoft("FastGelu")

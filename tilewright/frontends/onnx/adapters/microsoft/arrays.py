@@ -149,7 +149,7 @@ def crop_and_resize(node: Node) -> Value:
     if len(size) != 2:
         raise ModelError(f"CropAndResize to {len(size)} sizes")
     nearest = node.one_of("mode", "bilinear", "nearest", default="bilinear") == "nearest"
-    images, count = gather(node.input(0), node.input(2), axis=0), node.shape(1)[0]
+    images, count = gather(widened(node.input(0)), node.input(2), axis=0), node.shape(1)[0]
     checked_shape((count, node.shape(0)[1], *size), "CropAndResize")
     places, inside = [], []
     for axis in range(2):
@@ -166,15 +166,15 @@ def crop_and_resize(node: Node) -> Value:
         reshape(inside[0], shape=(count, 1, size[0], 1)),
         reshape(inside[1], shape=(count, 1, 1, size[1])),
     )
-    return ew.select(ew.and_(rows, columns), found, node.attr("extrapolation_value", 0.0))
+    return as_dtype(ew.select(ew.and_(rows, columns), found, node.attr("extrapolation_value", 0.0)), node.dtype(0))
 
 
 def _places(node: Node, axis: int, size: Sym) -> Value:
     """Positions [boxes, size] in pixels along the height (axis 0) or the width; the middle of the box for one."""
-    boxes, last = node.input(1), size_scalar(node.shape(0)[2 + axis] - 1, dt.f32)
+    boxes, last = widened(node.input(1)), size_scalar(node.shape(0)[2 + axis] - 1, dt.f32)
     start, end = (ew.mul(column(boxes, k), last) for k in (axis, axis + 2))
     start, end = (reshape(x, shape=(shape_of(boxes)[0], 1)) for x in (start, end))
     if size == 1:
         return ew.mul(ew.add(start, end), 0.5)
     share = ew.div(iota(shape=(1, size), axis=1, dtype=dt.f32), size_scalar(size - 1, dt.f32))
-    return ew.add(ew.mul(start, ew.sub(1.0, share)), ew.mul(end, share))
+    return ew.add(ew.mul(start, ew.sub(1.0, share)), ew.mul(end, share))  # exact at both ends, which may be borders
