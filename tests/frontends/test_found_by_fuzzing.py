@@ -94,6 +94,21 @@ def test_first_states_of_a_batch_that_is_known_in_the_call(op: str, gates: int) 
         model(x, w, r, h[:, :1])
 
 
+@pytest.mark.parametrize("op", ["GatherElements", "ScatterElements", "GatherND", "ScatterND"])
+def test_an_operator_of_a_later_opset(op: str) -> None:
+    along = op.endswith("Elements")
+    shapes = {"x": [3, 4], "at": [2, 3] if along else [2, 1], "with": [2, 3] if along else [2, 4]}
+    names = list(shapes)[: 2 + op.startswith("Scatter")]
+    given = [info(n, shapes[n], I64 if n == "at" else F32) for n in names]
+    arrays = [np.arange(12, dtype=np.float32).reshape(3, 4), np.broadcast_to(np.array([[0], [2]]), shapes["at"])]
+    arrays += [np.ones(shapes["with"], np.float32)][: len(names) - 2]
+    node = helper.make_node(op, names, ["y"], **({"axis": 0} if along else {}))
+    found, wanted = (
+        tilewright.compile(model_of([node], given, ["y"], opset=opset), cache=False)(*arrays) for opset in (8, 18)
+    )
+    np.testing.assert_array_equal(found[0], wanted[0])
+
+
 @pytest.mark.parametrize("version", [2**31, 2**62, -(2**40)])
 def test_versions_that_are_no_versions(version: int) -> None:
     node = helper.make_node("FlexAttention", ["x", "x", "x"], ["y"], domain="ai.onnx.preview")

@@ -102,9 +102,10 @@ def _translation(operator: Operator, binding: OnnxBinding) -> Adapter:
 
 
 def bound(node: Node) -> Any:
-    """What the operator gives that declares the node's ONNX operator as its own."""
-    fn = _newest(_BOUND, ("", node.op), node.version)
-    assert fn is not None
+    """What the operator gives that declares the node's ONNX operator as its own; in a model of an earlier opset than
+    that of the ONNX operator, the first one that does."""
+    key = ("", node.op)
+    fn = _newest(_BOUND, key, node.version) or _BOUND[key][-1][1]
     return fn(node)
 
 
