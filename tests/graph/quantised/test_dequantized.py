@@ -236,6 +236,15 @@ def test_products_that_stay_in_floats_say_why(body: Callable[[Value], Value], re
     assert not reason or any(reason in r.message and r.kind == "missed" for r in ctx.remarks)
 
 
+@pytest.mark.parametrize(("depth", "in_integers"), [(66_300, True), (66_320, False)])
+def test_sums_that_may_leave_32_bits_are_of_floats(depth: int, in_integers: bool) -> None:
+    w = np.full((depth, 4), 127, np.int8)
+    module = program(lambda x: matmul(dequantized(x), dequantized(constant(w))), tensor(dt.u8, (2, depth)))
+    ctx = passed(module, "cascadelake")
+    assert ("matmul_i32" in names(module)) == in_integers
+    assert in_integers or any("longer than 32 bits" in r.message for r in ctx.remarks)
+
+
 def test_strict_numerics_sum_floats() -> None:
     def body(x: Value) -> Value:
         return matmul(dequantized(quantized(x)), dequantized(constant(weights(16, 8))))

@@ -44,6 +44,9 @@ from tilewright.ops.view import pad
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
+BYTES = 255
+"""The greatest difference of two bytes."""
+
 
 @dataclass(frozen=True)
 class IntegerProducts:
@@ -95,7 +98,11 @@ def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray,
     """Why the machine does not multiply the integers of a product or convolution in groups; "" where it does.
     `weights` are laid out as the operator reads them; `padded`: with padding that is not known when compiling."""
     centred = weights.astype(np.int32) - zeros.astype(np.int32)
-    if op.name in ("matmul", "matmul_integer"):
+    is_product = op.name in ("matmul", "matmul_integer")
+    terms = np.abs(centred, dtype=np.int64).sum(axis=-2 if is_product else tuple(range(1, centred.ndim)))
+    if op.name in ("matmul", "conv") and BYTES * terms.max(initial=0) >= 1 << 31:
+        return "its sums may be longer than 32 bits"
+    if is_product:
         depth = weights.shape[-2]
         if depth % dot.group:
             return f"{depth} products are no multiple of the groups of {dot.group} that are added at once"
