@@ -121,6 +121,31 @@ def test_machine_code_gives_the_exact_sums(shape: str, signed: bool, zero: int) 
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("machine", (*MACHINES, "host"))
+@pytest.mark.parametrize("signed", (False, True), ids=("u8", "i8"))
+@pytest.mark.parametrize("shape", ["3x3", "of an image", "depthwise", "one axis"])
+def test_zero_points_of_the_call(shape: str, signed: bool, machine: str) -> None:
+    """Padding stands for a number that is not known when compiling."""
+    type_, filters, attrs = SHAPES[shape]
+    dtype = dt.i8 if signed else dt.u8
+    w = weights(*filters)
+    module = program(
+        lambda x, zero: conv_integer(x, constant(w), zero, constant(np.int8(0)), **attrs),
+        TensorType(dtype, type_.shape), tensor(dtype, ()),
+    )  # fmt: skip
+    limits = np.iinfo(dtype.storage)
+    x = RNG.integers(limits.min, limits.max + 1, [d.value for d in type_.shape]).astype(dtype.storage)
+    zero = np.asarray(limits.min + 77, dtype.storage)
+    (expected,) = evaluate_func(module.main, module, [x, zero])
+    if machine == "host":
+        (found,) = Model(compile_module(module, Options(threads=1), parse_target("host")))(x, zero)
+    else:
+        passed(module, machine)
+        assert any(op.attrs.get("in_i32") for op in module.main.body.ops), names(module)
+        (found,) = evaluate_func(module.main, module, [x, zero])
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_network_of_bytes_has_no_floats_between_its_kernels() -> None:
     def body(x: Value) -> Value:
         y = dequantized(quantized(x, 3), 3)

@@ -143,9 +143,8 @@ def as_number(value: Value) -> Value:
 
 PRODUCTS = ("matmul_integer", "conv_integer")
 
-WhyNot = Callable[[Op, np.ndarray, np.ndarray, bool], str]
-"""Why integers are not multiplied: of an operator, its weights, their zero points, and whether it has padding by a
-number that is not known when compiling."""
+WhyNot = Callable[[Op, np.ndarray, np.ndarray], str]
+"""Why integers are not multiplied: of an operator, its weights and their zero points."""
 
 
 def sums_of_integers(why_not: WhyNot) -> Rule:
@@ -168,8 +167,7 @@ def _sums_of_integers(why_not: WhyNot, op: Op, b: Builder, ctx: RewriteContext) 
     if op.attrs.get("transpose_b"):
         weights, zeros, scale = weights.T, zeros.T, _transposed(scale)
     data, data_scale, data_zero = x.operands[0], *map(as_number, x.operands[1:])
-    is_padded = any(p != 0 for side in ("pads_begin", "pads_end") for p in op.attrs.get(side, ()))
-    reason = why_not(op, weights, zeros, is_padded and uniform_number(data_zero, ctx.module) is None)
+    reason = why_not(op, weights, zeros)
     if reason:
         return NoMatch(reason)
     right = [constant(np.ascontiguousarray(array), name) for array, name in ((weights, "w"), (zeros, "w.zero"))]

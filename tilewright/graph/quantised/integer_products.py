@@ -9,7 +9,7 @@ written as the zero point.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -40,6 +40,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul_i32
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.source import full
 from tilewright.ops.view import pad
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -84,19 +85,17 @@ def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
         yield [divide_by_known_scale]
 
 
-def _why_in_floats(
-    dot: Dot, target: Target, op: Op, weights: np.ndarray, zeros: np.ndarray, padded: bool
-) -> str:
+def _why_in_floats(dot: Dot, target: Target, op: Op, weights: np.ndarray, zeros: np.ndarray) -> str:
     """As `why_not_multiplied`, of an operator on floats. Weights of a matrix are read once, and are much shorter as
     integers; those of a convolution are read for all positions, and its algorithm may save multiplications."""
     if op.name == "conv" and integers_per_float(dot, target) <= 1:
         return "the machine multiplies no more integers than floats in a cycle"
-    return why_not_multiplied(dot, op, weights, zeros, padded)
+    return why_not_multiplied(dot, op, weights, zeros)
 
 
-def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray, padded: bool) -> str:
+def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray) -> str:
     """Why the machine does not multiply the integers of a product or convolution in groups; "" where it does.
-    `weights` are laid out as the operator reads them; `padded`: with padding that is not known when compiling."""
+    `weights` are laid out as the operator reads them."""
     centred = weights.astype(np.int32) - zeros.astype(np.int32)
     is_product = op.name in ("matmul", "matmul_integer")
     terms = np.abs(centred, dtype=np.int64).sum(axis=-2 if is_product else tuple(range(1, centred.ndim)))
@@ -108,8 +107,6 @@ def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray,
             return f"{depth} products are no multiple of the groups of {dot.group} that are added at once"
         return ""
     groups = op.attrs["groups"]
-    if padded:
-        return "the zero point of its padding is not known when compiling"
     if not _fits(centred, dot.right):
         return "its centred weights do not fit a byte"
     if not filters_suit_blocks(weights.shape, groups, BlockChannels.block):
@@ -124,22 +121,17 @@ def _fits(array: np.ndarray, dtype: DType) -> bool:
 
 def multiply_in_groups(dot: Dot, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """The sums in the dtypes of `dot` (of the target's `dots`), and what zero points add to them."""
-    _, right, left_zero, right_zero = op.operands
+    _, right, _, right_zero = op.operands
     array, zeros = constant_array(right, ctx.module), constant_array(right_zero, ctx.module)
     if array is None or zeros is None:
         return NoMatch("the right operand and its zero points are not known when compiling")
-    reason = why_not_multiplied(dot, op, array, zeros, is_padded_by_unknown(op, left_zero, ctx))
+    reason = why_not_multiplied(dot, op, array, zeros)
     if reason:
         return NoMatch(reason)
     centred = array.astype(np.int32) - zeros.astype(np.int32)
     if op.name == "conv_integer":
         return _convolution(dot, op, centred, ctx)
     return _product(dot, op, centred, zeros, ctx)
-
-
-def is_padded_by_unknown(op: Op, zero: Value, ctx: RewriteContext) -> bool:
-    """Whether a convolution has padding that stands for a zero point that is not known when compiling."""
-    return _pads(op) and uniform_number(zero, ctx.module) is None
 
 
 def _pads(op: Op) -> bool:
@@ -187,10 +179,8 @@ def _convolution(dot: Dot, op: Op, centred: np.ndarray, ctx: RewriteContext) -> 
         return conv(_centred(x, x_zero), _constant(centred, dot.right), in_i32=True, **attrs)
     bytes_, shift = _as_bytes(x, dot.left)
     number = uniform_number(x_zero, ctx.module)
-    if number is not None and int(number) + shift != 0 and _pads(op):
-        before, after = (((0, 0, *attrs[side]) if attrs[side] else ()) for side in ("pads_begin", "pads_end"))
-        nothing = (0,) * len(shape_of(x))
-        bytes_ = pad(bytes_, before=before or nothing, after=after or nothing, value=int(number) + shift)
+    if _pads(op) and (number is None or int(number) + shift != 0):
+        bytes_ = _padded(bytes_, attrs, x_zero if number is None else int(number), shift)
         attrs |= {"pads_begin": (), "pads_end": ()}
     sums = conv(bytes_, _constant(centred, dot.right), in_i32=True, **attrs)
     if number is not None and int(number) + shift == 0:
@@ -198,6 +188,19 @@ def _convolution(dot: Dot, op: Op, centred: np.ndarray, ctx: RewriteContext) -> 
     totals = centred.reshape(len(centred), -1).sum(axis=1).reshape(1, -1, *[1] * (centred.ndim - 2))
     zero = ew.add(ew.cast(x_zero, dtype=dt.i32), shift)
     return ew.sub(sums, ew.mul(zero, _constant(totals, dt.i32)))
+
+
+def _padded(x: Value, attrs: Mapping[str, Any], zero: Value | int, shift: int) -> Value:
+    """x with its zero point, moved by `shift`, around it."""
+    shape = shape_of(x)
+    space = len(shape) - 2
+    before, after = ((0, 0, *(attrs[side] or (0,) * space)) for side in ("pads_begin", "pads_end"))
+    if isinstance(zero, int):
+        return pad(x, before=before, after=after, value=zero + shift)
+    moved = ew.cast(ew.add(ew.cast(zero, dtype=dt.i32), shift), dtype=dtype_of(x))
+    inside = full(value=True, dtype=dt.bool_, shape=(1, 1, *shape[2:]))
+    is_data = pad(inside, before=before, after=after)
+    return ew.select(is_data, pad(x, before=before, after=after), moved)
 
 
 def _as_bytes(x: Value, dtype: DType) -> tuple[Value, int]:
