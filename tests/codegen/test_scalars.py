@@ -81,6 +81,9 @@ def _operands(name: str, dtype: DType) -> list[np.ndarray]:
         rng = np.random.default_rng(9)
         return [rng.integers(0, 2, N).astype(bool), *(_values(name, dtype, s) for s in (1, 2))]
     arrays = [_values(name, dtype, s) for s in (1, 2)][: SCALAR_OPS[name].arity]
+    if name == "quotient":
+        arrays[1] = np.where(np.abs(arrays[1]) > 0.01, arrays[1], 1).astype(dtype.storage)
+        arrays.append((1 / arrays[1].astype(np.float64)).astype(dtype.storage))
     if name == "pow" and dtype.is_float:
         arrays[0] = np.abs(arrays[0].astype(np.float64)).astype(dtype.storage)
     return arrays
