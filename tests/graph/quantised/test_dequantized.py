@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from tests.graph.programs import program
+from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import TensorType, tensor
+from tilewright.loops.edit import is_loop, kind_of
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul
 from tilewright.ops.define import constant
@@ -108,6 +110,19 @@ def test_sums_of_windows_are_exact(shape: str, signed: bool, zero: int, machine:
     passed(module, machine)
     assert any(op.attrs.get("in_i32") for op in module.main.body.ops), names(module)
     (found,) = evaluate_func(module.main, module, [x])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("machine", ("zen4", "neoverse-n1"))
+@pytest.mark.parametrize("shape", ("1x1", "groups", "one axis"))
+def test_kernels_of_other_machines_give_the_exact_sums(shape: str, machine: str) -> None:
+    module, x = convolution(shape, False, 131)
+    (expected,) = evaluate_func(module.main, module, [x])
+    passed(module, machine)
+    oracle.scheduled(module, machine)
+    loops = [op for func in module.funcs.values() for op in func.body.walk() if is_loop(op)]
+    assert any(kind_of(loop) == "dot" for loop in loops)
+    (found,) = oracle.run(module, [x])
     np.testing.assert_array_equal(found, expected)
 
 

@@ -31,6 +31,7 @@ from tilewright.graph.quantised.dequantized import (
 )
 from tilewright.graph.quantised.exact_division import divide_by_known_scale
 from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.graph.rewrites.duplicates import merge_duplicates
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.dtype import DType
@@ -61,6 +62,7 @@ class IntegerProducts:
             return
         for rules in _stages(ctx):
             rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
+            merge_duplicates(module.main, module)  # rules of the next stage look at all readers of a value
         drop_dead(module)
 
 
