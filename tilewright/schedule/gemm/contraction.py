@@ -98,7 +98,7 @@ def read_through(join: Join) -> Match | NoMatch | None:
         return NoMatch("its elements would be computed again for every tile of the contraction")
     if not join.info.reads_through:
         return NoMatch(f"{op.name} reads its operands in their own layout")
-    if op.result.tensor.dtype is dt.i32 and join.value is op.operands[0]:
+    if op.result.tensor.dtype is dt.i32 and join.value.tensor.dtype.bits < 32 and join.value is op.operands[0]:
         return NoMatch("integers that are multiplied in groups lie together")
     if not join.leaves_nothing_else():
         return NoMatch("the reordered tensor is needed elsewhere too")
