@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
-from tilewright.compiler import compile_module
+from tilewright.compiler import compile_module, lower_graph
 from tilewright.cost.gemm.cache_blocking import Blocks, candidate_blocks, footprint
 from tilewright.cost.gemm.cost_model import Choice, candidates, choose, cycles
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
@@ -30,7 +30,7 @@ from tilewright.loops.edit import (
     loops_in,
 )
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.ops import contract
+from tilewright.ops import contract, quant
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
@@ -219,6 +219,37 @@ def test_a_deep_layer_is_blocked_packed_prefetched_and_parallel() -> None:
 def test_a_layer_whose_rows_fit_is_not_blocked() -> None:
     roomy = replace(parse_target("x86-64-v4"), caches=Caches(), cores=2)
     assert not is_blocked(kernel_of("whole tiles", roomy))
+
+
+def integer_product(rows: int) -> tuple[Module, np.ndarray, np.ndarray]:
+    """(x - 9) @ w of bytes: the module, x, and the product in int64."""
+    rng = np.random.default_rng(rows)
+    x, w = rng.integers(0, 256, (rows, 1024), np.uint8), rng.integers(-128, 128, (1024, 112), np.int8)
+    zeros = np.array(9, np.uint8), np.array(0, np.int8)
+    module = oracle.build(
+        [tensor(dt.u8, x.shape)], lambda v: quant.matmul_integer(v, *map(constant, (w, *zeros)))
+    )
+    return module, x, (x.astype(np.int64) - 9) @ w.astype(np.int64)
+
+
+@pytest.mark.usefixtures("blocks_wanted")
+@pytest.mark.parametrize("machine", ["cascadelake", "x86-64-v3", "neoverse-n1"])
+def test_integers_that_are_multiplied_in_groups_are_cut_into_blocks(machine: str) -> None:
+    module, _, _ = integer_product(96)
+    ctx = PassContext(with_small_cache(parse_target(machine)), Options())
+    lower_graph(module, ctx, Options())
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    kernels = [f for f in module.funcs.values() if f.level == "loops"]
+    (kernel,) = (f for f in kernels if any(is_loop(o) and kind_of(o) == "dot" for o in f.body.walk()))
+    assert is_blocked(kernel)
+
+
+@pytest.mark.usefixtures("blocks_wanted")
+@pytest.mark.parametrize("rows", [96, 70])
+def test_blocks_of_integers_compute_the_same(rows: int) -> None:
+    module, x, exact = integer_product(rows)
+    (found,) = Model(compile_module(module, Options(), with_small_cache(host_target())), 2)(x)
+    np.testing.assert_array_equal(found, exact)
 
 
 def prefetches(rows: int, depth: int = 256) -> list[Op]:

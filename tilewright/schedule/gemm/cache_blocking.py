@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from tilewright.ir.core import Op
+from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.gemm_plan import GemmPlan
@@ -45,13 +46,15 @@ def tile_in_blocks(s: Schedule, plan: GemmPlan, target: Target) -> None:
         assert axes.row is not None
         s.swap_axes(fused.buffer, axes.axis(axes.row), axes.axis(axes.vector))
     clear, summing = separate_sums(s, plan.stage, fused.copies)
+    group = [] if plan.group is None else [fused.copies[plan.group]]
     pieces = _pieces(s, plan, [fused.copies[o] for o in plan.stage.reduce])
-    around, nests = _tile_sums(s, plan, summing, pieces)
+    around, nests = _tile_sums(s, plan, summing, pieces, group)
     parts = [s.rfactor(fused.buffer, nest.outer[0]) for nest in nests]
     if pieces.run:
         _copy_rows(s, [*outer, *pieces.around][-1], nests[0], tile.rows, pieces.run)
-    pack_constants(s, [nest.loops for nest in nests])
-    pack_columns(s, nests, nests[0].outer, [*outer, *around], target)
+    pack_constants(s, [[*nest.loops, *nest.group] for nest in nests])
+    if not group:
+        pack_columns(s, nests, nests[0].outer, [*outer, *around], target)
     vector = clear[axes.axis(axes.vector)]
     s.reorder(*(o for o in clear if o is not vector), vector)
     s.simplify()
@@ -111,7 +114,7 @@ def _pieces(s: Schedule, plan: GemmPlan, depth: list[Op]) -> _Pieces:
 
 
 def _tile_sums(
-    s: Schedule, plan: GemmPlan, summing: list[Op], pieces: _Pieces
+    s: Schedule, plan: GemmPlan, summing: list[Op], pieces: _Pieces, group: list[Op]
 ) -> tuple[list[Op], list[Nest]]:
     """Pieces of the depth outside, then column tiles, row tiles and the register tile: the loops over pieces and column
     tiles, and the nests of the whole tiles and of the rows that are left."""
@@ -124,13 +127,13 @@ def _tile_sums(
     lines = [] if line is None else [line]
     columns, inner = column_tiles(s, vector, block, tile.columns, tile.lanes)
     around = [*pieces.around, *columns]
-    s.reorder(*others, *around, *lines, row, *pieces.depth, *inner)
+    s.reorder(*others, *around, *lines, row, *pieces.depth, *inner, *group)
     parts = s.split(row, tile.rows, tail="peel")
-    nests = [Nest(pieces.depth, [parts.inner, *inner])]
+    nests = [Nest(pieces.depth, [parts.inner, *inner], group)]
     if parts.tail is not None:
         row, *chain = perfect_nest(parts.tail)
-        depth = len(pieces.depth)
-        nests.append(Nest(chain[:depth], [row, *chain[depth:]]))
+        first, last = len(pieces.depth), len(chain) - len(group)
+        nests.append(Nest(chain[:first], [row, *chain[first:last]], chain[last:]))
     for nest in nests:
         s.reorder(*nest.loops)
     return around, nests
@@ -143,7 +146,8 @@ def _copy_rows(s: Schedule, loop: Op, nest: Nest, rows: int, run: int) -> None:
     found = [o for o in loads_in(nest.outer[0]) if buffer_type(o.operands[0]).space == "global"]
     (load,) = (o for o in found if stride_in(o, row) != 0)
     a, b = ([k for k, i in enumerate(load.attrs["idx"]) if v in i.vars][-1] for v in (row, depth))
-    factors = [(rows,) if k == a else (run,) if k == b else () for k in range(len(load.attrs["idx"]))]
+    group = product(map(extent_of, nest.group)).value
+    factors = [(rows,) if k == a else (run * group,) if k == b else () for k in range(len(load.attrs["idx"]))]
     piece = [sum(1 + len(f) for f in factors[:k]) for k in range(len(factors))]
     others = [first for k, first in enumerate(piece) if k not in (a, b)]
     packing = Packing(tuple(factors), (*others, piece[a], piece[b], piece[a] + 1, piece[b] + 1))

@@ -53,9 +53,7 @@ def plan_gemm(
     axes = assign_axes(sums)
     constants = [*constants_of(s.func), *(w.buffer for w in weights)]
     group = group_of_products(s, axes, constants, target)
-    shape = gemm_shape(axes, constants)
-    if group is not None:
-        shape = replace(shape, uncut="groups of integers are multiplied in tiles of the whole depth")
+    shape = gemm_shape(axes, constants, 1 if group is None else extent_of(group).value)
     if weights:
         shape = replace(shape, uncut="weights are dequantised by panels of the whole depth")
     if group is None and (transposed or decision is None):

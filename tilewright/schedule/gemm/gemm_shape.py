@@ -17,8 +17,9 @@ from tilewright.schedule.steps.access import element_bytes, iterations_of, known
 from tilewright.target.target import VECTOR_BYTES
 
 
-def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> GemmShape:
-    """The extents of a contraction, and how its operands lie in memory; `constants` can be packed when compiling."""
+def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) -> GemmShape:
+    """The extents of a contraction, and how its operands lie in memory; `constants` can be packed when compiling. A
+    step of the depth is a `group` of products that one instruction adds up, which is as long as a sum."""
     stage = axes.sums.stage
     element = element_bytes(stage.buffer)
     lanes = max(1, VECTOR_BYTES // element)
@@ -53,7 +54,7 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = ()) -> GemmShape:
         shape,
         windows=_windows(load, shape),
         stride=_stride(load, row),
-        run=_run_of(load, row, stage.reduce[-1]) if stage.reduce else 0,
+        run=_run_of(load, row, stage.reduce[-1], group) if stage.reduce else 0,
     )
 
 
@@ -83,12 +84,12 @@ def _stride(load: Op, row: Sym) -> int:
     return abs(step.value) * element_bytes(load.operands[0]) if step is not None and step.is_const else 0
 
 
-def _run_of(load: Op, row: Sym, depth: Op) -> int:
-    """Elements that lie together in a row, up to a cache line, where rows lie further apart than that; 0 where they do
-    not, or where too few lie together."""
-    line = line_elements(element_bytes(load.operands[0]))
+def _run_of(load: Op, row: Sym, depth: Op, group: int) -> int:
+    """Steps of the depth whose elements lie together in a row, up to a cache line, where rows lie further apart than
+    that; 0 where they do not, or where too few lie together."""
+    line = line_elements(group * element_bytes(load.operands[0]))
     step, within = stride_in(load, row), stride_in(load, loop_var(depth))
-    if step is None or not step.is_const or abs(step.value) <= line or within != 1:
+    if step is None or not step.is_const or abs(step.value) <= line * group or within != group:
         return 0
     if any(row in i.vars and loop_var(depth) in i.vars for i in load.attrs["idx"]):
         return 0
