@@ -143,6 +143,39 @@ def test_transposed_weights_are_transposed_when_compiling(attribute: bool) -> No
     assert {a.shape for a in module.constants.values()} == {(128, 160), (1, 160)}
 
 
+@pytest.mark.parametrize("depth", [128, 120])
+def test_scales_of_blocks_lie_by_columns_of_the_product(depth: int) -> None:
+    """As four-bit weights come: 160 columns, one scale for each 32 elements of a column, 120 of which are used."""
+
+    def body(x: Value) -> Value:
+        blocks = vw.expand(vw.reshape(scales(160, 4), shape=(160, 4, 1)), shape=(160, 4, 32))
+        scale = vw.reshape(blocks, shape=(160, 128))
+        if depth < 128:
+            scale = vw.slice_(scale, starts=(0, 0), sizes=(160, depth), steps=(1, 1))
+        w = ew.mul(ew.cast(elements(160, depth), dtype=dt.f32), scale)
+        return ct.matmul(x, w, transpose_b=True)
+
+    module = program(body, (2, depth))
+    after(module, Fold(), WeightOnly(), Fuse(STRATEGIES))
+    assert len(kernels(module)) == 1 and "transpose" not in kernels(module)[0]
+    assert {a.shape for a in module.constants.values()} == {(depth, 160), (4, 1, 160)}
+
+
+@pytest.mark.parametrize("dtype, zero, stored", [(np.uint8, 128, "int8"), (np.int8, -128, "uint8")])
+def test_zero_points_are_taken_off_when_compiling(dtype: type, zero: int, stored: str) -> None:
+    info = np.iinfo(dtype)
+    q = np.random.default_rng(3).integers(info.min, info.max + 1, (128, 160)).astype(dtype)
+
+    def body(x: Value) -> Value:
+        scale, zeros = constant(np.float32(0.1), "scale"), constant(np.array(zero, dtype), "zero")
+        return ct.matmul(x, quant.dequantize_linear(constant(q, "q"), scale, zeros, dtype=dt.f32))
+
+    module = program(body, (2, 128))
+    after(module, Expand(), Fold(), WeightOnly())
+    assert {a.dtype.name for a in module.constants.values() if a.ndim == 2} == {stored}
+    assert "sub" not in ops(module)
+
+
 def test_scales_are_read_by_the_kernel_of_the_product() -> None:
     module = program(lambda x: ew.max_(ct.matmul(x, weights(128, 160)), 0.0), (N, 128))
     after(module, Fold(), Fuse(STRATEGIES))

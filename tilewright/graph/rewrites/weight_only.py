@@ -19,13 +19,15 @@ import numpy as np
 from tilewright.cost.data_movement import weights_stay_quantized
 from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, rewrite, rule
 from tilewright.ir.types import TensorType
+from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.view import transpose
+from tilewright.ops.view import expand, reshape, slice_, transpose
 
 VIEWS = frozenset({"transpose", "reshape", "expand", "slice"})
 """What scales of blocks go through to the shape of the weights."""
@@ -117,13 +119,35 @@ def _bytes(type: TensorType) -> int:
 
 @dataclass(frozen=True)
 class WeightOnly:
-    """Transpose quantised weights that are read transposed, so that columns of the product are contiguous."""
+    """Lay quantised weights out for the products that read them: without zero points, where as narrow integers hold
+    what is left, and transposed where they are read so, that columns of the product are contiguous."""
 
     name: ClassVar[str] = "weight-only"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        rewrite(module.main, [untranspose_weights], module, ctx.remarks, stage=self.name)
+        rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name)
         drop_dead(module)
+
+
+@rule("sub")
+def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """cast(q) - zero -> cast(q - zero) for known bytes whose differences are bytes, too."""
+    wide, zero = op.operands
+    cast = wide.op
+    if cast is None or cast.name != "cast" or dtype_of(op.result) is not dt.i32 or len(wide.users) > 1:
+        return None
+    (q,) = cast.operands
+    if not is_constant(q) or dtype_of(q) not in (dt.u8, dt.i8) or len(q.users) > 1:
+        return None
+    weights, zeros = constant_array(q, ctx.module), constant_array(zero, ctx.module)
+    if weights is None or zeros is None or q.type.shape != op.result.type.shape:
+        return None
+    centred = weights.astype(np.int32) - zeros
+    for kind in (dt.i8, dt.u8):
+        narrow = centred.astype(kind.storage)
+        if np.array_equal(narrow, centred):
+            return ew.cast(constant(narrow, q.name or "w"), dtype=dt.i32)
+    return None
 
 
 @rule("matmul")
@@ -161,11 +185,42 @@ def _transposed(value: Value, module: Module) -> Value | None:
         return constant(np.ascontiguousarray(matrix.swapaxes(-1, -2)), value.name or "w")
     if _swaps_last(op):
         return op.operands[0]
+    if op.name == "slice" and rank == 2 and _repeats_blocks(op.operands[0].op):
+        inner = _transposed(op.operands[0], module)
+        assert inner is not None
+        return slice_(inner, **{name: tuple(reversed(each)) for name, each in op.attrs.items()})
+    if _repeats_blocks(op):
+        return _repeated_below(op, module)
     if op.name not in ELEMENTWISE:
         return transpose(value, perm=(*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else None
     operands = [_transposed(v, module) for v in op.operands]
     known = [v for v in operands if v is not None]
     return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(operands) else None
+
+
+def _repeats_blocks(op: Op | None) -> bool:
+    """Whether a matrix is one of fewer columns, each of which stands for a block of equal ones."""
+    wide = None if op is None or op.name != "reshape" else op.operands[0].op
+    if op is None or wide is None or wide.name != "expand":
+        return False
+    blocks, shape = shape_of(wide.operands[0]), shape_of(wide.result)
+    if len(shape) != 3 or len(blocks) != 3 or blocks[:2] != shape[:2] or blocks[2] != 1:
+        return False
+    return shape_of(op.result) == (shape[0], shape[1] * shape[2])
+
+
+def _repeated_below(op: Op, module: Module) -> Value:
+    """What `_repeats_blocks` found, transposed: elements of neighbouring rows come to lie together."""
+    wide = op.operands[0].op
+    assert wide is not None
+    blocks = wide.operands[0]
+    array = constant_array(blocks, module)
+    if array is None:
+        below = transpose(blocks, perm=(1, 2, 0))
+    else:
+        below = constant(np.ascontiguousarray(array.transpose(1, 2, 0)), blocks.name or "scale")
+    rows, count, block = shape_of(wide.result)
+    return reshape(expand(below, shape=(count, block, rows)), shape=(count * block, rows))
 
 
 def separate_weights(module: Module) -> None:
