@@ -140,7 +140,7 @@ def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     if not is_constant(q) or dtype_of(q) not in (dt.u8, dt.i8) or len(q.users) > 1:
         return None
     weights, zeros = constant_array(q, ctx.module), constant_array(zero, ctx.module)
-    if weights is None or zeros is None or q.type.shape != op.result.type.shape:
+    if weights is None or zeros is None or shape_of(q) != shape_of(op.result):
         return None
     centred = weights.astype(np.int32) - zeros
     for kind in (dt.i8, dt.u8):
