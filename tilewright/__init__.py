@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tilewright.ir.diag import UnsupportedError as UnsupportedError
     from tilewright.options import Options as Options
     from tilewright.options import Progress as Progress
+    from tilewright.quantization.certificate import Certificate as Certificate
+    from tilewright.quantization.quantize import BudgetError as BudgetError
+    from tilewright.quantization.quantize import Quantized as Quantized
+    from tilewright.quantization.quantize import quantize as quantize
+    from tilewright.quantization.verify import verify as verify
     from tilewright.runtime import Model as Model
     from tilewright.runtime import TensorInfo as TensorInfo
     from tilewright.runtime import load as load
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
+    "BudgetError": "tilewright.quantization.quantize",
+    "Certificate": "tilewright.quantization.certificate",
     "ExecutionError": "tilewright.runtime.errors",
     "InputError": "tilewright.runtime.errors",
     "InternalError": "tilewright.ir.diag",
@@ -45,6 +52,7 @@ _HOMES = {
     "OptionError": "tilewright.runtime.errors",
     "Options": "tilewright.options",
     "Progress": "tilewright.options",
+    "Quantized": "tilewright.quantization.quantize",
     "Report": "tilewright.runtime.report",
     "ScheduleError": "tilewright.ir.diag",
     "Session": "tilewright.session",
@@ -57,6 +65,8 @@ _HOMES = {
     "check": "tilewright.checks.model",
     "compile": "tilewright.api",
     "load": "tilewright.runtime",
+    "quantize": "tilewright.quantization.quantize",
+    "verify": "tilewright.quantization.verify",
 }
 
 __all__ = [*_HOMES]

@@ -36,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "plugins": {"frontends", "ir"},
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
-ALL = {*ROOMS, "api", "back_end", "checks", "compiler", "link", "stages", "tilewright"}
+ALL = {*ROOMS, "api", "back_end", "checks", "compiler", "link", "quantization", "stages", "tilewright"}
 ROOMS |= {
     "back_end": ALL,
     "link": ALL,
@@ -48,13 +48,14 @@ ROOMS |= {
     },
     "api": {"compiler", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
+    "quantization": {"api", "frontends", "ir", "options", "runtime"},
     "cli": ALL,
     "__main__": {"cli"},
-    "tilewright": {"api", "checks", "ir", "options", "runtime", "session", "target"},
+    "tilewright": {"api", "checks", "ir", "options", "quantization", "runtime", "session", "target"},
 }
 
 FOREIGN: dict[str, set[str]] = {
-    "onnx": {"frontends"},
+    "onnx": {"frontends", "quantization"},
     "torch": {"frontends"},
     "llvmlite": {"codegen", "target", "runtime", "cli"},
     "click": {"cli"},

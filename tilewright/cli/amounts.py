@@ -21,6 +21,23 @@ class Amount(click.FloatRange):
         return number
 
 
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """A share of 1, as a percentage (`0.5%`) or a number (`0.005`)."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        try:
+            number = float(text.removesuffix("%"))
+        except ValueError:
+            number = math.nan
+        share = number / 100 if text.endswith("%") else number
+        if not 0 <= share < 1:
+            self.fail(f"{value!r} is no share: write a percentage such as 0.5%, or 0.005.", param, ctx)
+        return share
+
+
 def bytes_text(size: int) -> str:
     """Bytes in the unit that fits: `3.2 MiB`."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):

@@ -22,7 +22,9 @@ INTERNAL = 3
 # Names, as the home of some is the compiler, which `tilewright run` must not import.
 _BY_NAME = {"InternalError": INTERNAL, "OptionError": USAGE, "TargetError": USAGE}
 
-COMMANDS = ("check", "compile", "run", "bench", "show", "explain", "opt", "info", "cache")
+COMMANDS = (
+    "check", "compile", "run", "bench", "show", "explain", "opt", "quantize", "inspect", "verify", "info", "cache",
+)  # fmt: skip
 
 HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
 
@@ -34,6 +36,7 @@ Examples:
   tilewright bench model.onnx --vs onnxruntime --threads 1
   tilewright show model.onnx --level loops --kernel k0
   tilewright explain model.onnx
+  tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
 
 \b
 Exit codes:

@@ -33,17 +33,17 @@ def counting(what: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
 
 
 @contextmanager
-def compiling(name: str) -> Iterator[OnProgress | None]:
+def compiling(name: str, doing: str = "compiling") -> Iterator[OnProgress | None]:
     """A bar for each stage of a compilation, and what is to be called with its steps: None without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
         return
     with _bar(console) as progress:
-        task = progress.add_task(f"compiling {name}", total=None)
+        task = progress.add_task(f"{doing} {name}", total=None)
 
         def show(step: Step) -> None:
-            about = f"compiling {name}: {step.stage}"
+            about = f"{doing} {name}: {step.stage}"
             progress.update(task, description=about, completed=step.done, total=step.total)
 
         yield show

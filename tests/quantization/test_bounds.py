@@ -1,0 +1,69 @@
+"""Bounds against known values, and against many repetitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.quantization.decision.bounds import (
+    beta_cdf,
+    bootstrap_interval,
+    clopper_pearson,
+    clopper_pearson_lower,
+    items_needed,
+    mean_bound,
+    t_quantile,
+)
+from tilewright.quantization.decision.choose import Alternative, grow, order
+from tilewright.quantization.decision.criteria import ScoresCriterion, exact_bound
+
+
+def test_known_values() -> None:
+    assert clopper_pearson(0, 100, 0.95) == pytest.approx(1 - 0.05 ** (1 / 100))
+    assert clopper_pearson(3, 30, 0.95) == pytest.approx(0.23859, abs=1e-5)
+    assert clopper_pearson_lower(30, 30, 0.95) == pytest.approx(0.05 ** (1 / 30))
+    assert t_quantile(0.95, 9) == pytest.approx(1.83311, abs=1e-5)
+    assert t_quantile(0.975, 29) == pytest.approx(2.04523, abs=1e-5)
+    assert beta_cdf(0.5, 2, 2) == pytest.approx(0.5)
+    assert items_needed(0.005, 0.95) == 598
+
+
+def test_means_are_covered_as_often_as_said() -> None:
+    rng = np.random.default_rng(0)
+    held = [mean_bound(rng.standard_normal(20), 0.9) >= 0 for _ in range(1000)]
+    assert 0.87 < np.mean(held) < 0.93
+    low, high = bootstrap_interval(rng.standard_normal(400), 0.95)
+    assert low < 0.1 and high > -0.1 and 0.15 < high - low < 0.25
+
+
+def test_losses_and_gains_are_both_counted() -> None:
+    upper, (low, high) = exact_bound(np.array([1.0] * 5 + [-1.0] * 5 + [0.0] * 990), 0.95)
+    assert 0 < upper < 0.012 and low < 0 < high
+
+
+def test_margins_bound_what_counting_cannot() -> None:
+    rng = np.random.default_rng(1)
+    scores = rng.standard_normal((100, 10)) * 5
+    noise = 0.01
+    criterion = ScoresCriterion("top 1", [[scores]], lambda outputs: outputs[0][:, None, :])
+    criterion.add(0, [scores + noise * rng.standard_normal(scores.shape)])
+    found = criterion.finding(0.005, 0.95)
+    assert found.drop <= found.upper < 0.03  # Clopper and Pearson's is 0.03 with no change at all
+    more = rng.standard_normal((200_000, 10)) * 5
+    changed = (more.argmax(1) != (more + noise * rng.standard_normal(more.shape)).argmax(1)).mean()
+    assert changed <= found.upper
+
+
+def test_units_that_save_most_for_their_noise_come_first() -> None:
+    found, excessive = order(
+        [
+            Alternative("a", "int8", 1.0, 1e-6),
+            Alternative("b", "int8", 10.0, 1e-6),
+            Alternative("c", "int8", 10.0, 1.0),
+            Alternative("d", "w8", 0.0, 0.0),
+        ],
+        0.01,
+    )
+    assert [c.unit for c in found] == ["b", "a"] and [c.unit for c in excessive] == ["c"]
+    chosen, ended = grow(found, lambda choice: len(choice) < 2, lambda done, total: None)
+    assert list(chosen) == ["b"] and ended == found[1]

@@ -1,0 +1,31 @@
+"""`tilewright inspect`: the certificate of a quantised model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from tilewright.cli.certificates import show_certificate
+from tilewright.quantization.verify import open_certificate
+
+HELP = """Print the certificate of a quantised MODEL (.onnx or .tw): what was measured, chosen, and why.
+
+\b
+Examples:
+  tilewright inspect small.onnx
+  tilewright inspect small.tw --json
+"""
+
+
+@click.command("inspect", help=HELP, short_help="Print the certificate of a quantised model.")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON data (docs/quantize.md describes it).")
+def command(model: Path, as_json: bool) -> None:
+    certificate = open_certificate(model)
+    if as_json:
+        click.echo(json.dumps(certificate.record(), indent=1))
+    else:
+        show_certificate(certificate, Console(highlight=False, soft_wrap=True))

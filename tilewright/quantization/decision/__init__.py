@@ -1,0 +1,1 @@
+"""What decides: metrics with confidence bounds, measured times, and the choice among them."""

@@ -1,0 +1,138 @@
+"""Measured times: of the kernels of a model for each of its units, and of whole models beside each other.
+
+Models take turns, in an order that rotates, and what counts are medians over rounds: what disturbs the machine for a
+moment meets one of many, and what disturbs it for longer meets all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from tilewright.quantization.network import Network
+from tilewright.runtime import Model
+
+ROUNDS = 7
+RUNS = 3
+"""Runs of a model in a round at least; a round takes 0.05 s or more."""
+
+LEAST_GAIN = 0.03
+"""Of a unit's time, that a smaller type has to save, and in `MOST_ROUNDS` of the rounds it must be faster at all."""
+
+MOST_ROUNDS = 0.8
+
+TURN_S = 0.08
+"""Seconds of a turn of a whole model."""
+
+LEAST_WHOLE_GAIN = 0.01
+
+PRODUCTS = ("matmul", "conv", "winograd", "depthwise", "dot", "gemm")
+"""Words in the names of kernels that multiply."""
+
+_MULTIPLY = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+
+Feed = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class UnitTimes:
+    """Seconds of the kernels of each unit, and of all kernels that belong to none."""
+
+    units: dict[str, float]
+    others: float
+
+
+def unit_times(compiled: Model, model: onnx.ModelProto, network: Network, feeds: Sequence[Feed]) -> UnitTimes:
+    """Of one round: the sum over the feeds."""
+    owner = _owners(model, network)
+    units = {unit.name: 0.0 for unit in network.units}
+    others = 0.0
+    for feed in feeds:
+        for found in compiled.profile(dict(feed), RUNS):
+            unit = owner.get(found.node) if any(word in found.kernel for word in PRODUCTS) else None
+            if unit is None:
+                others += found.seconds
+            else:
+                units[unit] += found.seconds
+    return UnitTimes(units, others)
+
+
+def _owners(model: onnx.ModelProto, network: Network) -> dict[str, str]:
+    """The unit of each node: of the layer that it is, or the next one above it, unless other products lie between."""
+    layers = {layer.node: unit.name for unit in network.units for layer in unit.layers}
+    producers = {name: node for node in model.graph.node for name in node.output}
+    found: dict[str, str] = {}
+    for start in model.graph.node:
+        pending, seen = deque([start]), set[str]()
+        while pending:
+            node = pending.popleft()
+            if node.name in layers:
+                found[start.name] = layers[node.name]
+                break
+            if node.op_type in _MULTIPLY:
+                break
+            if node.name not in seen:
+                seen.add(node.name)
+                pending.extend(producers[name] for name in node.input if name in producers)
+    return found
+
+
+def gains(base: Sequence[UnitTimes], other: Sequence[UnitTimes]) -> dict[str, tuple[float, float]]:
+    """For each unit the seconds that the other form saves (0 where it does not for sure), and those of its float32
+    form. What kernels between units take longer is charged to the units by their times."""
+    extra = statistics.median(b.others - a.others for a, b in zip(base, other, strict=True))
+    total = sum(statistics.median(t.units[name] for t in base) for name in base[0].units) or 1.0
+    found = {}
+    for name in base[0].units:
+        before = statistics.median(t.units[name] for t in base)
+        charge = max(extra, 0.0) * before / total
+        saved = [a.units[name] - b.units[name] - charge for a, b in zip(base, other, strict=True)]
+        median = statistics.median(saved)
+        is_sure = sum(s > 0 for s in saved) >= MOST_ROUNDS * len(saved)
+        found[name] = (median if is_sure and median > LEAST_GAIN * before else 0.0, before)
+    return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Median seconds of a call of two models, and in which share of the rounds the second was faster."""
+
+    before: float
+    after: float
+    wins: float
+
+    @property
+    def is_faster(self) -> bool:
+        return self.wins >= MOST_ROUNDS and self.after < (1 - LEAST_WHOLE_GAIN) * self.before
+
+
+def compare(before: Model, after: Model, feeds: Sequence[Feed], rounds: int = 9) -> Comparison:
+    """Whole models, in turns."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds + 1):
+        turns = [(before, times[0]), (after, times[1])]
+        for model, seconds in turns if number % 2 else turns[::-1]:
+            seconds.append(_turn(model, feeds))
+    first, second = times[0][1:], times[1][1:]  # the first round warms caches
+    wins = sum(b < a for a, b in zip(first, second, strict=True)) / len(first)
+    return Comparison(statistics.median(first), statistics.median(second), wins)
+
+
+def _turn(model: Model, feeds: Sequence[Feed]) -> float:
+    arguments = [[feed[info.name] for info in model.inputs] for feed in feeds]
+    for given in arguments:
+        model(*given)
+    found: list[float] = []
+    end = time.perf_counter() + TURN_S
+    while len(found) < 2 or time.perf_counter() < end:
+        start = time.perf_counter()
+        for given in arguments:
+            model(*given)
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)

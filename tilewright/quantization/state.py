@@ -1,0 +1,99 @@
+"""What a run has found so far, in a folder, so that an interrupted run goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from tilewright.runtime.storage.files import refused, replacing
+
+
+class State:
+    """Findings by name, of one model, data and options, whose digest is `key`; without a folder only in memory."""
+
+    def __init__(self, folder: Path | None, key: str) -> None:
+        self._folder, self._key = folder, key
+        self._memory: dict[str, Any] = {}
+        self.resumed = False
+        if folder is None:
+            return
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if self._stamp() != key:  # another model, other data: nothing of it holds
+                for file in folder.glob("*.npz"):
+                    file.unlink()
+                with replacing(folder / _STAMP) as stamp:
+                    stamp.write(key.encode())
+        except OSError as error:
+            raise refused(folder, error) from error
+        self.resumed = any(folder.glob("*.npz"))
+
+    def _stamp(self) -> str:
+        assert self._folder is not None
+        try:
+            return (self._folder / _STAMP).read_text()
+        except OSError:
+            return ""
+
+    def get(self, name: str) -> Any:
+        """What was put under a name, or None. What cannot be read was never there."""
+        if name in self._memory:
+            return self._memory[name]
+        if self._folder is None:
+            return None
+        try:
+            with np.load(self._folder / _file(name), allow_pickle=False) as arrays:
+                return _joined(json.loads(str(arrays["json"])), arrays)
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            return None
+
+    def put(self, name: str, value: Any) -> None:
+        """Keep JSON data that may hold arrays."""
+        self._memory[name] = value
+        if self._folder is None:
+            return
+        arrays: dict[str, np.ndarray] = {}
+        text = json.dumps(_parted(value, arrays))
+        buffer = io.BytesIO()
+        np.savez(buffer, json=np.asarray(text), **arrays)  # type: ignore[arg-type]
+        with replacing(self._folder / _file(name)) as file:
+            file.write(buffer.getvalue())
+
+    def done(self) -> None:
+        """Remove the folder: the run is at its end."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_STAMP = "of.txt"
+
+
+def _file(name: str) -> str:
+    return hashlib.blake2b(name.encode(), digest_size=12).hexdigest() + ".npz"
+
+
+def _parted(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, np.ndarray):
+        name = f"a{len(arrays)}"
+        arrays[name] = value
+        return {"array": name}
+    if isinstance(value, dict):
+        return {key: _parted(item, arrays) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_parted(item, arrays) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _joined(value: Any, arrays: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"array"}:
+            return arrays[value["array"]]
+        return {key: _joined(item, arrays) for key, item in value.items()}
+    return [_joined(item, arrays) for item in value] if isinstance(value, list) else value
