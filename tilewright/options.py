@@ -83,7 +83,8 @@ class Options:
         float64 or bfloat16 numbers, comparisons and their orders included, takes them as zeros of the same sign and
         gives zeros for them, so that 1 / 1e-38 is infinite. What only moves numbers, chooses among them or changes
         their signs (`Identity`, `Where`, `Abs`), and what a rewrite makes such a thing (x + 0), may hand them on.
-        float16 keeps its denormals.
+        float16 keeps its denormals. What models say in float16 and bfloat16 is computed in float32: by default a chain
+        of operators rounds where it leaves the model, is cast, compared or counted, with "strict" in each operator.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each

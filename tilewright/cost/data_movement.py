@@ -9,6 +9,10 @@ from tilewright.cost.core import is_kept, largest_cache
 from tilewright.ir.sym import Sym, gt
 from tilewright.target.target import Target
 
+FEW_ROWS = 16
+"""Rows that a product has at most where weights of 16 bits are read as they are: BERT-base of 128 rows takes 1.5 to 2.7
+times as long so (Zen 3)."""
+
 SMALLEST_SQUARE, LARGEST_SQUARE = 4, 16
 """Rows of a square: fewer are read faster one by one, more would not fit the registers of any target."""
 
@@ -51,3 +55,9 @@ def passes_caches(size: Sym, target: Target) -> Sym:
 def weights_stay_quantized(wide: int, target: Target) -> bool:
     """Whether weights of so many bytes, all together, are better dequantised each time they are read."""
     return wide > target.caches.l2
+
+
+def reads_weights_once(rows: int | None) -> bool:
+    """Whether so many rows (None: not known) are so few that their product waits for its weights, and gains by reading
+    half of the bytes; others gain more by weights that are cut into blocks as they are."""
+    return rows is None or rows <= FEW_ROWS

@@ -13,6 +13,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
+from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.graph.rewrites.affine import FoldAffine
 from tilewright.graph.rewrites.canonicalize import Canonicalize
@@ -27,7 +28,7 @@ from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, WeightOnly, HoistScales,
-    HorizontalFusion, BlockChannels, GroupedConv, RecurrentSteps, Winograd, TwoStageReduction,
+    HorizontalFusion, BlockChannels, GroupedConv, RecurrentSteps, Winograd, TwoStageReduction, WidenFloats,
 )  # fmt: skip
 
 
@@ -40,6 +41,7 @@ def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]
 def default_passes(target: Any, options: Any) -> list[Pass]:
     """The passes before fusion, for a target and compile options."""
     return [
+        WidenFloats(),
         RecurrentSteps(),
         Canonicalize(),
         Fold(),

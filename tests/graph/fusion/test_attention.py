@@ -121,13 +121,20 @@ def test_layers_with_weights_are_not_attention():
     assert "one of the products is with a constant" in remarks
 
 
-def test_half_precision_is_refused():
+def test_half_precision_is_computed_in_float32():
     shapes = [tensor(dt.f16, s) for s in ((9, 16), (16, 12), (12, 16))]
 
     def body(q, k, v):
         return ct.matmul(ew.cast(softmax(ew.cast(ct.matmul(q, k), dtype=dt.f32)), dtype=dt.f16), v)
 
     module = program(body, *shapes)
-    ctx = run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=2e-2)
+    run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=2e-2)
+    assert kinds(module)["attention"] == 1
+
+
+def test_double_precision_is_refused():
+    shapes = [tensor(dt.f64, s) for s in ((9, 16), (16, 12), (12, 16))]
+    module = program(lambda q, k, v: ct.matmul(softmax(ct.matmul(q, k)), v), *shapes)
+    ctx = run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=1e-9)
     assert "attention" not in kinds(module)
     assert "the register tiles are for f32" in " ".join(map(str, ctx.remarks))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, defining, has_one_use, rule
@@ -160,7 +162,8 @@ def cast_of_number(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     target = op.attrs["dtype"]
     if source is None or not target.is_float:
         return None
-    return full(value=float(source.attrs["value"]), dtype=target, shape=source.attrs["shape"])
+    number = np.asarray(source.attrs["value"]).astype(dtype_of(source.result).storage)
+    return full(value=float(number), dtype=target, shape=source.attrs["shape"])
 
 
 def _like(constant: Value, number: float) -> Value:

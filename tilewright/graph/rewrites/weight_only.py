@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.cost.data_movement import weights_stay_quantized
+from tilewright.cost.data_movement import reads_weights_once, weights_stay_quantized
 from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
@@ -95,6 +95,8 @@ def _why_folded(cast: Op) -> str:
         op = pending.pop()
         for user in op.result.users:
             if user.name == "matmul" and not is_known(user.operands[0]):
+                if type_of(cast.operands[0]).dtype.is_float and not reads_weights_once(_rows(user)):
+                    return f"{_rows(user)} rows read each of its elements, which are no shorter than half"
                 is_multiplied = True
             elif (user.name == "gather" and user.operands[0] is op.result) or user in seen:
                 continue
@@ -108,6 +110,13 @@ def _why_folded(cast: Op) -> str:
                 seen.add(user)
                 pending.append(user)
     return "" if is_multiplied else "no matrix product reads it"
+
+
+def _rows(product: Op) -> int | None:
+    """Rows of a product that share one matrix; None where their number is not known."""
+    *_, rows, depth = shape_of(product.operands[0])
+    count = depth if product.attrs["transpose_a"] else rows
+    return count.value if count.is_const else None
 
 
 def _bytes(type: TensorType) -> int:

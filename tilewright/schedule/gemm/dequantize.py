@@ -15,6 +15,9 @@ from tilewright.schedule.steps.access import divisors_in, loads_in, stride_in
 from tilewright.schedule.steps.tiling import tile_loop, vectors_of
 from tilewright.schedule.trace import Schedule
 
+MOST_UNROLLED = 16
+"""Vectors of a panel that are dequantised in one iteration."""
+
 
 def split_weights(lowered: Lowered) -> tuple[list[Stage], Lowered]:
     """The stages before the first reduction, which compute its operands from constants, and the other stages."""
@@ -60,11 +63,15 @@ def _load_scales_once(s: Schedule, loop: Op, vector: Op) -> None:
 
 
 def mark_weights(s: Schedule, nest: Sequence[Op]) -> None:
-    """The vectors of a step become instructions one after the other."""
+    """The vectors of a step become instructions one after the other, and so do a few of those of a long panel."""
     *around, vector = nest
     for loop in around:
         _load_scales_once(s, loop, vector)
     if vector.parent is not None:
         s.vectorize(vector)
-    if around and around[-1].parent is not None and extent_of(around[-1]).is_const:
-        s.unroll(around[-1])
+    if not around or around[-1].parent is None or not extent_of(around[-1]).is_const:
+        return
+    last = around[-1]
+    if extent_of(last).value > MOST_UNROLLED:
+        last = s.split(last, next(n for n in range(MOST_UNROLLED, 0, -1) if extent_of(last).value % n == 0)).inner
+    s.unroll(last)

@@ -1,0 +1,1 @@
+"""In which dtypes a program computes, beside the one that it gives its tensors."""

@@ -1,0 +1,174 @@
+"""Programs of 16-bit floats compute in float32: what is in 16 bits is in tensors that come in, go out or are known.
+
+    y: f16 = f(x: f16)      becomes      w = f(cast(x, f32));  y = cast(w, f16)
+
+No instruction of the machines at hand computes in 16 bits faster than in float32, and operators mean that they compute
+so: with the casts written out, everything that is done for float32 (blocks of channels, Winograd's algorithm, folded
+factors, register tiles) serves 16 bits, too. A reader that computes takes w. By default it takes it as it is, so that a
+chain of operators rounds once where it leaves in 16 bits; with strict numerics, rounded to 16 bits in each operator.
+
+What steps (comparisons, casts to integers, the places of greatest elements) takes the rounded value in both cases: the
+one that the model would have seen. So does what moves elements, unless these are at hand in float32 only. Casts that
+the model has itself round in both cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright.graph.match import dtype_of
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.graph.rewrites.expand import Expand
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.diag import TypeRuleError
+from tilewright.ir.dtype import DType
+from tilewright.ir.passes import PassContext
+from tilewright.ir.types import TensorType
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.source import full
+
+NARROW = (dt.f16, dt.bf16)
+
+EXACT = frozenset({
+    "min", "max", "neg", "abs", "select", "reduce_min", "reduce_max", "max_pool",
+})  # fmt: skip
+"""Operators that compute, but whose results in 16 bits are those in float32."""
+
+COMPUTED = EXACT | {
+    "add", "sub", "mul", "div", "pow", "atan2", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "tanh", "sigmoid",
+    "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
+    "reduce_sum", "reduce_prod", "sum_pool", "matmul", "conv", "conv_transpose", "gelu", "silu", "hard_sigmoid",
+    "hard_swish", "softmax", "log_softmax", "layer_norm", "rms_norm", "attention", "running", "grid_sample",
+    "roi_align", "max_roi_pool", "rnn", "gru", "lstm",
+}  # fmt: skip
+"""Operators whose results move a little where their operands do."""
+
+MOVES = frozenset({
+    "transpose", "reshape", "expand", "slice", "pad", "concat", "reverse", "copy", "gather", "gather_elements",
+    "gather_nd", "triangle",
+})  # fmt: skip
+"""Operators that hand on elements."""
+
+
+@dataclass(frozen=True)
+class WidenFloats:
+    """Compute in float32 what is in 16-bit floats."""
+
+    name: ClassVar[str] = "widen-floats"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        body = module.main.body
+        if not any(is_narrow(v) for op in body.ops for v in (*op.operands, *op.results)):
+            return
+        if ctx.strict:  # each step of a composite rounds
+            Expand().run(module, ctx)
+        widening = _Widening(module, rounds=ctx.strict)
+        for op in body.ops:
+            widening.take(op)
+        replace_in_block(body, widening.builder.block.ops)
+        drop_dead(module)
+        for dtype in NARROW:
+            count = widening.counts.get(dtype, 0)
+            if count:
+                rounding = "each result rounded" if ctx.strict else "results rounded where they leave in 16 bits"
+                ctx.remark(self.name, f"{count} operators on {dtype}", f"computed in f32, {rounding}", applied=True)
+
+
+def is_narrow(value: Value) -> bool:
+    """Whether it is a tensor of 16-bit floats."""
+    return isinstance(value.type, TensorType) and value.type.dtype in NARROW
+
+
+def is_wide_enough(dtype: DType) -> bool:
+    """Whether casts to it take what was computed in float32: those to fewer bits step."""
+    return dtype.is_float and dtype.bits >= 16
+
+
+class _Widening:
+    """The program so far, and which of its values are at hand in float32."""
+
+    def __init__(self, module: Module, rounds: bool) -> None:
+        self.builder = Builder(Block(), module)
+        self.rounds = rounds
+        self.wide: dict[Value, Value] = {}
+        self.counts: dict[DType, int] = {}
+
+    def take(self, op: Op) -> None:
+        """Append `op`, or what takes its place."""
+        with self.builder.at(op.loc), self.builder:
+            if self._is_computed(op) and self._computed(op):
+                op.drop()
+            elif op.name == "cast" and op.operands[0] in self.wide and is_wide_enough(op.attrs["dtype"]):
+                op.result.replace_by(ew.cast(self.wide[op.operands[0]], dtype=op.attrs["dtype"]))
+                op.drop()
+            else:
+                self.builder.block.append(op)
+
+    def _is_computed(self, op: Op) -> bool:
+        narrow = [v for v in op.operands if is_narrow(v)]
+        if op.name in MOVES:
+            return any(v in self.wide and not _is_known(v) for v in narrow)
+        return op.name in COMPUTED and bool(narrow)
+
+    def _computed(self, op: Op) -> bool:
+        """Emit the operator on float32 operands; False, with nothing emitted, where it cannot be."""
+        operator = OPERATORS[op.name]
+        types = [_widened_type(v.tensor) for v in op.operands]
+        try:
+            found = operator.result_types(types, op.attrs)
+        except TypeRuleError:
+            return False
+        if found != tuple(_widened_type(v.tensor) for v in op.results):
+            return False
+        operands = [self._widened(v) if is_narrow(v) else v for v in op.operands]
+        made = operator(*operands, **op.attrs)
+        self._replace(op, made if isinstance(made, tuple) else (made,))
+        dtype = next(dtype_of(v) for v in op.results if is_narrow(v))
+        if op.name not in MOVES:
+            self.counts[dtype] = self.counts.get(dtype, 0) + 1
+        return True
+
+    def _replace(self, op: Op, made: Sequence[Value]) -> None:
+        """Let `made` take the place of the results of `op`, in 16 bits where these are."""
+        for old, new in zip(op.results, made, strict=True):
+            new.name = old.name
+            if new.type == old.type:
+                old.replace_by(new)
+                continue
+            rounded = ew.cast(new, dtype=dtype_of(old))
+            old.replace_by(rounded)
+            if not self.rounds or op.name in EXACT or op.name in MOVES:
+                self.wide[rounded] = new
+
+    def _widened(self, value: Value) -> Value:
+        """A 16-bit tensor in float32."""
+        if value not in self.wide:
+            self.wide[value] = _widened_number(value) or ew.cast(value, dtype=dt.f32)
+        return self.wide[value]
+
+
+def _is_known(value: Value) -> bool:
+    return value.op is not None and value.op.name in ("constant", "full")
+
+
+def _widened_type(type: TensorType) -> TensorType:
+    return TensorType(dt.f32, type.shape) if type.dtype in NARROW else type
+
+
+def _widened_number(value: Value) -> Value | None:
+    """A `full` in float32, of the number as 16 bits hold it."""
+    if value.op is None or value.op.name != "full":
+        return None
+    return full(value=rounded(value.op.attrs["value"], dtype_of(value)), dtype=dt.f32, shape=value.op.attrs["shape"])
+
+
+def rounded(number: Any, dtype: DType) -> float:
+    """A number as an element of a float dtype holds it."""
+    with np.errstate(over="ignore"):
+        return float(np.asarray(number).astype(dtype.storage))
