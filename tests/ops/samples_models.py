@@ -40,6 +40,7 @@ def models() -> Iterator[Sample]:
                 loose=4,
             )
     yield from _lookups()
+    yield from _tables()
     yield from _couplings()
 
 
@@ -114,6 +115,14 @@ def _lookups() -> Iterator[Sample]:
     yield sample(
         "lookup", [keys, keys, keys + 1, np.array(0)], lambda: np.array([3, 6], np.int64), required=True
     )
+
+
+def _tables() -> Iterator[Sample]:
+    for dtype in (np.uint8, np.int8):
+        x = (np.arange(24).reshape(2, 12) * 11).astype(np.uint8).view(dtype)
+        for table in (np.arange(256)[::-1].astype(np.uint8), np.arange(256, dtype=np.float32) / 3):
+            expected = table[x.view(np.uint8)]
+            yield sample("table_lookup", [x, table], lambda y=expected: y)
 
 
 def _couplings() -> Iterator[Sample]:

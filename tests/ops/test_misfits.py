@@ -109,6 +109,8 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("group_norm", [X, X[0, :, 0], X[0, :, 0]], {"groups": 2}, "3 channels do not make 2 groups"),
     ("gelu", [X], {"approximate": "some"}, "approximate 'some' is neither none nor tanh"),
     ("coupled_probabilities", [X], {}, "must be [rows, classes, classes] of floats, not f32[2, 3, 4]"),
+    ("table_lookup", [X, X], {}, "bytes are looked up, not f32"),
+    ("table_lookup", [X.astype(np.uint8), X[0, 0]], {}, "the table of a byte has 256 elements, not f32[4]"),
     ("lookup", [KEYS, KEYS, KEYS[:1], KEYS[0]], {}, "must be vectors of one known length above 0"),
     ("lookup", [X, KEYS, KEYS, KEYS[0]], {}, "f32[2, 3, 4] among keys i64[2]"),
     ("lookup", [KEYS, KEYS, KEYS, X[0, 0, 0]], {}, "default f32[] for values i64[2]"),

@@ -14,6 +14,7 @@ from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
 from tilewright.graph.precision.widen_floats import WidenFloats
+from tilewright.graph.quantised.byte_tables import ByteTables
 from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.graph.rewrites.affine import FoldAffine
 from tilewright.graph.rewrites.canonicalize import Canonicalize
@@ -27,8 +28,9 @@ from tilewright.graph.rewrites.weight_only import WeightOnly
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
-    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, Expand, WeightOnly, HoistScales,
-    HorizontalFusion, BlockChannels, GroupedConv, RecurrentSteps, Winograd, TwoStageReduction, WidenFloats,
+    Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
+    HoistScales, HorizontalFusion, BlockChannels, GroupedConv, RecurrentSteps, Winograd, TwoStageReduction,
+    WidenFloats,
 )  # fmt: skip
 
 
@@ -50,6 +52,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Expand(),
         Canonicalize(),
         Fold(),
+        ByteTables(),
         FoldAffine(),
         WeightOnly(),
         HoistScales(),

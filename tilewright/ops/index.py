@@ -153,6 +153,20 @@ def lookup(x: Array, keys: Array, values: Array, default: Array, *, required: bo
 
 
 @primitive
+def table_lookup(x: Array, table: Array) -> Compute:
+    """table[b] for each byte of x, where b is the byte as a number without a sign; `table` has 256 elements."""
+    if not x.dtype.is_int or x.dtype.bits != 8:
+        raise ValueError(f"bytes are looked up, not {x.dtype}")
+    if table.shape != (256,):
+        raise ValueError(f"the table of a byte has 256 elements, not {table.type}")
+
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        return table[t.bind(t.bitcast(x[tuple(i)], dt.u8), "byte", 0, 255)]
+
+    return compute([x, table], x.shape, body, dtype=table.dtype)
+
+
+@primitive
 def triangle(x: Array, *, diagonal: Dim = 0, upper: bool = True) -> Compute:
     """x with zeros below (`upper`) or above the given diagonal of its last two axes."""
     if x.rank < 2:

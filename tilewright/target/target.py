@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilewright.ir.dtype import DType
+from tilewright.target.byte_tables import ByteTable, byte_table_of
 from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
 from tilewright.target.machine import GLOBAL, Machine, Memory
@@ -119,6 +120,11 @@ class Target(Machine):
     def dots(self) -> tuple[Dot, ...]:
         """Instructions that multiply small integers in groups, the fastest first."""
         return dots_of(self.arch, self.features)
+
+    @property
+    def byte_table(self) -> ByteTable | None:
+        """The instruction that looks up bytes in a table, where there is one."""
+        return byte_table_of(self.arch, self.features, self.vector_bits)
 
     @property
     def scale(self) -> Scale | None:

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import lru_cache
 
 from tilewright.cost.elementwise import weighted_operations
-from tilewright.graph.match import shape_of
+from tilewright.graph.match import is_constant, shape_of
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
@@ -86,18 +86,25 @@ def classify(op: Op) -> OpInfo:
         return OpInfo(OpClass.OPAQUE, shape_of(op.results[0]) if op.results else ())
     types = [v.type for v in op.operands]
     compute = operator.compute(types, op.attrs)  # type: ignore[arg-type]
-    return _of_computation(operator, compute)
+    known = tuple(is_constant(v) for v in op.operands) if _positions_are_data(compute) else ()
+    return _of_computation(operator, compute, known)
+
+
+@lru_cache(maxsize=2048)
+def _positions_are_data(compute: Compute) -> bool:
+    return any(o.name == "bind" for o in compute.body.ops)
 
 
 @lru_cache(maxsize=2048)  # computations are shared, and the layers of a model have the same ones
-def _of_computation(operator: Operator, compute: Compute) -> OpInfo:
-    return _reduction(compute) if compute.combine else _elementwise(operator, compute)
+def _of_computation(operator: Operator, compute: Compute, known: tuple[bool, ...]) -> OpInfo:
+    """Of operands that are `known` constants (told only where positions are data)."""
+    return _reduction(compute) if compute.combine else _elementwise(operator, compute, known)
 
 
-def _elementwise(operator: Operator, compute: Compute) -> OpInfo:
+def _elementwise(operator: Operator, compute: Compute, known: tuple[bool, ...]) -> OpInfo:
     if compute.tiles:
         return _tiles(compute)
-    loads = [o for o in compute.body.ops if o.name == "load"]
+    loads = _loads_of_tensors(compute, known)
     others = [
         o for o in compute.body.ops if o.name not in ("load", "yield", "const", "index", "bind", "check")
     ]
@@ -105,7 +112,7 @@ def _elementwise(operator: Operator, compute: Compute) -> OpInfo:
     axes = tuple(v for v, _ in compute.axes)
     branches = any(o.attrs.get("guard") for o in loads)
     plain = all(_is_affine(o.attrs["idx"]) for o in loads)
-    copies = not others and len(loads) == 1 and not branches
+    copies = not others and len(loads) == 1 and not branches and not known
     moves = copies and plain
     covers = [product(o.operands[0].type.shape) == size for o in loads]  # type: ignore[attr-defined]
     pointwise = plain and not branches and all(_is_identity(o, axes, compute) for o in loads)
@@ -122,6 +129,17 @@ def _elementwise(operator: Operator, compute: Compute) -> OpInfo:
         branches=branches,
         cost=weighted_operations([o.name for o in others]),
     )
+
+
+def _loads_of_tensors(compute: Compute, known: tuple[bool, ...]) -> list[Op]:
+    """All loads but those of tables: of constants, at positions that are all data, and in range by themselves."""
+    body = compute.body
+    loads = [o for o in body.ops if o.name == "load"]
+    tables = {a for a, is_known in zip(body.args, known, strict=False) if is_known}
+    if not tables or any(o.name == "check" for o in body.ops):
+        return loads
+    data = {o.attrs["var"] for o in body.ops if o.name == "bind"}
+    return [o for o in loads if o.operands[0] not in tables or not all(i in data for i in o.attrs["idx"])]
 
 
 def _tiles(compute: Compute) -> OpInfo:

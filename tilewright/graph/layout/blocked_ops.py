@@ -80,6 +80,17 @@ def _operand(value: Value, shape: tuple[Sym, ...], layouts: LayoutMap, is_flat: 
     return layouts.flat(value) if is_flat else layouts.blocked(value)
 
 
+def _looked_up(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
+    """Integers of a table by bytes in blocks; the fill of these is a number as any other."""
+    x, table = op.operands
+    if not layouts.has_blocked(x) or not type_of(table).dtype.is_int:
+        return False
+    is_flat = layouts.is_flat(x)
+    made = OPERATORS[op.name](layouts.flat(x) if is_flat else layouts.blocked(x), layouts.plain(table))
+    (layouts.set_flat if is_flat else layouts.set_blocked)(op.result, made)
+    return True
+
+
 # Each channel on its own: poolings, reductions over space, views of space
 
 
@@ -176,6 +187,7 @@ _MAKERS: Mapping[str, Callable[[Op, LayoutMap, PassContext], bool]] = MappingPro
         "conv": layout_conv,
         "conv_transpose": layout_conv_transpose,
         "concat": _concat,
+        "table_lookup": _looked_up,
         **dict.fromkeys(
             (
                 "max_pool", "sum_pool", "reduce_sum", "reduce_max", "reduce_min",

@@ -426,7 +426,10 @@ class _Kernel:
         self.values[op.result] = reinterpret(self.values[op.operands[0]], op.result.scalar.dtype)
 
     def _bind(self, op: Op) -> None:
-        value = convert(self.values[op.operands[0]], dt.i64)
+        data = self.values[op.operands[0]]
+        if data.dtype is dt.u8:
+            self.indices.bind_byte(op.attrs["var"], data)
+        value = convert(data, dt.i64)
         number: Number = int(value.name) if value.is_literal and value.lanes == 1 else value
         self.indices.bind(op.attrs["var"], number)
 

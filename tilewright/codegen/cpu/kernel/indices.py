@@ -68,6 +68,7 @@ class Indices:
         self.mask_registers = mask_registers
         self.true, self.false = (text.constant(dt.bool_, value) for value in (True, False))
         self._env: dict[Sym, Number | Iota] = {}
+        self._bytes: dict[Sym, Reg] = {}
         self._level: dict[Sym, int] = {}
         self._scopes = [_Scope(is_block=True)]
 
@@ -90,6 +91,14 @@ class Indices:
         """Give a variable its value for the rest of the current scope."""
         self._env[v] = value
         self._level[v] = len(self._scopes) - 1
+
+    def bind_byte(self, v: Sym, value: Reg) -> None:
+        """Tell of a variable that was given its value now that it is this byte (u8)."""
+        self._bytes[v] = value
+
+    def byte(self, e: Sym) -> Reg | None:
+        """The byte (u8) that `e` is, where it is known to be one."""
+        return self._bytes.get(e)
 
     def lanes_of(self, e: Sym) -> int:
         """Lanes that differ in the value of `e`: 1 when it is the same for all."""

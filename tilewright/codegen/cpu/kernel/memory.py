@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from tilewright.codegen.cpu.kernel.byte_tables import SIZE as TABLE_SIZE
+from tilewright.codegen.cpu.kernel.byte_tables import looked_up
 from tilewright.codegen.cpu.kernel.convert import wrap
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Affine, Indices, Number
@@ -58,6 +60,7 @@ class MemoryAccess:
         self.indices = indices
         self.register_bytes = target.vector_bits // 8
         self.masked_memory = target.masked_memory
+        self.byte_table = target.byte_table
         self.streamed = False  # whether a store went past the caches
 
     def address(self, buffer: Buffer, e: Sym) -> Affine:
@@ -76,8 +79,12 @@ class MemoryAccess:
     def load(self, buffer: Buffer, e: Sym, lanes: int, guard: Guard, other: float | int = 0) -> Reg:
         """The elements at address `e`, `other` where the guard does not hold; one lane when all read the
         same."""
-        where = self.address(buffer, e)
         dtype = buffer.type.dtype
+        byte = self._byte_of_table(buffer, e)
+        if byte is not None and self.byte_table is not None:
+            found = looked_up(self.byte_table, buffer.pointer, stored_as(dtype), byte)
+            return self._chosen(found, guard, dtype, other)
+        where = self.address(buffer, e)
         if _in_registers(buffer, where, lanes):
             return self._load_register(buffer, where, lanes, guard, other)
         if _is_register_column(buffer, where, lanes):
@@ -91,6 +98,15 @@ class MemoryAccess:
         else:
             raw = self._gather(buffer, where, lanes, guard, other)
         return from_memory(raw, dtype)
+
+    def _byte_of_table(self, buffer: Buffer, e: Sym) -> Reg | None:
+        """The byte that is the address, where it reaches all of the buffer, which then has 256 bytes."""
+        byte = self.indices.byte(e)
+        type = buffer.type
+        is_table = byte is not None and byte.lanes > 1 and buffer.private == 1 and type.dtype.is_int
+        if not is_table or type.dtype.bits != 8 or type.shape != (TABLE_SIZE,) or type.space == "reg":
+            return None
+        return byte
 
     def load_groups(
         self, buffer: Buffer, e: Sym, group: int, lanes: int, guard: Guard, other: float | int = 0

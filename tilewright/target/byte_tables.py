@@ -1,0 +1,42 @@
+"""Instructions that look up bytes in tables that lie in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ByteTable:
+    """How a machine finds the elements of a table of 256 bytes for a whole register of bytes.
+
+    `reached` are the elements that one instruction can reach: they are 16 to 128 of one or more registers. `calls` are
+    LLVM's intrinsics with their number of lanes, the widest first. Of the instructions, some give 0 beyond their reach
+    (`adds`), so that the parts may be put together as they are found; of the others, the upper bits choose.
+    `instructions` is how many all of it takes for one register, loads included.
+    """
+
+    reached: int
+    calls: tuple[tuple[int, str], ...]
+    instructions: int
+    adds: bool = False
+
+
+VPERMI2B = ByteTable(128, ((64, "llvm.x86.avx512.vpermi2var.qi.512"),), 4)
+_PSHUFB = ((32, "llvm.x86.avx2.pshuf.b"), (16, "llvm.x86.ssse3.pshuf.b.128"))
+PSHUFB_512 = ByteTable(16, ((64, "llvm.x86.avx512.pshuf.b.512"), *_PSHUFB), 52)
+PSHUFB = ByteTable(16, _PSHUFB, 52)
+"""Within each 16 bytes of the register, a table that all of these read: 16 instructions, and 15 that choose."""
+TBL = ByteTable(64, ((16, "llvm.aarch64.neon.tbx4.v16i8"),), 8, adds=True)
+"""`tbl` with four registers; `tbx` leaves what is beyond their reach as it was."""
+
+
+def byte_table_of(arch: str, features: Collection[str], vector_bits: int) -> ByteTable | None:
+    """The instruction of a machine for vectors of up to `vector_bits`; None where it has none."""
+    if arch == "aarch64":
+        return TBL if "neon" in features else None
+    if arch != "x86_64" or "avx2" not in features:
+        return None
+    if "avx512bw" not in features or vector_bits < 512:
+        return PSHUFB
+    return VPERMI2B if "avx512vbmi" in features else PSHUFB_512
