@@ -207,3 +207,12 @@ def test_a_table_stays_in_the_kernel_of_the_convolution(machine: str) -> None:
     assert not [name for name in module.funcs if "table_lookup" in name and "conv" not in name]
     (found,) = oracle.run(module, [x])
     assert (found != expected).mean() < 0.01  # floats are summed in another order
+
+
+def test_programs_that_compute_the_same_after_a_table_are_compiled() -> None:
+    """What is known of an operator on 256 elements is kept, and serves other programs."""
+    for _ in range(2):
+        module = program(silu_of_bytes, tensor(dt.u8, (256,)))
+        passed(module, "zen3")
+        plain = program(lambda q: ew.sigmoid(dequantized(q)), tensor(dt.u8, (256,)))
+        Model(compile_module(plain, Options(threads=1), parse_target("host")))(every_byte(dt.u8))

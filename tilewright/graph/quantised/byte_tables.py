@@ -22,7 +22,7 @@ from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, rewrite
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate_block
@@ -129,7 +129,7 @@ class _Tabulation:
 
 def table_of(root: Value, value: Value, ops: list[Op], module: Module) -> np.ndarray | NoMatch:
     """What `ops` make of each byte, in the order of bytes without a sign; a reason where they fail for one."""
-    block, inner = Block([TensorType(dtype_of(root), (VALUES,))]), Module()  # type: ignore[arg-type]
+    block, inner = Block([tensor(dtype_of(root), (VALUES,))]), Module()
     inner.add(Func("main", block))
     values: dict[Value, Value] = {root: block.args[0]}
     with Builder(block, inner):
