@@ -72,6 +72,7 @@ class Quantized:
             from_bytes(path, self.model.SerializeToString())
 
     def artifact(self, threads: int | None = None) -> Artifact:
+        """The model compiled for this machine and so many threads, with the certificate."""
         compiled = compile_model(self.model, threads=threads, cache=False)
         record = self.certificate.record()
         return replace(compiled.artifact, report={**compiled.artifact.report, KEY: record})
