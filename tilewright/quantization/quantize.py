@@ -42,6 +42,9 @@ from tilewright.runtime.storage.files import replacing, write_slices
 MOST_CHOICE_SAMPLES = 32
 """Samples with which units are ordered; the judgement takes all of its part."""
 
+FEW_CHOICE_SAMPLES = 4
+"""Of these, with which the recipes of one unit are compared: most of a quantisation is spent there."""
+
 MOST_MOMENTS = 1 << 30
 """Bytes of the moments that are kept at once; units beyond are not reconstructed."""
 
@@ -229,10 +232,8 @@ class _Run:
                 self.remarks.append(f"no weights of 4 bits: {error.what}")
         return Network.of(self.original, LEAST_OPSET)
 
-    def _judge(self, part: str) -> Judge:
-        samples = self.data.samples(part)
-        if part == "choice":
-            samples = (self.data.read(i) for i in self.data.part(part)[:MOST_CHOICE_SAMPLES])
+    def _judge(self, part: str, most: int | None = None) -> Judge:
+        samples = (self.data.read(i) for i in self.data.part(part)[:most])
         metric = self.asked.metric if part == "judge" else None
         return Judge(samples, self._run_float32, metric, self.asked.max_drop, self.asked.confidence)
 
@@ -321,17 +322,17 @@ class _Run:
 
     def _sensitivities(self, units: Sequence[LayerGroup]) -> None:
         """The best form of each candidate, and its energy. Ranges are chosen first, then rounding and biases."""
-        judge = self._judge("choice")
+        judge, few = self._judge("choice", MOST_CHOICE_SAMPLES), self._judge("choice", FEW_CHOICE_SAMPLES)
         self._equalise(units, judge)
         probe = Probe(self.network, self.asked.threads)
         pairs = [(unit, kind) for unit in units for kind in self.kinds if self._gain(unit, kind) > 0]
 
-        def energy(unit: LayerGroup, recipe: Recipe) -> float:
-            name = f"energy {unit.name} {recipe!r}"
+        def energy(unit: LayerGroup, recipe: Recipe, by: Judge = few) -> float:
+            name = f"energy {unit.name} {recipe!r} on {len(by.samples)}"
             kept = self.state.get(name)
             if kept is None:
                 form = self.former.form(unit, recipe)
-                kept = judge.judge(probe.runner({unit.name: form.probed})).energy
+                kept = by.judge(probe.runner({unit.name: form.probed})).energy
                 self.state.put(name, kept)
             return float(kept)
 
@@ -359,10 +360,12 @@ class _Run:
                         found = (trial, recipe)
                 best[unit.name, kind] = found
                 self.forms[unit.name, kind] = self.former.form(unit, found[1])
-        for unit, kind in pairs:
-            value, recipe = best[unit.name, kind]
+        for place, (unit, kind) in enumerate(pairs):
+            self.step("noise of layers", place, len(pairs))
+            _, recipe = best[unit.name, kind]
             if kind == "bf16":
                 self.forms[unit.name, kind] = self.former.form(unit, recipe)
+            value = energy(unit, recipe, judge)
             self.candidates.append(Alternative(unit.name, kind, self._gain(unit, kind), value))
         self.probe = probe
 

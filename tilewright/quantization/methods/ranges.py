@@ -24,6 +24,12 @@ from tilewright.quantization.methods.integers import (
 
 Range = tuple[float, float]
 
+PIECE = 1 << 16
+"""Elements that are rounded at once."""
+
+COARSE = 4
+"""Every such share is tried of weights, of which there are many rows: the error is flat around its least."""
+
 SHARE = 0.9999
 """Of the elements, that a percentile range covers."""
 
@@ -123,7 +129,9 @@ def channel_parameters(weights: np.ndarray, axis: int | None, kind: IntegerType,
         else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
     )
     extents = np.abs(rows).max(axis=1, initial=0.0).astype(np.float64)
-    if method != "min-max":
+    if method == "mse":
+        extents = _least_squares(rows, extents, kind)
+    elif method != "min-max":
         extents = np.array(
             [_extent(row, extent, kind, method) for row, extent in zip(rows, extents, strict=True)]
         )
@@ -131,16 +139,27 @@ def channel_parameters(weights: np.ndarray, axis: int | None, kind: IntegerType,
     return found if axis is not None else QParameters(found.scale[0], found.zero_point[0], kind)
 
 
+def _least_squares(rows: np.ndarray, extents: np.ndarray, kind: IntegerType) -> np.ndarray:
+    """The magnitudes that cover rows with the least squares of what rounding leaves; few elements need no histogram.
+    Rows are many where each is a block of weights: pieces of them stay in a cache."""
+    found = extents.copy()
+    count = max(1, PIECE // max(1, rows.shape[1]))
+    for start in range(0, len(rows), count):
+        piece, widest = rows[start : start + count], extents[start : start + count]
+        least = np.full(len(piece), np.inf)
+        for share in _shares()[::COARSE]:
+            left = piece - rounded(piece, symmetric(widest * share, kind), 0)
+            errors = np.square(left).sum(axis=1, dtype=np.float64)
+            better = errors < least
+            least[better] = errors[better]
+            found[start : start + count][better] = (widest * share)[better]
+    return found
+
+
 def _extent(row: np.ndarray, extent: float, kind: IntegerType, method: str) -> float:
-    """The magnitude that covers a row by a method; few elements need no histogram for the least squares."""
+    """The magnitude that covers a row by a method."""
     if extent == 0:
         return 0.0
-    if method == "mse":
-        errors = []
-        for share in _shares():
-            left = row - rounded(row, symmetric(np.asarray(extent * share), kind))
-            errors.append(float(np.square(left, dtype=np.float64).sum()))
-        return float(extent * _shares()[int(np.argmin(errors))])
     histogram = Histogram()
     histogram.add(np.abs(row))
     return METHODS[method](histogram, TYPES["uint8"])[1]
