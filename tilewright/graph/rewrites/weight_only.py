@@ -208,9 +208,12 @@ def _transposed(value: Value, module: Module) -> Value | None:
 
 
 def _repeats_blocks(op: Op | None) -> bool:
-    """Whether a matrix is one of fewer columns, each of which stands for a block of equal ones."""
-    wide = None if op is None or op.name != "reshape" else op.operands[0].op
-    if op is None or wide is None or wide.name != "expand":
+    """Whether a matrix is one of fewer columns, each of which stands for a block of equal ones; a cast of all of them
+    may stand between."""
+    if op is None or op.name != "reshape":
+        return False
+    wide, _ = _below_cast(op.operands[0].op)
+    if wide is None or wide.name != "expand":
         return False
     blocks, shape = shape_of(wide.operands[0]), shape_of(wide.result)
     if len(shape) != 3 or len(blocks) != 3 or blocks[:2] != shape[:2] or blocks[2] != 1:
@@ -218,9 +221,14 @@ def _repeats_blocks(op: Op | None) -> bool:
     return shape_of(op.result) == (shape[0], shape[1] * shape[2])
 
 
+def _below_cast(op: Op | None) -> tuple[Op | None, Op | None]:
+    """What a cast reads, and the cast; the operator itself where it is none."""
+    return (op.operands[0].op, op) if op is not None and op.name == "cast" else (op, None)
+
+
 def _repeated_below(op: Op, module: Module) -> Value:
     """What `_repeats_blocks` found, transposed: elements of neighbouring rows come to lie together."""
-    wide = op.operands[0].op
+    wide, cast = _below_cast(op.operands[0].op)
     assert wide is not None
     blocks = wide.operands[0]
     array = constant_array(blocks, module)
@@ -229,6 +237,8 @@ def _repeated_below(op: Op, module: Module) -> Value:
     else:
         below = constant(np.ascontiguousarray(array.transpose(1, 2, 0)), blocks.name or "scale")
     rows, count, block = shape_of(wide.result)
+    if cast is not None:
+        below = ew.cast(below, **cast.attrs)
     return reshape(expand(below, shape=(count, block, rows)), shape=(count * block, rows))
 
 
