@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,21 @@ def test_a_changed_model_does_not_verify(saved: Path) -> None:
     assert call("verify", out, "--data", saved / "data.npz", "--batch", 8, "--threads", 1).exit_code == 1
     with pytest.raises(InputError, match="not that of the certificate"):
         tilewright.verify(out, {"x": samples(30, 5)[0]}, threads=1)
+
+
+@pytest.mark.usefixtures("always_faster")
+def test_every_layer_takes_the_kind_that_is_faster_for_it(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count()
+
+    def gains(base: Any, other: Any) -> dict[str, tuple[float, float]]:
+        turn = next(numbers)
+        return {name: (1e-5 * (k == turn), 1e-4) for k, name in enumerate(base[0].units)}
+
+    monkeypatch.setattr(room, "gains", gains)
+    result = tilewright.quantize(
+        saved / "model.onnx", saved / "data.npz", max_drop=0.2, batch=8, kinds=["int8", "w8"], threads=1
+    )
+    assert {layer.kind for layer in result.certificate.layers} >= {"int8", "w8"}
 
 
 def test_what_is_not_faster_stays(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

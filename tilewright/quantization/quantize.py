@@ -327,11 +327,11 @@ class _Run:
         probe = Probe(self.network, self.asked.threads)
         pairs = [(unit, kind) for unit in units for kind in self.kinds if self._gain(unit, kind) > 0]
 
-        def energy(unit: LayerGroup, recipe: Recipe, by: Judge = few) -> float:
+        def energy(unit: LayerGroup, recipe: Recipe, by: Judge = few, made: Form | None = None) -> float:
             name = f"energy {unit.name} {recipe!r} on {len(by.samples)}"
             kept = self.state.get(name)
             if kept is None:
-                form = self.former.form(unit, recipe)
+                form = made or self.former.form(unit, recipe)
                 kept = by.judge(probe.runner({unit.name: form.probed})).energy
                 self.state.put(name, kept)
             return float(kept)
@@ -365,7 +365,7 @@ class _Run:
             _, recipe = best[unit.name, kind]
             if kind == "bf16":
                 self.forms[unit.name, kind] = self.former.form(unit, recipe)
-            value = energy(unit, recipe, judge)
+            value = energy(unit, recipe, judge, self.forms[unit.name, kind])
             self.candidates.append(Alternative(unit.name, kind, self._gain(unit, kind), value))
         self.probe = probe
 
