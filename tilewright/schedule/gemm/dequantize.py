@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tilewright.ir.core import Op
 from tilewright.loops.edit import extent_of, loop_var
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.schedule.steps.access import divisors_in, loads_in, stride_in
-from tilewright.schedule.steps.tiling import tile_loop, vectors_of
+from tilewright.schedule.steps.access import loads_in, stride_in
+from tilewright.schedule.steps.tiling import vectors_of
 from tilewright.schedule.trace import Schedule
 
 MOST_UNROLLED = 16
@@ -37,36 +37,9 @@ def dequantize(s: Schedule, weights: Stage, around: Sequence[Op], step: Op | Non
     return vectors_of(s, [made.copies[o] for o in weights.axes], lanes)
 
 
-def _load_scales_once(s: Schedule, loop: Op, vector: Op) -> None:
-    """Where rows share what is gathered for their columns, as scales of blocks are, it goes to registers once for them:
-    the loop over all rows is split by how many these are."""
-    divisors = divisors_in(loop, loop) if loop.parent is not None else set()
-    if len(divisors) != 1 or not extent_of(loop).is_const or extent_of(loop).value % min(divisors):
-        return
-    lanes = extent_of(vector).value
-    rows = s.split(loop, min(divisors))
-    s.simplify()
-    gathered = [
-        load
-        for load in loads_in(rows.inner)
-        if stride_in(load, loop_var(rows.inner)) == 0 and stride_in(load, loop_var(vector)) not in (0, 1)
-    ]
-    for buffer in dict.fromkeys(load.operands[0] for load in gathered):
-        with s.noting("scales are gathered for each row"):
-            columns, *others = s.pack(buffer, rows.outer, space="reg").fill
-            around, lane = tile_loop(s, columns, lanes)
-            for loop in reversed(others):
-                s.unroll(loop)
-            s.vectorize(lane)
-            for loop in around:
-                s.unroll(loop)
-
-
 def mark_weights(s: Schedule, nest: Sequence[Op]) -> None:
     """The vectors of a step become instructions one after the other, and so do a few of those of a long panel."""
     *around, vector = nest
-    for loop in around:
-        _load_scales_once(s, loop, vector)
     if vector.parent is not None:
         s.vectorize(vector)
     if not around or around[-1].parent is None or not extent_of(around[-1]).is_const:
