@@ -128,6 +128,26 @@ def factor_over_sum(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
 
 
 @rule("mul")
+def factor_over_scaled_integers(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """(n * s + b) * c -> n * (s * c) + b * c for integers n, as sums of quantised products are, and constants."""
+    sum_, c = op.operands
+    inner = defining(sum_, "add")
+    if inner is None or not has_one_use(sum_) or not is_constant(c) or not dtype_of(sum_).is_float:
+        return None
+    scaled, offset = inner.operands
+    product = defining(scaled, "mul")
+    if product is None or not has_one_use(scaled) or not is_constant(offset) or not is_constant(product.operands[1]):
+        return None
+    integers = defining(product.operands[0], "cast")
+    if integers is None or not dtype_of(integers.operands[0]).is_int or op.result.type != product.operands[0].type:
+        return None
+    scale = ew.mul(product.operands[1], c)
+    if scale.type not in (product.operands[1].type, c.type):
+        return NoMatch("scale and factor differ along several axes")
+    return ew.add(ew.mul(product.operands[0], scale), ew.mul(offset, c))
+
+
+@rule("mul")
 def factor_into_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """f(x, w) * c -> f(x, w * c), where c is one factor for each channel."""
     y, c = op.operands
@@ -161,4 +181,4 @@ def _factor_for_weights(linear: Op, c: Value) -> tuple[Sym | int, ...] | None:
 
 
 _TO_SUMS_AND_PRODUCTS = (division_of_rows, division_by_constant, difference_with_constant)
-_FACTORS = (factor_over_sum, factor_into_weights)
+_FACTORS = (factor_over_sum, factor_over_scaled_integers, factor_into_weights)

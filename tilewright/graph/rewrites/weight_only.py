@@ -138,12 +138,13 @@ class WeightOnly:
         drop_dead(module)
 
 
-@rule("sub")
+@rule("sub", "add")
 def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """cast(q) - zero -> cast(q - zero) for known bytes whose differences are bytes, too."""
+    """cast(q) - zero -> cast(q - zero) for known bytes whose differences are bytes, too; of floats the sum with the
+    negative zero point alike."""
     wide, zero = op.operands
-    cast = wide.op
-    if cast is None or cast.name != "cast" or dtype_of(op.result) is not dt.i32 or len(wide.users) > 1:
+    cast, dtype = wide.op, dtype_of(op.result)
+    if cast is None or cast.name != "cast" or dtype not in (dt.i32, dt.f32) or len(wide.users) > 1:
         return None
     (q,) = cast.operands
     if not is_constant(q) or dtype_of(q) not in (dt.u8, dt.i8) or len(q.users) > 1:
@@ -151,11 +152,13 @@ def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     weights, zeros = constant_array(q, ctx.module), constant_array(zero, ctx.module)
     if weights is None or zeros is None or shape_of(q) != shape_of(op.result):
         return None
-    centred = weights.astype(np.int32) - zeros
+    moved = zeros if op.name == "sub" else -zeros
+    centred = weights.astype(dtype.storage) - moved
     for kind in (dt.i8, dt.u8):
-        narrow = centred.astype(kind.storage)
+        limits = np.iinfo(kind.storage)
+        narrow = np.clip(centred, limits.min, limits.max).astype(kind.storage)
         if np.array_equal(narrow, centred):
-            return ew.cast(constant(narrow, q.name or "w"), dtype=dt.i32)
+            return ew.cast(constant(narrow, q.name or "w"), dtype=dtype)
     return None
 
 

@@ -56,7 +56,7 @@ def _float_to_int(x: Reg, to: DType) -> Reg:
     wide = to if to.bits >= 8 else dt.i8 if to.kind == "int" else dt.u8
     low, high = (-(1 << wide.bits - 1), 1 << wide.bits - 1) if to.kind == "int" else (0, 1 << wide.bits)
     if wide.bits <= 16:
-        return wrap(_clamped(x, low, high - 1).convert("fptosi", dt.i32).convert("trunc", wide), to)
+        return wrap(clamped(x, low, high - 1).convert("fptosi", dt.i32).convert("trunc", wide), to)
     reaches, beyond, below = x >= low, x >= high, x < low
     inside = reaches.select(beyond.select(x.like(0), x), 0)
     via = dt.i32 if wide.bits < 32 else wide
@@ -68,10 +68,10 @@ def _float_to_int(x: Reg, to: DType) -> Reg:
     return wrap(found, to)
 
 
-def _clamped(x: Reg, low: int, high: int) -> Reg:
-    """x limited to two numbers, nan as 0: a comparison and a choice are one instruction."""
-    if low < 0:
-        x = x.is_nan().select(x.like(0), x)
+def clamped(x: Reg, low: int, high: int, nan: int = 0) -> Reg:
+    """x limited to two numbers, nan as a third: a comparison and a choice are one instruction."""
+    if nan != low:
+        x = x.is_nan().select(x.like(nan), x)
     above = (x > low).select(x, x.like(low))
     return (above < high).select(above, x.like(high))
 

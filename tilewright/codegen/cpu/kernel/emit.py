@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
-from tilewright.codegen.cpu.kernel.convert import convert, reinterpret
+from tilewright.codegen.cpu.kernel.convert import clamped, convert, reinterpret
 from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
 from tilewright.codegen.cpu.kernel.integers import safe_divisor
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
 from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, MemoryAccess, from_memory, stored_as
-from tilewright.codegen.cpu.kernel.scalars import apply_scalar, horizontal
+from tilewright.codegen.cpu.kernel.scalars import apply_scalar, finite_quotient, horizontal
 from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.codegen.cpu.kernel.vectorizable import segments, why_serial
 from tilewright.codegen.cpu.program.parallel_tasks import fork, task_ir
@@ -26,6 +26,7 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, product
+from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient, limited_of
 from tilewright.loops.edit import enclosing_loops, holds_parallel, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
@@ -420,7 +421,14 @@ class _Kernel:
             self.values[op.result] = convert(number, dtype)
 
     def _cast(self, op: Op) -> None:
+        if (limited := limited_of(op)) is not None:
+            self._limited(op, limited)
+            return
         self.values[op.result] = convert(self.values[op.operands[0]], op.result.scalar.dtype)
+
+    def _limited(self, op: Op, limited: Limited) -> None:
+        x = self.values[limited.value]
+        self.values[op.result] = clamped(x, limited.low, limited.high, limited.nan)
 
     def _bitcast(self, op: Op) -> None:
         self.values[op.result] = reinterpret(self.values[op.operands[0]], op.result.scalar.dtype)
@@ -434,10 +442,16 @@ class _Kernel:
         self.indices.bind(op.attrs["var"], number)
 
     def _scalar(self, op: Op) -> None:
+        if (limited := limited_of(op)) is not None:
+            self._limited(op, limited)
+            return
         operands = [self.values[v] for v in op.operands]
         lanes = max(x.lanes for x in operands)
         operands = [x.splat(lanes) for x in operands]
         dtype = op.result.scalar.dtype
+        if op.name == "quotient" and has_finite_quotient(op):
+            self.values[op.result] = finite_quotient(*operands)
+            return
         divides = op.name in ("div", "rem", "mod") and operands[0].dtype.is_int
         if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
             self.values[op.result] = apply_scalar(op.name, operands, dtype)

@@ -175,12 +175,17 @@ _BITWISE: dict[str, Emit] = {
 
 
 def _quotient(x: Reg, divisor: Reg, inverse: Reg) -> Reg:
-    """x / divisor as a division rounds it (Markstein, 1990): the error of x * inverse is computed and taken off; where
-    there is no end, there is no error."""
+    """x / divisor as a division rounds it; where there is no end, there is no error to take off."""
+    exact = finite_quotient(x, divisor, inverse)
+    return exact.is_nan().select(x * inverse, exact)
+
+
+def finite_quotient(x: Reg, divisor: Reg, inverse: Reg) -> Reg:
+    """x / divisor, which is finite, as a division rounds it (Markstein, 1990): the error of x * inverse is computed and
+    taken off."""
     near = x * inverse
     error = fma(-near, divisor, x)
-    exact = fma(error, inverse, near)
-    return exact.is_nan().select(near, exact)
+    return fma(error, inverse, near)
 
 
 _VECTOR_MATH = [
@@ -259,9 +264,7 @@ _BOOL: dict[str, Emit] = {
     "min": _instruction("and"),
     "max": _instruction("or"),
 }
-_TABLES: Mapping[str, Mapping[str, Emit]] = MappingProxyType(
-    {"float": _FLOAT, "int": _INT, "bool": _BOOL}
-)
+_TABLES: Mapping[str, Mapping[str, Emit]] = MappingProxyType({"float": _FLOAT, "int": _INT, "bool": _BOOL})
 
 
 def horizontal(combine: str, x: Reg) -> Reg:
