@@ -118,8 +118,12 @@ class Target(Machine):
 
     @property
     def dots(self) -> tuple[Dot, ...]:
-        """Instructions that multiply small integers in groups, the fastest first."""
+        """Instructions that multiply narrow numbers in groups, those of one dtype of sums the fastest first."""
         return dots_of(self.arch, self.features)
+
+    def dots_in(self, sums: DType) -> tuple[Dot, ...]:
+        """Those that add up in dtype `sums`."""
+        return tuple(dot for dot in self.dots if dot.sums is sums)
 
     @property
     def byte_table(self) -> ByteTable | None:

@@ -24,7 +24,6 @@ from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.graph.rewrites.weight_only import is_known
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import enclosing_loops, extent_of
@@ -98,8 +97,8 @@ def read_through(join: Join) -> Match | NoMatch | None:
         return NoMatch("its elements would be computed again for every tile of the contraction")
     if not join.info.reads_through:
         return NoMatch(f"{op.name} reads its operands in their own layout")
-    if op.result.tensor.dtype is dt.i32 and join.value.tensor.dtype.bits < 32 and join.value is op.operands[0]:
-        return NoMatch("integers that are multiplied in groups lie together")
+    if join.value.tensor.dtype.bits < op.result.tensor.dtype.bits and join.value is op.operands[0]:
+        return NoMatch("narrow numbers that are multiplied in groups lie together")
     if not join.leaves_nothing_else():
         return NoMatch("the reordered tensor is needed elsewhere too")
     return Match(join.consumer.domain)

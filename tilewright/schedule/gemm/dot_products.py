@@ -1,4 +1,4 @@
-"""Contractions of small integers: which of them the target's instructions for groups of products serve."""
+"""Contractions of narrow numbers: which of them the target's instructions for groups of products serve."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
     Columns must be constants: they are packed by groups. None where no instruction serves; why is then noted as missed.
     """
     stage, columns = axes.sums.stage, axes.columns
-    if buffer_type(stage.buffer).dtype is not dt.i32 or not stage.reduce:
+    dtype = buffer_type(stage.buffer).dtype
+    if dtype not in (dt.i32, dt.f32) or not stage.reduce:
         return None
     rows = [o for o in axes.sums.loads if o not in columns]
     if len(columns) != 1 or len(rows) != 1:
         return None
     (column,), (row,) = columns, rows
     found = [buffer_type(load.operands[0]).dtype for load in (row, column)]
-    dot = next((d for d in target.dots if [d.left, d.right] == found), None)
+    if not all(read.bits < dtype.bits and read.is_float == dtype.is_float for read in found):
+        return None
+    dot = next((d for d in target.dots_in(dtype) if [d.left, d.right] == found), None)
     reason = ""
     if dot is None:
         reason = f"the target adds no groups of products of {found[0]} and {found[1]}"

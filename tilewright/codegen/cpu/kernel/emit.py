@@ -208,7 +208,8 @@ class _Kernel:
         loads = (found.left, found.right)
         buffers = [self.buffers[load.operands[0]] for load in loads]
         left, right = (buffer.type.dtype for buffer in buffers)
-        instruction = instruction_for(self.target, left, right, group, self.lanes)
+        sums = self.buffers[found.store.operands[1]].type.dtype
+        instruction = instruction_for(self.target, left, right, group, sums, self.lanes)
         if instruction is None:
             return False
         operands = []
@@ -226,8 +227,8 @@ class _Kernel:
                     return False
                 operands.append(groups)
             self._load(found.sums)
-            sums = self.values[found.sums.result].splat(self.lanes)
-            self.values[found.store.operands[0]] = multiply_in_groups(instruction, sums, *operands)
+            before = self.values[found.sums.result].splat(self.lanes)
+            self.values[found.store.operands[0]] = multiply_in_groups(instruction, before, *operands)
             self._store(found.store)
         return True
 
