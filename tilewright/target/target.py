@@ -136,6 +136,11 @@ class Target(Machine):
         return scale_of(self.arch, self.features, self.vector_bits)
 
     @property
+    def rounds_to_bf16(self) -> bool:
+        """Whether instructions round float32 to bfloat16; those of x86 take denormal numbers as zero."""
+        return "avx512bf16" in self.features or (self.arch == "aarch64" and "bf16" in self.features)
+
+    @property
     def feature_text(self) -> str:
         """The features as LLVM takes them: `+avx2,+fma,-avx512f`."""
         return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in self.absent)])
