@@ -88,7 +88,7 @@ class Options:
         and by default operands of products of bfloat16 round, too, where an instruction multiplies these.
         "fast" also lets float32 products and convolutions round their operands to bfloat16 (8 bits of mantissa, the
         range of float32) where the target has instructions for these and an estimate says that they gain; sums and all
-        else stay in float32. Each operand is then off by up to 2^-9 of its size, and denormal operands and sums count
+        else stay in float32. Each operand is then off by up to 2^-8 of its size, and denormal operands and sums count
         as zero. On other targets "fast" is the default.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM; None takes what the process may use.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -124,9 +123,9 @@ class NarrowChoice:
         if conv.attrs["groups"] > 1 or inputs < block or any(n != 1 for n in (*window.strides, *window.dilations)):
             return 1.0
         images, _, *space = shape_of(conv.result)
-        whole: Any = [-(-n // block) * block for n in (inputs, outputs)]
+        inputs, outputs = (-(-n // block) * block for n in (inputs, outputs))
         shapes = [
-            ConvShape(n, tuple(extents), tuple(taps), *whole, block)
+            ConvShape(n, tuple(extents), tuple(taps), inputs, outputs, block)
             for n, *extents in self.typical.of([images, *space])
         ]
         return share_of_fastest(shapes, tile_lengths(tuple(taps), MOST_GROWTH), self.target, self.all_weights)

@@ -2,7 +2,7 @@
 
     conv(x, w)      becomes      conv(cast(x, bf16), w as bf16) with sums in f32
 
-Only with `numerics="fast"`: each operand is then off by up to 2^-9 of its size. Sums, what is added to them and
+Only with `numerics="fast"`: each operand is then off by up to 2^-8 of its size. Sums, what is added to them and
 functions of them stay in float32. Weights are rounded when compiling, data by the kernel that gives them: what only
 products read lies in memory in 16 bits. Elements are rounded before they are moved.
 """
@@ -47,22 +47,25 @@ class NarrowProducts:
             ctx.remark(self.name, "products of f32", "the machine multiplies no groups of shorter floats")
             return
         choice = NarrowChoice.of(module, dot, ctx.target)
-        chosen = [op for op in found if _decided(op, choice, ctx)]
+        chosen = [op for op in found if decided(op, choice, ctx)]
         if chosen:
             _Narrowing(module, choice, frozenset(chosen)).run()
             drop_dead(module)
 
 
-def _decided(op: Op, choice: NarrowChoice, ctx: PassContext) -> bool:
+def decided(op: Op, choice: NarrowChoice, ctx: PassContext) -> bool:
+    """Whether operands of a product are to be rounded; why (not) is a remark."""
     takes, message = choice.decide(op)
     ctx.remark(NarrowProducts.name, f"{op.name} {op.loc}", message, applied=takes)
     return takes
 
 
-def narrow_product(op: Op, data: Value, weights: np.ndarray, name: str) -> Value:
-    """A product or convolution with other operands, which are narrow, and the sums in float32. Weights are laid out as
-    those of `op`."""
+def narrow_product(op: Op, data: Value, choice: NarrowChoice) -> Value:
+    """A chosen product or convolution of `data`, which are narrow, with rounded weights and sums in float32."""
     attrs: Mapping[str, Any] = op.attrs
+    array = constant_array(op.operands[1], choice.module)
+    assert array is not None, "weights of chosen products are known"
+    weights, name = choice.rounded(array), op.operands[1].name or "w"
     if op.name == "conv":
         return conv(data, constant(weights, name), **{**attrs, "sums": dt.f32})
     if attrs["transpose_b"]:
@@ -87,18 +90,12 @@ class _Narrowing:
                 builder.block.append(op)
                 continue
             with builder.at(op.loc), builder:
-                made = self._product(op)
+                made = narrow_product(op, self._rounded(op.operands[0]), self.choice)
             made.name = op.result.name
             op.result.replace_by(made)
         replace_in_block(body, builder.block.ops)
         for op in self.chosen:
             op.drop()
-
-    def _product(self, op: Op) -> Value:
-        x, w = op.operands
-        array = constant_array(w, self.module)
-        assert array is not None, "weights of chosen products are known"
-        return narrow_product(op, self._rounded(x), self.choice.rounded(array), w.name or "w")
 
     def _rounded(self, value: Value) -> Value:
         """A value in the dtype of the left operand."""
