@@ -44,7 +44,7 @@ FAST = Options(numerics="fast")
 
 def images(rng: np.random.Generator) -> tuple[tuple[int, ...], list[Layer]]:
     """A stem of few channels and layers of all kinds of convolutions."""
-    shape = (1, int(rng.choice([1, 3, 4])), *rng.integers(9, 14, rng.choice([1, 2])).tolist())
+    shape = (1, int(rng.choice([1, 3, 4])), *rng.integers(6, 11, rng.choice([1, 2])).tolist())
     layers = [convolution(rng, shape, 16 * int(rng.integers(1, 3)), 3, int(rng.integers(1, 3)))]
     for _ in range(rng.integers(2, 5)):
         layers += [relu(layers[-1].shape)]
