@@ -21,12 +21,14 @@ ELEMENT, NARROW = 4, 2
 @dataclass(frozen=True, slots=True)
 class SumsShape:
     """What decides the time of a product of matrices or of a convolution: the `products` of two elements, those with
-    the zeros that fill up groups (`filled`), elements of the constant operand (`weights`) and of the other (`data`)."""
+    the zeros that fill up groups (`filled`), elements of the constant operand (`weights`) and of the other (`data`).
+    Steps over time read the weights several times (`passes`)."""
 
     products: float
     filled: float
     weights: float
     data: float
+    passes: int = 1
 
 
 def narrow_share(shapes: Sequence[SumsShape], dot: Dot, target: Target, all_weights: int) -> float:
@@ -45,7 +47,8 @@ def _share(shape: SumsShape, dot: Dot, target: Target, all_weights: int) -> floa
 
 def _weights_cycles(shape: SumsShape, element: int, all_weights: int, target: Target) -> float:
     size = shape.weights * element
-    return move_cycles(size, source_of(max(size, all_weights * element / ELEMENT), target), target)
+    source = source_of(size if shape.passes > 1 else max(size, all_weights * element / ELEMENT), target)
+    return shape.passes * move_cycles(size, source, target)
 
 
 def rounding_gains(share: float, fastest: float = 1.0) -> bool:

@@ -169,7 +169,7 @@ def self_attention(rng: np.random.Generator, shape: tuple[int, ...]) -> Layer:
 
 
 def recurrent(rng: np.random.Generator, shape: tuple[int, ...], hidden: int) -> Layer:
-    """An LSTM whose gates are a product; its own products are in float32. The slope of a sigmoid is at most 1/4."""
+    """An LSTM whose gates are a product; states are rounded in each step. The slope of a sigmoid is at most 1/4."""
     steps, batch, _ = shape
     gates = dense(rng, (steps * batch, shape[-1]), 4 * hidden)
     r = (rng.standard_normal((4, hidden, hidden)) / (2 * hidden**0.5)).astype(np.float32)
@@ -188,7 +188,8 @@ def recurrent(rng: np.random.Generator, shape: tuple[int, ...], hidden: int) -> 
         found, off = [], []
         for t in range(steps):
             sums = [value[t, :, k] + h @ r[k].T.astype(np.float64) for k in range(4)]
-            errors = [error[t, :, k] + h_off @ np.abs(r[k].T) + SLACK for k in range(4)]
+            sizes = [np.abs(r[k].T.astype(np.float64)) for k in range(4)]
+            errors = [error[t, :, k] + (GROWTH * (np.abs(h) + h_off) - np.abs(h)) @ sizes[k] for k in range(4)]
             i, o, f = (1 / (1 + np.exp(-s)) for s in sums[:3])
             i_off, o_off, f_off = (e / 4 for e in errors[:3])
             g, g_off = np.tanh(sums[3]), errors[3]

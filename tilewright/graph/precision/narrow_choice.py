@@ -24,7 +24,10 @@ from tilewright.ops.cook_toom import tile_lengths
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
-CONSIDERED = frozenset({"matmul", "conv", "conv_transpose", "rnn", "gru", "lstm"})
+RECURRENT = frozenset({"rnn", "gru", "lstm"})
+"""Operators that multiply their state with constant weights in each step."""
+
+CONSIDERED = RECURRENT | {"matmul", "conv", "conv_transpose"}
 """Operators that multiply; each of them gets a remark."""
 
 
@@ -65,13 +68,15 @@ class NarrowChoice:
 
     def _why_not(self, op: Op) -> str:
         """Why the machine cannot multiply the operands of an operator in groups; "" where it can."""
-        if op.name not in ("matmul", "conv"):
+        if op.name not in ("matmul", "conv", *RECURRENT):
             return f"{op.name} multiplies in float32 only"
         weights = constant_array(op.operands[1], self.module)
         if weights is None or weights.ndim < 2:
             return "its right operand is not known when compiling, and is not packed by groups"
         if np.isfinite(weights).all() and not np.isfinite(self.rounded(weights)).all():
             return f"its weights are beyond the range of {self.dot.right}"
+        if op.name in RECURRENT:
+            return self._why_no_groups(weights.shape[-1])
         if op.name == "matmul":
             return self._why_no_product(op, weights)
         filters, groups = weights.shape, op.attrs["groups"]
@@ -85,6 +90,9 @@ class NarrowChoice:
         depth = weights.shape[-1 if op.attrs["transpose_b"] else -2]
         if op.attrs["transpose_a"]:
             return "the elements of a group lie apart in a row"
+        return self._why_no_groups(depth)
+
+    def _why_no_groups(self, depth: int) -> str:
         if depth % self.dot.group:
             return f"{depth} products are no multiple of the groups of {self.dot.group} that are added at once"
         return ""
@@ -96,6 +104,8 @@ class NarrowChoice:
 
     def _shapes(self, op: Op) -> list[SumsShape]:
         """What the estimate asks for, of each typical size."""
+        if op.name in RECURRENT:
+            return self._steps(op)
         data, result, right = shape_of(op.operands[0]), shape_of(op.result), shape_of(op.operands[1])
         found = []
         for extents in self.typical.of([*data, *result, *right]):
@@ -104,6 +114,15 @@ class NarrowChoice:
             depth, filled = self._depth(op, weights)
             found.append(SumsShape(prod(made) * depth, prod(made) * filled, prod(weights), prod(read)))
         return found
+
+    def _steps(self, op: Op) -> list[SumsShape]:
+        """Of all steps of a recurrent operator, of which each reads the weights."""
+        *_, hidden = shape_of(op.operands[1])
+        weights = prod(d.value for d in shape_of(op.operands[1]))
+        return [
+            SumsShape(steps * batch * weights, steps * batch * weights, weights, steps * batch * hidden.value, steps)
+            for steps, batch in self.typical.of(shape_of(op.operands[0])[:2])
+        ]
 
     def _depth(self, op: Op, weights: tuple[int, ...]) -> tuple[int, int]:
         """Products of one sum, and those with the zeros that fill up groups: filters of few channels have them along a

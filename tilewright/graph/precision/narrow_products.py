@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.graph.match import dtype_of
-from tilewright.graph.precision.narrow_choice import CONSIDERED, NarrowChoice, float_dot
+from tilewright.graph.precision.narrow_choice import CONSIDERED, RECURRENT, NarrowChoice, float_dot
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
@@ -90,12 +90,24 @@ class _Narrowing:
                 builder.block.append(op)
                 continue
             with builder.at(op.loc), builder:
+                if op.name in RECURRENT:
+                    self._narrow_weights(op)
+                    builder.block.append(op)
+                    continue
                 made = narrow_product(op, self._rounded(op.operands[0]), self.choice)
             made.name = op.result.name
             op.result.replace_by(made)
         replace_in_block(body, builder.block.ops)
         for op in self.chosen:
-            op.drop()
+            if op.name not in RECURRENT:
+                op.drop()
+
+    def _narrow_weights(self, op: Op) -> None:
+        """Give a recurrent operator rounded weights, with which it multiplies rounded states."""
+        gates, weights, *others = op.operands
+        array = constant_array(weights, self.module)
+        assert array is not None, "weights of chosen operators are known"
+        op.set_operands([gates, constant(self.choice.rounded(array), weights.name or "r"), *others])
 
     def _rounded(self, value: Value) -> Value:
         """A value in the dtype of the left operand."""
@@ -118,7 +130,7 @@ class _Narrowing:
         """Whether only products whose operands are rounded read a value, perhaps moved."""
         return all(
             value not in user.operands[1:]
-            if user in self.chosen
+            if user in self.chosen and user.name not in RECURRENT
             else user.name in MOVES and len(user.results) == 1 and self._only_rounded(user.result)
             for user in value.users
         )

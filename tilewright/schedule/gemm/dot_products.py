@@ -6,12 +6,19 @@ from collections.abc import Sequence
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.schedule.gemm.gemm_axes import GemmAxes
 from tilewright.schedule.steps.access import stride_in
 from tilewright.schedule.trace import Schedule
+from tilewright.target.dots import Dot
 from tilewright.target.target import Target
+
+
+def dot_for(left: DType, right: DType, sums: DType, target: Target) -> Dot | None:
+    """The instruction that multiplies groups of these dtypes."""
+    return next((d for d in target.dots_in(sums) if (d.left, d.right) == (left, right)), None)
 
 
 def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], target: Target) -> Op | None:
@@ -30,7 +37,7 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
     found = [buffer_type(load.operands[0]).dtype for load in (row, column)]
     if not all(read.bits < dtype.bits and read.is_float == dtype.is_float for read in found):
         return None
-    dot = next((d for d in target.dots_in(dtype) if [d.left, d.right] == found), None)
+    dot = dot_for(*found, dtype, target)
     reason = ""
     if dot is None:
         reason = f"the target adds no groups of products of {found[0]} and {found[1]}"
