@@ -51,6 +51,8 @@ class NarrowProducts:
         if chosen:
             _Narrowing(module, choice, frozenset(chosen)).run()
             drop_dead(module)
+            subject = f"{len(chosen)} of {len(found)} products of f32"
+            ctx.remark(self.name, subject, f"operands rounded to {dot.left}, sums in f32", applied=True)
 
 
 def decided(op: Op, choice: NarrowChoice, ctx: PassContext) -> bool:

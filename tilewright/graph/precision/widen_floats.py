@@ -81,6 +81,9 @@ class WidenFloats:
             widening.take(op)
         replace_in_block(body, widening.builder.block.ops)
         drop_dead(module)
+        if widening.narrow:
+            subject = f"{len(widening.narrow)} products of bf16"
+            ctx.remark(self.name, subject, "operands in bf16, sums in f32", applied=True)
         for dtype in NARROW:
             count = widening.counts.get(dtype, 0)
             if count:

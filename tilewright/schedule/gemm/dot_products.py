@@ -37,7 +37,7 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
     found = [buffer_type(load.operands[0]).dtype for load in (row, column)]
     if not all(read.bits < dtype.bits and read.is_float == dtype.is_float for read in found):
         return None
-    dot = dot_for(*found, dtype, target)
+    dot = dot_for(found[0], found[1], dtype, target)
     reason = ""
     if dot is None:
         reason = f"the target adds no groups of products of {found[0]} and {found[1]}"

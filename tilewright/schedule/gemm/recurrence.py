@@ -160,7 +160,8 @@ def _group(sums: Value, update: list[Op], weights: Value, target: Target) -> int
     others = [o.operands[0] for o in loads_in(update[-1]) if o.operands[0] not in (sums, weights)]
     if len(others) != 1:
         return 1
-    dot = dot_for(*(buffer_type(v).dtype for v in (*others, weights, sums)), target)
+    left, right, total = (buffer_type(v).dtype for v in (others[0], weights, sums))
+    dot = dot_for(left, right, total, target)
     return 1 if dot is None or extent_of(update[-1]) % dot.group != 0 else dot.group
 
 
