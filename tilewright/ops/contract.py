@@ -40,14 +40,14 @@ def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool =
 
 
 @primitive
-def matmul_widening(a: Array, b: Array, *, sums: DType) -> Compute:
+def matmul_widening(a: Array, b: Array, *, sums: DType, transpose_b: bool = False) -> Compute:
     """Matrix products of narrow numbers, each operand of its own dtype, in a wider dtype `sums`: i32 (modulo 2^32) for
     integers of up to 16 bits, f32 for floats of up to 16 bits.
 
-    a is [..., m, k], b is [..., k, n], with NumPy broadcasting over the leading axes.
+    a is [..., m, k], b is [..., k, n] ([..., n, k] with `transpose_b`), with NumPy broadcasting over the leading axes.
     """
     multiply, dtype = products(a, b, sums)
-    return _matrix_product(a, b, False, False, multiply, dtype)
+    return _matrix_product(a, b, False, transpose_b, multiply, dtype)
 
 
 def products(x: Array, w: Array, sums: DType | None) -> tuple[Callable[[Scalar, Scalar], Scalar], DType]:

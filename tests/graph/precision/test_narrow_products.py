@@ -33,6 +33,7 @@ from tilewright.loops.edit import is_loop, kind_of
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, conv_transpose, matmul
 from tilewright.ops.define import constant
+from tilewright.ops.norm import softmax
 from tilewright.options import Options
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -140,7 +141,12 @@ def weights(*shape: int) -> Value:
     return constant((np.random.default_rng(shape).standard_normal(shape) / 8).astype(np.float32))
 
 
-def remarks(body: Callable[[Value], Value], *shape: int, target: str = "zen4", numerics: str = "fast") -> list[str]:
+def remarks(
+    body: Callable[[Value], Value | tuple[Value, Value]],
+    *shape: int,
+    target: str = "zen4",
+    numerics: str = "fast",
+) -> list[str]:
     """Why products were (not) rounded."""
     options = Options(numerics=numerics)
     ctx = PassContext(parse_target(target), options)
@@ -171,6 +177,29 @@ def test_what_stays_in_float32_says_why(name: str) -> None:
     body, shape, reason = REASONS[name]
     (remark,) = remarks(body, *shape)
     assert "not done" in remark and reason in remark
+
+
+ATTENTION: dict[str, tuple[tuple[int, int], bool, str]] = {
+    "whole groups": ((16, 32), True, "of the time of direct sums"),
+    "few rows": ((4, 32), False, "read for few rows"),
+    "an odd number of keys": ((17, 32), False, "17, are no multiple of the groups"),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_products_of_attention_are_rounded_together(name: str) -> None:
+    shape, taken, reason = ATTENTION[name]
+    first, second, *_ = remarks(lambda x: matmul(softmax(matmul(x, x, transpose_b=True)), x), *shape)
+    assert ("not done" not in first) == ("not done" not in second) == taken
+    assert reason in first and reason in second
+
+
+def test_scores_that_others_read_stay_in_float32() -> None:
+    def body(x: Value) -> tuple[Value, Value]:
+        scores = matmul(x, x, transpose_b=True)
+        return matmul(softmax(scores), x), ew.tanh(scores)
+
+    assert all("right operand is not known" in remark for remark in remarks(body, 16, 32))
 
 
 def test_machines_without_an_instruction_say_so() -> None:

@@ -13,15 +13,17 @@ from tilewright.asm.report import report_assembly
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.compiler import lower_graph
+from tilewright.graph.precision import narrow_choice
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
 from tilewright.ops import elementwise as ew
-from tilewright.ops.contract import conv, matmul_widening
+from tilewright.ops.contract import conv, matmul, matmul_widening
 from tilewright.ops.define import constant
+from tilewright.ops.norm import softmax
 from tilewright.options import Options
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -132,6 +134,57 @@ def test_inner_loops_of_products(shape: tuple[int, int, int], machine: str) -> N
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_inner_loops_of_convolutions(name: str, machine: str) -> None:
     check_inner_loops(*scheduled(*convolution(name), machine), INSTRUCTIONS[machine])
+
+
+ATTENTION = [(2, 20, 24, 16), (1, 9, 40, 32), (1, 76, 18, 8), (5, 13, 6, 8)]
+"""Heads, queries, keys and their length."""
+
+
+def attention(shape: tuple[int, ...], target: str, *, turned: bool = False) -> tuple[Module, PassContext]:
+    """Both products of attention and what lies between them, with operands rounded; keys as columns if `turned`."""
+    heads, queries, keys, length = shape
+
+    def body(q: Value, k: Value, v: Value) -> Value:
+        scores = matmul(q, k, transpose_b=not turned)
+        return matmul(softmax(ew.mul(scores, 0.3), axis=-1), v)
+
+    key_shape = (heads, length, keys) if turned else (heads, keys, length)
+    shapes = [(heads, queries, length), key_shape, (heads, keys, length)]
+    module = build([tensor(dt.f32, s) for s in shapes], body)
+    options = Options(numerics="fast")
+    ctx = PassContext(parse_target(target), options)
+    lower_graph(module, ctx, options)
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    return module, ctx
+
+
+@pytest.mark.parametrize("machine", ["zen4", "neoverse-v1"])
+@pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("shape", ATTENTION, ids=str)
+def test_attention_multiplies_in_groups(
+    shape: tuple[int, ...], turned: bool, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values are copied in groups, and weights of values are rounded in memory."""
+    monkeypatch.setattr(narrow_choice, "rounding_gains", lambda *_: True)
+    module, _ = attention(shape, machine, turned=turned)
+    assert len(list(dots(module))) >= 2
+    heads, queries, keys, length = shape
+    shapes = [(heads, queries, length), (heads, keys, length), (heads, keys, length)]
+    q, k, v = (RNG.standard_normal(s).astype(np.float32) for s in shapes)
+    (found,) = run(module, [q, np.ascontiguousarray(k.swapaxes(1, 2)) if turned else k, v])
+    scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2)
+    off = 2.0**-7 * 1.01 * np.abs(q) @ np.abs(k.swapaxes(1, 2))  # each operand by 2^-8 of its size
+    weights = np.exp(0.3 * (scores - scores.max(-1, keepdims=True)))
+    weights /= weights.sum(-1, keepdims=True)
+    error = (np.exp(0.6 * off.max(-1, keepdims=True)) * 1.01 - 1 + 2.0**-7) * (weights @ np.abs(v)) + 1e-5
+    assert (np.abs(found - weights @ v) <= error).all()
+
+
+@pytest.mark.parametrize("machine", ["zen4", "sapphirerapids", "neoverse-v1"])
+def test_inner_loops_of_attention(machine: str) -> None:
+    module, ctx = attention((4, 128, 128, 64), machine)
+    assert [f.name for f in module.funcs.values() if "attention" in f.name]
+    check_inner_loops(module, ctx, INSTRUCTIONS[machine])
 
 
 def test_rounding_is_one_instruction_unless_denormals_are_kept() -> None:

@@ -3,6 +3,7 @@ gains by it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -16,10 +17,12 @@ from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.layout.conv_window import ConvWindow
 from tilewright.graph.match import shape_of, type_of
+from tilewright.graph.precision.attention_products import attention_products, why_not_packed
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
+from tilewright.ir.types import product
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -46,12 +49,13 @@ class NarrowChoice:
     target: Target
     typical: TypicalSizes
     all_weights: int
+    attention: Mapping[Op, tuple[Op, Op]]
 
     @classmethod
     def of(cls, module: Module, dot: Dot, target: Target) -> NarrowChoice:
         typical = typical_sizes(type_of(v) for v in module.main.args)
         weights = sum(4 * array.size for array in module.constants.values() if array.dtype.itemsize > 1)
-        return cls(module, dot, target, typical, weights)
+        return cls(module, dot, target, typical, weights, attention_products(module))
 
     def decide(self, op: Op) -> tuple[bool, str]:
         """Whether operands of an operator are to be rounded, and why (not)."""
@@ -70,10 +74,12 @@ class NarrowChoice:
         """Why the machine cannot multiply the operands of an operator in groups; "" where it can."""
         if op.name not in ("matmul", "conv", *RECURRENT):
             return f"{op.name} multiplies in float32 only"
+        if op in self.attention:
+            return why_not_packed(self.attention[op], self.dot.group)
         weights = constant_array(op.operands[1], self.module)
         if weights is None or weights.ndim < 2:
             return "its right operand is not known when compiling, and is not packed by groups"
-        if np.isfinite(weights).all() and not np.isfinite(self.rounded(weights)).all():
+        if weights.size and np.isinf(self.rounded(np.array([weights.min(), weights.max()]))).any():
             return f"its weights are beyond the range of {self.dot.right}"
         if op.name in RECURRENT:
             return self._why_no_groups(weights.shape[-1])
@@ -106,6 +112,8 @@ class NarrowChoice:
         """What the estimate asks for, of each typical size."""
         if op.name in RECURRENT:
             return self._steps(op)
+        if op in self.attention:
+            return self._pair(*self.attention[op])
         data, result, right = shape_of(op.operands[0]), shape_of(op.result), shape_of(op.operands[1])
         found = []
         for extents in self.typical.of([*data, *result, *right]):
@@ -123,6 +131,15 @@ class NarrowChoice:
             SumsShape(steps * batch * weights, steps * batch * weights, weights, steps * batch * hidden.value, steps)
             for steps, batch in self.typical.of(shape_of(op.operands[0])[:2])
         ]
+
+    def _pair(self, scores: Op, values: Op) -> list[SumsShape]:
+        """Of both products of attention, whose operands are all data."""
+        sizes = [product(shape_of(v)) for op in (scores, values) for v in (*op.operands, op.result)]
+        depths = [shape_of(op.operands[0])[-1] for op in (scores, values)]
+        found = []
+        for q, k, s, w, v, y, d, n in self.typical.of([*sizes, *depths]):
+            found.append(SumsShape(s * d + y * n, s * d + y * n, 0, q + k + w + v))
+        return found
 
     def _depth(self, op: Op, weights: tuple[int, ...]) -> tuple[int, int]:
         """Products of one sum, and those with the zeros that fill up groups: filters of few channels have them along a

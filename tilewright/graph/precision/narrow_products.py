@@ -96,13 +96,19 @@ class _Narrowing:
                     self._narrow_weights(op)
                     builder.block.append(op)
                     continue
-                made = narrow_product(op, self._rounded(op.operands[0]), self.choice)
+                made = self._product(op)
             made.name = op.result.name
             op.result.replace_by(made)
         replace_in_block(body, builder.block.ops)
         for op in self.chosen:
             if op.name not in RECURRENT:
                 op.drop()
+
+    def _product(self, op: Op) -> Value:
+        if op not in self.choice.attention:
+            return narrow_product(op, self._rounded(op.operands[0]), self.choice)
+        left, right = map(self._rounded, op.operands)
+        return matmul_widening(left, right, sums=dt.f32, transpose_b=op.attrs["transpose_b"])
 
     def _narrow_weights(self, op: Op) -> None:
         """Give a recurrent operator rounded weights, with which it multiplies rounded states."""
@@ -131,8 +137,7 @@ class _Narrowing:
     def _only_rounded(self, value: Value) -> bool:
         """Whether only products whose operands are rounded read a value, perhaps moved."""
         return all(
-            value not in user.operands[1:]
-            if user in self.chosen and user.name not in RECURRENT
-            else user.name in MOVES and len(user.results) == 1 and self._only_rounded(user.result)
+            (user in self.chosen and user.name not in RECURRENT)
+            or (user.name in MOVES and len(user.results) == 1 and self._only_rounded(user.result))
             for user in value.users
         )

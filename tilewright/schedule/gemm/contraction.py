@@ -97,11 +97,27 @@ def read_through(join: Join) -> Match | NoMatch | None:
         return NoMatch("its elements would be computed again for every tile of the contraction")
     if not join.info.reads_through:
         return NoMatch(f"{op.name} reads its operands in their own layout")
-    if join.value.tensor.dtype.bits < op.result.tensor.dtype.bits and join.value is op.operands[0]:
+    is_narrow = join.value.tensor.dtype.bits < op.result.tensor.dtype.bits
+    if is_narrow and join.value is op.operands[0] and not _keeps_rows(producer, op):
         return NoMatch("narrow numbers that are multiplied in groups lie together")
     if not join.leaves_nothing_else():
         return NoMatch("the reordered tensor is needed elsewhere too")
     return Match(join.consumer.domain)
+
+
+def _keeps_rows(producer: Region, op: Op) -> bool:
+    """Whether what moves rows of floats leaves neighbours in a row neighbours."""
+    if not op.result.tensor.dtype.is_float:
+        return False
+    return all(map(_leaves_neighbours, producer.ops))
+
+
+def _leaves_neighbours(op: Op) -> bool:
+    if op.name == "transpose":
+        return bool(op.attrs["perm"][-1] == len(op.attrs["perm"]) - 1)
+    if op.name == "slice":
+        return not op.attrs["steps"] or op.attrs["steps"][-1] == 1
+    return op.name == "reshape" and op.operands[0].tensor.shape[-1] % op.result.tensor.shape[-1] == 0
 
 
 def _is_weight(join: Join) -> bool:
