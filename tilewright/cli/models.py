@@ -14,7 +14,6 @@ import tilewright
 from tilewright.cli.frequent import read_frequent
 from tilewright.cli.progress import compiling
 from tilewright.cli.tensors import load_array
-from tilewright.options import NUMERICS
 from tilewright.runtime import Model
 
 ARTEFACT_SUFFIX = ".tw"
@@ -49,7 +48,7 @@ def model_options(command: F) -> F:
         click.option("--frequent", multiple=True, metavar="NAME=SIZE,...",
                      help="Sizes of dims that calls often have, which get a program of their own; or FILE.json, as "
                      "`tilewright run --sizes-seen` writes it."),
-        click.option("--numerics", type=click.Choice(NUMERICS), default="default", show_default=True,
+        click.option("--numerics", type=click.Choice(["default", "strict", "fast"]), default="default", show_default=True,
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals; fast may round "
                      "operands of products to bfloat16."),
         click.option("--target", metavar="NAME",
