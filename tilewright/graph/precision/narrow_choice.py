@@ -90,6 +90,8 @@ class NarrowChoice:
             return "it sums few products for each element that it reads"
         if not filters_suit_blocks(filters, groups, BlockChannels.block):
             return "its filters or groups do not allow whole blocks of channels"
+        if filters[1] < BlockChannels.block and (filters[-1] == 1 or ConvWindow(op).dilations[-1] != 1):
+            return "its few channels lie apart, and so do its neighbours along a line"
         return ""
 
     def _why_no_product(self, op: Op, weights: np.ndarray) -> str:
