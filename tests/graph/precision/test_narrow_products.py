@@ -167,6 +167,7 @@ REASONS: dict[str, tuple[Callable[[Value], Value], tuple[int, ...], str]] = {
     "two unknown operands": (lambda x: matmul(x, x), (16, 16), "right operand is not known"),
     "an odd depth": (lambda x: matmul(x, weights(33, 64)), (8, 33), "33 products are no multiple"),
     "rows that lie apart": (lambda x: matmul(x, weights(32, 64), transpose_a=True), (32, 8), "lie apart in a row"),
+    "one column": (lambda x: matmul(x, weights(64, 1)), (1, 64), "one column"),
     "few columns": (lambda x: matmul(x, weights(64, 2)), (64, 64), "not done: bf16 is estimated at"),
     "Winograd's algorithm": (lambda x: conv(x, weights(64, 64, 3, 3)), (1, 64, 58, 58), "Winograd's algorithm at"),
     "transposed": (lambda x: conv_transpose(x, weights(32, 16, 2, 2)), (1, 32, 8, 8), "conv_transpose multiplies"),

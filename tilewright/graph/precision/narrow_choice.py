@@ -95,7 +95,9 @@ class NarrowChoice:
         return ""
 
     def _why_no_product(self, op: Op, weights: np.ndarray) -> str:
-        depth = weights.shape[-1 if op.attrs["transpose_b"] else -2]
+        depth, columns = weights.shape[-2:][::-1] if op.attrs["transpose_b"] else weights.shape[-2:]
+        if columns == 1:
+            return "it has one column, and lanes are rows of data"
         if op.attrs["transpose_a"]:
             return "the elements of a group lie apart in a row"
         return self._why_no_groups(depth)
