@@ -25,6 +25,7 @@ from tests.graph.programs import program
 from tests.schedule.scheduling import run
 from tilewright.compiler import lower_graph
 from tilewright.graph.pipeline import default_passes
+from tilewright.graph.precision import narrow_choice
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import PassContext, run_passes
@@ -33,7 +34,11 @@ from tilewright.loops.edit import is_loop, kind_of
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, conv_transpose, matmul
 from tilewright.ops.define import constant
+from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.norm import softmax
+from tilewright.ops.recurrent import gru, rnn
+from tilewright.ops.reduce import reduce_max, reduce_sum
+from tilewright.ops.source import full
 from tilewright.options import Options
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -282,6 +287,53 @@ def test_products_of_bfloat16_models(target: str, numerics: str, groups: bool) -
     names = {op.name for op in module.main.body.ops}
     assert ("matmul_widening" in names) == groups
     assert ("matmul" in names) != groups
+
+
+def test_attention_of_bfloat16_models() -> None:
+    """Where softmax is written out, its products are found already in 16 bits."""
+
+    def body(x: Value) -> Value:
+        scores = matmul(x, x, transpose_b=True)
+        powers = ew.exp(ew.sub(scores, reduce_max(scores, axes=(1,), keepdims=True)))
+        return matmul(ew.div(powers, reduce_sum(powers, axes=(1,), keepdims=True)), x)
+
+    module = program(body, tensor(dt.bf16, (64, 64)))
+    x = RNG.standard_normal((64, 64)).astype(dt.bf16.storage)
+    ctx = compiled(module, "zen4", Options())
+    assert applied(ctx) == dots(module) == 2
+    (found,) = run(module, [x])
+    wide = x.astype(np.float64)
+    scores = wide @ wide.T
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    np.testing.assert_allclose(found.astype(np.float64), weights @ wide, atol=0.03)
+
+
+STATES = {
+    "rnn": lambda g, r, h: rnn(g, r, h)[0],
+    "gru": lambda g, r, h: gru(g, r, full(value=0.1, dtype=dt.f32, shape=(16,)), h)[0],
+    "gru reset before": lambda g, r, h: gru(
+        g, r, full(value=0.1, dtype=dt.f32, shape=(16,)), h, linear_before_reset=False
+    )[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_are_rounded_in_each_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(narrow_choice, "rounding_gains", lambda *_: True)
+    count = 1 if name == "rnn" else 3
+
+    def body(gates: Value) -> Value:
+        first = full(value=0.5, dtype=dt.f32, shape=(2, 16))
+        return STATES[name](gates, weights(count, 16, 16), first)
+
+    module = program(body, (4, 2, count * 16))
+    gates = RNG.standard_normal((4, 2, count * 16)).astype(np.float32)
+    (wanted,) = evaluate_func(module.main, module, [gates])
+    ctx = compiled(module, "zen4")
+    assert applied(ctx) and dots(module)
+    (found,) = run(module, [gates])
+    assert 1e-6 < np.abs(found - wanted).max() < 0.02
 
 
 def test_products_of_bfloat16_models_are_exact_sums_of_rounded_operands() -> None:

@@ -9,7 +9,7 @@ products read lies in memory in 16 bits. Elements are rounded before they are mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -62,9 +62,14 @@ def decided(op: Op, choice: NarrowChoice, ctx: PassContext) -> bool:
     return takes
 
 
-def narrow_product(op: Op, data: Value, choice: NarrowChoice) -> Value:
-    """A chosen product or convolution of `data`, which are narrow, with rounded weights and sums in float32."""
+def narrow_product(op: Op, narrow: Callable[[Value], Value], choice: NarrowChoice) -> Value:
+    """A chosen product or convolution with sums in float32, of data that `narrow` gives in fewer bits and of rounded
+    weights."""
     attrs: Mapping[str, Any] = op.attrs
+    data = narrow(op.operands[0])
+    if op in choice.attention:
+        right = narrow(op.operands[1])
+        return matmul_widening(data, right, sums=dt.f32, transpose_b=attrs["transpose_b"])
     array = constant_array(op.operands[1], choice.module)
     assert array is not None, "weights of chosen products are known"
     weights, name = choice.rounded(array), op.operands[1].name or "w"
@@ -96,19 +101,13 @@ class _Narrowing:
                     self._narrow_weights(op)
                     builder.block.append(op)
                     continue
-                made = self._product(op)
+                made = narrow_product(op, self._rounded, self.choice)
             made.name = op.result.name
             op.result.replace_by(made)
         replace_in_block(body, builder.block.ops)
         for op in self.chosen:
             if op.name not in RECURRENT:
                 op.drop()
-
-    def _product(self, op: Op) -> Value:
-        if op not in self.choice.attention:
-            return narrow_product(op, self._rounded(op.operands[0]), self.choice)
-        left, right = map(self._rounded, op.operands)
-        return matmul_widening(left, right, sums=dt.f32, transpose_b=op.attrs["transpose_b"])
 
     def _narrow_weights(self, op: Op) -> None:
         """Give a recurrent operator rounded weights, with which it multiplies rounded states."""

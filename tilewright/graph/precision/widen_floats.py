@@ -115,7 +115,7 @@ class _Widening:
         """Append `op`, or what takes its place."""
         with self.builder.at(op.loc), self.builder:
             if op in self.narrow:
-                self._replace(op, (narrow_product(op, op.operands[0], self.narrow[op]),))
+                self._replace(op, (narrow_product(op, lambda v: v, self.narrow[op]),))
                 op.drop()
             elif self._is_computed(op) and self._computed(op):
                 op.drop()
