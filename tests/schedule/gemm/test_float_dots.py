@@ -24,6 +24,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul, matmul_widening
 from tilewright.ops.define import constant
 from tilewright.ops.norm import softmax
+from tilewright.ops.view import transpose
 from tilewright.options import Options
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -76,6 +77,16 @@ def test_the_program_means_the_product(shape: tuple[int, int, int], machine: str
     wide, right = a.astype(np.float64), b.astype(np.float64)
     error = 2.0**-22 * k**0.5 * (np.abs(wide) @ np.abs(right))  # products are exact, sums are rounded
     assert (np.abs(found - np.maximum(wide @ right, 0.25)) <= error).all()
+
+
+def test_transposed_results_are_multiplied_in_groups() -> None:
+    """By rows they would have lanes along the data, which are not packed."""
+    a, b = numbers(9, 64), numbers(64, 32)
+    module, _ = scheduled(lambda x: transpose(product(b)(x), perm=(1, 0)), (9, 64), "zen4")
+    assert any(dots(module))
+    (found,) = run(module, [a])
+    wanted = np.maximum(a.astype(np.float64) @ b.astype(np.float64), 0.25).T
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_group_lies_together_in_weights_and_data() -> None:

@@ -69,8 +69,11 @@ class Contraction(Strategy):
                 return answer
             return read_through(join)
         if join.producer.strategy is self and is_elementwise(join.consumer):
-            # what computes whole tiles, or unpacks the image, belongs to other strategies
-            return None if join.info.is_tiled or join.info.unpacks else epilogue(join)
+            if join.info.is_tiled or join.info.unpacks:  # belongs to other strategies
+                return None
+            if _turns_groups(join):
+                return NoMatch("groups of products are added up in lanes along the columns")
+            return epilogue(join)
         return None
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
@@ -103,6 +106,17 @@ def read_through(join: Join) -> Match | NoMatch | None:
     if not join.leaves_nothing_else():
         return NoMatch("the reordered tensor is needed elsewhere too")
     return Match(join.consumer.domain)
+
+
+def _turns_groups(join: Join) -> bool:
+    """Whether sums of narrow floats, whose lanes are columns of constants, would be stored along the rows of data."""
+    narrow = any(
+        join.facts.info(o).kind is OpClass.CONTRACTION
+        and o.result.tensor.dtype.is_float
+        and all(v.tensor.dtype.bits < o.result.tensor.dtype.bits for v in o.operands)
+        for o in join.producer.ops
+    )
+    return narrow and any(o.name == "transpose" and not _leaves_neighbours(o) for o in join.consumer.ops)
 
 
 def _keeps_rows(producer: Region, op: Op) -> bool:
