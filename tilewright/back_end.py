@@ -140,9 +140,10 @@ class CpuCode(ObjectMaker):
         self.has_pool = False
         self.machine = machine
         self.profile = options.profile
+        self.keeps_denormals = options.numerics == "strict"
 
     def kernel(self, func: Func) -> KernelText:
-        return kernel_ir(func, self.machine)
+        return kernel_ir(func, self.machine, keeps_denormals=self.keeps_denormals)
 
     def program(self, program: Program) -> ProgramText:
         return program_ir(program, self.machine, profile=self.profile)

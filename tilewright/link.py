@@ -325,6 +325,7 @@ def _info_of_type(name: str, type: Type) -> TensorInfo:
 _DENORMALS = {
     "default": "denormal numbers count as zero",
     "strict": "denormal numbers as the calling thread's modes say",
+    "fast": "denormal numbers count as zero, products of float32 may be of bfloat16",
 }
 
 

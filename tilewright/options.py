@@ -16,7 +16,7 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.sizes_seen import MAX_FREQUENT, SizesSeen
 from tilewright.runtime.threads import check_threads
 
-NUMERICS = ("default", "strict")
+NUMERICS = ("default", "strict", "fast")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,12 @@ class Options:
         gives zeros for them, so that 1 / 1e-38 is infinite. What only moves numbers, chooses among them or changes
         their signs (`Identity`, `Where`, `Abs`), and what a rewrite makes such a thing (x + 0), may hand them on.
         float16 keeps its denormals. What models say in float16 and bfloat16 is computed in float32: by default a chain
-        of operators rounds where it leaves the model, is cast, compared or counted, with "strict" in each operator.
+        of operators rounds where it leaves the model, is cast, compared or counted, with "strict" in each operator,
+        and by default operands of products of bfloat16 round, too, where an instruction multiplies these.
+        "fast" also lets float32 products and convolutions round their operands to bfloat16 (8 bits of mantissa, the
+        range of float32) where the target has instructions for these and an estimate says that they gain; sums and all
+        else stay in float32. Each operand is then off by up to 2^-8 of its size, and denormal operands and sums count
+        as zero. On other targets "fast" is the default.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import erf
 from typing import Any
 
 import numpy as np
 
 from tests.ops.sampling import FLOATS, Sample, normal, onnx_reference, sample, wide
+from tilewright.ir import dtype as dt
 
 
 def matrices() -> Iterator[Sample]:
@@ -37,7 +39,14 @@ def contractions() -> Iterator[Sample]:
     for left, right in pairs:
         for one, other in ((np.uint8, np.int8), (np.int16, np.uint8)):
             a, b = normal(left, one), normal(right, other, 1)
-            yield sample("matmul_i32", [a, b], lambda a=a, b=b: a.astype(np.int32) @ b.astype(np.int32))
+            wide_product = partial(lambda a, b: a.astype(np.int32) @ b.astype(np.int32), a, b)
+            yield sample("matmul_widening", [a, b], wide_product, sums=dt.i32)
+        a, b = (normal(shape, dt.bf16.storage, k) for k, shape in enumerate((left, right)))
+        yield sample("matmul_widening", [a, b], lambda a=a, b=b: wide(a) @ wide(b), sums=dt.f32)
+    a, b = (normal(shape, dt.bf16.storage, k) for k, shape in enumerate(((2, 3, 4), (2, 5, 4))))
+    yield sample(
+        "matmul_widening", [a, b], lambda: wide(a) @ wide(b).swapaxes(1, 2), sums=dt.f32, transpose_b=True
+    )
     a, b = normal((2, 4, 3)), normal((2, 5, 4))
     yield sample(
         "matmul", [a, b], lambda: wide(a).swapaxes(1, 2) @ wide(b).swapaxes(1, 2),

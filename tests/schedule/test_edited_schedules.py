@@ -166,7 +166,7 @@ def test_what_is_refused_says_where_and_why(
 def test_a_kernel_that_no_code_can_be_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a schedule of the compiler's own would be replaced by a plain one."""
 
-    def refusing(kernel: Func, *rest: object) -> None:
+    def refusing(kernel: Func, *rest: object, **options: object) -> None:
         raise AssertionError("no such code")
 
     monkeypatch.setattr("tilewright.back_end.kernel_ir", refusing)

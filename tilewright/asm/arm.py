@@ -13,7 +13,7 @@ _WRITTEN = re.compile(r"\{? ?[vqhsd](\d+)\b")
 _SCALAR_BITS = {"h": 16, "s": 32, "d": 64}
 _STACK = re.compile(r"\[sp\b")
 _CONSTANT = re.compile(r":lo12:\.?LCPI|\blCPI\w+@PAGEOFF")
-_MULTIPLY_ADD = re.compile(r"fml[as]l?2?|fn?m(?:add|sub)|[us]{1,2}dot|mla|mls|[us]mmla|bf\w+")
+_MULTIPLY_ADD = re.compile(r"fml[as]l?2?|fn?m(?:add|sub)|[us]{1,2}dot|mla|mls|[us]mmla|bf(?:dot|mmla|mlal[bt])")
 _LANE = re.compile(r"\{ ?v\d+\.[bhsd] ?\}\[\d+\]")
 
 

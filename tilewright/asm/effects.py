@@ -12,7 +12,7 @@ from tilewright.asm.parse import Instruction
 class Effects:
     """Counts of what instructions do with vector registers; of one, or summed up over several.
 
-    multiply_adds: fused multiply-adds and integer dot products, of vectors or of single elements.
+    multiply_adds: fused multiply-adds and dot products of groups, of vectors or of single elements.
     arithmetic: whatever occupies a vector unit, the multiply-adds included: also shuffles and conversions.
     loads: reads of memory into vector registers, alone or as an operand of arithmetic, apart from
     broadcasts: of one element to all lanes, or of one element that arithmetic then takes for all lanes.

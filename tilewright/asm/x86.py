@@ -11,7 +11,7 @@ _REGISTER = re.compile(r"%([xyz])mm(\d+)")
 _BITS = {"x": 128, "y": 256, "z": 512}
 _STACK = re.compile(r"\(%rsp\b")
 _CONSTANT = re.compile(r"\.?LCPI\d+_\d+.*\(%rip\)")
-_MULTIPLY_ADD = re.compile(r"vfn?m(?:add|sub)\w*|vpdp\w+")
+_MULTIPLY_ADD = re.compile(r"vfn?m(?:add|sub)\w*|vpdp\w+|vdpbf16ps")
 _SINGLE = re.compile(r"v?(?:fn?m(?:add|sub)\d+|add|sub|mul|div|min|max|sqrt|mov)?s([sd])")
 _MOVE = re.compile(
     r"v?(?:mov(?:[au]p[sd]|dq[au](?:\d+)?|s[sd]|[dq]|ntp[sd]|ntdq)|p?maskmov\w+|lddqu|movntdqa?)"

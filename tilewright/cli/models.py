@@ -48,8 +48,10 @@ def model_options(command: F) -> F:
         click.option("--frequent", multiple=True, metavar="NAME=SIZE,...",
                      help="Sizes of dims that calls often have, which get a program of their own; or FILE.json, as "
                      "`tilewright run --sizes-seen` writes it."),
-        click.option("--numerics", type=click.Choice(["default", "strict"]), default="default", show_default=True,
-                     help="strict folds no factors, uses no Winograd convolutions, and keeps denormals."),
+        click.option("--numerics", type=click.Choice(["default", "strict", "fast"]), default="default",
+                     show_default=True,
+                     help="strict folds no factors, uses no Winograd convolutions, and keeps denormals; fast may round "
+                     "operands of products to bfloat16."),
         click.option("--target", metavar="NAME",
                      help="Machine to compile for: one that `tilewright info` lists  [default: this one]"),
     ):  # fmt: skip

@@ -39,8 +39,9 @@ def multiply_cycles(products: float, element: int, target: Target) -> float:
     return products / (target.pipes.multiply_adds * lanes * target.calibration.peak)
 
 
-def integers_per_float(dot: Dot, target: Target) -> float:
-    """Products of integers that a core adds up by `dot` in the time of one of floats, without Winograd's algorithm."""
+def products_per_float(dot: Dot, target: Target) -> float:
+    """Products of narrow numbers that a core adds up by `dot` in the time of one of float32, without Winograd's
+    algorithm."""
     lanes = max((n for n, _ in dot.calls if 32 * n <= target.vector_bits), default=1)
     instructions = 1 if dot.accumulates else 2
     return dot.group / instructions * 32 * lanes / target.vector_bits

@@ -13,6 +13,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
+from tilewright.graph.precision.narrow_products import NarrowProducts
 from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.byte_tables import ByteTables
 from tilewright.graph.quantised.integer_products import IntegerProducts
@@ -30,7 +31,7 @@ from tilewright.ir.passes import Pass
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
     HoistScales, HorizontalFusion, BlockChannels, GroupedConv, RecurrentSteps, Winograd, TwoStageReduction,
-    WidenFloats,
+    WidenFloats, NarrowProducts,
 )  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         WeightOnly(),
         HoistScales(),
         HorizontalFusion(),
+        NarrowProducts(),
         BlockChannels(),
         GroupedConv(),
         Winograd(),

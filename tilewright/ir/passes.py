@@ -29,6 +29,11 @@ class PassContext:
         """Whether rewrites that round differently are given up (`Options.numerics`)."""
         return getattr(self.options, "numerics", "default") == "strict"
 
+    @property
+    def fast(self) -> bool:
+        """Whether operands of products may be rounded to fewer bits (`Options.numerics`)."""
+        return getattr(self.options, "numerics", "default") == "fast"
+
     def remark(self, stage: str, subject: str, message: str, applied: bool = False) -> None:
         """Note what was (`applied`) or was not done to `subject`, and why."""
         self.remarks.append(Remark(stage, subject, message, "applied" if applied else "missed"))

@@ -128,7 +128,9 @@ class _Lowering:
         value = node.op.result
         if node.compute.combine or node.compute.tiles or value in self.yielded:
             return False
-        if self._is_weight(node) or (self._ends_a_sum(node) and self._is_read_in_windows(value)):
+        if self._is_narrow_factor(node) or self._is_weight(node):
+            return False
+        if self._ends_a_sum(node) and self._is_read_in_windows(value):
             return False
         readers = {id(u) for u in value.users}
         if len(readers) == 1 and len(value.users) == 1:
@@ -143,6 +145,15 @@ class _Lowering:
         """Whether a reader is elementwise work on elements of the same shape, and leaves the region."""
         c, leaves = self.nodes[reader.result].compute, reader.result in self.yielded
         return leaves and c.shape == node.compute.shape and not (c.combine or c.tiles or is_view(c))
+
+    def _is_narrow_factor(self, node: RegionNode) -> bool:
+        """Whether it rounds an operand of a sum of products to fewer bits: these are multiplied in groups, that lie
+        together in memory."""
+        value, op = node.op.result, node.op
+        if op.name != "cast" or value.tensor.dtype.bits >= op.operands[0].tensor.dtype.bits:
+            return False
+        readers = (u for u in value.users if u.name != "yield" and len(u.operands) == 2)
+        return any(bool(self.nodes[u.result].compute.combine) for u in readers)
 
     def _is_weight(self, node: RegionNode) -> bool:
         """Whether it computes an operand of a sum of products from constants: a stage, so that a schedule may say where

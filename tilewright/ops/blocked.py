@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from tilewright.ir import sym as s
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ops.contract import checked_groups, group_of, products
 from tilewright.ops.define import Compute, compute, primitive
@@ -62,13 +63,13 @@ def conv_blocked(
     dilations: Sequence[int] = (),
     groups: int = 1,
     block: int = 16,
-    in_i32: bool = False,
+    sums: DType | None = None,
 ) -> Compute:
     """`conv` with a blocked result; w is plain [o, i, *kernel], and x is blocked where it has one axis more than w.
 
     In a grouped convolution the channels of a group must be whole blocks.
     """
-    multiply, dtype = products(x, w, in_i32)
+    multiply, dtype = products(x, w, sums)
     filters, summed = w.shape[:2]
     channels, is_blocked = summed * groups, x.rank > w.rank
     require_rank(x, w.rank + is_blocked, "the data")
@@ -113,10 +114,10 @@ def depthwise_blocked(
     pads_begin: Sequence[Dim] = (),
     pads_end: Sequence[Dim] = (),
     dilations: Sequence[int] = (),
-    in_i32: bool = False,
+    sums: DType | None = None,
 ) -> Compute:
     """A convolution of each channel of blocked x with its own filter: w is plain [channels, 1, *kernel]."""
-    multiply, dtype = products(x, w, in_i32)
+    multiply, dtype = products(x, w, sums)
     require_rank(x, w.rank + 1, "the data")
     channels, block = w.shape[0], x.shape[-1]
     require_equal_dim(x.shape[1], ceildiv(channels, block), "the blocks of the data and of the filters")

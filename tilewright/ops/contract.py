@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -39,25 +40,33 @@ def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool =
 
 
 @primitive
-def matmul_i32(a: Array, b: Array) -> Compute:
-    """Matrix products of integers of up to 16 bits, each operand of its own dtype, in i32 (modulo 2^32).
+def matmul_widening(a: Array, b: Array, *, sums: DType, transpose_b: bool = False) -> Compute:
+    """Matrix products of narrow numbers, each operand of its own dtype, in a wider dtype `sums`: i32 (modulo 2^32) for
+    integers of up to 16 bits, f32 for floats of up to 16 bits.
 
-    a is [..., m, k], b is [..., k, n], with NumPy broadcasting over the leading axes.
+    a is [..., m, k], b is [..., k, n] ([..., n, k] with `transpose_b`), with NumPy broadcasting over the leading axes.
     """
-    multiply, dtype = products(a, b, True)
-    return _matrix_product(a, b, False, False, multiply, dtype)
+    multiply, dtype = products(a, b, sums)
+    return _matrix_product(a, b, False, transpose_b, multiply, dtype)
 
 
-def products(x: Array, w: Array, in_i32: bool) -> tuple[Callable[[Scalar, Scalar], Scalar], DType]:
-    """How elements of the operands of a sum are multiplied, and the sum's dtype: that of both operands or, with
-    `in_i32`, i32 (modulo 2^32) for integers of up to 16 bits, each of its own dtype."""
-    if not in_i32:
+def products(x: Array, w: Array, sums: DType | None) -> tuple[Callable[[Scalar, Scalar], Scalar], DType]:
+    """How elements of the operands of a sum are multiplied, and the sum's dtype: that of both operands or, where it is
+    given, `sums` for narrow numbers of its kind, each operand of its own dtype."""
+    if sums is None:
         require_same_dtype(x, w)
         return widened_product, x.dtype
+    kind = _WIDENED.get(sums)
+    if kind is None:
+        raise ValueError(f"sums can be i32 or f32, not {sums}")
     for operand, what in ((x, "the left operand"), (w, "the right operand")):
-        if not operand.dtype.is_int or operand.dtype.bits > 16:
-            raise ValueError(f"{what} must be an integer of up to 16 bits, not {operand.dtype}")
-    return lambda a, b: a.cast(dt.i32) * b.cast(dt.i32), dt.i32
+        if operand.dtype.is_float != sums.is_float or operand.dtype.kind == "bool" or operand.dtype.bits > 16:
+            raise ValueError(f"{what} must be {kind} of up to 16 bits, not {operand.dtype}")
+    return lambda a, b: a.cast(sums) * b.cast(sums), sums
+
+
+_WIDENED: Mapping[DType, str] = MappingProxyType({dt.i32: "an integer", dt.f32: "a float"})
+"""Dtypes of sums of narrower numbers, and what these are."""
 
 
 def _matrix_product(
@@ -110,13 +119,13 @@ def conv(
     pads_end: Sequence[Dim] = (),
     dilations: Sequence[int] = (),
     groups: int = 1,
-    in_i32: bool = False,
+    sums: DType | None = None,
 ) -> Compute:
     """Cross-correlation of x [n, c, *space] with filters w [o, c / groups, *kernel], padded with zeros.
 
-    With `in_i32` of integers of up to 16 bits, in i32 (modulo 2^32).
+    With `sums` of narrow numbers, each operand of its own dtype, in that wider dtype: i32 (modulo 2^32) or f32.
     """
-    multiply, dtype = products(x, w, in_i32)
+    multiply, dtype = products(x, w, sums)
     require_rank(w, x.rank, "the filters")
     window = Window(require_space(x), w.shape[2:], strides, pads_begin, pads_end, dilations)
     per_group = checked_groups(x.shape[1], w.shape[1], w.shape[0], groups)

@@ -3,7 +3,8 @@
 What does not depend on the state, the product of the inputs with their weights, is computed before for all
 steps at once and comes as `gates`: for each gate its units, which may be filled up to whole lines of `line` floats, as
 states are in memory. A weight of the recurrent product that was read serves all of the `entries` of a group: how many
-these are, and how long lines are, changes no result. Steps beyond an entry's length leave its
+these are, and how long lines are, changes no result. Weights of fewer bits than the gates are multiplied with states
+that are rounded to their dtype. Steps beyond an entry's length leave its
 state as it is and give zeros; without lengths all entries last for all steps.
 """
 
@@ -83,6 +84,8 @@ class _Group:
     states: tuple[Array, ...]
     dtype: DType
     """What states and sums are kept in: f32, of f64 operands f64."""
+    given: DType
+    """The dtype of the first states."""
 
     def rows(self, t: ScalarBuilder) -> Array:
         """Memory for the units of each entry."""
@@ -107,7 +110,7 @@ def _groups(
         start = b * size if batch % size == 0 else minimum(b * size, batch - size)
         dtype = first[0].dtype.accumulator
         states = tuple(t.alloc(dtype, (size, lined(hidden, line))) for _ in first)
-        group = _Group(size, hidden, line, start, states, dtype)
+        group = _Group(size, hidden, line, start, states, dtype, first[0].dtype)
         with group.units(t) as (e, j):
             for state, begin in zip(group.states, first, strict=True):
                 state.store((e, j), begin[start + e, j].cast(group.dtype))
@@ -158,6 +161,7 @@ def _steps(t: ScalarBuilder, gates: Array, lengths: Sequence[Array], reverse: bo
 
 def _products(t: ScalarBuilder, group: _Group, r: Array, gates: range, state: Array) -> Array:
     """r[gates] . state for each entry: [entries, gates, hidden]."""
+    state = _rounded(t, group, r.dtype, state)
     sums = t.alloc(group.dtype, (group.size, len(gates), group.hidden))
     with t.loop(group.size, "e") as e, t.loop(len(gates), "g") as g, t.loop(group.hidden, "j") as j:
         sums.store((e, g, j), 0.0)
@@ -169,8 +173,18 @@ def _products(t: ScalarBuilder, group: _Group, r: Array, gates: range, state: Ar
         t.loop(hidden, "k") as k,
     ):
         weight = r[gates.start + g, j, k].cast(group.dtype)
-        sums.store((e, g, j), sums[e, g, j] + weight * state[e, k])
+        sums.store((e, g, j), sums[e, g, j] + weight * state[e, k].cast(group.dtype))
     return sums
+
+
+def _rounded(t: ScalarBuilder, group: _Group, dtype: DType, state: Array) -> Array:
+    """The state in the dtype of weights that have fewer bits than the model's states; else as it is."""
+    if dtype.bits >= group.given.bits:
+        return state
+    narrow = t.alloc(dtype, (group.size, lined(group.hidden, group.line)))
+    with group.units(t) as (e, j):
+        narrow.store((e, j), state[e, j].cast(dtype))
+    return narrow
 
 
 def _advance(t: ScalarBuilder, group: _Group, state: Array, new: Array) -> None:

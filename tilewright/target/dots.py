@@ -1,4 +1,4 @@
-"""Instructions that multiply small integers in groups and add each group's products to a 32-bit sum."""
+"""Instructions that multiply narrow numbers in groups and add each group's products to a 32-bit sum."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from tilewright.ir.dtype import DType
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """`sum += left[0] * right[0] + ... + left[group - 1] * right[group - 1]` in each lane, exact in i32 (modulo 2^32).
+    """`sum += left[0] * right[0] + ... + left[group - 1] * right[group - 1]` in each lane. The sum is of dtype `sums`:
+    exact in i32 (modulo 2^32), rounded in f32.
 
     `left` and `right` are the operands' dtypes. `calls` are LLVM's intrinsics with their number of sums, the widest
     first. An intrinsic with `accumulates` takes the sums and both operands; else it takes the operands and gives the
-    groups' products added up, which a separate instruction adds to the sums.
+    groups' products added up, which a separate instruction adds to the sums. One that `rounds_as_fma` adds each product
+    to the sum by a fused multiply-add of its own, rounded to the nearest, as float32 code does; all of them take
+    denormal numbers as zero.
     """
 
     left: DType
@@ -23,6 +26,8 @@ class Dot:
     group: int
     calls: tuple[tuple[int, str], ...]
     accumulates: bool = True
+    sums: DType = dt.i32
+    rounds_as_fma: bool = False
 
 
 _VNNI_CALLS = ((8, "llvm.x86.avx512.vpdpbusd.256"), (4, "llvm.x86.avx512.vpdpbusd.128"))
@@ -40,13 +45,23 @@ PMADDWD_512 = Dot(
 )
 SDOT = Dot(dt.i8, dt.i8, 4, ((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),))
 
+_VDPBF16PS = "llvm.x86.avx512bf16.dpbf16ps"
+VDPBF16PS = Dot(
+    dt.bf16, dt.bf16, 2, tuple((n, f"{_VDPBF16PS}.{32 * n}") for n in (16, 8, 4)), sums=dt.f32, rounds_as_fma=True
+)
+"""Two multiply-adds, that of the second number of each pair first; MXCSR is not asked (Intel SDM, VDPBF16PS)."""
+
+BFDOT = Dot(dt.bf16, dt.bf16, 2, ((4, "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),), sums=dt.f32)
+"""Products, their sum and the sum are rounded to odd, so that errors may be twice as large (Arm ARM, BFDOT)."""
+
 
 def dots_of(arch: str, features: Collection[str]) -> tuple[Dot, ...]:
-    """The instructions of a machine, the fastest first."""
+    """The instructions of a machine, those of one dtype of sums the fastest first."""
     by_feature = {
         "x86_64": (
             ("avx512vnni", VPDPBUSD), ("avxvnni", AVX_VNNI), ("avx512bw", PMADDWD_512), ("avx2", PMADDWD),
+            ("avx512bf16", VDPBF16PS),
         ),
-        "aarch64": (("dotprod", SDOT),),
+        "aarch64": (("dotprod", SDOT), ("bf16", BFDOT)),
     }  # fmt: skip
     return tuple(dot for feature, dot in by_feature.get(arch, ()) if feature in features)

@@ -118,8 +118,12 @@ class Target(Machine):
 
     @property
     def dots(self) -> tuple[Dot, ...]:
-        """Instructions that multiply small integers in groups, the fastest first."""
+        """Instructions that multiply narrow numbers in groups, those of one dtype of sums the fastest first."""
         return dots_of(self.arch, self.features)
+
+    def dots_in(self, sums: DType) -> tuple[Dot, ...]:
+        """Those that add up in dtype `sums`."""
+        return tuple(dot for dot in self.dots if dot.sums is sums)
 
     @property
     def byte_table(self) -> ByteTable | None:
@@ -130,6 +134,11 @@ class Target(Machine):
     def scale(self) -> Scale | None:
         """The instruction that multiplies by powers of two, where there is one."""
         return scale_of(self.arch, self.features, self.vector_bits)
+
+    @property
+    def rounds_to_bf16(self) -> bool:
+        """Whether instructions round float32 to bfloat16; those of x86 take denormal numbers as zero."""
+        return "avx512bf16" in self.features or (self.arch == "aarch64" and "bf16" in self.features)
 
     @property
     def feature_text(self) -> str:

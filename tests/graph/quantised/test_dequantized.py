@@ -108,7 +108,7 @@ def test_sums_of_windows_are_exact(shape: str, signed: bool, zero: int, machine:
     module, x = convolution(shape, signed, zero)
     (expected,) = evaluate_func(module.main, module, [x])
     passed(module, machine)
-    assert any(op.attrs.get("in_i32") for op in module.main.body.ops), names(module)
+    assert any(op.attrs.get("sums") for op in module.main.body.ops), names(module)
     (found,) = evaluate_func(module.main, module, [x])
     np.testing.assert_array_equal(found, expected)
 
@@ -156,7 +156,7 @@ def test_zero_points_of_the_call(shape: str, signed: bool, machine: str) -> None
         (found,) = Model(compile_module(module, Options(threads=1), parse_target("host")))(x, zero)
     else:
         passed(module, machine)
-        assert any(op.attrs.get("in_i32") for op in module.main.body.ops), names(module)
+        assert any(op.attrs.get("sums") for op in module.main.body.ops), names(module)
         (found,) = evaluate_func(module.main, module, [x, zero])
     np.testing.assert_array_equal(found, expected)
 
@@ -196,7 +196,7 @@ def test_products_of_dequantised_matrices(transposed: bool, machine: str) -> Non
     module = program(body, tensor(dt.u8, (5, 16)))
     x = RNG.integers(0, 256, (5, 16)).astype(np.uint8)
     passed(module, machine)
-    assert "matmul_i32" in names(module) and "matmul" not in names(module)
+    assert "matmul_widening" in names(module) and "matmul" not in names(module)
     (found,) = evaluate_func(module.main, module, [x])
     exact = (x.astype(np.int64) - 9) @ w * (np.float64(SCALE) * scales)
     np.testing.assert_allclose(found, exact, rtol=1e-6)
@@ -281,7 +281,7 @@ def test_sums_that_may_leave_32_bits_are_of_floats(depth: int, in_integers: bool
     w = np.full((depth, 4), 127, np.int8)
     module = program(lambda x: matmul(dequantized(x), dequantized(constant(w))), tensor(dt.u8, (2, depth)))
     ctx = passed(module, "cascadelake")
-    assert ("matmul_i32" in names(module)) == in_integers
+    assert ("matmul_widening" in names(module)) == in_integers
     assert in_integers or any("longer than 32 bits" in r.message for r in ctx.remarks)
 
 
@@ -301,6 +301,6 @@ def test_convolutions_are_summed_in_integers_where_that_is_faster(machine: str, 
 
     module = program(body, (1, 16, 8, 8))
     ctx = passed(module, machine)
-    assert any(op.attrs.get("in_i32") for op in module.main.body.ops) == in_integers
+    assert any(op.attrs.get("sums") for op in module.main.body.ops) == in_integers
     reasons = [r.message for r in ctx.remarks if r.stage == "integer-products"]
     assert in_integers or "the machine multiplies no more integers than floats in a cycle" in reasons

@@ -60,7 +60,7 @@ def test_sums_are_exact(left, right, zeros, machine):
     module = product(a, b, a_zero, b_zero)
     lowered(module, machine)
     names = [op.name for op in module.main.body.ops]
-    assert ("matmul_i32" in names) == (machine != "aarch64-neon")  # which multiplies no groups
+    assert ("matmul_widening" in names) == (machine != "aarch64-neon")  # which multiplies no groups
     (found,) = evaluate_func(module.main, module, [a])
     wide = [x.astype(np.int64) for x in (a, a_zero, b, b_zero)]
     np.testing.assert_array_equal(found, (wide[0] - wide[1]) @ (wide[2] - wide[3]))
@@ -70,7 +70,7 @@ def test_centred_weights_that_fit_a_byte_need_no_sums_of_rows():
     a, b = integers(np.uint8, 6, 16), RNG.integers(70, 190, (16, 10)).astype(np.uint8)
     module = product(a, b, np.uint8(0), np.uint8(128))
     lowered(module, "cascadelake")
-    assert [op.name for op in module.main.body.ops if op.name not in ("constant", "return")] == ["matmul_i32"]
+    assert [op.name for op in module.main.body.ops if op.name not in ("constant", "return")] == ["matmul_widening"]
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,15 @@ from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.ops.define.loop_programs import run_kernel
 
 REFUSED = {
-    "a sum of what is no product": (SUM, "k", "does not add products in i32"),
+    "a sum of what is no product": (SUM, "k", "does not add products in i32 or f32"),
     "no sum": (DOUBLE, "i", "does not add to one sum"),
     "a sum that moves": (GROUPS.replace("0..4", "0..4").replace("y[j] +=", "y[g] +="), "g", "one sum"),
     "products in another dtype": (
-        GROUPS.replace("i32[16]", "i64[16]").replace("i32(", "i64("), "g", "does not add products in i32",
+        GROUPS.replace("i32[16]", "i64[16]").replace("i32(", "i64("), "g", "does not add products in i32 or f32",
     ),
-    "differences": (GROUPS.replace("* i32", "- i32"), "g", "does not add products in i32"),
+    "differences": (GROUPS.replace("* i32", "- i32"), "g", "does not add products in i32 or f32"),
     "factors that are computed": (
-        GROUPS.replace("i32(a[g])", "(i32(a[g]) + 1)"), "g", "not narrow integers that are loaded",
+        GROUPS.replace("i32(a[g])", "(i32(a[g]) + 1)"), "g", "not narrow numbers that are loaded",
     ),
     "greatest products": (
         GROUPS.replace("y[j] += i32(a[g]) * i32(b[j, g])", "y[j] = max(y[j], i32(a[g]) * i32(b[j, g]))"), "g",

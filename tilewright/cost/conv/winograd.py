@@ -114,6 +114,14 @@ def choose_for_images(
     return Algorithm(m if share <= GAIN else (), reason)
 
 
+def share_of_fastest(
+    shapes: Sequence[ConvShape], tiles: Sequence[tuple[int, ...]], target: Target, all_weights: int
+) -> float:
+    """The time of the algorithm that `choose_for_images` takes, in that of the direct sum."""
+    shares = (fmean(_share_of_direct(o, m, target, all_weights) for o in shapes) for m in tiles)
+    return min((share for share in shares if share <= GAIN), default=1.0)
+
+
 def _share_of_direct(shape: ConvShape, m: Sequence[int], target: Target, all_weights: int) -> float:
     """The time of tiles of `m` results, in that of the direct convolution."""
     pairs = shape.inputs * shape.outputs * ELEMENT

@@ -12,7 +12,7 @@ from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.layout.spatial_blocking import conv_by_positions, suits_positions
-from tilewright.graph.match import ELEMENTWISE, shape_of
+from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import product
@@ -102,7 +102,7 @@ def _reads_blocks(op: Op, layouts: LayoutMap) -> bool:
 def _stays_plain(op: Op, window: ConvWindow, layouts: LayoutMap) -> bool:
     """Whether changing the layout of the result would cost more than blocks save: it only leaves, and the data are
     plain, with single positions, or few channels to be summed and lines of known length that lanes read unspread."""
-    if op.attrs["groups"] != 1 or op.attrs["in_i32"] or layouts.has_blocked(op.operands[0]) or not _leaves(op):
+    if op.attrs["groups"] != 1 or op.attrs["sums"] or layouts.has_blocked(op.operands[0]) or not _leaves(op):
         return False
     in_lanes = window.strides[-1] == 1 and shape_of(op.result)[-1].is_const
     return window.is_single or (in_lanes and not _reads_blocks(op, layouts))
@@ -126,7 +126,7 @@ def _leaves(op: Op) -> bool:
 def _dense(op: Op, window: ConvWindow, layouts: LayoutMap, target: Target | None) -> None:
     """A convolution over all channels, or over those of a group; few channels are read plain: images have three."""
     x, groups = op.operands[0], op.attrs["groups"]
-    attrs = {"block": layouts.block, "in_i32": op.attrs["in_i32"]}
+    attrs = {"block": layouts.block, "sums": op.attrs["sums"]}
     is_blocked = _reads_blocks(op, layouts)
     is_flat = window.is_pointwise and len(window.kernel) > 1
     w = _filled_weights(op, layouts, is_blocked and groups == 1, 1 if is_flat else len(window.kernel))
@@ -135,7 +135,7 @@ def _dense(op: Op, window: ConvWindow, layouts: LayoutMap, target: Target | None
         layouts.set_flat(op.result, conv_blocked(data, w, groups=groups, **attrs))
         return
     data = window.padded(layouts.blocked(x) if is_blocked else layouts.plain(x), int(is_blocked))
-    if not is_blocked and op.attrs["in_i32"] and window.dilations[-1] == 1:
+    if not is_blocked and op.attrs["sums"] and window.dilations[-1] == 1:
         data, w = _whole_groups(data, w, target, layouts)
     made = conv_blocked(data, w, groups=groups, **attrs, **window.attrs)
     layouts.set_blocked(op.result, made)
@@ -144,7 +144,9 @@ def _dense(op: Op, window: ConvWindow, layouts: LayoutMap, target: Target | None
 def _whole_groups(x: Value, w: Value, target: Target | None, layouts: LayoutMap) -> tuple[Value, Value]:
     """Plain data and filters with zeros behind their lines: neighbours along a line are multiplied in groups."""
     taps = shape_of(w)[-1].value
-    group = target.dots[0].group if target is not None and target.dots else 1
+    narrow = (dtype_of(x), dtype_of(w))
+    dots = () if target is None else target.dots
+    group = next((dot.group for dot in dots if (dot.left, dot.right) == narrow), 1)
     more = -taps % group
     if not more:
         return x, w
@@ -158,7 +160,7 @@ def _depthwise(op: Op, window: ConvWindow, layouts: LayoutMap) -> None:
     """Conditions cost little here: each load serves one product, and padding apart would be another pass."""
     w = _filled_weights(op, layouts, False, len(window.kernel))
     pads = {"pads_begin": window.before, "pads_end": window.after}
-    attrs = {"in_i32": op.attrs["in_i32"], **window.attrs}
+    attrs = {"sums": op.attrs["sums"], **window.attrs}
     made = depthwise_blocked(layouts.blocked(op.operands[0]), w, **pads, **attrs)
     layouts.set_blocked(op.result, made)
 

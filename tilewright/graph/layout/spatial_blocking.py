@@ -26,7 +26,7 @@ from tilewright.target.target import Target
 
 def suits_positions(conv: Op, block: int, target: Target | None) -> bool:
     """Whether a convolution has one filter, which is long enough for positions in the place of channels."""
-    if target is None or conv.attrs["in_i32"] or not has_known_filters(conv):
+    if target is None or conv.attrs["sums"] or not has_known_filters(conv):
         return False
     filters, _, *kernel = shape_of(conv.operands[1])
     window = ConvWindow(conv)

@@ -10,19 +10,26 @@ chain of operators rounds once where it leaves in 16 bits; with strict numerics,
 What steps (comparisons, casts to integers, the places of greatest elements) takes the rounded value in both cases: the
 one that the model would have seen. So does what moves elements, unless these are at hand in float32 only. Casts that
 the model has itself round in both cases.
+
+Operands of products of bfloat16 are taken rounded, as the model says, where the machine adds up groups of their exact
+products as fast as it rounds each of them: sums are in float32 in any case (`narrow_choice`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.graph.match import dtype_of
+from tilewright.graph.precision.narrow_choice import NarrowChoice, float_dot
+from tilewright.graph.precision.narrow_products import decided, narrow_product
+from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.expand import Expand
+from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import TypeRuleError
@@ -32,6 +39,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
+from tilewright.target.dots import Dot
 
 NARROW = (dt.f16, dt.bf16)
 
@@ -68,11 +76,14 @@ class WidenFloats:
             return
         if ctx.strict:  # each step of a composite rounds
             Expand().run(module, ctx)
-        widening = _Widening(module, rounds=ctx.strict)
+        widening = _Widening(module, ctx.strict, _products(module, ctx))
         for op in body.ops:
             widening.take(op)
         replace_in_block(body, widening.builder.block.ops)
         drop_dead(module)
+        if widening.narrow:
+            subject = f"{len(widening.narrow)} products of bf16"
+            ctx.remark(self.name, subject, "operands in bf16, sums in f32", applied=True)
         for dtype in NARROW:
             count = widening.counts.get(dtype, 0)
             if count:
@@ -93,16 +104,20 @@ def is_wide_enough(dtype: DType) -> bool:
 class _Widening:
     """The program so far, and which of its values are at hand in float32."""
 
-    def __init__(self, module: Module, rounds: bool) -> None:
+    def __init__(self, module: Module, rounds: bool, narrow: Mapping[Op, NarrowChoice]) -> None:
         self.builder = Builder(Block(), module)
         self.rounds = rounds
+        self.narrow = narrow
         self.wide: dict[Value, Value] = {}
         self.counts: dict[DType, int] = {}
 
     def take(self, op: Op) -> None:
         """Append `op`, or what takes its place."""
         with self.builder.at(op.loc), self.builder:
-            if self._is_computed(op) and self._computed(op):
+            if op in self.narrow:
+                self._replace(op, (narrow_product(op, lambda v: v, self.narrow[op]),))
+                op.drop()
+            elif self._is_computed(op) and self._computed(op):
                 op.drop()
             elif op.name == "cast" and op.operands[0] in self.wide and is_wide_enough(op.attrs["dtype"]):
                 op.result.replace_by(ew.cast(self.wide[op.operands[0]], dtype=op.attrs["dtype"]))
@@ -151,6 +166,22 @@ class _Widening:
         if value not in self.wide:
             self.wide[value] = _widened_number(value) or ew.cast(value, dtype=dt.f32)
         return self.wide[value]
+
+
+def _products(module: Module, ctx: PassContext) -> Mapping[Op, NarrowChoice]:
+    """The products whose operands stay in 16 bits, with what says how. Weights are known only when constants have been
+    folded."""
+    dot = None if ctx.strict else float_dot(ctx, exact=not ctx.fast)
+    if dot is None or not any(_is_product(op, dot) for op in module.main.body.ops):
+        return {}
+    for step in (Canonicalize(), Fold()):
+        step.run(module, ctx)
+    choice = NarrowChoice.of(module, dot, ctx.target)
+    return {op: choice for op in module.main.body.ops if _is_product(op, dot) and decided(op, choice, ctx)}
+
+
+def _is_product(op: Op, dot: Dot) -> bool:
+    return op.name in ("matmul", "conv") and dtype_of(op.operands[0]) is dot.left is dtype_of(op.result)
 
 
 def _is_known(value: Value) -> bool:

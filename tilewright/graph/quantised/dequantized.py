@@ -173,7 +173,7 @@ def _sums_of_integers(why_not: WhyNot, op: Op, b: Builder, ctx: RewriteContext) 
     right = [constant(np.ascontiguousarray(array), name) for array, name in ((weights, "w"), (zeros, "w.zero"))]
     if op.name == "matmul":
         return _scaled(matmul_integer(data, right[0], data_zero, right[1]), data_scale, scale)
-    attrs: dict[str, Any] = {k: v for k, v in op.attrs.items() if k != "in_i32"}
+    attrs: dict[str, Any] = {k: v for k, v in op.attrs.items() if k != "sums"}
     sums = conv_integer(data, right[0], data_zero, right[1], **attrs)
     return _scaled(sums, data_scale, reshape(scale, shape=(1, type_of(scale).size, *[1] * (weights.ndim - 2))))
 

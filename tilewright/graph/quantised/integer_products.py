@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.cost.core import integers_per_float
+from tilewright.cost.core import products_per_float
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.match import dtype_of, shape_of, uniform_number
@@ -38,7 +38,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, rewrite
 from tilewright.ops import elementwise as ew
-from tilewright.ops.contract import conv, matmul_i32
+from tilewright.ops.contract import conv, matmul_widening
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import full
@@ -71,7 +71,7 @@ _OPERATORS = frozenset({"quantize_linear", "dequantize_linear", *PRODUCTS})
 
 def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
     """The rules, those that must come to an end before others together."""
-    dots = () if ctx.target is None else ctx.target.dots
+    dots = () if ctx.target is None else ctx.target.dots_in(dt.i32)
     if not dots:
         ctx.remark(IntegerProducts.name, "products of bytes", "the machine multiplies no groups of integers")
     elif dots[0].left.kind == "uint":
@@ -90,7 +90,7 @@ def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
 def _why_in_floats(dot: Dot, target: Target, op: Op, weights: np.ndarray, zeros: np.ndarray) -> str:
     """As `why_not_multiplied`, of an operator on floats. Weights of a matrix are read once, and are much shorter as
     integers; those of a convolution are read for all positions, and its algorithm may save multiplications."""
-    if op.name == "conv" and integers_per_float(dot, target) <= 1:
+    if op.name == "conv" and products_per_float(dot, target) <= 1:
         return "the machine multiplies no more integers than floats in a cycle"
     return why_not_multiplied(dot, op, weights, zeros)
 
@@ -158,13 +158,13 @@ def _centred(x: Value, zero: Value) -> Value:
 def _product(dot: Dot, op: Op, centred: np.ndarray, zeros: np.ndarray, ctx: RewriteContext) -> Value:
     left, right, left_zero, _ = op.operands
     if dot.left is dt.i16:
-        return matmul_i32(_centred(left, left_zero), _constant(centred, dot.right))
+        return matmul_widening(_centred(left, left_zero), _constant(centred, dot.right), sums=dt.i32)
     if _fits(centred, dt.i8):
         right_shift = np.zeros((), np.int32)
     else:
         right_shift = HALF * (dtype_of(right) is dt.u8) - zeros.astype(np.int32)
     bytes_, shift = _as_bytes(left, dot.left)
-    sums = matmul_i32(bytes_, _constant(centred - right_shift, dot.right))
+    sums = matmul_widening(bytes_, _constant(centred - right_shift, dot.right), sums=dt.i32)
     if shift or uniform_number(left_zero, ctx.module) != 0:
         zero = ew.add(ew.cast(left_zero, dtype=dt.i32), shift)
         sums = ew.sub(sums, ew.mul(zero, _constant(centred.sum(axis=-2, keepdims=True), dt.i32)))
@@ -178,13 +178,13 @@ def _convolution(dot: Dot, op: Op, centred: np.ndarray, ctx: RewriteContext) -> 
     x, _, x_zero, _ = op.operands
     attrs: dict[str, Any] = dict(op.attrs)
     if dot.left is dt.i16:
-        return conv(_centred(x, x_zero), _constant(centred, dot.right), in_i32=True, **attrs)
+        return conv(_centred(x, x_zero), _constant(centred, dot.right), sums=dt.i32, **attrs)
     bytes_, shift = _as_bytes(x, dot.left)
     number = uniform_number(x_zero, ctx.module)
     if _pads(op) and (number is None or int(number) + shift != 0):
         bytes_ = _padded(bytes_, attrs, x_zero if number is None else int(number), shift)
         attrs |= {"pads_begin": (), "pads_end": ()}
-    sums = conv(bytes_, _constant(centred, dot.right), in_i32=True, **attrs)
+    sums = conv(bytes_, _constant(centred, dot.right), sums=dt.i32, **attrs)
     if number is not None and int(number) + shift == 0:
         return sums
     totals = centred.reshape(len(centred), -1).sum(axis=1).reshape(1, -1, *[1] * (centred.ndim - 2))

@@ -51,9 +51,11 @@ class FoldAffine:
 
 
 def _weighted(value: Value) -> Op | None:
-    """The linear op with constant weights that gives `value` to one reader only."""
+    """The linear op with constant weights of its result's dtype that gives `value` to one reader only."""
     op = defining(value, *LINEAR)
-    return op if op is not None and is_constant(op.operands[1]) and has_one_use(value) else None
+    if op is None or not is_constant(op.operands[1]) or op.attrs.get("sums") is not None:
+        return None
+    return op if has_one_use(value) else None
 
 
 def _offset_of(value: Value) -> Op | None:

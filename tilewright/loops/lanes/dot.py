@@ -13,6 +13,8 @@ from tilewright.loops.primitive import primitive
 
 STEP = "dot"
 
+SUMS = (ScalarType(dt.i32), ScalarType(dt.f32))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Products:
@@ -27,11 +29,12 @@ class Products:
 
 @primitive
 def dot(func: Func, loop: Op) -> Op:
-    """Add the products of all iterations to a sum in i32 at once.
+    """Add the products of all iterations to a sum in i32 or f32 at once.
 
         for g in 0..4 { s[j] = s[j] + cast(a[4*k + g]) * cast(b[k, j, g]) }
 
-    becomes the same loop of kind `dot`. It may stand in a vector loop. ScheduleError when the extent is not a
+    becomes the same loop of kind `dot`. It may stand in a vector loop. Sums in f32 may be rounded in another order
+    then. ScheduleError when the extent is not a
     constant, or the loop does anything else.
     """
     if not extent_of(loop).is_const:
@@ -56,12 +59,12 @@ def products_of(loop: Op) -> Products | str:
     if found is None or found.combine.name != "add" or loop_var(loop) in _variables(store):
         return "it does not add to one sum"
     product = found.value.op
-    if product is None or product.name != "mul" or product.result.type != ScalarType(dt.i32):
-        return "it does not add products in i32"
+    if product is None or product.name != "mul" or product.result.type not in SUMS:
+        return "it does not add products in i32 or f32"
     loads = [_widened_load(v.op) for v in product.operands]
     left, right = loads
     if left is None or right is None:
-        return "the factors are not narrow integers that are loaded"
+        return "the factors are not narrow numbers that are loaded"
     inside = {left, right, found.load, found.combine, product, store, *(v.op for v in product.operands)}
     if set(ops) != inside:
         return "it does more than to add products"
@@ -69,11 +72,12 @@ def products_of(loop: Op) -> Products | str:
 
 
 def _widened_load(op: Op | None) -> Op | None:
-    """The load that a cast to i32 widens."""
+    """The load of a narrow number that a cast widens to one of the same kind."""
     if op is None or op.name != "cast" or op.operands[0].op is None:
         return None
-    load = op.operands[0].op
-    return load if load.name == "load" else None
+    load, wide = op.operands[0].op, op.result.scalar.dtype
+    narrow = load.result.scalar.dtype if load.name == "load" else wide
+    return load if narrow.bits < wide.bits and narrow.is_float == wide.is_float else None
 
 
 def _variables(access: Op) -> frozenset[object]:

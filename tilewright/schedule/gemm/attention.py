@@ -32,6 +32,7 @@ from tilewright.ir.sym import Sym
 from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
+from tilewright.schedule.gemm.dot_products import dot_for, split_group
 from tilewright.schedule.gemm.panels import pack_all_columns
 from tilewright.schedule.gemm.reduction_nest import copied, reading_nest, reduction_of
 from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark, tile_sums
@@ -109,9 +110,17 @@ def _why_apart(op: Op, regions: tuple[Region, Region, Region], facts: Facts) -> 
         return "the weights are needed elsewhere too"
     if shape_of(first.result) != shape_of(op.operands[0]):
         return "the rows are not those of the first product"
-    if any(dtype_of(v) != dt.f32 for o in (first, op) for v in (*o.operands, o.result)):
+    if any(dtype_of(o.result) != dt.f32 or not _are_multiplied(o, facts.target) for o in (first, op)):
         return "the register tiles are for f32"
     return ""
+
+
+def _are_multiplied(product: Op, target: Target | None) -> bool:
+    """Whether the operands of a product are in f32, or what the machine adds up in groups."""
+    left, right = map(dtype_of, product.operands)
+    if left is right is dt.f32:
+        return True
+    return target is not None and dot_for(left, right, dt.f32, target) is not None
 
 
 def _is_read_by(region: Region, reader: Region) -> bool:
@@ -148,17 +157,19 @@ def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op,
     keys = extent_of(form.values.reduce[0])
     most = most_rows(known(keys), target)
     s.reorder(*form.batch, row, form.column)
+    groups = [split_group(s, stage, target) for stage in (form.scores, form.values)]
     home = form.batch[-1] if form.batch else None
     chunk = rows_of_chunk(iterations_of(form.batch), known(extent_of(row)), most, target)
     if chunk is not None:
         chunks = s.split(row, chunk, tail=_tail(row))
         home, row = chunks.outer, chunks.inner
     size = rows_of_block(known(extent_of(row)), most)
-    tile = tile_of_products(size, known(extent_of(form.column)), known(keys), target)
+    tile = tile_of_products(size, known(extent_of(form.column)), known(extent_of(form.values.reduce[0])), target)
     block = s.split(row, size, tail=_tail(row))
-    values, reader = _tiles(s, form.values, [block.inner, form.column], [form.row_axis, form.column_axis], tile)
+    axes = [form.row_axis, form.column_axis]
+    values, reader = _tiles(s, form.values, [block.inner, form.column], axes, tile, groups[1])
     copies = _fuse_rows(s, form, block.outer)
-    scores, scores_reader = _scores(s, form, size, block.outer, copies, target)
+    scores, scores_reader = _scores(s, form, size, block.outer, copies, target, groups[0])
     for sums in (scores, values):
         pack_all_columns(s, sums.add, home or block.outer, target)
     _join_rows(s, form, copies)
@@ -283,10 +294,11 @@ def _constant(extent: Sym) -> int:
 
 
 def _tiles(
-    s: Schedule, stage: Stage, loops: Sequence[Op], axes: Sequence[int], tile: Tile
+    s: Schedule, stage: Stage, loops: Sequence[Op], axes: Sequence[int], tile: Tile, group: Op | None = None
 ) -> tuple[TileSums, Nest]:
     """Split the nest of rows (if there are several) and columns that reads the sums of a stage into register tiles, and
-    compute the sums in it: a tile over `axes` of the sums. The sums, and the nest that reads them."""
+    compute the sums in it: a tile over `axes` of the sums, of a `group` of products a step. The sums, and the
+    nest that reads them."""
     *rows, column = loops
     around, columns = column_tiles(s, column, None, tile.columns, tile.lanes)
     inner: list[Op] = []
@@ -297,7 +309,7 @@ def _tiles(
     inner += columns
     around = loop_around(s, around, inner)
     s.reorder(*around, *inner)
-    return tile_sums(s, stage, around[-1], axes, tile.lanes), Nest(around, inner)
+    return tile_sums(s, stage, around[-1], axes, tile.lanes, group=group), Nest(around, inner)
 
 
 def _tail(row: Op) -> str:
@@ -306,7 +318,13 @@ def _tail(row: Op) -> str:
 
 
 def _scores(
-    s: Schedule, form: _Form, rows: int, block: Op, copies: dict[Op, Op], target: Target
+    s: Schedule,
+    form: _Form,
+    rows: int,
+    block: Op,
+    copies: dict[Op, Op],
+    target: Target,
+    group: Op | None = None,
 ) -> tuple[TileSums, Nest]:
     """Compute the scores of a block in register tiles: the sums, and the nest that reads and stores them."""
     stage = form.scores
@@ -315,12 +333,13 @@ def _scores(
         copies |= whole.copies
         made = s.cache(whole.buffer, whole.nests[0], space="scratch")
         stage, loops = copied(stage, whole.copies, made.buffer), made.drain
+        group = None if group is None else whole.copies[group]
     else:
         loops = [copies[o] for o in form.epilogue.axes]
     depth = known(extent_of(form.scores.reduce[0]))
     tile = tile_of_products(rows, known(extent_of(loops[-1])), depth, target)
     rank = len(stage.axes)
-    return _tiles(s, stage, loops[-2:], [rank - 2, rank - 1], tile)
+    return _tiles(s, stage, loops[-2:], [rank - 2, rank - 1], tile, group)
 
 
 # Rows

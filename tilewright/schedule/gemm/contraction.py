@@ -24,7 +24,6 @@ from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.graph.rewrites.weight_only import is_known
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import enclosing_loops, extent_of
@@ -70,8 +69,11 @@ class Contraction(Strategy):
                 return answer
             return read_through(join)
         if join.producer.strategy is self and is_elementwise(join.consumer):
-            # what computes whole tiles, or unpacks the image, belongs to other strategies
-            return None if join.info.is_tiled or join.info.unpacks else epilogue(join)
+            if join.info.is_tiled or join.info.unpacks:  # belongs to other strategies
+                return None
+            if _turns_groups(join):
+                return NoMatch("groups of products are added up in lanes along the columns")
+            return epilogue(join)
         return None
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
@@ -98,11 +100,38 @@ def read_through(join: Join) -> Match | NoMatch | None:
         return NoMatch("its elements would be computed again for every tile of the contraction")
     if not join.info.reads_through:
         return NoMatch(f"{op.name} reads its operands in their own layout")
-    if op.result.tensor.dtype is dt.i32 and join.value.tensor.dtype.bits < 32 and join.value is op.operands[0]:
-        return NoMatch("integers that are multiplied in groups lie together")
+    is_narrow = join.value.tensor.dtype.bits < op.result.tensor.dtype.bits
+    if is_narrow and join.value is op.operands[0] and not _keeps_rows(producer, op):
+        return NoMatch("narrow numbers that are multiplied in groups lie together")
     if not join.leaves_nothing_else():
         return NoMatch("the reordered tensor is needed elsewhere too")
     return Match(join.consumer.domain)
+
+
+def _turns_groups(join: Join) -> bool:
+    """Whether sums of narrow floats, whose lanes are columns of constants, would be stored along the rows of data."""
+    narrow = any(
+        join.facts.info(o).kind is OpClass.CONTRACTION
+        and o.result.tensor.dtype.is_float
+        and all(v.tensor.dtype.bits < o.result.tensor.dtype.bits for v in o.operands)
+        for o in join.producer.ops
+    )
+    return narrow and any(o.name == "transpose" and not _leaves_neighbours(o) for o in join.consumer.ops)
+
+
+def _keeps_rows(producer: Region, op: Op) -> bool:
+    """Whether what moves rows of floats leaves neighbours in a row neighbours."""
+    if not op.result.tensor.dtype.is_float:
+        return False
+    return all(map(_leaves_neighbours, producer.ops))
+
+
+def _leaves_neighbours(op: Op) -> bool:
+    if op.name == "transpose":
+        return bool(op.attrs["perm"][-1] == len(op.attrs["perm"]) - 1)
+    if op.name == "slice":
+        return not op.attrs["steps"] or op.attrs["steps"][-1] == 1
+    return op.name == "reshape" and op.operands[0].tensor.shape[-1] % op.result.tensor.shape[-1] == 0
 
 
 def _is_weight(join: Join) -> bool:

@@ -1,4 +1,4 @@
-"""Contractions of small integers: which of them the target's instructions for groups of products serve."""
+"""Contractions of narrow numbers: which of them the target's instructions for groups of products serve."""
 
 from __future__ import annotations
 
@@ -6,12 +6,34 @@ from collections.abc import Sequence
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.lower import Stage
 from tilewright.schedule.gemm.gemm_axes import GemmAxes
-from tilewright.schedule.steps.access import stride_in
+from tilewright.schedule.steps.access import loads_in, stride_in
 from tilewright.schedule.trace import Schedule
+from tilewright.target.dots import Dot
 from tilewright.target.target import Target
+
+
+def dot_for(left: DType, right: DType, sums: DType, target: Target) -> Dot | None:
+    """The instruction that multiplies groups of these dtypes."""
+    return next((d for d in target.dots_in(sums) if (d.left, d.right) == (left, right)), None)
+
+
+def split_group(s: Schedule, stage: Stage, target: Target) -> Op | None:
+    """Split the loop over a group of products off the reduction of a stage whose operands are copied into panels; None
+    where no instruction adds up groups of them."""
+    sums, last = buffer_type(stage.buffer).dtype, stage.reduce[-1]
+    loads = [o for o in loads_in(stage.axes[0]) if o.operands[0] is not stage.buffer]
+    found = [buffer_type(o.operands[0]).dtype for o in loads]
+    dot = dot_for(found[0], found[1], sums, target) if len(found) == 2 else None
+    if dot is None or extent_of(last) % dot.group != 0:
+        return None
+    parts = s.split(last, dot.group)
+    stage.reduce[-1] = parts.outer
+    return parts.inner
 
 
 def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], target: Target) -> Op | None:
@@ -20,14 +42,17 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
     Columns must be constants: they are packed by groups. None where no instruction serves; why is then noted as missed.
     """
     stage, columns = axes.sums.stage, axes.columns
-    if buffer_type(stage.buffer).dtype is not dt.i32 or not stage.reduce:
+    dtype = buffer_type(stage.buffer).dtype
+    if dtype not in (dt.i32, dt.f32) or not stage.reduce:
         return None
     rows = [o for o in axes.sums.loads if o not in columns]
     if len(columns) != 1 or len(rows) != 1:
         return None
     (column,), (row,) = columns, rows
     found = [buffer_type(load.operands[0]).dtype for load in (row, column)]
-    dot = next((d for d in target.dots if [d.left, d.right] == found), None)
+    if not all(read.bits < dtype.bits and read.is_float == dtype.is_float for read in found):
+        return None
+    dot = dot_for(found[0], found[1], dtype, target)
     reason = ""
     if dot is None:
         reason = f"the target adds no groups of products of {found[0]} and {found[1]}"

@@ -111,6 +111,9 @@ def pack_all_columns(s: Schedule, nest: Nest, home: Op, target: Target) -> None:
     width = iterations_of(nest.tile[1:])
     lanes = extent_of(nest.tile[-1]).value
     for columns in _columns_of([nest]):
+        if nest.group:
+            _pack_groups(s, columns, nest, width or 1, home)
+            continue
         if columns.stride == 1 and not is_far(_bytes_of_step(columns.loads[0], nest.outer)):
             continue
         try:
@@ -122,6 +125,25 @@ def pack_all_columns(s: Schedule, nest: Nest, home: Op, target: Target) -> None:
                 schedule_squares(s, fill, *axes, side, target)
         except ScheduleError as e:
             s.missed.append(f"columns not copied into panels: {e}")
+
+
+def _pack_groups(s: Schedule, columns: _Columns, nest: Nest, width: int, home: Op) -> None:
+    """Copy columns into panels in which the elements of a group of products lie together."""
+    (group,) = nest.group
+    idx = columns.loads[0].attrs["idx"]
+    (depth,) = [axis for axis, i in enumerate(idx) if loop_var(group) in i.vars]
+    factors = tuple(
+        (width,) if axis == columns.axis else (extent_of(group).value,) if axis == depth else ()
+        for axis in range(len(idx))
+    )
+    numbers: list[list[int]] = []
+    for pieces in factors:
+        first = sum(map(len, numbers))
+        numbers.append(list(range(first, first + 1 + len(pieces))))
+    (column, lane), (step, within) = numbers[columns.axis], numbers[depth]
+    others = [n[0] for axis, n in enumerate(numbers) if axis not in (columns.axis, depth)]
+    panel = Packing(factors, (column, *others, step, lane, within))
+    s.vectorize(s.pack(columns.operand, home, panel, only=columns.loads).fill[-1])
 
 
 def _copy_runs(s: Schedule, operand: Value, fill: Sequence[Op], lanes: int) -> None:

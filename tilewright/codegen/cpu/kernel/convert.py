@@ -137,6 +137,10 @@ def _round_to_odd(x: Reg) -> Reg:
 
 
 def _to_bf16(x: Reg) -> Reg:
+    if x.text.rounds_to_bf16:
+        short = x.text.emit(f"fptrunc {x.typed} to {vector('bfloat', x.lanes)}")
+        bits = vector(register_type(dt.bf16), x.lanes)
+        return x.text.reg(dt.bf16, x.lanes, f"bitcast {vector('bfloat', x.lanes)} {short} to {bits}")
     pattern = _pattern(x)
     last = (pattern >> 16) & 1
     rounded = (pattern + 0x7FFF + last) >> 16

@@ -1,35 +1,46 @@
-"""Products of small integers in groups, by the instructions that the target has for them."""
+"""Products of narrow numbers in groups, by the instructions that the target has for them."""
 
 from __future__ import annotations
 
+from tilewright.codegen.cpu.kernel.lanes import vector
 from tilewright.codegen.cpu.kernel.text import Reg
+from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
 
-def instruction_for(target: Target, left: DType, right: DType, group: int, lanes: int) -> Dot | None:
+def instruction_for(
+    target: Target, left: DType, right: DType, group: int, sums: DType, lanes: int
+) -> Dot | None:
     """What multiplies groups of these dtypes for `lanes` sums, whole registers of them."""
-    for dot in target.dots:
+    for dot in target.dots_in(sums):
         if (dot.left, dot.right, dot.group) == (left, right, group) and lanes % dot.calls[-1][0] == 0:
             return dot
     return None
 
 
 def multiply_in_groups(dot: Dot, sums: Reg, left: Reg, right: Reg) -> Reg:
-    """`sums` (i32) plus the products of each lane's groups in `left` and `right`, register by register."""
+    """`sums` plus the products of each lane's groups in `left` and `right`, register by register."""
     found: list[Reg] = []
     first = 0
     while first < sums.lanes:
         lanes, name = next((n, name) for n, name in dot.calls if n <= sums.lanes - first)
-        factors = [x.part(first * dot.group, lanes * dot.group) for x in (left, right)]
+        factors = [_operand(x.part(first * dot.group, lanes * dot.group)) for x in (left, right)]
         before = sums.part(first, lanes)
-        if dot.accumulates:
-            found.append(sums.text.call(sums.dtype, lanes, name, before, *factors))
-        else:
-            found.append(before + sums.text.call(sums.dtype, lanes, name, *factors))
+        operands = ", ".join([before.typed, *factors] if dot.accumulates else factors)
+        made = sums.text.reg(sums.dtype, lanes, f"call {before.type} @{name}({operands})")
+        found.append(made if dot.accumulates else before + made)
         first += lanes
     return _joined(found)
+
+
+def _operand(x: Reg) -> str:
+    """As intrinsics take it: bfloat16 is an integer in registers everywhere else."""
+    if x.dtype is not dt.bf16:
+        return x.typed
+    type = vector("bfloat", x.lanes)
+    return f"{type} {x.text.emit(f'bitcast {x.typed} to {type}')}"
 
 
 def _joined(parts: list[Reg]) -> Reg:

@@ -41,20 +41,23 @@ SCRATCH_ALIGNMENT = 64
 _SLICE = ("ptr %scratch", "i64 %begin", "i64 %end")
 
 
-def kernel_ir(func: Func, target: Target) -> KernelText:
-    """The text of kernel `func`. Its parameters: state, buffers, dims, scratch, and the slice of the parallel loop; one
-    that forks has the bytes of scratch of a worker and the thread pool instead."""
-    return _Kernel(func, target).run()
+def kernel_ir(func: Func, target: Target, *, keeps_denormals: bool = False) -> KernelText:
+    """The text of kernel `func`; with `keeps_denormals` no instruction takes these as zero by itself. Its parameters:
+    state, buffers, dims, scratch, and the slice of the parallel loop; one that forks has the bytes of scratch of a
+    worker and the thread pool instead."""
+    return _Kernel(func, target, keeps_denormals).run()
 
 
 class _Kernel:
     """The state of one translation: registers of values, memory of buffers, and the lanes of the vector
     loop."""
 
-    def __init__(self, func: Func, target: Target) -> None:
+    def __init__(self, func: Func, target: Target, keeps_denormals: bool) -> None:
         self.func = func
         self.target = target
-        self.text = Text(target.scale)
+        self.keeps_denormals = keeps_denormals
+        rounds = target.rounds_to_bf16 and not (keeps_denormals and target.arch == "x86_64")
+        self.text = Text(target.scale, rounds_to_bf16=rounds)
         self.indices = Indices(self.text, mask_registers=target.has_mask_registers)
         self.memory = MemoryAccess(self.text, self.indices, target)
         self.checks = KernelChecks()
@@ -127,7 +130,7 @@ class _Kernel:
     def _part(self, symbol: str, loop: Op, around: Sequence[Sym]) -> list[str]:
         """The functions of a part: scratch memory from outside of the loop is the first worker's, whose kernel it is;
         what is allocated in the loop is each worker's own."""
-        part = _Kernel(self.func, self.target)
+        part = _Kernel(self.func, self.target, self.keeps_denormals)
         part.forks = False  # loops of other levels in it are this thread's own
         part.text.share(self.text)
         part.checks = self.checks
@@ -209,8 +212,9 @@ class _Kernel:
         loads = (found.left, found.right)
         buffers = [self.buffers[load.operands[0]] for load in loads]
         left, right = (buffer.type.dtype for buffer in buffers)
-        instruction = instruction_for(self.target, left, right, group, self.lanes)
-        if instruction is None:
+        sums = self.buffers[found.store.operands[1]].type.dtype
+        instruction = instruction_for(self.target, left, right, group, sums, self.lanes)
+        if instruction is None or (self.keeps_denormals and sums.is_float):
             return False
         operands = []
         with self.indices.scope(is_block=False):
@@ -227,8 +231,8 @@ class _Kernel:
                     return False
                 operands.append(groups)
             self._load(found.sums)
-            sums = self.values[found.sums.result].splat(self.lanes)
-            self.values[found.store.operands[0]] = multiply_in_groups(instruction, sums, *operands)
+            before = self.values[found.sums.result].splat(self.lanes)
+            self.values[found.store.operands[0]] = multiply_in_groups(instruction, before, *operands)
             self._store(found.store)
         return True
 

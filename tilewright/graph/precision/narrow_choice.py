@@ -1,0 +1,171 @@
+"""Which products and convolutions may have operands of 16-bit floats: where the machine adds up groups of these, and
+gains by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tilewright.cost.conv.winograd import ConvShape, share_of_fastest
+from tilewright.cost.narrow_products import SumsShape, narrow_share, rounding_gains
+from tilewright.cost.typical import TypicalSizes, typical_sizes
+from tilewright.graph.algorithms.winograd import MOST_GROWTH
+from tilewright.graph.layout.block_channels import BlockChannels
+from tilewright.graph.layout.blocked_convs import filters_suit_blocks
+from tilewright.graph.layout.conv_window import ConvWindow
+from tilewright.graph.match import shape_of, type_of
+from tilewright.graph.precision.attention_products import attention_products, why_not_packed
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Module, Op
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import constant_array
+from tilewright.ir.types import product
+from tilewright.ops.cook_toom import tile_lengths
+from tilewright.target.dots import Dot
+from tilewright.target.target import Target
+
+RECURRENT = frozenset({"rnn", "gru", "lstm"})
+"""Operators that multiply their state with constant weights in each step."""
+
+CONSIDERED = RECURRENT | {"matmul", "conv", "conv_transpose"}
+"""Operators that multiply; each of them gets a remark."""
+
+
+def float_dot(ctx: PassContext, *, exact: bool) -> Dot | None:
+    """The machine's instruction for groups of 16-bit floats; with `exact` one that rounds as multiply-adds do."""
+    dots = () if ctx.target is None else ctx.target.dots_in(dt.f32)
+    return next((dot for dot in dots if dot.rounds_as_fma or not exact), None)
+
+
+@dataclass(frozen=True)
+class NarrowChoice:
+    """Decides for the products of one program."""
+
+    module: Module
+    dot: Dot
+    target: Target
+    typical: TypicalSizes
+    all_weights: int
+    attention: Mapping[Op, tuple[Op, Op]]
+
+    @classmethod
+    def of(cls, module: Module, dot: Dot, target: Target) -> NarrowChoice:
+        typical = typical_sizes(type_of(v) for v in module.main.args)
+        weights = sum(4 * array.size for array in module.constants.values() if array.dtype.itemsize > 1)
+        return cls(module, dot, target, typical, weights, attention_products(module))
+
+    def decide(self, op: Op) -> tuple[bool, str]:
+        """Whether operands of an operator are to be rounded, and why (not)."""
+        reason = self._why_not(op)
+        if reason:
+            return False, reason
+        shapes = self._shapes(op)
+        share = narrow_share(shapes, self.dot, self.target, self.all_weights)
+        fastest = self._fastest(op) if op.name == "conv" else 1.0
+        message = f"{self.dot.left} is estimated at {share:.2f} of the time of direct sums of f32"
+        if fastest < 1:
+            message += f", Winograd's algorithm at {fastest:.2f}"
+        return rounding_gains(share, fastest), message
+
+    def _why_not(self, op: Op) -> str:
+        """Why the machine cannot multiply the operands of an operator in groups; "" where it can."""
+        if op.name not in ("matmul", "conv", *RECURRENT):
+            return f"{op.name} multiplies in float32 only"
+        if op in self.attention:
+            return why_not_packed(self.attention[op], self.dot.group)
+        weights = constant_array(op.operands[1], self.module)
+        if weights is None or weights.ndim < 2:
+            return "its right operand is not known when compiling, and is not packed by groups"
+        if weights.size and np.isinf(self.rounded(np.array([weights.min(), weights.max()]))).any():
+            return f"its weights are beyond the range of {self.dot.right}"
+        if op.name in RECURRENT:
+            return self._why_no_groups(weights.shape[-1])
+        if op.name == "matmul":
+            return self._why_no_product(op, weights)
+        filters, groups = weights.shape, op.attrs["groups"]
+        if filters[1] == 1 and groups > 1:
+            return "it sums few products for each element that it reads"
+        if not filters_suit_blocks(filters, groups, BlockChannels.block):
+            return "its filters or groups do not allow whole blocks of channels"
+        if filters[1] < BlockChannels.block and (filters[-1] == 1 or ConvWindow(op).dilations[-1] != 1):
+            return "its few channels lie apart, and so do its neighbours along a line"
+        return ""
+
+    def _why_no_product(self, op: Op, weights: np.ndarray) -> str:
+        depth, columns = weights.shape[-2:][::-1] if op.attrs["transpose_b"] else weights.shape[-2:]
+        if columns == 1:
+            return "it has one column, and lanes are rows of data"
+        if op.attrs["transpose_a"]:
+            return "the elements of a group lie apart in a row"
+        return self._why_no_groups(depth)
+
+    def _why_no_groups(self, depth: int) -> str:
+        if depth % self.dot.group:
+            return f"{depth} products are no multiple of the groups of {self.dot.group} that are added at once"
+        return ""
+
+    def rounded(self, array: np.ndarray) -> np.ndarray:
+        """A constant operand as the instruction takes it."""
+        with np.errstate(over="ignore"):
+            return array.astype(self.dot.right.storage)
+
+    def _shapes(self, op: Op) -> list[SumsShape]:
+        """What the estimate asks for, of each typical size."""
+        if op.name in RECURRENT:
+            return self._steps(op)
+        if op in self.attention:
+            return self._pair(*self.attention[op])
+        data, result, right = shape_of(op.operands[0]), shape_of(op.result), shape_of(op.operands[1])
+        found = []
+        for extents in self.typical.of([*data, *result, *right]):
+            read, made = extents[: len(data)], extents[len(data) : len(data) + len(result)]
+            weights = extents[len(data) + len(result) :]
+            depth, filled = self._depth(op, weights)
+            found.append(SumsShape(prod(made) * depth, prod(made) * filled, prod(weights), prod(read)))
+        return found
+
+    def _steps(self, op: Op) -> list[SumsShape]:
+        """Of all steps of a recurrent operator, of which each reads the weights."""
+        *_, hidden = shape_of(op.operands[1])
+        weights = prod(d.value for d in shape_of(op.operands[1]))
+        return [
+            SumsShape(steps * batch * weights, steps * batch * weights, weights, steps * batch * hidden.value, steps)
+            for steps, batch in self.typical.of(shape_of(op.operands[0])[:2])
+        ]
+
+    def _pair(self, scores: Op, values: Op) -> list[SumsShape]:
+        """Of both products of attention, whose operands are all data."""
+        sizes = [product(shape_of(v)) for op in (scores, values) for v in (*op.operands, op.result)]
+        depths = [shape_of(op.operands[0])[-1] for op in (scores, values)]
+        found = []
+        for q, k, s, w, v, y, d, n in self.typical.of([*sizes, *depths]):
+            found.append(SumsShape(s * d + y * n, s * d + y * n, 0, q + k + w + v))
+        return found
+
+    def _depth(self, op: Op, weights: tuple[int, ...]) -> tuple[int, int]:
+        """Products of one sum, and those with the zeros that fill up groups: filters of few channels have them along a
+        line."""
+        if op.name == "matmul":
+            depth = weights[-1 if op.attrs["transpose_b"] else -2]
+            return depth, depth
+        depth, group = prod(weights[1:]), self.dot.group
+        if weights[1] >= BlockChannels.block:
+            return depth, depth
+        return depth, depth // weights[-1] * -(-weights[-1] // group) * group
+
+    def _fastest(self, conv: Op) -> float:
+        """The time of the fastest algorithm for float32, in that of the direct sums."""
+        window, block = ConvWindow(conv), BlockChannels.block
+        outputs, inputs, *taps = (d.value for d in shape_of(conv.operands[1]))
+        if conv.attrs["groups"] > 1 or inputs < block or any(n != 1 for n in (*window.strides, *window.dilations)):
+            return 1.0
+        images, _, *space = shape_of(conv.result)
+        inputs, outputs = (-(-n // block) * block for n in (inputs, outputs))
+        shapes = [
+            ConvShape(n, tuple(extents), tuple(taps), inputs, outputs, block)
+            for n, *extents in self.typical.of([images, *space])
+        ]
+        return share_of_fastest(shapes, tile_lengths(tuple(taps), MOST_GROWTH), self.target, self.all_weights)
