@@ -24,6 +24,10 @@ class Dot:
     calls: tuple[tuple[int, str], ...]
     accumulates: bool = True
 
+    def takes(self, left: DType, right: DType) -> bool:
+        """Whether the operands have these dtypes, or are widened to them when they are read."""
+        return self.left.holds(left) and self.right.holds(right)
+
 
 _VNNI_CALLS = ((8, "llvm.x86.avx512.vpdpbusd.256"), (4, "llvm.x86.avx512.vpdpbusd.128"))
 VPDPBUSD = Dot(dt.u8, dt.i8, 4, ((16, "llvm.x86.avx512.vpdpbusd.512"), *_VNNI_CALLS))

@@ -30,6 +30,7 @@ from tilewright.graph.quantised.dequantized import (
     without_a_sign,
 )
 from tilewright.graph.quantised.exact_division import divide_by_known_scale
+from tilewright.graph.quantised.recurrent_products import states_in_groups
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.duplicates import merge_duplicates
 from tilewright.ir import dtype as dt
@@ -66,7 +67,7 @@ class IntegerProducts:
         drop_dead(module)
 
 
-_OPERATORS = frozenset({"quantize_linear", "dequantize_linear", *PRODUCTS})
+_OPERATORS = frozenset({"quantize_linear", "dequantize_linear", "lstm_quantized", *PRODUCTS})
 
 
 def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
@@ -81,6 +82,7 @@ def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
         if not ctx.strict:  # sums of integers do not round
             yield [sums_of_integers(partial(_why_in_floats, dots[0], ctx.target))]
         yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0]))]
+        yield [states_in_groups(dots)]
         if dots[0].left is dt.i16:
             yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
     if ctx.target is not None and ctx.target.has_fma:

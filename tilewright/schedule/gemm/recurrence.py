@@ -35,10 +35,11 @@ from tilewright.loops.lower import Lowered
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.register_tile import Nest, mark
 from tilewright.schedule.maps.opaque import Opaque
-from tilewright.schedule.steps.access import bytes_of, perfect_nest
+from tilewright.schedule.steps.access import bytes_of, loads_in, perfect_nest
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
+from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
 
@@ -55,6 +56,14 @@ class _Product:
     @property
     def shape(self) -> StepProduct:
         return StepProduct(*(extent_of(o).value for o in self.update))
+
+    def dot(self, target: Target) -> Dot | None:
+        """The instruction that adds groups of products of integers, where the terms are whole groups."""
+        loads = [load for load in loads_in(self.update[-1]) if load.operands[0] is not self.sums]
+        weight, state = sorted(loads, key=lambda o: o.operands[0] is not self.weights)
+        dtypes = [buffer_type(load.operands[0]).dtype for load in (state, weight)]
+        found = next((d for d in target.dots if d.takes(*dtypes)), None)
+        return None if found is None or extent_of(self.update[-1]).value % found.group else found
 
 
 class Recurrence(Strategy):
@@ -80,13 +89,16 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
     reason = _why_groups(s, products, target)
     tiles: list[Op] = []
     widths: dict[Value, int] = {}  # units of a tile: one number for all products that read the same weights
+    packings: dict[Value, Packing] = {}
     for p in products:
         entries, gates, units = (extent_of(o).value for o in p.update[:3])
-        tile = step_tile(entries, gates, units, target)
+        dot = p.dot(target)
+        tile = step_tile(entries, gates, units, target, dot)
         width = widths.setdefault(p.weights, tile.units)
-        tiles.append(_tile(s, p, StepTile(tile.entries, width)))
-    for weights, units in widths.items():
-        s.pack_argument(weights, Packing(((), (units,), ()), (1, 3, 0, 2)))
+        tiles.append(_tile(s, p, StepTile(tile.entries, width), dot))
+        packings[p.weights] = _packing(width, dot)
+    for weights, packing in packings.items():
+        s.pack_argument(weights, packing)
     if not reason:
         _share_steps(s, tiles, target)
     else:
@@ -153,7 +165,14 @@ def _weights(loop: Op, constants: list[Value]) -> Value | None:
     return read[0] if len(read) == 1 and buffer_type(read[0]).rank == 3 else None
 
 
-def _tile(s: Schedule, p: _Product, tile: StepTile) -> Op:
+def _packing(units: int, dot: Dot | None) -> Packing:
+    """Weights [gates, units, terms] in the order in which tiles of units read them."""
+    if dot is None:
+        return Packing(((), (units,), ()), (1, 3, 0, 2))
+    return Packing(((), (units,), (dot.group,)), (1, 3, 0, 2, 4))
+
+
+def _tile(s: Schedule, p: _Product, tile: StepTile, dot: Dot | None) -> Op:
     """Compute the sums of a tile of units, of all entries, where they are read: whole tiles of entries and one of those
     that they leave. Gives the loop over tiles of units."""
     entry, unit = p.readers
@@ -164,16 +183,20 @@ def _tile(s: Schedule, p: _Product, tile: StepTile) -> Op:
     whole = s.split(entries, tile.entries, tail="peel")
     for loop in (whole.inner, whole.tail):
         if loop is not None:
-            _in_registers(s, fused.buffer, loop)
+            _in_registers(s, fused.buffer, loop, dot)
     s.vectorize(units.inner)
     return units.outer
 
 
-def _in_registers(s: Schedule, sums: Value, entries: Op) -> None:
+def _in_registers(s: Schedule, sums: Value, entries: Op, dot: Dot | None) -> None:
     """Clear the sums of all `entries`, then add to them in registers, with the loop over terms around."""
     parts = s.fission(body_of(entries).ops[0], depth=1)
     clear, (entry, gate, unit, term) = (perfect_nest(part[0]) for part in parts)
     drain = s.cache(sums, clear[0], entry).drain
-    s.reorder(term, gate, entry, unit)
-    for loops in (clear, [gate, entry, unit], drain):
-        mark(s, Nest([], loops))
+    group: list[Op] = []
+    if dot is not None:
+        terms = s.split(term, dot.group)
+        term, group = terms.outer, [terms.inner]
+    s.reorder(term, gate, entry, unit, *group)
+    for nest in (Nest([], clear), Nest([], [gate, entry, unit], group), Nest([], drain)):
+        mark(s, nest)
