@@ -39,7 +39,7 @@ class DType:
         """Whether each integer of `other` is one of this dtype."""
         if not (self.is_int and other.is_int):
             return False
-        return self is other or other.bits < self.bits and not (self.kind == "uint" and other.kind == "int")
+        return self is other or (other.bits < self.bits and not (self.kind == "uint" and other.kind == "int"))
 
     @property
     def accumulator(self) -> DType:

@@ -29,8 +29,9 @@ class Direction:
     """One direction of a layer of `kind` with `hidden` units; the gates are in the order i o f c (LSTM) or z r h (GRU).
 
     input_product multiplies x [rows, width] with the input weights to [rows, gates * hidden]; weights [gates * hidden,
-    hidden] (of LSTM, integers where a `scale` [gates * hidden] is given), biases [gates * hidden] each or None, state and cell [batch, hidden] or None for zeros, lengths [batch] of
-    i64 where entries end early, peepholes [3 * hidden] or None. `activations` are in lower case.
+    hidden] (of LSTM, integers where a `scale` [gates * hidden] is given: states are quantised then), biases [gates *
+    hidden] each or None, state and cell [batch, hidden] or None for zeros, lengths [batch] of i64 where entries end
+    early, peepholes [3 * hidden] or None. `activations` are in lower case.
     """
 
     kind: str

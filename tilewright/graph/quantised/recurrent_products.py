@@ -29,7 +29,7 @@ def states_in_groups(dots: Sequence[Dot]) -> Rule:
         if weights is None:
             return NoMatch("the recurrent weights are not known when compiling")
         low, high = weights.min(initial=0), weights.max(initial=0)
-        narrow = dt.i8 if -128 <= low and high < 128 else dt.i16
+        narrow = dt.i8 if low >= -128 and high < 128 else dt.i16
         dot = next((d for d in dots if d.left in STATES and d.right.holds(narrow)), None)
         if dot is None:
             return NoMatch("the machine multiplies no groups of such integers")
