@@ -17,7 +17,8 @@ from tilewright.target.target import Target
 def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], target: Target) -> Op | None:
     """The loop over a group of products that one instruction adds up, split off the innermost reduction.
 
-    Columns must be constants: they are packed by groups. None where no instruction serves; why is then noted as missed.
+    Columns must be constants: they are packed by groups. They may have fewer bytes than the instruction takes. None
+    where no instruction serves; why is then noted as missed.
     """
     stage, columns = axes.sums.stage, axes.columns
     if buffer_type(stage.buffer).dtype is not dt.i32 or not stage.reduce:
@@ -27,7 +28,7 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
         return None
     (column,), (row,) = columns, rows
     found = [buffer_type(load.operands[0]).dtype for load in (row, column)]
-    dot = next((d for d in target.dots if [d.left, d.right] == found), None)
+    dot = next((d for d in target.dots if d.left is found[0] and d.takes(*found)), None)
     reason = ""
     if dot is None:
         reason = f"the target adds no groups of products of {found[0]} and {found[1]}"
