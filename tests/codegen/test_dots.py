@@ -65,3 +65,17 @@ def test_sums_do_not_saturate(machine):
     model = product(a, b, np.uint8(0), np.int8(0))
     (found,) = tilewright.compile(model, threads=1, cache=False, target=machine)(a)
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
+
+
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_few_rows_that_wait_for_bytes_have_exact_sums(rows, machine, fresh_seed):
+    """Weights that stay bytes on machines which multiply wider integers."""
+    skip_unless_it_runs(machine)
+    rng = np.random.default_rng(fresh_seed)
+    a = rng.integers(0, 256, (rows, 514)).astype(np.uint8)
+    b = rng.integers(-128, 128, (514, 1029)).astype(np.int8)
+    model = product(a, b, np.uint8(31), np.int8(0))
+    (found,) = tilewright.compile(model, threads=1, cache=False, target=machine)(a)
+    np.testing.assert_array_equal(found, (a.astype(np.int64) - 31) @ b.astype(np.int64))

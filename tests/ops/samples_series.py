@@ -195,6 +195,35 @@ def recurrent() -> Iterator[Sample]:
     """Expected values are those of the definitions, entry by entry and step by step in float64."""
     for dtype in FLOATS[:2]:
         yield from _recurrent_in(dtype)
+    yield from _quantised_steps()
+
+
+def _quantised_steps() -> Iterator[Sample]:
+    """States of zeros, of one sign and of both; all dtypes of states give the same."""
+    steps, hidden = 4, 5
+    gates, h, c = normal((steps, 3, 4 * hidden)), normal((3, hidden), seed=1), normal((3, hidden), seed=2)
+    h[0], h[1] = 0, np.abs(h[1])
+    scale, peepholes = np.abs(normal((4 * hidden,), seed=4)) / 300, normal((3 * hidden,), seed=3)
+    for dtype, limit in ((np.int8, 128), (np.int16, 256)):
+        r = np.random.default_rng(5).integers(-limit, limit, (4, hidden, hidden)).astype(dtype)
+        totals = r.sum(axis=2, dtype=np.int32).reshape(-1)
+        for state in (dt.i16, dt.u8, dt.i8):
+            for given in ([], [np.array([4, 0, 2])]):
+                yield sample(
+                    "lstm_quantized", [gates, r, scale, totals, peepholes, h, c, *given],
+                    lambda r=r, n=given: _lstm(gates, _by_bytes(r, scale), peepholes, h, c, n, False, False),
+                    state=state, loose=20,
+                )  # fmt: skip
+
+
+def _by_bytes(r: np.ndarray, scale: np.ndarray) -> Sequence[Callable[[np.ndarray], np.ndarray]]:
+    """For each gate its product with h, which is quantised to bytes."""
+
+    def product(k: int, h: np.ndarray) -> np.ndarray:
+        numbers, step = quantised_row(h.astype(np.float32))
+        return (numbers @ r[k].astype(np.int64).T) * (np.float64(step) * np.split(scale, 4)[k])
+
+    return [lambda h, k=k: product(k, h) for k in range(4)]
 
 
 def _recurrent_in(dtype: np.dtype) -> Iterator[Sample]:
@@ -227,12 +256,21 @@ def _recurrent_in(dtype: np.dtype) -> Iterator[Sample]:
                     reverse=reverse, linear_before_reset=linear, loose=20,
                 )  # fmt: skip
             gates, r = normal((steps, batch, 4 * hidden)), normal((4, hidden, hidden))
+            by_floats = [m.__matmul__ for m in wide(r)]
             for couple in (False, True):
                 yield sample(
                     "lstm", [gates, r, peepholes, h, c, *given],
-                    lambda o=(gates, r, peepholes, h, c), n=given, b=reverse, x=couple: _lstm(*o, n, b, x),
+                    lambda o=(gates, by_floats, peepholes, h, c), n=given, b=reverse, x=couple: _lstm(*o, n, b, x),
                     reverse=reverse, couple=couple, loose=20,
                 )  # fmt: skip
+
+
+def quantised_row(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
+    """A vector of float32 as integers without their zero point, and the scale, as DynamicQuantizeLinear has them."""
+    high, low = max(h.max(), np.float32(0)), min(h.min(), np.float32(0))
+    step = (high - low) / np.float32(255) if high != low else np.float32(1)
+    zero = np.clip(np.rint((np.float32(0) - low) / step), 0, 255)
+    return (np.clip(np.rint(h / step) + zero, 0, 255) - zero).astype(np.int64), step
 
 
 def _order(steps: int, lengths: Sequence[np.ndarray], entry: int, reverse: bool) -> Sequence[int]:
@@ -280,7 +318,7 @@ def _gru(
 
 def _lstm(
     gates: np.ndarray,
-    r: np.ndarray,
+    products: Sequence[Callable[[np.ndarray], np.ndarray]],
     peepholes: np.ndarray,
     h: np.ndarray,
     c: np.ndarray,
@@ -288,12 +326,14 @@ def _lstm(
     reverse: bool,
     couple: bool,
 ) -> tuple[np.ndarray, ...]:
-    gates, r, h, c = wide(gates), wide(r), wide(h).copy(), wide(c).copy()
+    gates, h, c = wide(gates), wide(h).copy(), wide(c).copy()
     to_i, to_o, to_f = np.split(wide(peepholes), 3)
     y = np.zeros((len(gates), *h.shape))
     for b in range(len(h)):
         for t in _order(len(gates), lengths, b, reverse):
-            of_i, of_o, of_f, of_c = (g + m @ h[b] for g, m in zip(np.split(gates[t, b], 4), r, strict=True))
+            of_i, of_o, of_f, of_c = (
+                g + m(h[b]) for g, m in zip(np.split(gates[t, b], 4), products, strict=True)
+            )
             i = FUNCTIONS["sigmoid"](of_i + to_i * c[b])
             kept = 1 - i if couple else FUNCTIONS["sigmoid"](of_f + to_f * c[b])
             c[b] = kept * c[b] + i * np.tanh(of_c)

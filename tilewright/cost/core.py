@@ -54,6 +54,12 @@ def move_cycles(size: float, source: Source, target: Target) -> float:
     return size * exposed / rate
 
 
+def read_cycles(size: float, source: Source, target: Target) -> float:
+    """Cycles of a core that does nothing but read so many bytes."""
+    rate: float = getattr(target.bandwidth, source)
+    return size / rate
+
+
 def exchange_cycles(lines: float, target: Target) -> float:
     """What reading so many cache lines, each just written by another core, adds to the time of a core."""
     return lines * target.calibration.exchange

@@ -9,6 +9,7 @@ from math import prod
 
 from tilewright.cost.core import chains, exchange_cycles, is_kept, line_elements, multiply_cycles
 from tilewright.cost.parallel import is_worth_a_fork, share_of_greatest, threads
+from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
 GROUPS = (6, 4, 3, 2, 1)
@@ -91,10 +92,12 @@ def entries_together(batch: int, weights: int | None) -> int:
     return size if few else entries
 
 
-def step_tile(entries: int, gates: int, units: int, target: Target) -> StepTile:
-    """As few tiles of entries as there are registers for (with one for the weights and one for each entry's state), of
-    equal sizes as far as they can be; several vectors of units where an addition would wait for the one before."""
-    most = max(1, (target.vector_registers - 1) // (gates + 1))
+def step_tile(entries: int, gates: int, units: int, target: Target, dot: Dot | None = None) -> StepTile:
+    """As few tiles of entries as there are registers for (with one for the weights, one for products that `dot` does
+    not add up itself, and one for each entry's state), of equal sizes as far as they can be; several vectors of units
+    where an addition would wait for the one before."""
+    spare = 1 if dot is None or dot.accumulates else 2
+    most = max(1, (target.vector_registers - spare) // (gates + 1))
     rows = -(-entries // -(-entries // most))
     lanes = target.f32_lanes
     while (

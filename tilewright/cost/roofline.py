@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.cost.core import Source, move_cycles, multiply_cycles
+from tilewright.cost.core import Source, move_cycles, multiply_cycles, read_cycles
 from tilewright.target.target import Target
 
 
@@ -37,8 +37,4 @@ def kernel_cycles(work: KernelWork, target: Target, threads: int) -> float:
 
 def _read_cycles(moved: Iterable[tuple[float, Source]], target: Target) -> float:
     """Cycles of a core that does nothing but move these bytes."""
-    total = 0.0
-    for size, source in moved:
-        rate: float = getattr(target.bandwidth, source)
-        total += size / rate
-    return total
+    return sum(read_cycles(size, source, target) for size, source in moved)

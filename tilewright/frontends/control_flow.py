@@ -34,7 +34,8 @@ shapes are the same: the kernels around them may fuse then."""
 HEAVY = frozenset(
     o.name
     for o in (contract.matmul, contract.matmul_widening, contract.conv, contract.conv_grouped, contract.conv_transpose,
-              attention.attention, recurrent.rnn, recurrent.gru, recurrent.lstm)
+              attention.attention, recurrent.rnn, recurrent.gru, recurrent.lstm,
+              recurrent.lstm_quantized)
 )  # fmt: skip
 """Operators whose work grows faster than the tensors that they read and write."""
 

@@ -35,6 +35,12 @@ class DType:
         """Signed or unsigned integer (bool is neither)."""
         return self.kind in ("int", "uint")
 
+    def holds(self, other: DType) -> bool:
+        """Whether each integer of `other` is one of this dtype."""
+        if not (self.is_int and other.is_int):
+            return False
+        return self is other or (other.bits < self.bits and not (self.kind == "uint" and other.kind == "int"))
+
     @property
     def accumulator(self) -> DType:
         """The dtype in which sums of this dtype are kept."""

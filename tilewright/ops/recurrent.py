@@ -6,11 +6,14 @@ states are in memory. A weight of the recurrent product that was read serves all
 these are, and how long lines are, changes no result. Weights of fewer bits than the gates are multiplied with states
 that are rounded to their dtype. Steps beyond an entry's length leave its
 state as it is and give zeros; without lengths all entries last for all steps.
+
+Where the recurrent weights are integers, each step quantises the states to 8 bits by their own range, and the sums are
+exact. Each entry has a scale of its own, so that it does not depend on who else is in the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,6 +26,12 @@ from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import require_equal_dim
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
+
+LARGEST = 255
+"""The largest number of 8 bits without a sign."""
+
+HALF = 128
+"""Between a byte without a sign and the one with a sign that stands for the same number."""
 
 
 def lined(units: Sym | int, line: int) -> Sym:
@@ -160,11 +169,12 @@ def _steps(t: ScalarBuilder, gates: Array, lengths: Sequence[Array], reverse: bo
 
 
 def _products(t: ScalarBuilder, group: _Group, r: Array, gates: range, state: Array) -> Array:
-    """r[gates] . state for each entry: [entries, gates, hidden]."""
+    """r[gates] . state for each entry: [entries, gates, hidden], of integers in i32."""
     state = _rounded(t, group, r.dtype, state)
-    sums = t.alloc(group.dtype, (group.size, len(gates), group.hidden))
+    dtype = group.dtype if state.dtype.is_float else dt.i32
+    sums = t.alloc(dtype, (group.size, len(gates), group.hidden))
     with t.loop(group.size, "e") as e, t.loop(len(gates), "g") as g, t.loop(group.hidden, "j") as j:
-        sums.store((e, g, j), 0.0)
+        sums.store((e, g, j), 0.0 if dtype.is_float else 0)
     size, hidden = group.size, group.hidden
     with (
         t.loop(size, "e") as e,
@@ -172,19 +182,60 @@ def _products(t: ScalarBuilder, group: _Group, r: Array, gates: range, state: Ar
         t.loop(hidden, "j") as j,
         t.loop(hidden, "k") as k,
     ):
-        weight = r[gates.start + g, j, k].cast(group.dtype)
-        sums.store((e, g, j), sums[e, g, j] + weight * state[e, k].cast(group.dtype))
+        weight, number = r[gates.start + g, j, k].cast(dtype), state[e, k].cast(dtype)
+        product = weight * number if dtype.is_float else number * weight  # as instructions for integers take them
+        sums.store((e, g, j), sums[e, g, j] + product)
     return sums
 
 
 def _rounded(t: ScalarBuilder, group: _Group, dtype: DType, state: Array) -> Array:
-    """The state in the dtype of weights that have fewer bits than the model's states; else as it is."""
-    if dtype.bits >= group.given.bits:
+    """The state in the dtype of float weights that have fewer bits than the model's states; else as it is."""
+    if not dtype.is_float or dtype.bits >= group.given.bits:
         return state
     narrow = t.alloc(dtype, (group.size, lined(group.hidden, group.line)))
     with group.units(t) as (e, j):
         narrow.store((e, j), state[e, j].cast(dtype))
     return narrow
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """States of a group in 8 bits: numbers from 0 to 255, moved into the range of their dtype, and for each entry the
+    scale and the zero point (f32, whole, and not moved)."""
+
+    q: Array
+    scale: Array
+    zero: Array
+
+
+def _shifted(number: Scalar, dtype: DType) -> Scalar:
+    """A number from 0 to 255 moved into the range of `dtype`."""
+    return number - HALF if dtype is dt.i8 else number
+
+
+def _quantised(t: ScalarBuilder, group: _Group, state: Array, dtype: DType) -> _Bytes:
+    """The state in 8 bits, as `dynamic_quantize_linear` has them, entry by entry; zeros get the scale 1."""
+    q = t.alloc(dtype, (group.size, lined(group.hidden, group.line)))
+    low, high, scale, zero = (t.alloc(dt.f32, (group.size,)) for _ in range(4))
+    with t.loop(group.size, "e") as e:
+        low.store((e,), 0.0)
+        high.store((e,), 0.0)
+    for limit, name in ((high, "max"), (low, "min")):
+        with group.units(t) as (e, j):
+            limit.store((e,), t.apply(name, limit[e], state[e, j]))
+    with t.loop(group.size, "e") as e:
+        found = (high[e] - low[e]) / LARGEST
+        step = t.select(high[e].eq(low[e]), 1.0, found)
+        scale.store((e,), step)
+        zero.store((e,), _limited(t, t.apply("round", (0.0 - low[e]) / step)))
+    with group.units(t) as (e, j):
+        number = _limited(t, t.apply("round", state[e, j] / scale[e]) + zero[e])
+        q.store((e, j), _shifted(number.cast(dt.i32), dtype).cast(dtype))
+    return _Bytes(q, scale, zero)
+
+
+def _limited(t: ScalarBuilder, x: Scalar) -> Scalar:
+    return t.apply("min", t.apply("max", x, 0.0), float(LARGEST))
 
 
 def _advance(t: ScalarBuilder, group: _Group, state: Array, new: Array) -> None:
@@ -338,18 +389,110 @@ def lstm(
     `peepholes` [3 * hidden] (i, o, f) let gates see the cell; with `couple` f is 1 - i. Gives the outputs of
     all steps, the last h and the last c.
     """
-    (gates, r, peepholes, h0, c0, *lengths), (y, hn, cn) = inputs, outputs
+    (gates, r, *rest) = inputs
+    _lstm_steps(
+        t, gates, rest, outputs, lambda group, h: _float_sums(t, group, r, h), activations, reverse, couple, entries,
+        line,
+    )  # fmt: skip
+
+
+Sums = Callable[[Sym, int, Sym], Scalar]
+"""The sum of an entry of a group, a gate and a unit."""
+
+
+def _float_sums(t: ScalarBuilder, group: _Group, r: Array, h: Array) -> Sums:
+    sums = _products(t, group, r, range(4), h)
+    return lambda e, k, j: sums[e, k, j]
+
+
+def _lstm_quantized_types(
+    gates: TensorType,
+    r: TensorType,
+    scale: TensorType,
+    totals: TensorType,
+    peepholes: TensorType,
+    h: TensorType,
+    c: TensorType,
+    lengths: TensorType | None = None,
+    *,
+    state: DType = dt.i16,
+    activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
+    reverse: bool = False,
+    couple: bool = False,
+    entries: int = 1,
+    line: int = 1,
+) -> tuple[TensorType, ...]:
+    if gates.dtype is not dt.f32 or not r.dtype.is_int or r.dtype.bits > 16 or totals.dtype is not dt.i32:
+        raise ValueError("gates must be f32, recurrent weights integers of up to 16 bits, and their totals i32")
+    if state not in (dt.i16, dt.u8, dt.i8):
+        raise ValueError(f"states are quantised to i16, u8 or i8, not to {state}")
+    _require_vector(scale, 4 * r.shape[2], "scale")
+    _require_vector(totals, 4 * r.shape[2], "totals")
+    return _lstm_types(
+        gates, r, peepholes, h, c, lengths, activations=activations, reverse=reverse, couple=couple, entries=entries,
+        line=line,
+    )  # fmt: skip
+
+
+@irregular(_lstm_quantized_types)
+def lstm_quantized(
+    t: ScalarBuilder,
+    inputs: list[Array],
+    outputs: list[Array],
+    *,
+    state: DType = dt.i16,
+    activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
+    reverse: bool = False,
+    couple: bool = False,
+    entries: int = 1,
+    line: int = 1,
+) -> None:
+    """`lstm` whose recurrent weights are the integers r times `scale` [4 * hidden], which multiply h in 8 bits.
+
+    `totals` [4 * hidden] are the sums of r over its last axis, by which the zero point of h is taken off; `state` is
+    the dtype that h is multiplied in, which changes no result.
+    """
+    (gates, r, scale, totals, *rest) = inputs
+
+    def sums_of(group: _Group, h: Array) -> Sums:
+        bytes_ = _quantised(t, group, h, state)
+        sums, hidden = _products(t, group, r, range(4), bytes_.q), group.hidden
+
+        def sum_of(e: Sym, k: int, j: Sym) -> Scalar:
+            zero = _shifted(bytes_.zero[e].cast(dt.i32), state)
+            exact = sums[e, k, j] - zero * totals[k * hidden + j]
+            return exact.cast(dt.f32) * (bytes_.scale[e] * scale[k * hidden + j])
+
+        return sum_of
+
+    _lstm_steps(t, gates, rest, outputs, sums_of, activations, reverse, couple, entries, line)
+
+
+def _lstm_steps(
+    t: ScalarBuilder,
+    gates: Array,
+    inputs: list[Array],
+    outputs: list[Array],
+    sums_of: Callable[[_Group, Array], Sums],
+    activations: Sequence[str],
+    reverse: bool,
+    couple: bool,
+    entries: int,
+    line: int,
+) -> None:
+    """All steps; `sums_of` gives R h for the entries of a group."""
+    (peepholes, h0, c0, *lengths), (y, hn, cn) = inputs, outputs
     f, g, out = activations
     with _groups(t, entries, line, [h0, c0], [hn, cn]) as group, _steps(t, gates, lengths, reverse) as step:
         h, c = group.states
         size, stride = group.hidden, gates.shape[2] // 4
         new = group.rows(t)
-        sums = _products(t, group, r, range(4), h)
+        sum_of = sums_of(group, h)
         with group.units(t) as (e, j):
             b = group.start + e
             now = step.at(t, b)
             i, o, forget, entry = (
-                gates[now.place, b, k * stride + j].cast(group.dtype) + sums[e, k, j] for k in range(4)
+                gates[now.place, b, k * stride + j].cast(group.dtype) + sum_of(e, k, j) for k in range(4)
             )
 
             def peep(k: int, cell: Scalar, at: Sym = j) -> Scalar:

@@ -29,6 +29,10 @@ class Dot:
     sums: DType = dt.i32
     rounds_as_fma: bool = False
 
+    def takes(self, left: DType, right: DType) -> bool:
+        """Whether the operands have these dtypes, or are widened to them when they are read."""
+        return all(own is given or own.holds(given) for own, given in ((self.left, left), (self.right, right)))
+
 
 _VNNI_CALLS = ((8, "llvm.x86.avx512.vpdpbusd.256"), (4, "llvm.x86.avx512.vpdpbusd.128"))
 VPDPBUSD = Dot(dt.u8, dt.i8, 4, ((16, "llvm.x86.avx512.vpdpbusd.512"), *_VNNI_CALLS))

@@ -8,10 +8,12 @@ import pytest
 from tests.graph.programs import program
 from tilewright.graph.pipeline import default_passes
 from tilewright.graph.quantised.integer_products import IntegerProducts
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module
 from tilewright.ir.dtype import from_numpy
 from tilewright.ir.passes import PassContext, run_passes
-from tilewright.ir.types import tensor
+from tilewright.ir.sym import sym, var
+from tilewright.ir.types import TensorType, tensor
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.quant import matmul_integer
@@ -94,3 +96,25 @@ def test_products_that_stay_say_why(machine, depth, known, reason):
     run_passes(module, [IntegerProducts()], ctx)
     assert any(reason in r.message and r.kind == "missed" for r in ctx.remarks)
     assert "matmul_integer" in [op.name for op in module.main.body.ops]
+
+
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("machine", MACHINES[:-1])
+@pytest.mark.parametrize(("rows", "narrow"), [(1, True), (2, True), (64, False), (None, False)])
+def test_weights_stay_bytes_where_few_rows_wait_for_them(rows, narrow, machine, fresh_seed):
+    """Two MiB of weights, which no second-level cache holds. Sums are the same, whatever the zero points."""
+    rng = np.random.default_rng(fresh_seed)
+    b, zero = rng.integers(-128, 128, (1024, 2048)).astype(np.int8), np.uint8(93)
+    given = var("rows", 1) if rows is None else sym(rows)
+    module = program(
+        lambda x: matmul_integer(x, constant(b), constant(zero), constant(np.int8(0))),
+        TensorType(dt.u8, (given, sym(1024))),
+    )
+    lowered(module, machine)
+    (weights,) = [a for a in module.constants.values() if a.size == b.size]
+    wide = parse_target(machine).dots[0].right.storage
+    assert weights.dtype == (np.int8 if narrow else wide)
+    a = rng.integers(0, 256, (3 if rows is None else rows, 1024)).astype(np.uint8)
+    (found,) = evaluate_func(module.main, module, [a[:2]] if rows is None else [a])
+    wanted = (a[: len(found)].astype(np.int64) - int(zero)) @ b.astype(np.int64)
+    np.testing.assert_array_equal(found, wanted)

@@ -19,6 +19,7 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import BufferType, TensorType
 from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
+from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import constant
 from tilewright.ops.quant import matmul_integer
 from tilewright.options import Options
@@ -42,12 +43,14 @@ def integers(dtype, *shape):
     return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
-def scheduled(a: np.ndarray, b: np.ndarray, machine: str, rows: bool = True) -> tuple[Module, PassContext]:
-    """The kernels of (a - 7) @ (b - 3) with constant b; without `rows` the number of rows is not known."""
+def scheduled(
+    a: np.ndarray, b: np.ndarray, machine: str, rows: bool = True, zero: int = 3
+) -> tuple[Module, PassContext]:
+    """The kernels of (a - 7) @ (b - zero) with constant b; without `rows` the number of rows is not known."""
     shape = tuple(map(sym, a.shape)) if rows else (var("rows", 1), sym(a.shape[1]))
 
     def body(x):
-        return matmul_integer(x, constant(b), constant(a.dtype.type(7)), constant(b.dtype.type(3)))
+        return matmul_integer(x, constant(b), constant(a.dtype.type(7)), constant(b.dtype.type(zero)))
 
     module = build([TensorType(from_numpy(a.dtype), shape)], body)
     ctx = PassContext(parse_target(machine), Options())
@@ -100,9 +103,9 @@ def test_weights_lie_in_groups_of_the_depth(machine):
     assert "guard" not in right.attrs
 
 
-def machine_loops(machine: str, m: int, k: int, n: int) -> list[tuple[int, LoopReport, int]]:
+def machine_loops(machine: str, m: int, k: int, n: int, zero: int = 3) -> list[tuple[int, LoopReport, int]]:
     """Innermost loops of products: multiplications that the program asks for, the report, and those in the code."""
-    module, ctx = scheduled(integers(np.uint8, m, k), integers(np.int8, k, n), machine)
+    module, ctx = scheduled(integers(np.uint8, m, k), integers(np.int8, k, n), machine, zero=zero)
     found = []
     for func, loops in dots(module):
         text = assembly(kernel_ir(func, ctx.target).text, ctx.target, comments=True)
@@ -130,3 +133,31 @@ def test_the_inner_loop_holds_what_its_tile_says(shape, machine):
         assert count == vectors
         assert (effects.spills, effects.stores, effects.calls, effects.branches) == (0, 0, 0, 1)
         assert max(loop.widths) == parse_target(machine).vector_bits
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_weights_of_a_byte_are_widened_by_the_loads(rows):
+    """Two MiB of them, which are in no second-level cache: half the bytes are read, by one instruction more."""
+    ((vectors, loop, count),) = machine_loops("zen3", rows, 1024, 2048, zero=0)
+    assert count == vectors
+    assert loop.effects.spills == 0
+    module, ctx = scheduled(integers(np.uint8, rows, 1024), integers(np.int8, 1024, 2048), "zen3", zero=0)
+    ((func, _),) = dots(module)
+    text = assembly(kernel_ir(func, ctx.target).text, ctx.target)
+    widened = [line for line in text.splitlines() if "vpmovsxbw" in line]
+    assert len(widened) == vectors // rows
+    assert all("(" in line for line in widened), "memory is what they read"
+
+
+@pytest.mark.parametrize("machine", ["zen3", "x86-64-v4"])
+@pytest.mark.parametrize("shape", [(1, 64, 96), (7, 12, 16), (5, 8, 33)], ids=str)
+def test_narrow_columns_are_added_up_in_groups(shape, machine):
+    m, k, n = shape
+    a, b = RNG.integers(-255, 256, (m, k)).astype(np.int16), integers(np.int8, k, n)
+    module = build([TensorType(from_numpy(a.dtype), tuple(map(sym, a.shape)))], lambda x: matmul_widening(x, constant(b), sums=dt.i32))
+    ctx = PassContext(parse_target(machine), Options())
+    lower_graph(module, ctx, Options())
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    assert any(dots(module))
+    (found,) = run(module, [a])
+    np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))

@@ -215,7 +215,9 @@ def test_weights_beyond_the_second_level_cache_are_read_there_and_back(name: str
         reading = [o for o in kernel.body.walk() if o.name == "load" and o.operands[0] is weights]
         around = [o for load in reading for o in enclosing_loops(load)]
         return [
-            o.attrs["boustrophedon"] == loop_var(enclosing_loops(o)[-1]) for o in around if "boustrophedon" in o.attrs
+            o.attrs["boustrophedon"] == loop_var(enclosing_loops(o)[-1])
+            for o in around
+            if "boustrophedon" in o.attrs
         ]
 
     assert turns(512) and all(turns(512))
@@ -236,3 +238,67 @@ def test_shared_steps_compute_what_their_definition_says(steps: int) -> None:
     (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
     verify_func(kernel, LOOPS_SPEC)
     assert shared_loops(kernel)[0].parent is not kernel.body
+
+
+INTEGERS = {
+    "zen3": (dt.i16, 2),
+    "x86-64-v4": (dt.i16, 2),
+    "cascadelake": (dt.u8, 4),
+    "neoverse-n1": (dt.i8, 4),
+}
+"""The dtype of states and the products that one instruction adds up."""
+
+
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("target", INTEGERS)
+@pytest.mark.parametrize(("batch", "hidden"), [(1, 48), (3, 16), (5, 24), (7, 20)])
+def test_quantised_states_are_multiplied_in_groups(
+    batch: int, hidden: int, target: str, fresh_seed: int
+) -> None:
+    """Weights stay bytes, in the order in which tiles read them, whatever the instruction takes."""
+    rng = np.random.default_rng(fresh_seed)
+    weights = rng.integers(-128, 128, (4, hidden, hidden)).astype(np.int8)
+    totals = weights.sum(axis=2, dtype=np.int32).reshape(-1)
+    scale = rng.uniform(0.5, 1, 4 * hidden).astype(np.float32) / 2000
+    peepholes = constant_array(3 * hidden)
+    dtype, group = INTEGERS[target]
+
+    def body(gates: Value, h: Value, c: Value) -> tuple[Value, ...]:
+        known = map(constant, (weights, scale, totals, peepholes))
+        return recurrent.lstm_quantized(gates, *known, h, c, state=dtype)
+
+    shapes = [
+        (1, batch, 4 * hidden),
+        (batch, hidden),
+        (batch, hidden),
+    ]  # of one step: no state rounds another way
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    module, _ = oracle.agree([tensor(dt.f32, s) for s in shapes], body, arrays, target)
+    (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
+    verify_func(kernel, LOOPS_SPEC)
+    packed = buffer_type(kernel.args[1])
+    assert packed.dtype is dt.i8
+    tiles, depth, gates, units, last = (d.value for d in packed.shape)
+    assert (depth * last, gates, last) == (hidden, 4, group)
+    assert (tiles - 1) * units < hidden <= tiles * units
+    reads = [o for o in kernel.body.walk() if o.name == "load" and o.operands[0] is kernel.args[1]]
+    assert reads
+    for load in reads:
+        assert kind_of(enclosing_loops(load)[-1]) == "dot" and "guard" not in load.attrs
+
+
+def test_states_that_fill_no_groups_are_multiplied_one_by_one() -> None:
+    hidden = 9
+    weights = RNG.integers(-128, 128, (4, hidden, hidden)).astype(np.int8)
+    totals = weights.sum(axis=2, dtype=np.int32).reshape(-1)
+    known = [weights, np.full(4 * hidden, 1e-3, np.float32), totals, constant_array(3 * hidden)]
+    shapes = [(1, 2, 4 * hidden), (2, hidden), (2, hidden)]
+    module, _ = oracle.agree(
+        [tensor(dt.f32, s) for s in shapes],
+        lambda gates, h, c: recurrent.lstm_quantized(gates, *map(constant, known), h, c),
+        [RNG.standard_normal(s).astype(np.float32) for s in shapes],
+        "zen3",
+    )
+    (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
+    assert not any(is_loop(o) and kind_of(o) == "dot" for o in kernel.body.walk())
+    assert kernel_info(kernel).packed

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
@@ -14,7 +15,7 @@ from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import recurrent
 from tilewright.ops.define import constant
-from tilewright.ops.reduce import dtype_of
+from tilewright.ops.reduce import dtype_of, reduce_sum
 from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of, slice_
 
@@ -28,8 +29,9 @@ class Direction:
     """One direction of a layer of `kind` with `hidden` units; the gates are in the order i o f c (LSTM) or z r h (GRU).
 
     input_product multiplies x [rows, width] with the input weights to [rows, gates * hidden]; weights [gates * hidden,
-    hidden], biases [gates * hidden] each or None, state and cell [batch, hidden] or None for zeros, lengths [batch] of
-    i64 where entries end early, peepholes [3 * hidden] or None. `activations` are in lower case.
+    hidden] (of LSTM, integers where a `scale` [gates * hidden] is given: states are quantised then), biases [gates *
+    hidden] each or None, state and cell [batch, hidden] or None for zeros, lengths [batch] of i64 where entries end
+    early, peepholes [3 * hidden] or None. `activations` are in lower case.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Direction:
     reverse: bool = False
     linear_before_reset: bool = False
     couple: bool = False
+    scale: Value | None = None
 
 
 def layer(x: Value, d: Direction) -> tuple[Value, ...]:
@@ -75,7 +78,11 @@ def layer(x: Value, d: Direction) -> tuple[Value, ...]:
         last = slice_(bias, starts=(sym(2 * hidden),), sizes=(sym(hidden),), steps=(1,))
         return recurrent.gru(gates, r, last, h, *lengths, linear_before_reset=d.linear_before_reset, **attrs)
     peepholes = full(value=0.0, dtype=dtype, shape=(3 * hidden,)) if d.peepholes is None else d.peepholes
-    return recurrent.lstm(gates, r, peepholes, h, *cells, *lengths, couple=d.couple, **attrs)
+    if d.scale is None:
+        return recurrent.lstm(gates, r, peepholes, h, *cells, *lengths, couple=d.couple, **attrs)
+    totals = reduce_sum(ew.cast(d.weights, dtype=dt.i32), axes=(1,), keepdims=False)
+    others = (d.scale, totals, peepholes, h, *cells, *lengths)
+    return recurrent.lstm_quantized(gates, r, *others, couple=d.couple, **attrs)
 
 
 def _shared_bias(kind: str, input_bias: Value, bias: Value, hidden: int, dtype: DType) -> Value:

@@ -22,7 +22,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.view import pad, reshape
 
-GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+GATES = {"rnn": 1, "gru": 3, "lstm": 4, "lstm_quantized": 4}
 
 
 @dataclass(frozen=True)

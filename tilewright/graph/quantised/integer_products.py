@@ -9,7 +9,7 @@ written as the zero point.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.cost.core import products_per_float
+from tilewright.cost.narrow_weights import is_widened_when_read
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
-from tilewright.graph.match import dtype_of, shape_of, uniform_number
+from tilewright.graph.match import dtype_of, is_constant, shape_of, uniform_number
 from tilewright.graph.quantised.dequantized import (
     HALF,
     MOVE_RULES,
@@ -30,6 +31,7 @@ from tilewright.graph.quantised.dequantized import (
     without_a_sign,
 )
 from tilewright.graph.quantised.exact_division import divide_by_known_scale
+from tilewright.graph.quantised.recurrent_products import states_in_groups
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.duplicates import merge_duplicates
 from tilewright.ir import dtype as dt
@@ -37,6 +39,7 @@ from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, rewrite
+from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul_widening
 from tilewright.ops.define import constant
@@ -60,16 +63,16 @@ class IntegerProducts:
     def run(self, module: Module, ctx: PassContext) -> None:
         if not any(op.name in _OPERATORS for op in module.main.body.ops):
             return
-        for rules in _stages(ctx):
+        for rules in _stages(module, ctx):
             rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
             merge_duplicates(module.main, module)  # rules of the next stage look at all readers of a value
         drop_dead(module)
 
 
-_OPERATORS = frozenset({"quantize_linear", "dequantize_linear", *PRODUCTS})
+_OPERATORS = frozenset({"quantize_linear", "dequantize_linear", "lstm_quantized", *PRODUCTS})
 
 
-def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
+def _stages(module: Module, ctx: PassContext) -> Iterator[Sequence[Rule]]:
     """The rules, those that must come to an end before others together."""
     dots = () if ctx.target is None else ctx.target.dots_in(dt.i32)
     if not dots:
@@ -80,7 +83,9 @@ def _stages(ctx: PassContext) -> Iterator[Sequence[Rule]]:
     if dots:
         if not ctx.strict:  # sums of integers do not round
             yield [sums_of_integers(partial(_why_in_floats, dots[0], ctx.target))]
-        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0]))]
+        weights = partial(_weights_dtype, dots[0], ctx.target, _bytes_of_weights(module, dots[0]))
+        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0], weights))]
+        yield [states_in_groups(dots)]
         if dots[0].left is dt.i16:
             yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
     if ctx.target is not None and ctx.target.has_fma:
@@ -121,7 +126,29 @@ def _fits(array: np.ndarray, dtype: DType) -> bool:
     return not array.size or (array.min() >= limits.min and array.max() <= limits.max)
 
 
-def multiply_in_groups(dot: Dot, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+StoredAs = Callable[[Op, np.ndarray], DType]
+"""The dtype in which the centred weights of a matrix product are stored."""
+
+
+def _bytes_of_weights(module: Module, dot: Dot) -> int:
+    """Of all products of integers with constants, as the machine multiplies them."""
+    right = [op.operands[1] for op in module.main.body.ops if op.name in PRODUCTS]
+    sizes = [product(shape_of(v)) for v in right if is_constant(v)]
+    return sum(size.value for size in sizes if size.is_const) * dot.right.bytes
+
+
+def _weights_dtype(dot: Dot, target: Target, all_weights: int, op: Op, centred: np.ndarray) -> DType:
+    """That of the instruction, or the byte that each weight fits, where rows are few and wait for what they read."""
+    rows = product(shape_of(op.operands[0])[:-1])
+    if not rows.is_const or centred.ndim != 2 or not _fits(centred, dt.i8):
+        return dot.right
+    narrow = is_widened_when_read(rows.value, centred.size, dt.i8.bytes, all_weights, dot, target)
+    return dt.i8 if narrow else dot.right
+
+
+def multiply_in_groups(
+    dot: Dot, stored_as: StoredAs, op: Op, b: Builder, ctx: RewriteContext
+) -> Replacement:
     """The sums in the dtypes of `dot` (of the target's `dots`), and what zero points add to them."""
     _, right, _, right_zero = op.operands
     array, zeros = constant_array(right, ctx.module), constant_array(right_zero, ctx.module)
@@ -133,7 +160,7 @@ def multiply_in_groups(dot: Dot, op: Op, b: Builder, ctx: RewriteContext) -> Rep
     centred = array.astype(np.int32) - zeros.astype(np.int32)
     if op.name == "conv_integer":
         return _convolution(dot, op, centred, ctx)
-    return _product(dot, op, centred, zeros, ctx)
+    return _product(dot, stored_as, op, centred, zeros, ctx)
 
 
 def _pads(op: Op) -> bool:
@@ -155,10 +182,13 @@ def _centred(x: Value, zero: Value) -> Value:
     return ew.sub(ew.cast(x, dtype=dt.i16), ew.cast(zero, dtype=dt.i16))
 
 
-def _product(dot: Dot, op: Op, centred: np.ndarray, zeros: np.ndarray, ctx: RewriteContext) -> Value:
+def _product(
+    dot: Dot, stored_as: StoredAs, op: Op, centred: np.ndarray, zeros: np.ndarray, ctx: RewriteContext
+) -> Value:
     left, right, left_zero, _ = op.operands
     if dot.left is dt.i16:
-        return matmul_widening(_centred(left, left_zero), _constant(centred, dot.right), sums=dt.i32)
+        weights = _constant(centred, stored_as(op, centred))
+        return matmul_widening(_centred(left, left_zero), weights, sums=dt.i32)
     if _fits(centred, dt.i8):
         right_shift = np.zeros((), np.int32)
     else:

@@ -18,8 +18,8 @@ from tilewright.target.target import Target
 
 
 def dot_for(left: DType, right: DType, sums: DType, target: Target) -> Dot | None:
-    """The instruction that multiplies groups of these dtypes."""
-    return next((d for d in target.dots_in(sums) if (d.left, d.right) == (left, right)), None)
+    """The instruction that multiplies groups of these dtypes; the right operand may have fewer bytes than it takes."""
+    return next((d for d in target.dots_in(sums) if d.left is left and d.takes(left, right)), None)
 
 
 def split_group(s: Schedule, stage: Stage, target: Target) -> Op | None:
@@ -39,7 +39,8 @@ def split_group(s: Schedule, stage: Stage, target: Target) -> Op | None:
 def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], target: Target) -> Op | None:
     """The loop over a group of products that one instruction adds up, split off the innermost reduction.
 
-    Columns must be constants: they are packed by groups. None where no instruction serves; why is then noted as missed.
+    Columns must be constants: they are packed by groups. They may have fewer bytes than the instruction takes. None
+    where no instruction serves; why is then noted as missed.
     """
     stage, columns = axes.sums.stage, axes.columns
     dtype = buffer_type(stage.buffer).dtype

@@ -40,6 +40,7 @@ from tilewright.schedule.steps.access import bytes_of, loads_in, perfect_nest
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
+from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
 
@@ -52,12 +53,20 @@ class _Product:
     update: list[Op]
     readers: list[Op]
     weights: Value
-    group: int = 1
-    """Terms that one instruction adds up."""
 
     @property
     def shape(self) -> StepProduct:
         return StepProduct(*(extent_of(o).value for o in self.update))
+
+    def dot(self, target: Target) -> Dot | None:
+        """The instruction that adds groups of products, where the terms are whole groups."""
+        own = (self.sums, self.weights)
+        others = [o.operands[0] for o in loads_in(self.update[-1]) if o.operands[0] not in own]
+        if len(others) != 1:
+            return None
+        state, weight, total = (buffer_type(v).dtype for v in (others[0], self.weights, self.sums))
+        found = dot_for(state, weight, total, target)
+        return None if found is None or extent_of(self.update[-1]) % found.group != 0 else found
 
 
 class Recurrence(Strategy):
@@ -75,22 +84,24 @@ class Recurrence(Strategy):
 
 def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
     """Tile all products of states with constant weights. ScheduleError when the kernel has none."""
-    products = list(_products(s, target))
+    products = list(_products(s))
     if not products:
         raise ScheduleError(
             "it has no product with constant weights whose sums are read by a nest over their units"
         )
     reason = _why_groups(s, products, target)
     tiles: list[Op] = []
-    groups = {p.weights: p.group for p in products}
     widths: dict[Value, int] = {}  # units of a tile: one number for all products that read the same weights
+    packings: dict[Value, Packing] = {}
     for p in products:
         entries, gates, units = (extent_of(o).value for o in p.update[:3])
-        tile = step_tile(entries, gates, units, target)
+        dot = p.dot(target)
+        tile = step_tile(entries, gates, units, target, dot)
         width = widths.setdefault(p.weights, tile.units)
-        tiles.append(_tile(s, p, StepTile(tile.entries, width)))
-    for weights, units in widths.items():
-        s.pack_argument(weights, _packing(units, groups[weights]))
+        tiles.append(_tile(s, p, StepTile(tile.entries, width), dot))
+        packings[p.weights] = _packing(width, dot)
+    for weights, packing in packings.items():
+        s.pack_argument(weights, packing)
     if not reason:
         _share_steps(s, tiles, target)
     else:
@@ -100,13 +111,6 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
     for loop in innermost_loops(s):
         vectorize_inner(s, loop, target)
     s.simplify()
-
-
-def _packing(units: int, group: int) -> Packing:
-    """Weights [gates, units, terms] as tiles read them; the terms of a group lie together."""
-    if group == 1:
-        return Packing(((), (units,), ()), (1, 3, 0, 2))
-    return Packing(((), (units,), (group,)), (1, 3, 0, 2, 4))
 
 
 def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str:
@@ -141,7 +145,7 @@ def _alternate(s: Schedule, tiles: list[Op], weights: int, target: Target) -> No
                 s.boustrophedon(loop, steps[-1])
 
 
-def _products(s: Schedule, target: Target) -> Iterator[_Product]:
+def _products(s: Schedule) -> Iterator[_Product]:
     """The products with constants: three nests of one block clear, add to and read the sums."""
     constants = constants_of(s.func)
     for op in [o for o in s.func.body.walk() if o.name == "alloc" and buffer_type(o.result).rank == 3]:
@@ -152,17 +156,7 @@ def _products(s: Schedule, target: Target) -> Iterator[_Product]:
         update, readers = perfect_nest(nests[1]), perfect_nest(nests[2])
         weights = _weights(update[-1], constants)
         if len(update) == 4 and len(readers) == 2 and weights is not None:
-            yield _Product(op.result, update, readers, weights, _group(op.result, update, weights, target))
-
-
-def _group(sums: Value, update: list[Op], weights: Value, target: Target) -> int:
-    """Terms of the sums that an instruction adds up at once; 1 where there is none."""
-    others = [o.operands[0] for o in loads_in(update[-1]) if o.operands[0] not in (sums, weights)]
-    if len(others) != 1:
-        return 1
-    left, right, total = (buffer_type(v).dtype for v in (others[0], weights, sums))
-    dot = dot_for(left, right, total, target)
-    return 1 if dot is None or extent_of(update[-1]) % dot.group != 0 else dot.group
+            yield _Product(op.result, update, readers, weights)
 
 
 def _weights(loop: Op, constants: list[Value]) -> Value | None:
@@ -174,7 +168,14 @@ def _weights(loop: Op, constants: list[Value]) -> Value | None:
     return read[0] if len(read) == 1 and buffer_type(read[0]).rank == 3 else None
 
 
-def _tile(s: Schedule, p: _Product, tile: StepTile) -> Op:
+def _packing(units: int, dot: Dot | None) -> Packing:
+    """Weights [gates, units, terms] in the order in which tiles of units read them."""
+    if dot is None:
+        return Packing(((), (units,), ()), (1, 3, 0, 2))
+    return Packing(((), (units,), (dot.group,)), (1, 3, 0, 2, 4))
+
+
+def _tile(s: Schedule, p: _Product, tile: StepTile, dot: Dot | None) -> Op:
     """Compute the sums of a tile of units, of all entries, where they are read: whole tiles of entries and one of those
     that they leave. Gives the loop over tiles of units."""
     entry, unit = p.readers
@@ -185,21 +186,20 @@ def _tile(s: Schedule, p: _Product, tile: StepTile) -> Op:
     whole = s.split(entries, tile.entries, tail="peel")
     for loop in (whole.inner, whole.tail):
         if loop is not None:
-            _in_registers(s, fused.buffer, loop, p.group)
+            _in_registers(s, fused.buffer, loop, dot)
     s.vectorize(units.inner)
     return units.outer
 
 
-def _in_registers(s: Schedule, sums: Value, entries: Op, group: int) -> None:
-    """Clear the sums of all `entries`, then add to them in registers, with the loop over terms (or groups of these)
-    around."""
+def _in_registers(s: Schedule, sums: Value, entries: Op, dot: Dot | None) -> None:
+    """Clear the sums of all `entries`, then add to them in registers, with the loop over terms around."""
     parts = s.fission(body_of(entries).ops[0], depth=1)
     clear, (entry, gate, unit, term) = (perfect_nest(part[0]) for part in parts)
     drain = s.cache(sums, clear[0], entry).drain
-    within: list[Op] = []
-    if group > 1:
-        split = s.split(term, group)
-        term, within = split.outer, [split.inner]
-    s.reorder(term, gate, entry, unit, *within)
-    for nest in (Nest([], clear), Nest([], [gate, entry, unit], within), Nest([], drain)):
+    group: list[Op] = []
+    if dot is not None:
+        terms = s.split(term, dot.group)
+        term, group = terms.outer, [terms.inner]
+    s.reorder(term, gate, entry, unit, *group)
+    for nest in (Nest([], clear), Nest([], [gate, entry, unit], group), Nest([], drain)):
         mark(s, nest)

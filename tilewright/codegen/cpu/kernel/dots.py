@@ -13,15 +13,16 @@ from tilewright.target.target import Target
 def instruction_for(
     target: Target, left: DType, right: DType, group: int, sums: DType, lanes: int
 ) -> Dot | None:
-    """What multiplies groups of these dtypes for `lanes` sums, whole registers of them."""
+    """What multiplies groups of these dtypes, widened if need be, for `lanes` sums, whole registers of them."""
     for dot in target.dots_in(sums):
-        if (dot.left, dot.right, dot.group) == (left, right, group) and lanes % dot.calls[-1][0] == 0:
+        if dot.takes(left, right) and dot.group == group and lanes % dot.calls[-1][0] == 0:
             return dot
     return None
 
 
 def multiply_in_groups(dot: Dot, sums: Reg, left: Reg, right: Reg) -> Reg:
     """`sums` plus the products of each lane's groups in `left` and `right`, register by register."""
+    left, right = _widened(left, dot.left), _widened(right, dot.right)
     found: list[Reg] = []
     first = 0
     while first < sums.lanes:
@@ -41,6 +42,11 @@ def _operand(x: Reg) -> str:
         return x.typed
     type = vector("bfloat", x.lanes)
     return f"{type} {x.text.emit(f'bitcast {x.typed} to {type}')}"
+
+
+def _widened(x: Reg, dtype: DType) -> Reg:
+    """Integers in `dtype`, which holds them: the machine widens them when it loads them."""
+    return x if x.dtype is dtype else x.convert("sext" if x.dtype.kind == "int" else "zext", dtype)
 
 
 def _joined(parts: list[Reg]) -> Reg:

@@ -18,15 +18,15 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
-from tilewright.ops.view import slice_, transpose
+from tilewright.ops.view import expand, slice_, transpose
 
 
 @microsoft("DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(node: Node) -> tuple[Value, ...]:
     """An LSTM whose inputs are quantised when it is called; W and R are integers [directions, width, 4 * hidden].
 
-    The state stays in floats: ONNX Runtime quantises it in every step, for all entries of the batch together, which
-    adds errors and no meaning.
+    So is the state, in every step: each entry of the batch by its own range, so that results depend neither on who else
+    is in the batch nor on threads. (ONNX Runtime quantises together the entries that one of its threads takes.)
     """
     require_ranks(node, input0=3, input1=3, input2=3, input3=2, input4=1, input5=3, input6=3, input7=2)
     backward, hidden = directions_of(node), node.known_dim(2, 1)
@@ -53,7 +53,7 @@ def _direction(node: Node, k: int, reverse: bool, hidden: int) -> Direction:
         sums = ew.cast(quant.matmul_integer(x, w, zero, w_zero), dtype=dt.f32)
         return ew.mul(sums, ew.mul(scale, w_scale))
 
-    weights = quant.dequantize_linear(r, r_scale, r_zero, dtype=dt.f32)
+    weights = ew.sub(ew.cast(r, dtype=dt.i16), ew.cast(r_zero, dtype=dt.i16))
     biases = part(3)
     input_bias, bias = (
         None if biases is None else slice_(biases, starts=(n,), sizes=(4 * hidden,), steps=(1,))
@@ -73,4 +73,5 @@ def _direction(node: Node, k: int, reverse: bool, hidden: int) -> Direction:
         activations=activations_of(node, "LSTM", k),
         reverse=reverse,
         couple=node.flag("input_forget", 0),
+        scale=expand(r_scale, shape=(sym(4 * hidden),)),
     )

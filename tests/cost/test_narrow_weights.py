@@ -1,0 +1,26 @@
+"""Weights stay bytes where rows are so few that they wait for what they read."""
+
+from __future__ import annotations
+
+from tilewright.cost.narrow_weights import is_widened_when_read
+from tilewright.target.dots import PMADDWD, VPDPBUSD
+from tilewright.target.named import parse_target
+
+TARGET = parse_target("zen3")
+WEIGHTS = 1 << 20
+
+
+def most_rows(all_weights: int) -> int:
+    """The most rows that read bytes, of weights that are found where so many bytes are."""
+    rows = [n for n in range(1, 129) if is_widened_when_read(n, WEIGHTS, 1, all_weights, PMADDWD, TARGET)]
+    assert rows == list(range(1, len(rows) + 1))
+    return len(rows)
+
+
+def test_the_further_away_weights_are_the_more_rows_read_bytes() -> None:
+    near, far, farthest = (most_rows(size) for size in (1 << 17, 1 << 22, 1 << 28))
+    assert 1 <= near <= far < farthest < 16
+
+
+def test_what_the_machine_multiplies_as_bytes_is_not_widened() -> None:
+    assert not is_widened_when_read(1, WEIGHTS, 1, 1 << 28, VPDPBUSD, parse_target("cascadelake"))
