@@ -140,8 +140,7 @@ def table_of(root: Value, value: Value, ops: list[Op], module: Module) -> np.nda
     values: dict[Value, Value] = {root: block.args[0]}
     with Builder(block, inner):
         for op in ops:
-            sources = [_before_reshapes(v) for v in op.operands]
-            operands = [values[s] if s in values else _known(v, module) for v, s in zip(op.operands, sources, strict=True)]
+            operands = [values.get(_before_reshapes(v)) or _known(v, module) for v in op.operands]
             values[op.result] = OPERATORS[op.name](*operands, **op.attrs)
     inputs = {block.args[0]: np.arange(VALUES).astype(np.uint8).view(dtype_of(root).storage)}
     try:
