@@ -101,13 +101,17 @@ class _Lowering:
         self.rewired: set[Value] = set()  # reductions that are computed over the axes of their reader
         self.tiled: dict[Value, tuple[int, ...]] = {}  # tile lengths of values whose buffers hold whole tiles
         self.ends_sums: dict[Op, bool] = {}
+        self.after_sums: set[Op] = set()  # what is computed from reductions of this kernel, be it of other shapes
         self.stages: list[Stage] = []
         self.output_args = block.args[len(ins) :]
         self._vars = 0
 
     def run(self, keeps_layout: bool) -> Lowered:
         for op in self.body.ops[:-1]:
-            self.nodes[op.result] = RegionNode(op, _compute_of(op), inline=False)
+            node = self.nodes[op.result] = RegionNode(op, _compute_of(op), inline=False)
+            producers = [self.nodes[v] for v in op.operands if v in self.nodes]
+            if any(p.compute.combine or p.op in self.after_sums for p in producers):
+                self.after_sums.add(op)
         for node in self.nodes.values():
             node.inline = self._may_inline(node)
         inline_for_one_element(self.nodes.values(), self._ends_a_sum)
@@ -130,7 +134,7 @@ class _Lowering:
             return False
         if self._is_narrow_factor(node) or self._is_weight(node):
             return False
-        if self._ends_a_sum(node) and self._is_read_in_windows(value):
+        if node.op in self.after_sums and self._is_read_in_windows(value):
             return False
         readers = {id(u) for u in value.users}
         if len(readers) == 1 and len(value.users) == 1:

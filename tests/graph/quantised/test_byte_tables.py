@@ -24,6 +24,7 @@ from tilewright.ops.contract import conv
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.quant import dequantize_linear, quantize_linear
+from tilewright.ops.view import reshape, shape_of
 from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
@@ -50,11 +51,19 @@ def silu_of_bytes(q: Value) -> Value:
     return quantized(ew.mul(x, gate), dtype)
 
 
+def reshaped_on_the_way(q: Value) -> Value:
+    """Exporters reshape between a product and its activation."""
+    x = reshape(dequantized(q), shape=(1, *shape_of(q)))
+    gate = dequantized(quantized(ew.tanh(x), q.tensor.dtype))
+    return quantized(ew.mul(x, gate), q.tensor.dtype)
+
+
 FUNCTIONS: dict[str, Callable[[Value], Value]] = {
     "sigmoid": lambda q: quantized(ew.sigmoid(dequantized(q)), q.tensor.dtype),
     "silu": silu_of_bytes,
     "gelu": lambda q: quantized(gelu(dequantized(q)), q.tensor.dtype),
     "hard-swish": lambda q: quantized(hard_swish(ew.mul(ew.tanh(dequantized(q)), 3.0)), q.tensor.dtype),
+    "reshaped": reshaped_on_the_way,
     "tanh of parameters with axes": lambda q: quantized(
         ew.tanh(dequantized(q, shape=(1,) * q.tensor.rank)), q.tensor.dtype
     ),

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
 from tests.schedule.test_defaults import data, f32, native
+from tilewright.graph.pipeline import default_passes
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value
-from tilewright.ir.passes import PassContext
+from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, loop_var, loops_in
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
 from tilewright.ops.norm import softmax
+from tilewright.ops.quant import dequantize_linear, quantize_linear
 from tilewright.ops.source import full
+from tilewright.options import Options
 from tilewright.schedule.steps.access import stores_in, stride_in
+from tilewright.target.named import parse_target
 
 N = var("n", 1)
 M = var("m", 1)
@@ -187,6 +193,53 @@ def test_no_element_of_a_row_is_computed_alone(name: str, target: str) -> None:
     for op in powers:  # weights are summed as they are computed
         spaces = {buffer_type(o.operands[1]).space for o in stores_in(innermost(op))}
         assert spaces == {"reg", "scratch"}
+
+
+def in_bytes(x: Value, scale: float, zero: int = 0) -> Value:
+    """x as quantisers round it to bytes, and back."""
+    parameters = constant(np.float32(scale)), constant(np.uint8(zero))
+    return dequantize_linear(quantize_linear(x, *parameters, dtype=dt.u8), *parameters, dtype=dt.f32)
+
+
+def quantised(q: Value, k: Value, v: Value) -> Value:
+    scores = in_bytes(contract.matmul(q, k, transpose_b=True), 0.1, 128)
+    return contract.matmul(in_bytes(softmax(scores), 1 / 255), v)
+
+
+def quantised_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    def rounded(x: np.ndarray, scale: float, zero: int) -> np.ndarray:
+        return (np.clip(np.rint(x / np.float32(scale)) + zero, 0, 255) - zero) * float(np.float32(scale))
+
+    powers = np.exp(rounded(q @ k.swapaxes(-1, -2), 0.1, 128))
+    return rounded(powers / powers.sum(-1, keepdims=True), 1 / 255, 0) @ v
+
+
+@pytest.mark.fresh_seeds(2)
+@pytest.mark.parametrize("length", [21, N], ids=str)
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "zen4", "aarch64-neon"])
+def test_weights_are_rounded_once(target: str, length: Any, fresh_seed: int) -> None:
+    """Not in the sum of the second product, again for each tile of columns."""
+    types = (f32(2, 13, 8), f32(2, length, 8), f32(2, length, 40))
+    module = oracle.build(types, quantised)
+    run_passes(module, default_passes(parse_target(target), Options()), PassContext(parse_target(target)))
+    oracle.scheduled(module, target)
+    kernel = module.funcs["k0_attention"]
+    rounded = [op for op in kernel.body.walk() if op.name == "round"]
+    values = [innermost(op) for op in kernel.body.walk() if op.name == "load" and op.operands[0] is kernel.args[2]]
+    assert rounded and values and not {innermost(op) for op in rounded} & set(values)
+    rng = np.random.default_rng(fresh_seed)
+    # Of whole numbers the scores are exact, and no two computations round one of them to different bytes.
+    q, k = (rng.integers(-2, 3, (2, n, 8)).astype(np.float32) for n in (13, 21))
+    v = rng.standard_normal((2, 21, 40), np.float32)
+    (found,) = oracle.run(module, (q, k, v))
+    wanted = quantised_reference(*(a.astype(np.float64) for a in (q, k, v)))
+    assert_equal_but_for_halves(found, wanted, v)
+
+
+def assert_equal_but_for_halves(found: np.ndarray, wanted: np.ndarray, v: np.ndarray) -> None:
+    """A weight that lies at a half within float32 may be another byte, in one row."""
+    away = np.abs(found - wanted).max(-1) > 1e-4
+    assert away.sum() <= 1 and np.abs(found - wanted).max() <= 1.01 / 255 * np.abs(v).max()
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])

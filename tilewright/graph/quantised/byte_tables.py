@@ -4,7 +4,7 @@
 
 Whatever elementwise work stands between two tensors of bytes is a function of the 256 values that an element of the
 first can have, where it reads no other tensor: it is computed for each of them when compiling, by the operators' own
-definitions. What only limits bytes stays arithmetic.
+definitions. What only limits bytes stays arithmetic. Reshapes may stand in between: elements keep their order.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate_block
 from tilewright.ops.index import table_lookup
 from tilewright.ops.source import full
+from tilewright.ops.view import reshape
 from tilewright.target.target import Target
 
 VALUES = 256
@@ -48,7 +49,7 @@ class ByteTables:
         if ctx.target is None or not any(is_byte(v) for op in module.main.body.ops for v in op.results):
             return
         found = ByteFunctions(module)
-        rule = Rule("tabulate", tuple(sorted(FUNCTIONS)), _Tabulation(found, ctx.target).replacement)
+        rule = Rule("tabulate", tuple(sorted(FUNCTIONS | {"reshape"})), _Tabulation(found, ctx.target).replacement)
         rewrite(module.main, [rule], module, ctx.remarks, stage=self.name)
         drop_dead(module)
 
@@ -60,20 +61,21 @@ def is_byte(value: Value) -> bool:
 
 @dataclass(eq=False)
 class ByteFunctions:
-    """Which values are functions of the elements of one tensor of bytes, found in program order."""
+    """Which values are functions of the elements of one tensor of bytes, in their order, found in program order."""
 
     module: Module
     roots: dict[Value, Value] = field(default_factory=dict)
 
     def root(self, op: Op) -> Value | None:
         """The bytes that the result of `op` is a function of, element by element; None where there are none."""
-        if op.name not in FUNCTIONS:
+        if op.name not in FUNCTIONS and op.name != "reshape":
             return None
         tensors = op.operands[:1] if op.name == "table_lookup" else op.operands
         varying = [v for v in tensors if uniform_number(v, self.module) is None]
         roots = {self.roots.get(v) or (v if is_byte(v) else None) for v in varying}
         root = roots.pop() if len(roots) == 1 else None
-        if root is None or shape_of(op.result) != shape_of(root):
+        repeats = op.name != "reshape" and any(shape_of(v) != shape_of(op.result) for v in varying)
+        if root is None or repeats:
             self.roots.pop(op.result, None)
             return None
         self.roots[op.result] = root
@@ -103,9 +105,11 @@ class _Tabulation:
 
     def replacement(self, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
         root = self.functions.root(op)
-        if root is None or not is_byte(op.result) or (op.name == "table_lookup" and op.operands[0] is root):
+        if root is None or not is_byte(op.result) or op.name == "reshape":
             return None
-        ops = self.functions.between(root, op.result)
+        ops = [o for o in self.functions.between(root, op.result) if o.name != "reshape"]
+        if op.name == "table_lookup" and len(ops) == 1:
+            return None
         if len(ops) > LONGEST:
             return NoMatch(f"the function has more than {LONGEST} operators")
         if all(dtype_of(v) is dtype_of(root) for o in ops for v in o.results):
@@ -113,12 +117,13 @@ class _Tabulation:
         table = table_of(root, op.result, ops, ctx.module)
         if isinstance(table, NoMatch):
             return table
-        limited = as_limits(root, table)
+        moved = root if shape_of(root) == shape_of(op.result) else reshape(root, shape=shape_of(op.result))
+        limited = as_limits(moved, table)
         if limited is not None:
             return limited
         if sum(map(self._instructions, ops)) <= look_up_instructions(self.target):
             return NoMatch("computing it takes no longer than finding it in a table")
-        return table_lookup(root, constant(table, "table"))
+        return table_lookup(moved, constant(table, "table"))
 
     def _instructions(self, op: Op) -> int:
         if op.name == "table_lookup":
@@ -128,13 +133,14 @@ class _Tabulation:
 
 
 def table_of(root: Value, value: Value, ops: list[Op], module: Module) -> np.ndarray | NoMatch:
-    """What `ops` make of each byte, in the order of bytes without a sign; a reason where they fail for one."""
+    """What `ops`, reshapes left out, make of each byte, in the order of bytes without a sign; a reason where they fail
+    for one."""
     block, inner = Block([tensor(dtype_of(root), (VALUES,))]), Module()
     inner.add(Func("main", block))
     values: dict[Value, Value] = {root: block.args[0]}
     with Builder(block, inner):
         for op in ops:
-            operands = [_known(v, module) if v not in values else values[v] for v in op.operands]
+            operands = [values.get(_before_reshapes(v)) or _known(v, module) for v in op.operands]
             values[op.result] = OPERATORS[op.name](*operands, **op.attrs)
     inputs = {block.args[0]: np.arange(VALUES).astype(np.uint8).view(dtype_of(root).storage)}
     try:
@@ -143,6 +149,12 @@ def table_of(root: Value, value: Value, ops: list[Op], module: Module) -> np.nda
         return NoMatch(f"it fails for some bytes: {e.what}")
     found = inputs[values[value]]
     return np.ascontiguousarray(np.broadcast_to(found, (VALUES,)))
+
+
+def _before_reshapes(value: Value) -> Value:
+    while value.op is not None and value.op.name == "reshape":
+        value = value.op.operands[0]
+    return value
 
 
 def _known(value: Value, module: Module) -> Value:
