@@ -31,6 +31,7 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"ir"},
     "codegen": {"ir", "loops", "runtime", "target"},
     "asm": {"ir", "target"},
+    "accounts": {"codegen", "graph", "ir", "loops", "ops", "target"},
     "runtime": set(),
     "options": {"runtime"},
     "plugins": {"frontends", "ir"},

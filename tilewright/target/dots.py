@@ -15,7 +15,7 @@ class Dot:
 
     `left` and `right` are the operands' dtypes. `calls` are LLVM's intrinsics with their number of sums, the widest
     first. An intrinsic with `accumulates` takes the sums and both operands; else it takes the operands and gives the
-    groups' products added up, which a separate instruction adds to the sums.
+    groups' products added up, which a separate instruction adds to the sums. `name` is the machine's.
     """
 
     left: DType
@@ -23,22 +23,23 @@ class Dot:
     group: int
     calls: tuple[tuple[int, str], ...]
     accumulates: bool = True
+    name: str = ""
 
 
 _VNNI_CALLS = ((8, "llvm.x86.avx512.vpdpbusd.256"), (4, "llvm.x86.avx512.vpdpbusd.128"))
-VPDPBUSD = Dot(dt.u8, dt.i8, 4, ((16, "llvm.x86.avx512.vpdpbusd.512"), *_VNNI_CALLS))
+VPDPBUSD = Dot(dt.u8, dt.i8, 4, ((16, "llvm.x86.avx512.vpdpbusd.512"), *_VNNI_CALLS), name="vpdpbusd")
 """The sums of four products are not saturated (those of `vpdpbusds` would be)."""
 
-AVX_VNNI = Dot(dt.u8, dt.i8, 4, _VNNI_CALLS)
+AVX_VNNI = Dot(dt.u8, dt.i8, 4, _VNNI_CALLS, name="vpdpbusd")
 
 _PMADDWD_CALLS = ((8, "llvm.x86.avx2.pmadd.wd"), (4, "llvm.x86.sse2.pmadd.wd"))
-PMADDWD = Dot(dt.i16, dt.i16, 2, _PMADDWD_CALLS, accumulates=False)
+PMADDWD = Dot(dt.i16, dt.i16, 2, _PMADDWD_CALLS, accumulates=False, name="vpmaddwd")
 """The form for bytes, `pmaddubsw`, saturates at 16 bits: it is not used."""
 
 PMADDWD_512 = Dot(
-    dt.i16, dt.i16, 2, ((16, "llvm.x86.avx512.pmaddw.d.512"), *_PMADDWD_CALLS), accumulates=False
+    dt.i16, dt.i16, 2, ((16, "llvm.x86.avx512.pmaddw.d.512"), *_PMADDWD_CALLS), accumulates=False, name="vpmaddwd"
 )
-SDOT = Dot(dt.i8, dt.i8, 4, ((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),))
+SDOT = Dot(dt.i8, dt.i8, 4, ((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),), name="sdot")
 
 
 def dots_of(arch: str, features: Collection[str]) -> tuple[Dot, ...]:
