@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, logical_and, logical_not
 from tilewright.loops.analysis.deps import accumulation_of
 from tilewright.loops.counts import executions
 from tilewright.loops.edit import buffer_type, enclosing, extent_of, is_loop, kind_of
@@ -46,10 +47,12 @@ class KernelTypes:
 
 
 def added_products(func: Func) -> list[AddedProduct]:
-    """All of a kernel, in program order. Work under a condition counts as if it always held."""
+    """All of a kernel, in program order. Work under a condition counts as if it always held; of versions for different
+    sizes one counts, that for the others."""
     times = executions(func)
+    unlike = _other_versions(func)
     found: dict[Op, AddedProduct] = {}
-    for store in (op for op in func.body.walk() if op.name == "store"):
+    for store in (op for op in func.body.walk() if op.name == "store" and not unlike.intersection(enclosing(op))):
         sum_ = accumulation_of(store)
         if sum_ is None or sum_.combine.name != "add":
             continue
@@ -58,6 +61,19 @@ def added_products(func: Func) -> list[AddedProduct]:
                 left, right = map(_read_as, op.operands)
                 found[op] = AddedProduct(op, left, right, op.result.scalar.dtype, times[op], *_around(op))
     return list(found.values())
+
+
+def _other_versions(func: Func) -> set[Op]:
+    """The first one of each two ops of which one runs in a call, as its dims decide."""
+    found: set[Op] = set()
+    blocks = [func.body, *(op.blocks[0] for op in func.body.walk() if op.name == "if")]
+    for block in blocks:
+        for op, following in pairwise(block.ops):
+            if op.name == following.name == "if" and not op.operands and not following.operands:
+                condition, other = (logical_and(*o.attrs["guard"]) for o in (op, following))
+                if condition.vars <= set(func.dims) and other == logical_not(condition):
+                    found.add(op)
+    return found
 
 
 def _terms(value: Value) -> Iterator[Op]:
