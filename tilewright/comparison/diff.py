@@ -13,7 +13,7 @@ import onnx
 
 from tilewright.comparison.errors import Difference, LayerError, Measured
 from tilewright.comparison.graph import CoreGraph, Segment
-from tilewright.comparison.pairs import Pair, pair_tensors
+from tilewright.comparison.pairs import TensorPair, pair_tensors
 from tilewright.comparison.taps import Arrays, Tapped, given_feed, layered, may_be_given, tapped
 from tilewright.frontends.onnx.file import read_model
 from tilewright.options import OnProgress, Progress
@@ -110,7 +110,7 @@ def _check_inputs(first: _Side, second: _Side) -> None:
 class _Layer:
     """A layer of the second model while it is measured."""
 
-    pair: Pair
+    pair: TensorPair
     segment: Segment
     error: Measured
     own: Measured | None
@@ -120,7 +120,7 @@ class _Comparison:
     """One comparison of two models."""
 
     def __init__(
-        self, first: _Side, second: _Side, pairs: Sequence[Pair], threads: int | None, progress: OnProgress | None
+        self, first: _Side, second: _Side, pairs: Sequence[TensorPair], threads: int | None, progress: OnProgress | None
     ) -> None:
         self.first, self.second, self.threads, self._report = first, second, threads, progress
         self.pairs = pairs
@@ -158,7 +158,7 @@ class _Comparison:
             self._report(Progress(stage, 0, 1))
 
     def _measure(
-        self, group: Sequence[Pair], feeds: Iterator[Arrays], run_first: Tapped | None, about: str
+        self, group: Sequence[TensorPair], feeds: Iterator[Arrays], run_first: Tapped | None, about: str
     ) -> None:
         layers = [
             _Layer(p, self.second.core.segment(p.second, self.ends), Measured(), None) for p in group
@@ -247,7 +247,7 @@ def _is_float(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _groups(pairs: Sequence[Pair], run: Tapped, feed: Arrays) -> list[Sequence[Pair]]:
+def _groups(pairs: Sequence[TensorPair], run: Tapped, feed: Arrays) -> list[Sequence[TensorPair]]:
     """Pairs whose tensors fit the memory together."""
     dims: dict[str, int] = {}
     for info in run.compiled.inputs:
@@ -257,7 +257,7 @@ def _groups(pairs: Sequence[Pair], run: Tapped, feed: Arrays) -> list[Sequence[P
     sizes = {
         name: _bytes(info, dims) for name, info in zip(run.names, run.compiled.outputs, strict=True)
     }
-    groups: list[list[Pair]] = [[]]
+    groups: list[list[TensorPair]] = [[]]
     total = 0
     for pair in pairs:
         # of both models, what the layer reads, and what it gives by itself

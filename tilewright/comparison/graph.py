@@ -32,7 +32,7 @@ PARAMETERS = {"QLinearConv": 6, "QLinearMatMul": 6, "QGemm": 7}
 
 
 @dataclass(frozen=True)
-class Parameters:
+class IntegerParameters:
     """The names of the scale and the zero point of a tensor of integers."""
 
     scale: str
@@ -119,14 +119,14 @@ class CoreGraph:
         read = [m for m in members if any(node.op_type not in PASSING for node in self.readers.get(m, ()))]
         return read[0] if len(read) == 1 else root
 
-    def parameters(self, name: str) -> Parameters | None:
+    def parameters(self, name: str) -> IntegerParameters | None:
         """Those of a tensor of integers that an operator on integers gives; None for others."""
         node = self.producers.get(name)
         if node is None or not (node.op_type.startswith("QLinear") or node.op_type in PARAMETERS):
             return None
         place = PARAMETERS.get(node.op_type, len(node.input) - 2)
         found = [node.input[i] if i < len(node.input) else "" for i in (place, place + 1)]
-        return Parameters(*found) if found[0] else None
+        return IntegerParameters(*found) if found[0] else None
 
     def segment(self, name: str, ends: Mapping[str, str]) -> Segment:
         """The layer that computes `name` from those of `ends` (names by roots) that lie before it."""

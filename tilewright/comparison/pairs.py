@@ -22,14 +22,14 @@ LEAST_AGREEMENT = 0.5
 
 
 @dataclass(frozen=True)
-class Pair:
+class TensorPair:
     """The names by which a tensor is compared in the two graphs."""
 
     first: str
     second: str
 
 
-def pair_tensors(a: CoreGraph, b: CoreGraph) -> list[Pair]:
+def pair_tensors(a: CoreGraph, b: CoreGraph) -> list[TensorPair]:
     """In the order of the second graph."""
     roots = _by_names(a, b)
     agreeing = [_is_alike(a.operator(x), b.operator(y)) for x, y in roots.items()]
@@ -39,7 +39,7 @@ def pair_tensors(a: CoreGraph, b: CoreGraph) -> list[Pair]:
     _by_structure(a, b, roots)
     order = {root: place for place, root in enumerate(b.members)}
     found = sorted(roots.items(), key=lambda pair: order[pair[1]])
-    return [Pair(a.as_read(x), b.as_read(y)) for x, y in found]
+    return [TensorPair(a.as_read(x), b.as_read(y)) for x, y in found]
 
 
 def _by_names(a: CoreGraph, b: CoreGraph) -> dict[str, str]:
