@@ -153,3 +153,52 @@ def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
                 if name and name not in kept:
                     part[k] = names.setdefault(name, f"t{len(names)}")
     return copy
+
+
+def chains(wrong: int) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Two convolutions of floats, and by QLinearConv, where the scale of the weights of one is ten times too small."""
+    rng = np.random.default_rng(0)
+    shapes = ((8, 3, 3, 3), (8, 8, 3, 3))
+    weights = [(rng.standard_normal(shape) / 5).astype(np.float32) for shape in shapes]
+    io = (
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], "first"),
+        helper.make_node("Conv", ["a", "w1"], ["y"], "second"),
+    ]
+    tensors = [numpy_helper.from_array(w, f"w{k}") for k, w in enumerate(weights)]
+    floats = helper.make_model(
+        helper.make_graph(nodes, "floats", *io, tensors),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    values = activations(floats)
+    made: list[onnx.TensorProto] = []
+
+    def parameters(name: str, factor: float = 1) -> list[str]:
+        array = values[name] if name in values else weights[int(name[1:])]
+        scale, kind = np.abs(array).max() / 127 / factor, np.uint8 if name in values else np.int8
+        made.append(numpy_helper.from_array(np.asarray(scale, np.float32), f"{name}_scale"))
+        made.append(numpy_helper.from_array(np.asarray(128 if name in values else 0, kind), f"{name}_zero"))
+        return [f"{name}_scale", f"{name}_zero"]
+
+    given = {name: parameters(name) for name in ("x", "a", "y")}
+    for k, w in enumerate(weights):
+        q = np.rint(w / (np.abs(w).max() / 127)).astype(np.int8)
+        made.append(numpy_helper.from_array(q, f"w{k}_quantized"))
+        given[f"w{k}"] = parameters(f"w{k}", 10 if k == wrong else 1)
+    x, a, w0, w1 = ([f"{name}_quantized", *given[name]] for name in ("x", "a", "w0", "w1"))
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *given["x"]], ["x_quantized"], "begin"),
+        helper.make_node("QLinearConv", [*x, *w0, *given["a"]], ["a_quantized"], "first"),
+        helper.make_node("QLinearConv", [*a, *w1, *given["y"]], ["y_quantized"], "second"),
+        helper.make_node("DequantizeLinear", ["y_quantized", *given["y"]], ["y"], "end"),
+    ]
+    integers = helper.make_model(
+        helper.make_graph(nodes, "integers", *io, made),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    return floats, integers

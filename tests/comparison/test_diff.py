@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import tilewright
-from tests.comparison.networks import feeds, quantised, renamed, residual
+from tests.comparison.networks import chains, feeds, quantised, renamed, residual
 from tilewright.comparison.diff import diff
 
 
@@ -66,6 +66,16 @@ def test_tensors_of_other_names_are_paired_by_structure(network: onnx.ModelProto
     assert found.worst is not None and found.worst.layer == other.graph.node[place].name
     assert found.worst.tensors[0] == "block0.second.out"
     assert len(found.layers) == len(compared(network, wrong).layers)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_results_of_operators_on_integers_are_compared_as_numbers(wrong: int) -> None:
+    floats, integers = chains(wrong)
+    found = compared(floats, integers)
+    assert [layer.layer for layer in found.layers][1:] == ["first", "second"]
+    assert found.worst is not None and found.worst.layer == ("first", "second")[wrong]
+    assert all(layer.own is not None for layer in found.layers)
+    assert found.layers[2 - wrong].own < 0.1  # type: ignore[operator]
 
 
 def test_either_model_may_be_the_quantised_one(network: onnx.ModelProto) -> None:

@@ -232,8 +232,8 @@ class _Comparison:
             for layer in self.layers
         }
         core = self.second.core
-        paired = {core.roots[name] for name in found} | set(core.inputs)
-        unpaired = [root for root in core.members if root not in paired]
+        paired = {core.roots[p.second] for p in self.pairs if p.second not in self.dropped}
+        unpaired = [root for root in core.members if root not in paired and root not in core.inputs]
         outputs = {name: found[name] for name in core.outputs if name in found}
         if not found:
             raise InputError(

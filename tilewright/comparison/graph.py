@@ -27,7 +27,7 @@ MEANING = {
 }  # fmt: skip
 """Operators on integers, and fused ones, with what they mean."""
 
-PARAMETERS = {"QLinearConv": 6, "QLinearMatMul": 6, "QGemm": 7}
+PARAMETERS = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6, "QGemm": 7}
 """Where operators that give integers have the scale and zero point of these; others of the kind have them last."""
 
 
@@ -146,9 +146,9 @@ class CoreGraph:
                 pending.extend(reversed([n for n in outer_names(node) if n in self.computed]))
         named = next((n for n in nodes if meaning(n) in CONTRACTIONS), None)
         own = next((n for n in nodes if n.op_type not in PASSING), None)
-        chosen = named or own or (nodes[0] if nodes else None)
-        if chosen is None:
-            return Segment(tuple(inputs), name, "input")
+        chosen = named or own
+        if chosen is None:  # an input, as the layers read it
+            return Segment(tuple(inputs), self.roots[name], "input")
         return Segment(tuple(inputs), label(chosen), meaning(chosen))
 
     def operator(self, root: str) -> str:

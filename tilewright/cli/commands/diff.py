@@ -20,6 +20,9 @@ from tilewright.comparison.errors import Difference, LayerError
 SHOWN = 12
 """Layers in the table without --all."""
 
+WIDTH = 200
+"""Of lines that no terminal limits."""
+
 HELP = """Compare MODEL (a quantised one, say) with REFERENCE, what it was made of: both ONNX, run on the same inputs.
 
 Prints the error of each layer's result, relative to the result (root mean square) and in decibels; of what the layer
@@ -66,7 +69,10 @@ def command(
     if as_json:
         click.echo(json.dumps(found.record(), indent=1))
     else:
-        show(found, everything, Console(highlight=False, soft_wrap=True))
+        console = Console(highlight=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.width = WIDTH
+        show(found, everything, console)
 
 
 def show(found: Difference, everything: bool, console: Console) -> None:
@@ -74,22 +80,23 @@ def show(found: Difference, everything: bool, console: Console) -> None:
     layers: Sequence[LayerError] = found.layers if everything else found.ranked()[:SHOWN]
     table = Table(box=None, header_style="bold")
     for column in ("layer", "operator", "error", "SQNR", "before", "growth", "by itself", "largest"):
-        table.add_column(column, justify="left" if column in ("layer", "operator") else "right")
+        is_name = column in ("layer", "operator")
+        table.add_column(column, justify="left" if is_name else "right", overflow="fold", no_wrap=not is_name)
     for layer in layers:
         own = "" if layer.own is None else _share(layer.own)
         numbers = (_share(layer.error), _decibels(layer.sqnr), _share(layer.before), _share(layer.growth), own)
         table.add_row(*map(escape, (layer.layer, layer.operator, *numbers, f"{layer.largest:.3g}")))
-    console.print(table)
-    if not everything and len(found.layers) > SHOWN:
+    if everything or found.worst is not None:
+        console.print(table)
+    if not everything and found.worst is not None and len(found.layers) > SHOWN:
         console.print(f"[dim]{len(found.layers) - SHOWN} more layers add less (--all shows them)")
     samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
     console.print(f"{len(found.layers)} layers, {samples} of {found.data}", markup=False)
     if found.unpaired:
         console.print(f"{len(found.unpaired)} tensors have no partner", markup=False)
     for name, output in found.outputs.items():
-        console.print(
-            f"output {name}: error {_share(output.error)}, {_decibels(output.sqnr)} dB", markup=False
-        )
+        decibels = f", {_decibels(output.sqnr)} dB" if math.isfinite(output.sqnr) else ""
+        console.print(f"output {name}: error {_share(output.error)}{decibels}", markup=False)
     console.print(f"[bold]{escape(verdict(found))}")
 
 
