@@ -155,6 +155,29 @@ def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
+def shortened(model: onnx.ModelProto, layer: str) -> onnx.ModelProto:
+    """The network with one layer in float16."""
+    small = onnx.ModelProto()
+    small.CopyFrom(model)
+    nodes = list(model.graph.node)
+    del small.graph.node[:]
+    for node in nodes:
+        if node.name != layer:
+            small.graph.node.append(node)
+            continue
+        short = [f"{name}.short" for name in node.input]
+        for name, to in zip(node.input, short, strict=True):
+            small.graph.node.append(helper.make_node("Cast", [name], [to], to=TensorProto.FLOAT16))
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        del copy.input[:]
+        copy.input.extend(short)
+        copy.output[0] = "sum.short"
+        small.graph.node.append(copy)
+        small.graph.node.append(helper.make_node("Cast", ["sum.short"], list(node.output), to=TensorProto.FLOAT))
+    return small
+
+
 def chains(wrong: int) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """Two convolutions of floats, and by QLinearConv, where the scale of the weights of one is ten times too small."""
     rng = np.random.default_rng(0)

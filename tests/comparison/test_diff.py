@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import tilewright
-from tests.comparison.networks import chains, feeds, quantised, renamed, residual
+from tests.comparison.networks import chains, feeds, quantised, renamed, residual, shortened
 from tilewright.comparison.diff import diff
 
 
@@ -76,6 +76,14 @@ def test_results_of_operators_on_integers_are_compared_as_numbers(wrong: int) ->
     assert found.worst is not None and found.worst.layer == ("first", "second")[wrong]
     assert all(layer.own is not None for layer in found.layers)
     assert found.layers[2 - wrong].own < 0.1  # type: ignore[operator]
+
+
+def test_layers_of_shorter_floats_are_compared(network: onnx.ModelProto) -> None:
+    found = compared(network, shortened(network, "block0.second"))
+    (layer,) = (x for x in found.layers if x.layer == "block0.second")
+    assert found.worst is not None and found.worst.layer in ("block0.relu", "block0.second")  # rounds what it reads
+    assert layer.own is not None and 1e-4 < layer.own < 1e-2
+    assert all(x.own is not None for x in found.layers)
 
 
 def test_either_model_may_be_the_quantised_one(network: onnx.ModelProto) -> None:

@@ -163,9 +163,11 @@ class _Comparison:
         layers = [
             _Layer(p, self.second.core.segment(p.second, self.ends), Measured(), None) for p in group
         ]
-        reads = [self.partner[name] for layer in layers for name in layer.segment.inputs]
-        run_first = run_first or self._tap(self.first, [*(p.first for p in group), *reads])
-        run_second = self._tap(self.second, [p.second for p in group])
+        reads = [name for layer in layers for name in layer.segment.inputs]
+        run_first = run_first or self._tap(
+            self.first, [*(p.first for p in group), *(self.partner[n] for n in reads)]
+        )
+        run_second = self._tap(self.second, [*(p.second for p in group), *reads])
         alone: Tapped | None = None
         shapes: dict[str, tuple[int, ...]] = {}
         for number, feed in enumerate(feeds):
@@ -174,13 +176,12 @@ class _Comparison:
             found = {**feed, **run_second(feed)}
             if not number:
                 layers = [layer for layer in layers if self._is_comparable(layer, wanted, found)]
-                given = self._given(layers, wanted)
-                alone = self._layered(layers, given, feed)
-                shapes = {name: array.shape for name, array in {**feed, **given}.items()}
+                alone = self._layered(layers, self._given(layers, wanted, found), feed)
+                shapes = _shapes(feed, self._given(layers, wanted, found))
             for layer in layers:
                 layer.error.add(wanted[layer.pair.first], found[layer.pair.second])
-            given = self._given(layers, wanted)
-            if alone is not None and shapes == {name: array.shape for name, array in {**feed, **given}.items()}:
+            given = self._given(layers, wanted, found)
+            if alone is not None and shapes == _shapes(feed, given):
                 del found
                 by_itself = alone(given_feed(feed, given, self.second.core))
                 for layer in layers:
@@ -197,12 +198,12 @@ class _Comparison:
             self.dropped.append(layer.pair.second)
         return is_float and x.shape == y.shape
 
-    def _given(self, layers: Sequence[_Layer], wanted: Arrays) -> dict[str, np.ndarray]:
-        """What layers read, as the first model has it."""
+    def _given(self, layers: Sequence[_Layer], wanted: Arrays, found: Arrays) -> dict[str, np.ndarray]:
+        """What layers read, as the first model has it, in the types of the second."""
         core = self.second.core
         names = dict.fromkeys(name for layer in layers for name in layer.segment.inputs)
         return {
-            name: wanted[self.partner[name]]
+            name: wanted[self.partner[name]].astype(found[name].dtype if name in found else np.float32, copy=False)
             for name in names
             if name not in core.inputs and may_be_given(core, name) and _is_float(wanted[self.partner[name]])
         }
@@ -241,6 +242,10 @@ class _Comparison:
                 hint="are these forms of one model?",
             )
         return Difference(tuple(found.values()), outputs, count, about, tuple(unpaired))
+
+
+def _shapes(feed: Arrays, given: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in {**feed, **given}.items()}
 
 
 def _is_float(array: np.ndarray) -> bool:
