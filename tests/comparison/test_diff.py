@@ -128,7 +128,11 @@ def test_models_of_other_inputs_are_refused(network: onnx.ModelProto) -> None:
     other = residual()
     other.graph.input[0].name = "image"
     other.graph.node[0].input[0] = "image"
-    with pytest.raises(tilewright.InputError, match=r"different inputs: .* has x \(float\), .* has image \(float\)"):
+    with pytest.raises(tilewright.InputError, match=r"different inputs: .* has x: float\[1, 3, 8, 8\], .* has image:"):
+        compared(network, other)
+    other = residual()
+    other.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 9
+    with pytest.raises(tilewright.InputError, match=r"different inputs: .* has x: float\[1, 3, 8, 9\]"):
         compared(network, other)
 
 

@@ -90,20 +90,44 @@ class _Side:
 
 def _check_inputs(first: _Side, second: _Side) -> None:
     """InputError unless one call fits both."""
-    said = []
-    for side in (first, second):
-        types = {value.name: value.type.tensor_type.elem_type for value in side.model.graph.input}
-        said.append({name: types[name] for name in side.core.inputs})
-    if said[0] != said[1]:
+    said = [_inputs(side) for side in (first, second)]
+    fits = said[0].keys() == said[1].keys() and all(_may_be_one(said[0][n], said[1][n]) for n in said[0])
+    if not fits:
         texts = [
-            ", ".join(f"{name} ({onnx.TensorProto.DataType.Name(kind).lower()})" for name, kind in types.items())
-            for types in said
+            ", ".join(f"{name}: {kind}[{', '.join(map(str, dims))}]" for name, (kind, dims) in found.items())
+            for found in said
         ]
         raise InputError(
             f"the models have different inputs: {first.name} has {texts[0] or 'none'}, "
             f"{second.name} has {texts[1] or 'none'}",
             hint="only models that take the same inputs can be compared",
         )
+
+
+_Form = tuple[str, tuple[int | str, ...]]
+"""The dtype of an input, and its dims; those of one whose rank is not known are "...", "?" is any size."""
+
+
+def _inputs(side: _Side) -> dict[str, _Form]:
+    found = {}
+    for value in side.model.graph.input:
+        type = value.type.tensor_type
+        dims: tuple[int | str, ...] = tuple(
+            d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in type.shape.dim
+        )
+        if not type.HasField("shape"):
+            dims = ("...",)
+        found[value.name] = (onnx.TensorProto.DataType.Name(type.elem_type).lower(), dims)
+    return {name: found[name] for name in side.core.inputs}
+
+
+def _may_be_one(a: _Form, b: _Form) -> bool:
+    """Whether there are arrays of both forms."""
+    if a[0] == b[0] and ("..." in a[1] or "..." in b[1]):
+        return True
+    if a[0] != b[0] or len(a[1]) != len(b[1]):
+        return False
+    return all(x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a[1], b[1], strict=True))
 
 
 @dataclass
