@@ -156,8 +156,9 @@ class _Comparison:
 
     def result(self, data: Any, random: int, samples: int, batch: int | None) -> Difference:
         wanted = [p for p in self.pairs if p.second not in self.second.core.inputs]
-        run = self._tap(self.first, [p.first for p in wanted])
-        infos = run.compiled.inputs
+        runs = self._runs(wanted)
+        wanted = self._of_equal_forms(wanted, runs)
+        infos = runs[0].compiled.inputs
         if data is None:
             data = [random_feed(infos, seed, batch or 1) for seed in range(random)]
             about = "noise"
@@ -165,12 +166,41 @@ class _Comparison:
             about = ""
         dataset = open_data(data, infos, batch=batch)
         numbers = range(min(dataset.count, samples))
-        groups = _groups(wanted, run, dataset.read(0).feed)
+        groups = _groups(wanted, runs[0], dataset.read(0).feed)
         for place, group in enumerate(groups):
-            run_first = run if len(groups) == 1 else None
             feeds = (dataset.read(i).feed for i in numbers)
-            self._measure(group, feeds, run_first, f"{place + 1} of {len(groups)}: " if len(groups) > 1 else "")
+            of_group = runs if len(groups) == 1 else self._runs([*group, *self._read(self._layers(group))])
+            self._measure(group, feeds, of_group, f"{place + 1} of {len(groups)}: " if len(groups) > 1 else "")
         return self._difference(len(numbers), about or dataset.about)
+
+    def _runs(self, pairs: Sequence[TensorPair]) -> tuple[Tapped, Tapped]:
+        """Both models with these tensors as their outputs."""
+        return self._tap(self.first, [p.first for p in pairs]), self._tap(self.second, [p.second for p in pairs])
+
+    def _of_equal_forms(self, pairs: Sequence[TensorPair], runs: Sequence[Tapped]) -> list[TensorPair]:
+        """Pairs that are both floats of one shape, as far as that is known before a call; sizes and positions are not
+        compared, except for outputs. The others are no pairs any more."""
+        forms = [dict(zip(run.names, run.compiled.outputs, strict=True)) for run in runs]
+        for side, found in zip((self.first, self.second), forms, strict=True):
+            found.update({info.name: info for info in runs[0].compiled.inputs if info.name in side.core.inputs})
+        kept: list[TensorPair] = []
+        for pair in pairs:
+            x, y = forms[0][pair.first], forms[1][pair.second]
+            if not _may_be_one(("", x.shape), ("", y.shape)):
+                self.dropped.append(pair.second)
+            elif pair.second in self.second.core.outputs or (_is_float(x) and _is_float(y)):
+                kept.append(pair)
+        ends = {pair.second for pair in kept} | set(self.second.core.inputs)
+        self.ends = {root: name for root, name in self.ends.items() if name in ends}
+        return kept
+
+    def _layers(self, pairs: Sequence[TensorPair]) -> list[_Layer]:
+        return [_Layer(p, self.second.core.segment(p.second, self.ends), Measured(), None) for p in pairs]
+
+    def _read(self, layers: Sequence[_Layer]) -> list[TensorPair]:
+        """What layers read, as pairs."""
+        names = dict.fromkeys(name for layer in layers for name in layer.segment.inputs)
+        return [TensorPair(self.partner[name], name) for name in names]
 
     def _tap(self, side: _Side, names: Sequence[str]) -> Tapped:
         self._step(f"compiling {side.name}")
@@ -182,16 +212,10 @@ class _Comparison:
             self._report(Progress(stage, 0, 1))
 
     def _measure(
-        self, group: Sequence[TensorPair], feeds: Iterator[Arrays], run_first: Tapped | None, about: str
+        self, group: Sequence[TensorPair], feeds: Iterator[Arrays], runs: Sequence[Tapped], about: str
     ) -> None:
-        layers = [
-            _Layer(p, self.second.core.segment(p.second, self.ends), Measured(), None) for p in group
-        ]
-        reads = [name for layer in layers for name in layer.segment.inputs]
-        run_first = run_first or self._tap(
-            self.first, [*(p.first for p in group), *(self.partner[n] for n in reads)]
-        )
-        run_second = self._tap(self.second, [*(p.second for p in group), *reads])
+        layers = self._layers(group)
+        run_first, run_second = runs
         alone: Tapped | None = None
         shapes: dict[str, tuple[int, ...]] = {}
         for number, feed in enumerate(feeds):
@@ -214,22 +238,21 @@ class _Comparison:
         self.layers += layers
 
     def _is_comparable(self, layer: _Layer, wanted: Arrays, found: Arrays) -> bool:
-        """Whether both are floats of one shape; sizes and positions are not compared, except for outputs."""
+        """Whether both have one shape in the call."""
         x, y = wanted[layer.pair.first], found[layer.pair.second]
-        is_output = layer.pair.second in self.second.core.outputs
-        is_float = all(_is_float(array) or (is_output and array.dtype.kind in "iub") for array in (x, y))
         if x.shape != y.shape:
             self.dropped.append(layer.pair.second)
-        return is_float and x.shape == y.shape
+        return x.shape == y.shape and x.dtype != object
 
     def _given(self, layers: Sequence[_Layer], wanted: Arrays, found: Arrays) -> dict[str, np.ndarray]:
         """What layers read, as the first model has it, in the types of the second."""
         core = self.second.core
-        names = dict.fromkeys(name for layer in layers for name in layer.segment.inputs)
         return {
-            name: wanted[self.partner[name]].astype(found[name].dtype if name in found else np.float32, copy=False)
-            for name in names
-            if name not in core.inputs and may_be_given(core, name) and _is_float(wanted[self.partner[name]])
+            pair.second: wanted[pair.first].astype(found[pair.second].dtype, copy=False)
+            for pair in self._read(layers)
+            if pair.second not in core.inputs
+            and may_be_given(core, pair.second)
+            and wanted[pair.first].shape == found[pair.second].shape
         }
 
     def _layered(self, layers: Sequence[_Layer], given: Arrays, feed: Arrays) -> Tapped | None:
@@ -272,8 +295,8 @@ def _shapes(feed: Arrays, given: Arrays) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in {**feed, **given}.items()}
 
 
-def _is_float(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+def _is_float(info: TensorInfo) -> bool:
+    return info.kind == "tensor" and "float" in info.dtype
 
 
 def _groups(pairs: Sequence[TensorPair], run: Tapped, feed: Arrays) -> list[Sequence[TensorPair]]:
