@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tilewright.api import compile as compile
     from tilewright.checks.model import check as check
     from tilewright.checks.result import ModelCheck as ModelCheck
+    from tilewright.comparison.diff import diff as diff
+    from tilewright.comparison.errors import Difference as Difference
+    from tilewright.comparison.errors import LayerError as LayerError
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
     from tilewright.ir.diag import ScheduleError as ScheduleError
@@ -41,10 +44,12 @@ _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
     "BudgetError": "tilewright.quantization.quantize",
     "Certificate": "tilewright.quantization.certificate",
+    "Difference": "tilewright.comparison.errors",
     "ExecutionError": "tilewright.runtime.errors",
     "InputError": "tilewright.runtime.errors",
     "InternalError": "tilewright.ir.diag",
     "KernelTime": "tilewright.runtime.profile",
+    "LayerError": "tilewright.comparison.errors",
     "Model": "tilewright.runtime",
     "ModelCheck": "tilewright.checks.result",
     "ModelError": "tilewright.ir.diag",
@@ -64,6 +69,7 @@ _HOMES = {
     "UnsupportedError": "tilewright.ir.diag",
     "check": "tilewright.checks.model",
     "compile": "tilewright.api",
+    "diff": "tilewright.comparison.diff",
     "load": "tilewright.runtime",
     "quantize": "tilewright.quantization.quantize",
     "verify": "tilewright.quantization.verify",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tilewright import link
+from tilewright.accounts.account import Account
 from tilewright.back_end import BackEnd, Code, CpuCode, back_end_for
 from tilewright.codegen.program import KernelText
 from tilewright.frontends.built_in import FRONT_ENDS
@@ -216,9 +217,11 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     strategies = strategies_with(build.plugins, ctx.remarks, machine, back_end, switches)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
+    account = Account(module, machine, switches)
     for subject, message in module.main.attrs.get("contradictions", ()):
         ctx.remarks.append(Remark("import", subject, message, "analysis"))
     lower_graph(module, ctx, options, build.progress, strategies, back_end.passes(machine, options))
+    account.note_regions(module)
     clock.lap("graph")
     kernels: dict[str, KernelText] = {}
     spec = back_end.spec(machine)
@@ -237,6 +240,7 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
         module, machine, strategies, ctx.remarks, emit, report_step,
         switches=switches, edited=build.edited, numbers=build.kernels,
     )  # fmt: skip
+    account.note_kernels(module)
     switches.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
     clock.lap("schedule")
     inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
@@ -256,6 +260,7 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     build.code.begin(text)
     clock.lap("llvm")
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
+    account.add_to(report, module, kernels, ctx.remarks)
     if options.profile:
         link.add_costs(report, module)
     target = back_end.target(machine)

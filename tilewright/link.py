@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import tilewright
+from tilewright.accounts.account import merged_accounts
 from tilewright.codegen.cpu.program.steps import PartForm, ValueForm
 from tilewright.codegen.program import (
     BufferRef,
@@ -292,6 +293,7 @@ def make_staged(
         "intermediates without sharing": " and ".join(r["intermediates without sharing"] for r in reports),
         "compile ms": {s: round(sum(r["compile ms"].get(s, 0) for r in reports), 1) for s in stages},
         "calls": [call for r in reports for call in r["calls"]],
+        **merged_accounts(reports),
         "remarks": [remark for r in reports for remark in r["remarks"]],
     }
     return Artifact(

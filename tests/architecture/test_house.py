@@ -31,12 +31,13 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"ir"},
     "codegen": {"ir", "loops", "runtime", "target"},
     "asm": {"ir", "target"},
+    "accounts": {"codegen", "graph", "ir", "loops", "ops", "target"},
     "runtime": set(),
     "options": {"runtime"},
     "plugins": {"frontends", "ir"},
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
-ALL = {*ROOMS, "api", "back_end", "checks", "compiler", "link", "quantization", "stages", "tilewright"}
+ALL = {*ROOMS, "api", "back_end", "checks", "comparison", "compiler", "link", "quantization", "stages", "tilewright"}
 ROOMS |= {
     "back_end": ALL,
     "link": ALL,
@@ -49,13 +50,16 @@ ROOMS |= {
     "api": {"compiler", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
     "quantization": {"api", "frontends", "ir", "options", "runtime"},
+    "comparison": {"api", "frontends", "ir", "options", "quantization", "runtime"},
     "cli": ALL,
     "__main__": {"cli"},
-    "tilewright": {"api", "checks", "ir", "options", "quantization", "runtime", "session", "target"},
+    "tilewright": {
+        "api", "checks", "comparison", "ir", "options", "quantization", "runtime", "session", "target",
+    },
 }
 
 FOREIGN: dict[str, set[str]] = {
-    "onnx": {"frontends", "quantization"},
+    "onnx": {"comparison", "frontends", "quantization"},
     "torch": {"frontends"},
     "llvmlite": {"codegen", "target", "runtime", "cli"},
     "click": {"cli"},

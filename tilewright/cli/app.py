@@ -23,7 +23,8 @@ INTERNAL = 3
 _BY_NAME = {"InternalError": INTERNAL, "OptionError": USAGE, "TargetError": USAGE}
 
 COMMANDS = (
-    "check", "compile", "run", "bench", "show", "explain", "opt", "quantize", "inspect", "verify", "info", "cache",
+    "check", "compile", "run", "bench", "show", "explain", "opt", "quantize", "inspect", "verify", "diff",
+    "info", "cache",
 )  # fmt: skip
 
 HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
@@ -37,6 +38,7 @@ Examples:
   tilewright show model.onnx --level loops --kernel k0
   tilewright explain model.onnx
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
+  tilewright diff model.onnx small.onnx --data samples.npz
 
 \b
 Exit codes:

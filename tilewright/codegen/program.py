@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from tilewright.ir.core import Func, substitute
+from tilewright.ir.core import Func, Op, substitute
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO, Sym, maximum, sym
 from tilewright.loops.kernel_info import kernel_info
@@ -31,7 +31,8 @@ class KernelText:
 
     `symbol` is the kernel, and on CPUs `symbol.task` its form for the thread pool, which shares the loop of extent
     `parallel`. `scratch` is the memory it needs per worker, in bytes; `checks` are the errors it can report, in the
-    order of their numbers (from 1). A kernel that `forks` calls the thread pool itself and has no such form.
+    order of their numbers (from 1). A kernel that `forks` calls the thread pool itself and has no such form. `dots`
+    names the machine's instructions for loops of kind `dot`, by the number of lanes; for others it has none.
     """
 
     symbol: str
@@ -40,6 +41,7 @@ class KernelText:
     scratch: Sym = ZERO
     parallel: Sym | None = None
     forks: bool = False
+    dots: Mapping[tuple[Op, int], str] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from tilewright.runtime.errors import ExecutionError as ExecutionError
@@ -12,16 +12,33 @@ from tilewright.runtime.errors import TilewrightError as TilewrightError
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """Where a piece of program came from: the source node's name and operator, or a line of a text file."""
+    """Where a piece of program came from: the source node's name and operator, or a line of a text file.
+
+    `value` names what a node without a name gives, which tells it from others of its operator. What several nodes
+    became together came from the first one, and `also` from the others.
+    """
 
     node: str = ""
     op: str = ""
     file: str = ""
     line: int = 0
+    value: str = ""
+    also: tuple[Loc, ...] = ()
+
+    @property
+    def sources(self) -> tuple[Loc, ...]:
+        """The places, each of one node."""
+        return (replace(self, also=()), *self.also) if self.also else (self,)
+
+    def joined(self, *others: Loc) -> Loc:
+        """The place of what this and others became together, each of their nodes once."""
+        first, *also = dict.fromkeys(source for loc in (self, *others) for source in loc.sources)
+        return replace(first, also=tuple(also))
 
     def __str__(self) -> str:
         if self.node or self.op:
-            return f"node '{self.node}' ({self.op})" if self.node else f"an unnamed {self.op} node"
+            unnamed = f"an unnamed {self.op} node" + (f" (of '{self.value}')" if self.value else "")
+            return f"node '{self.node}' ({self.op})" if self.node else unnamed
         if self.line:
             return f"{self.file or 'text'}:{self.line}"
         return "an unknown place"

@@ -48,12 +48,13 @@ class Rule:
 
     `fn` must not change existing ops: it emits new ones through the builder (which is also the current
     builder of the operator functions) and the driver removes what is no longer used. An op without results is
-    replaced by returning `()`.
+    replaced by returning `()`. Where it is `told`, a remark that says so is made of each replacement.
     """
 
     name: str
     ops: tuple[str, ...]
     fn: RuleFn
+    told: str = ""
 
 
 def rule(*ops: str) -> Callable[[RuleFn], Rule]:
@@ -96,6 +97,7 @@ class _Driver:
         self.applied: Counter[str] = Counter()
         self.total = 0
         self.refused: dict[tuple[Op, str], str] = {}
+        self.told: list[tuple[str, str]] = []
         self.limit = 1000 + 20 * sum(1 for _ in func.body.walk())
 
     def sweep(self, block: Block) -> bool:
@@ -143,6 +145,8 @@ class _Driver:
     def accept(self, op: Op, candidate: Rule, values: tuple[Value, ...], emitted: list[Op]) -> list[Op]:
         """Put `values` in the place of the op's results; those of the `emitted` ops that are needed."""
         _check_types(op, candidate, values)
+        if candidate.told:
+            self.told.append((f"{candidate.name} at {_subject(op)}", candidate.told))
         for old, new in zip(op.results, values, strict=True):
             old.replace_by(new)
         op.blocks = [b for b in op.blocks if b.parent is op]  # the rule may have moved blocks to new ops
@@ -160,6 +164,8 @@ class _Driver:
         return needed
 
     def remarks(self, stage: str) -> Iterable[Remark]:
+        for subject, message in self.told:
+            yield Remark(stage, subject, message, "applied")
         for (op, name), reason in self.refused.items():
             if op.parent is not None:
                 yield Remark(stage, f"{name} at {_subject(op)}", reason)

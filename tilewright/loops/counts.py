@@ -46,7 +46,7 @@ class Cost:
 
 def cost(func: Func) -> Cost:
     """Count a kernel. Runs over the program once and executes nothing."""
-    times = _executions(func)
+    times = executions(func)
     operations = flops = sym(0)
     for op, n in times.items():
         if op.name in SCALAR_OPS or op.name in CONVERSIONS:
@@ -60,10 +60,10 @@ def cost(func: Func) -> Cost:
 
 def iterations(func: Func) -> Sym:
     """How often ops are executed, all together: what the interpreter's time is proportional to."""
-    return sum(_executions(func).values(), sym(0))
+    return sum(executions(func).values(), sym(0))
 
 
-def _executions(func: Func) -> dict[Op, Sym]:
+def executions(func: Func) -> dict[Op, Sym]:
     """How often each op is executed."""
     counts: dict[Op, Sym] = {}
     data = {op.attrs["var"] for op in func.body.walk() if op.name == "bind" and not _known_range(op.attrs["var"])}

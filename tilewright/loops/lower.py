@@ -545,7 +545,7 @@ def _argument(value: Value) -> BufferType:
 
 def _origins(region: Op) -> tuple[str, ...]:
     """Names of the source nodes, in order, each once."""
-    locs = (o.loc for o in region.blocks[0].ops)
+    locs = (loc for o in region.blocks[0].ops for loc in o.loc.sources)
     return tuple(dict.fromkeys(loc.node or loc.op for loc in locs if loc.node or loc.op))
 
 

@@ -57,6 +57,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):  # amounts by what they are of
+        return ", ".join(f"{amount} {name}" for name, amount in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

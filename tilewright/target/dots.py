@@ -18,7 +18,7 @@ class Dot:
     first. An intrinsic with `accumulates` takes the sums and both operands; else it takes the operands and gives the
     groups' products added up, which a separate instruction adds to the sums. One that `rounds_as_fma` adds each product
     to the sum by a fused multiply-add of its own, rounded to the nearest, as float32 code does; all of them take
-    denormal numbers as zero.
+    denormal numbers as zero. `name` is the machine's.
     """
 
     left: DType
@@ -28,6 +28,7 @@ class Dot:
     accumulates: bool = True
     sums: DType = dt.i32
     rounds_as_fma: bool = False
+    name: str = ""
 
     def takes(self, left: DType, right: DType) -> bool:
         """Whether the operands have these dtypes, or are widened to them when they are read."""
@@ -35,27 +36,28 @@ class Dot:
 
 
 _VNNI_CALLS = ((8, "llvm.x86.avx512.vpdpbusd.256"), (4, "llvm.x86.avx512.vpdpbusd.128"))
-VPDPBUSD = Dot(dt.u8, dt.i8, 4, ((16, "llvm.x86.avx512.vpdpbusd.512"), *_VNNI_CALLS))
+VPDPBUSD = Dot(dt.u8, dt.i8, 4, ((16, "llvm.x86.avx512.vpdpbusd.512"), *_VNNI_CALLS), name="vpdpbusd")
 """The sums of four products are not saturated (those of `vpdpbusds` would be)."""
 
-AVX_VNNI = Dot(dt.u8, dt.i8, 4, _VNNI_CALLS)
+AVX_VNNI = Dot(dt.u8, dt.i8, 4, _VNNI_CALLS, name="vpdpbusd")
 
 _PMADDWD_CALLS = ((8, "llvm.x86.avx2.pmadd.wd"), (4, "llvm.x86.sse2.pmadd.wd"))
-PMADDWD = Dot(dt.i16, dt.i16, 2, _PMADDWD_CALLS, accumulates=False)
+PMADDWD = Dot(dt.i16, dt.i16, 2, _PMADDWD_CALLS, accumulates=False, name="vpmaddwd")
 """The form for bytes, `pmaddubsw`, saturates at 16 bits: it is not used."""
 
 PMADDWD_512 = Dot(
-    dt.i16, dt.i16, 2, ((16, "llvm.x86.avx512.pmaddw.d.512"), *_PMADDWD_CALLS), accumulates=False
+    dt.i16, dt.i16, 2, ((16, "llvm.x86.avx512.pmaddw.d.512"), *_PMADDWD_CALLS), accumulates=False, name="vpmaddwd"
 )
-SDOT = Dot(dt.i8, dt.i8, 4, ((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),))
+SDOT = Dot(dt.i8, dt.i8, 4, ((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),), name="sdot")
 
 _VDPBF16PS = "llvm.x86.avx512bf16.dpbf16ps"
 VDPBF16PS = Dot(
-    dt.bf16, dt.bf16, 2, tuple((n, f"{_VDPBF16PS}.{32 * n}") for n in (16, 8, 4)), sums=dt.f32, rounds_as_fma=True
-)
+    dt.bf16, dt.bf16, 2, tuple((n, f"{_VDPBF16PS}.{32 * n}") for n in (16, 8, 4)), sums=dt.f32, rounds_as_fma=True,
+    name="vdpbf16ps",
+)  # fmt: skip
 """Two multiply-adds, that of the second number of each pair first; MXCSR is not asked (Intel SDM, VDPBF16PS)."""
 
-BFDOT = Dot(dt.bf16, dt.bf16, 2, ((4, "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),), sums=dt.f32)
+BFDOT = Dot(dt.bf16, dt.bf16, 2, ((4, "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),), sums=dt.f32, name="bfdot")
 """Products, their sum and the sum are rounded to odd, so that errors may be twice as large (Arm ARM, BFDOT)."""
 
 

@@ -13,6 +13,7 @@ from tilewright.asm.report import LoopReport, report_assembly
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.compiler import lower_graph
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
 from tilewright.ir.dtype import from_numpy
 from tilewright.ir.passes import PassContext
@@ -154,7 +155,10 @@ def test_weights_of_a_byte_are_widened_by_the_loads(rows):
 def test_narrow_columns_are_added_up_in_groups(shape, machine):
     m, k, n = shape
     a, b = RNG.integers(-255, 256, (m, k)).astype(np.int16), integers(np.int8, k, n)
-    module = build([TensorType(from_numpy(a.dtype), tuple(map(sym, a.shape)))], lambda x: matmul_widening(x, constant(b), sums=dt.i32))
+    module = build(
+        [TensorType(from_numpy(a.dtype), tuple(map(sym, a.shape)))],
+        lambda x: matmul_widening(x, constant(b), sums=dt.i32),
+    )
     ctx = PassContext(parse_target(machine), Options())
     lower_graph(module, ctx, Options())
     schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)

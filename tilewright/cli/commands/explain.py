@@ -1,4 +1,4 @@
-"""`tilewright explain`: what the compiler did and did not do to a model, and why."""
+"""`tilewright explain`: how a model is computed, what the compiler did and did not do to it, and why."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from tilewright.cli.artifacts import open_artifact
+from tilewright.cli.layers import certificate_beside, layer_trees
 from tilewright.cli.models import compile_fields, compile_options, model_argument
 
-HELP = """Say what was not done to MODEL (of a known format, or compiled), and why, grouped by stage and reason.
+HELP = """Say in which types the layers of MODEL (of a known format, or compiled) are computed, what was not done to it,
+and why, grouped by stage and reason.
+
+\b
+Types of layers are those of products, such as `u8 x i8 in i32 by vpdpbusd`: what the factors are, what they are added
+up in, and the instruction. A model that `tilewright quantize` made also says what each layer costs and gains, by its
+certificate. Single layers are listed where some are quantised, and with --all.
 
 \b
 Examples:
@@ -27,9 +34,9 @@ SHOWN = ("failed", "missed")
 _PREFIXES = {"missed": "not done: ", "failed": "failed: "}
 
 
-@click.command("explain", help=HELP, short_help="Say what was not done, and why.")
+@click.command("explain", help=HELP, short_help="Say how layers are computed, what was not done, and why.")
 @model_argument
-@click.option("--all", "everything", is_flag=True, help="Also what was done.")
+@click.option("--all", "everything", is_flag=True, help="Also what was done, and every layer.")
 @compile_options
 def command(model: Path, everything: bool, **options: Any) -> None:
     summary = open_artifact(model, **compile_fields(**options)).summary()
@@ -40,6 +47,8 @@ def command(model: Path, everything: bool, **options: Any) -> None:
         console.print(f"{variant['kernels']} kernels of a variant for {variant['sizes']}", markup=False)
     if "numerics" in report:  # files of earlier versions do not say
         console.print(f"numerics are {report['numerics']}")
+    for tree in layer_trees(report, certificate_beside(model, report), everything):
+        console.print(tree)
     for tree in trees(summary.remarks, everything):
         console.print(tree)
 

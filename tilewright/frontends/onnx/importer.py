@@ -243,7 +243,8 @@ class Importer:
         self._budget -= 1
         if self._budget < 0:
             raise ModelError(f"the model unfolds to more than {MAX_NODES} nodes", where=label)
-        loc = Loc(node=shown(node.name), op=shown(node.op_type))
+        given = "" if node.name else shown(next(filter(None, node.output), ""))
+        loc = Loc(node=shown(node.name), op=shown(node.op_type), value=given)
         kind = shown(".".join(filter(None, function_key(node)[:2])))
         results = self.translation.node(loc, label, kind, lambda: self._results(node, scope))
         for name, value in zip(node.output, results or [None] * len(node.output), strict=False):

@@ -150,7 +150,8 @@ WhyNot = Callable[[Op, np.ndarray, np.ndarray], str]
 def sums_of_integers(why_not: WhyNot) -> Rule:
     """The rule that gives a product, or a convolution, of dequantised operands the integers, where nothing is said
     against it."""
-    return Rule("sums_of_integers", ("matmul", "conv"), partial(_sums_of_integers, why_not))
+    told = "both operands are quantised: the sums are of integers, which is exact"
+    return Rule("sums_of_integers", ("matmul", "conv"), partial(_sums_of_integers, why_not), told)
 
 
 def _sums_of_integers(why_not: WhyNot, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:

@@ -160,7 +160,8 @@ def factor_into_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     if shape is None:
         return NoMatch("the factor differs within a channel")
     x, w = linear.operands
-    return OPERATORS[linear.name](x, ew.mul(w, reshape(c, shape=shape)), **linear.attrs)
+    with b.at(linear.loc):
+        return OPERATORS[linear.name](x, ew.mul(w, reshape(c, shape=shape)), **linear.attrs)
 
 
 def _factor_for_weights(linear: Op, c: Value) -> tuple[Sym | int, ...] | None:

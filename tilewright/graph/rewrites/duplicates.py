@@ -17,6 +17,9 @@ COMPARED_BYTES = 1 << 16
 SAMPLED = 4
 """Elements of a constant that are compared before all are."""
 
+PRODUCTS = frozenset({"matmul", "matmul_i32", "matmul_integer", "conv", "conv_integer", "conv_transpose"})
+"""Ops that remember of which nodes they are when they are merged: reports tell of each."""
+
 IMPURE = frozenset({"return", "yield", "fused"})
 """Ops that are never merged."""
 
@@ -50,6 +53,8 @@ def merge_duplicates(func: Func, module: Module) -> int:
             continue
         for old, new in zip(op.results, first.results, strict=True):
             old.replace_by(new)
+        if op.name in PRODUCTS:
+            first.loc = first.loc.joined(op.loc)
         merged += 1
     return merged
 

@@ -87,7 +87,7 @@ def _merge(members: list[_Member], module: Module) -> None:
     first = members[0].product
     emitted = Block()
     widths = [m.width for m in members]
-    with Builder(emitted, module, first.loc):
+    with Builder(emitted, module, first.loc.joined(*(m.product.loc for m in members[1:]))):
         wide = matmul(
             first.operands[0], concatenated([_matrix(m.product, module) for m in members], widths, module)
         )

@@ -73,6 +73,7 @@ class _Kernel:
         self.forks = self.parallel is None and any(map(holds_parallel, func.body.ops))
         self.versions = versions_of(func.body)
         self.parts: list[str] = []
+        self.dots: dict[tuple[Op, int], str] = {}
 
     def run(self) -> KernelText:
         last = ("ptr %scratch", "i64 %stride", "ptr %pool") if self.forks else _SLICE
@@ -84,7 +85,7 @@ class _Kernel:
         tasks = self.parts if self.forks else [task_ir(self.func.name, len(self.func.args), len(self._dims))]
         text = header + self.text.module() + body + "".join(tasks) + attributes
         checks = tuple(self.checks.found)
-        return KernelText(self.func.name, text, checks, self.scratch, self.parallel, self.forks)
+        return KernelText(self.func.name, text, checks, self.scratch, self.parallel, self.forks, self.dots)
 
     # Interface
 
@@ -186,6 +187,8 @@ class _Kernel:
         elif kind == "dot" and self._dot(op):
             pass
         elif kind in ("unroll", "dot") and extent.is_const:
+            if kind == "dot":
+                self.dots[op, self.lanes] = ""
             for k in range(extent.value):
                 with self.indices.scope(is_block=False):
                     self.indices.bind(op.attrs["var"], k)
@@ -234,6 +237,7 @@ class _Kernel:
             before = self.values[found.sums.result].splat(self.lanes)
             self.values[found.store.operands[0]] = multiply_in_groups(instruction, before, *operands)
             self._store(found.store)
+        self.dots.setdefault((op, self.lanes), instruction.name)
         return True
 
     def _few(self, op: Op, extent: int) -> None:

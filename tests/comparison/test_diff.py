@@ -1,0 +1,175 @@
+"""Two forms of one model: the layer in which the error grows is found, wherever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import tilewright
+from tests.comparison.networks import chains, feeds, quantised, renamed, residual, shortened
+from tilewright.comparison.diff import diff
+
+
+@pytest.fixture(scope="module")
+def network() -> onnx.ModelProto:
+    return residual()
+
+
+def compared(a: onnx.ModelProto, b: onnx.ModelProto) -> tilewright.Difference:
+    return diff(a, b, feeds(), threads=1)
+
+
+def test_a_model_does_not_differ_from_itself(network: onnx.ModelProto) -> None:
+    found = compared(network, network)
+    assert found.worst is None and not found.unpaired
+    assert all(layer.error == 0 for layer in found.layers)
+    assert len(found.layers) == len(network.graph.node)
+
+
+def test_all_layers_of_a_quantised_network_are_compared(network: onnx.ModelProto) -> None:
+    found = compared(network, quantised(network))
+    layers = {layer.layer: layer for layer in found.layers}
+    assert {n.name for n in network.graph.node if n.op_type in ("Conv", "MatMul")} <= layers.keys()
+    assert all(layer.own is not None and layer.own < 0.05 for layer in found.layers)
+    assert 0 < found.outputs["y"].error < 0.1 and found.outputs["y"].sqnr > 20
+
+
+@pytest.mark.parametrize("layer", ["block1.first", "block0.second", "head"])
+def test_weights_with_a_wrong_scale_are_found(network: onnx.ModelProto, layer: str) -> None:
+    found = compared(network, quantised(network, wrong_weights=layer))
+    assert found.worst is not None and found.worst.layer == layer
+    assert found.worst.operator in ("Conv", "MatMul") and 0.5 < found.worst.error <= 1
+
+
+@pytest.mark.parametrize("tensor", ["stem.relu.out", "block0.second.out"])
+def test_results_with_a_wrong_scale_are_found(network: onnx.ModelProto, tensor: str) -> None:
+    found = compared(network, quantised(network, wrong_result=tensor))
+    assert found.worst is not None and found.worst.tensors[0] == tensor
+
+
+@pytest.mark.parametrize("layer", ["block0.second", "block1.first"])
+def test_layers_that_took_their_relus_are_compared_behind_these(network: onnx.ModelProto, layer: str) -> None:
+    sound = compared(network, quantised(network, drop_relus=True))
+    assert sound.worst is not None and sound.worst.blame < 0.05
+    found = compared(network, quantised(network, wrong_weights=layer, drop_relus=True))
+    assert found.worst is not None and found.worst.layer == layer
+
+
+def test_tensors_of_other_names_are_paired_by_structure(network: onnx.ModelProto) -> None:
+    wrong = quantised(network, wrong_weights="block0.second")
+    place = [n.name for n in wrong.graph.node].index("block0.second")
+    other = renamed(wrong)
+    found = compared(network, other)
+    assert found.worst is not None and found.worst.layer == other.graph.node[place].name
+    assert found.worst.tensors[0] == "block0.second.out"
+    assert len(found.layers) == len(compared(network, wrong).layers)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_results_of_operators_on_integers_are_compared_as_numbers(wrong: int) -> None:
+    floats, integers = chains(wrong)
+    found = compared(floats, integers)
+    assert [layer.layer for layer in found.layers][1:] == ["first", "second"]
+    assert found.worst is not None and found.worst.layer == ("first", "second")[wrong]
+    assert all(layer.own is not None for layer in found.layers)
+    assert found.layers[2 - wrong].own < 0.1  # type: ignore[operator]
+
+
+def test_layers_of_shorter_floats_are_compared(network: onnx.ModelProto) -> None:
+    found = compared(network, shortened(network, "block0.second"))
+    (layer,) = (x for x in found.layers if x.layer == "block0.second")
+    assert found.worst is not None and found.worst.layer in ("block0.relu", "block0.second")  # rounds what it reads
+    assert layer.own is not None and 1e-4 < layer.own < 1e-2
+    assert all(x.own is not None for x in found.layers)
+
+
+def test_either_model_may_be_the_quantised_one(network: onnx.ModelProto) -> None:
+    found = compared(quantised(network, wrong_weights="block0.second"), network)
+    assert found.worst is not None and found.worst.layer == "block0.second"
+
+
+def test_layers_are_parted_into_groups_that_fit_the_memory(
+    network: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = quantised(network, wrong_weights="block0.second")
+    at_once = compared(network, wrong)
+    monkeypatch.setattr("tilewright.comparison.diff.MOST_BYTES", 100_000)
+    in_groups = compared(network, wrong)
+    assert [layer.tensors for layer in in_groups.layers] == [layer.tensors for layer in at_once.layers]
+    for a, b in zip(in_groups.layers, at_once.layers, strict=True):
+        assert (a.error, a.before, a.own) == pytest.approx((b.error, b.before, b.own), rel=1e-3, abs=1e-6)
+
+
+def test_the_record_is_json_data(network: onnx.ModelProto) -> None:
+    record = compared(network, quantised(network, wrong_weights="head")).record()
+    assert record["worst"] == "head" and record["samples"] == len(feeds())
+    assert {"layer", "operator", "tensors", "error", "before", "growth", "own", "blame", "sqnr", "largest"} == set(
+        record["layers"][0]
+    )
+
+
+def test_data_comes_from_files_too(network: onnx.ModelProto, tmp_path: Path) -> None:
+    np.savez(tmp_path / "samples.npz", x=np.concatenate([feed["x"] for feed in feeds()]))
+    wrong = quantised(network, wrong_weights="head")
+    found = diff(network, wrong, tmp_path / "samples.npz", threads=1)
+    assert found.samples == len(feeds()) and found.worst is not None and found.worst.layer == "head"
+
+
+def test_without_data_there_is_noise(network: onnx.ModelProto) -> None:
+    found = diff(network, quantised(network, wrong_weights="stem"), random=2, threads=1)
+    assert found.samples == 2 and found.data == "noise"
+    assert found.worst is not None and found.worst.layer == "stem"
+
+
+def test_tensors_of_other_shapes_are_no_pairs(network: onnx.ModelProto) -> None:
+    other = residual()
+    swapped = {"pooled": "flat", "flat": "pooled"}
+    for node in other.graph.node:
+        for part in (node.input, node.output):
+            for k, name in enumerate(part):
+                part[k] = swapped.get(name, name)
+    found = compared(network, other)
+    assert set(found.unpaired) == {"pooled", "flat"} and found.worst is None
+    assert found.layers[-1].layer == "head" and found.layers[-1].own is not None
+
+
+def test_models_of_other_inputs_are_refused(network: onnx.ModelProto) -> None:
+    other = residual()
+    other.graph.input[0].name = "image"
+    other.graph.node[0].input[0] = "image"
+    with pytest.raises(tilewright.InputError, match=r"different inputs: .* has x: float\[1, 3, 8, 8\], .* has image:"):
+        compared(network, other)
+    other = residual()
+    other.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 9
+    with pytest.raises(tilewright.InputError, match=r"different inputs: .* has x: float\[1, 3, 8, 9\]"):
+        compared(network, other)
+
+
+def test_models_without_a_common_tensor_are_refused(network: onnx.ModelProto) -> None:
+    other = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,3,8,8] z, float[1,3,8,8] v) '
+        "{ z = Exp(x) v = Sin(z) }"
+    )
+    with pytest.raises(tilewright.InputError, match="nothing can be compared"):
+        compared(network, other)
+
+
+def test_data_of_another_model_is_refused(network: onnx.ModelProto) -> None:
+    with pytest.raises(tilewright.InputError, match="no array named x"):
+        diff(network, network, [{"image": np.zeros((1, 3, 8, 8), np.float32)}], threads=1)
+    with pytest.raises(tilewright.InputError, match="shape"):
+        diff(network, network, [{"x": np.zeros((1, 3, 9, 9), np.float32)}], threads=1)
+
+
+def test_compiled_models_are_refused() -> None:
+    with pytest.raises(tilewright.InputError, match="no intermediate tensors"):
+        diff("a.tw", "b.tw")
+
+
+@pytest.mark.parametrize("option", ["random", "samples"])
+def test_numbers_of_samples_are_checked(network: onnx.ModelProto, option: str) -> None:
+    with pytest.raises(tilewright.OptionError, match=option):
+        diff(network, network, **{option: 0})

@@ -1,0 +1,125 @@
+"""What each kernel of a program reads, multiplies, computes and stores, by types: counted from its loops, and by the
+instructions that its code has for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.codegen.cpu.kernel.vectorizable import segments
+from tilewright.codegen.program import KernelText
+from tilewright.ir.core import Func, Module, substitute
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym
+from tilewright.loops.products import AddedProduct, added_products, types_of
+from tilewright.target.machine import Machine
+from tilewright.target.target import Target
+
+FMA_DTYPES = frozenset({"f32", "f64"})
+"""Of which machines have fused multiply-adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductForm:
+    """The dtypes of the factors as they are read, that of their product, and what computes it ("": no instruction of
+    its own is known)."""
+
+    left: DType
+    right: DType
+    dtype: DType
+    instruction: str
+
+    def __str__(self) -> str:
+        """Such as "u8 x i8 in i32 by vpdpbusd"."""
+        sums = "" if self.left is self.right is self.dtype else f" in {self.dtype}"
+        by = f" by {self.instruction}" if self.instruction else ""
+        return f"{self.left} x {self.right}{sums}{by}"
+
+
+Products = dict[ProductForm, Sym]
+"""How many products a call computes in each form."""
+
+
+def products_of_kernels(
+    module: Module, texts: Mapping[str, KernelText], machine: Machine
+) -> dict[str, Products]:
+    """The products of each kernel of a program, by its name."""
+    return {
+        func.name: _products(func, texts[func.name], machine)
+        for func in module.funcs.values()
+        if func.level == "loops"
+    }
+
+
+def _products(func: Func, text: KernelText, machine: Machine) -> Products:
+    found: Products = {}
+    for product in added_products(func):
+        for instruction, share, of in _instructions(product, text, machine):
+            form = ProductForm(product.left, product.right, product.dtype, instruction)
+            found[form] = found.get(form, sym(0)) + product.count * share // of
+    return found
+
+
+def _instructions(
+    product: AddedProduct, text: KernelText, machine: Machine
+) -> Iterator[tuple[str, int, int]]:
+    """What multiplies, "" where nothing is known of it, for how many of how many lanes."""
+    if product.intrinsic:
+        yield product.intrinsic, 1, 1
+    elif product.dot is not None:
+        by_name: Counter[str] = Counter()
+        for _, lanes in segments(product.lanes):
+            by_name[text.dots.get((product.dot, lanes), "")] += lanes
+        yield from ((name, lanes, product.lanes) for name, lanes in by_name.items())
+    else:
+        fuses = isinstance(machine, Target) and machine.has_fma and product.dtype.name in FMA_DTYPES
+        yield ("fused multiply-adds" if fuses else ""), 1, 1
+
+
+def kernel_records(module: Module, products: Mapping[str, Products]) -> list[dict[str, Any]]:
+    """What the report says of each kernel, those that calls need first; products are those of all of its calls."""
+    calls = [op for op in module.main.body.ops if op.name == "call"]
+    often = Counter(op.attrs["kernel"] for op in calls)
+    totals = _totals(module, products)
+    return [_record(module.funcs[name], count, totals[name]) for name, count in often.items()]
+
+
+def _record(func: Func, calls: int, products: Products) -> dict[str, Any]:
+    types = types_of(func)
+    computes = [*map(str, types.computes), *(["lookups"] if types.looks_up else [])]
+    return {
+        "kernel": func.name,
+        "calls": calls,
+        "reads": ", ".join(map(str, types.reads)),
+        "products": _texts(products),
+        "computes": ", ".join(computes),
+        "stores": ", ".join(map(str, types.stores)),
+    }
+
+
+def products_of_program(module: Module, products: Mapping[str, Products]) -> dict[str, str]:
+    """How many products a call of the program computes in each form, the most first where that is known."""
+    found: Products = {}
+    for of_kernel in _totals(module, products).values():
+        for form, count in of_kernel.items():
+            found[form] = found.get(form, sym(0)) + count
+    ordered = sorted(found.items(), key=lambda item: -item[1].value if item[1].is_const else 0)
+    return _texts(dict(ordered))
+
+
+def _totals(module: Module, products: Mapping[str, Products]) -> dict[str, Products]:
+    """The products of all calls of each kernel, over the dims of the program."""
+    found: dict[str, Products] = {}
+    for call in (op for op in module.main.body.ops if op.name == "call"):
+        kernel = module.funcs[call.attrs["kernel"]]
+        dims = dict(zip(kernel.dims, call.attrs["dims"], strict=True))
+        total = found.setdefault(kernel.name, {})
+        for form, count in products[kernel.name].items():
+            total[form] = total.get(form, sym(0)) + substitute(count, dims)
+    return found
+
+
+def _texts(products: Products) -> dict[str, str]:
+    return {str(form): str(count) for form, count in products.items()}

@@ -1,0 +1,177 @@
+"""The products of the source model, layer by layer: in which types each is computed, and why.
+
+A layer is a node that multiplies and adds up: a product of matrices, a convolution, a recurrent network. Which node an
+op came from is its place (`Loc`), which rewrites hand on; what several nodes became together names all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.accounts.kernels import ProductForm, Products
+from tilewright.graph.quantised.integer_products import IntegerProducts
+from tilewright.ir.core import Module, Op, Value
+from tilewright.ir.diag import Loc, Remark
+from tilewright.ops.define import OPERATORS
+
+CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})
+PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm"}
+"""What front ends make of nodes that multiply and add up."""
+
+MOVES = frozenset({"reshape", "transpose", "cast", "expand", "slice", "pad"})
+"""Through which a quantised operand is recognised."""
+
+
+@dataclass(frozen=True)
+class SourceLayer:
+    """A layer as the model says it: its number of output channels, and why it is one of integers or of floats."""
+
+    loc: Loc
+    channels: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        return self.loc.node or self.loc.value or self.loc.op
+
+
+@dataclass
+class _Found:
+    """What became of a layer: the products of each kernel that computes some of it."""
+
+    kernels: dict[str, Products] = field(default_factory=dict)
+
+    @property
+    def forms(self) -> list[ProductForm]:
+        return list(dict.fromkeys(form for products in self.kernels.values() for form in products))
+
+
+def source_layers(module: Module) -> dict[Loc, SourceLayer]:
+    """The layers of a graph as a front end gives it, by their places."""
+    found: dict[Loc, SourceLayer] = {}
+    for op in module.main.body.ops:
+        if op.name in PRODUCTS and op.loc not in found:
+            found[op.loc] = SourceLayer(op.loc, _channels(op), _source(op))
+    return found
+
+
+def _channels(op: Op) -> str:
+    shape = op.results[0].tensor.shape
+    place = 1 if op.name in CONVOLUTIONS else len(shape) - 1
+    return str(shape[place]) if len(shape) > place >= 0 else "1"
+
+
+def _source(op: Op) -> str:
+    """What the model itself says of the types of a layer."""
+    if op.name.endswith("_integer"):
+        return "the model multiplies integers"
+    data, weights = _is_quantised(op.operands[0]), any(map(_is_quantised, op.operands[1:]))
+    if data and weights:
+        return ""
+    if weights:
+        return "the model has floats, and quantises the weights alone"
+    return "the model has floats" + (", and weights that are not quantised" if data else "")
+
+
+def _is_quantised(value: Value) -> bool:
+    while value.op is not None and value.op.name in MOVES:
+        value = value.op.operands[0]
+    return value.op is not None and value.op.name == "dequantize_linear"
+
+
+def layers_of_regions(module: Module) -> list[tuple[Loc, ...]]:
+    """Of each kernel-to-be of a fused graph, in order, the places of the nodes whose products it computes."""
+    regions = [op for op in module.main.body.ops if op.name == "fused"]
+    return [tuple(dict.fromkeys(_places(region))) for region in regions]
+
+
+def _places(region: Op) -> Iterator[Loc]:
+    for op in region.blocks[0].ops[:-1]:
+        if _adds_products(op):
+            yield from op.loc.sources
+
+
+def _adds_products(op: Op) -> bool:
+    operator = OPERATORS[op.name]
+    if operator.kind == "irregular":
+        return op.name in PRODUCTS
+    compute = operator.compute([v.tensor for v in op.operands], op.attrs)
+    return compute.combine == "add" and any(o.name == "mul" for o in compute.body.ops)
+
+
+def layer_records(
+    layers: Mapping[Loc, SourceLayer],
+    regions: Sequence[tuple[Loc, ...]],
+    kernels: Sequence[str],
+    products: Mapping[str, Products],
+    remarks: Iterable[Remark],
+) -> list[dict[str, Any]]:
+    """What the report says of each layer; `kernels` are those of the regions. Ones that only rewrites made are left out
+    where they name no node."""
+    became: dict[Loc, _Found] = {loc: _Found() for loc in layers}
+    for places, kernel in zip(regions, kernels, strict=True):
+        for loc in places:
+            became.setdefault(loc, _Found()).kernels[kernel] = products[kernel]
+    known = [r for r in remarks if r.stage == IntegerProducts.name]
+    return [
+        _record(layers.get(loc, SourceLayer(loc, "", "")), found, known)
+        for loc, found in became.items()
+        if loc.node or loc.op
+    ]
+
+
+def _record(layer: SourceLayer, found: _Found, remarks: Sequence[Remark]) -> dict[str, Any]:
+    return {
+        "layer": layer.name,
+        "operator": layer.loc.op,
+        "channels": _channels_by_form(layer.channels, found.kernels.values()),
+        "why": _why(layer, found, remarks),
+        "kernels": ", ".join(found.kernels),
+    }
+
+
+def _channels_by_form(channels: str, kernels: Iterable[Products]) -> dict[str, str]:
+    """How many output channels have products in each form, in any of the kernels."""
+    found: dict[str, str] = {}
+    for products in kernels:
+        for form, share in _shares(channels or "all", products).items():
+            found[form] = max(found.get(form, share), share, key=lambda s: int(s) if s.isdigit() else -1)
+    return found
+
+
+def _shares(channels: str, products: Products) -> dict[str, str]:
+    """How many channels a kernel computes in each form: where it has several, by their shares of its products."""
+    if len(products) == 1:
+        return {str(form): channels for form in products}
+    if not channels.isdigit() or not all(count.is_const for count in products.values()):
+        return {str(form): "some" for form in products}
+    total = sum(count.value for count in products.values())
+    shares = {str(form): divmod(int(channels) * count.value, total) for form, count in products.items()}
+    return {form: "some" if rest else str(whole) for form, (whole, rest) in shares.items()}
+
+
+def _why(layer: SourceLayer, found: _Found, remarks: Sequence[Remark]) -> str:
+    if not found.kernels:
+        return "no kernel computes it: it is known when compiling, or became part of another layer"
+    own = [r for r in remarks if r.subject.endswith(f" of {layer.loc}")]
+    missed = dict.fromkeys(r.message for r in own if r.kind == "missed")
+    applied = dict.fromkeys(r.message for r in own if r.kind == "applied")
+    is_whole = all(_is_of_integers(form) and form.instruction for form in found.forms)
+    reasons = [*applied, *([] if is_whole else missed)]
+    if not reasons and any(map(_is_of_integers, found.forms)):
+        reasons = [layer.source or "the sums are of integers"]
+    if not reasons:
+        reasons = [layer.source or _general(remarks)]
+    return "; ".join(reasons)
+
+
+def _is_of_integers(form: ProductForm) -> bool:
+    return form.dtype.is_int
+
+
+def _general(remarks: Sequence[Remark]) -> str:
+    """Why nothing is computed on integers."""
+    of_all = [r.message for r in remarks if r.kind == "missed" and " at " not in r.subject]
+    return of_all[0] if of_all else "with these options, sums of dequantised values are of floats"

@@ -1,0 +1,347 @@
+"""`tilewright.diff`: two forms of one model, layer by layer on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tilewright.comparison.errors import Difference, LayerError, Measured
+from tilewright.comparison.graph import CoreGraph, Segment
+from tilewright.comparison.pairs import TensorPair, pair_tensors
+from tilewright.comparison.taps import Arrays, Tapped, given_feed, layered, may_be_given, tapped
+from tilewright.frontends.onnx.file import read_model
+from tilewright.options import OnProgress, Progress
+from tilewright.quantization.data import open_data
+from tilewright.quantization.network import load_weights
+from tilewright.runtime import TensorInfo
+from tilewright.runtime.errors import InputError, OptionError, TilewrightError
+from tilewright.runtime.values.dtypes import numpy_dtype
+
+Source = str | Path | bytes | onnx.ModelProto
+
+MOST_BYTES = 1 << 30
+"""Of tensors that are held at once; models with more are run in several groups of tensors."""
+
+RANDOM = 4
+"""Random samples where there is no data."""
+
+MAX_INTEGER = 10
+"""Random integers are below this: most are ids into tables."""
+
+
+def diff(
+    a: Source,
+    b: Source,
+    data: Any = None,
+    *,
+    random: int = RANDOM,
+    samples: int = 16,
+    batch: int | None = None,
+    threads: int | None = None,
+    progress: OnProgress | None = None,
+) -> Difference:
+    """Compare the ONNX model `b` (a quantised one, say) with `a` (what it was made of): run both on the same inputs
+    with all tensors that they have in common as outputs, and measure the error of each layer. docs/quantize.md says how
+    tensors are paired and what the errors are.
+
+    data: as for `quantize`: a .npz file, a folder of such files, or an iterable of feeds; at most `samples` of them are
+        taken. Without data there are `random` samples of noise.
+    batch: samples in a call, where an array holds single samples and the models have a symbolic first dim.
+
+    Raises InputError where the models have other inputs, or nothing in common, and for data that does not fit.
+    """
+    for name, number in (("random", random), ("samples", samples)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise OptionError(f"{name}={number!r:.80} is not allowed: give a number from 1 on")
+    first, second = _Side(a), _Side(b)
+    pairs = pair_tensors(first.core, second.core)
+    _check_inputs(first, second)
+    if not any(p.first not in first.core.inputs or p.second not in second.core.inputs for p in pairs):
+        raise InputError(
+            f"no tensor of {second.name} is one of {first.name}: nothing can be compared",
+            hint="names are compared first, then operators in their order; are these forms of one model?",
+        )
+    return _Comparison(first, second, pairs, threads, progress).result(data, random, samples, batch)
+
+
+class _Side:
+    """One of the models."""
+
+    def __init__(self, source: Source) -> None:
+        self.name = str(source) if isinstance(source, str | Path) else "the given model"
+        if isinstance(source, str | Path) and Path(source).suffix == ".tw":
+            raise InputError(
+                "a compiled model has no intermediate tensors",
+                where=self.name,
+                hint="give the ONNX file that it was made of",
+            )
+        found, folder = read_model(source)
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(found)
+        load_weights(self.model, folder)
+        self.core = CoreGraph(self.model.graph)
+
+
+def _check_inputs(first: _Side, second: _Side) -> None:
+    """InputError unless one call fits both."""
+    said = [_inputs(side) for side in (first, second)]
+    fits = said[0].keys() == said[1].keys() and all(_may_be_one(said[0][n], said[1][n]) for n in said[0])
+    if not fits:
+        texts = [
+            ", ".join(f"{name}: {kind}[{', '.join(map(str, dims))}]" for name, (kind, dims) in found.items())
+            for found in said
+        ]
+        raise InputError(
+            f"the models have different inputs: {first.name} has {texts[0] or 'none'}, "
+            f"{second.name} has {texts[1] or 'none'}",
+            hint="only models that take the same inputs can be compared",
+        )
+
+
+_Form = tuple[str, tuple[int | str, ...]]
+"""The dtype of an input, and its dims; those of one whose rank is not known are "...", "?" is any size."""
+
+
+def _inputs(side: _Side) -> dict[str, _Form]:
+    found = {}
+    for value in side.model.graph.input:
+        type = value.type.tensor_type
+        dims: tuple[int | str, ...] = tuple(
+            d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in type.shape.dim
+        )
+        if not type.HasField("shape"):
+            dims = ("...",)
+        found[value.name] = (onnx.TensorProto.DataType.Name(type.elem_type).lower(), dims)
+    return {name: found[name] for name in side.core.inputs}
+
+
+def _may_be_one(a: _Form, b: _Form) -> bool:
+    """Whether there are arrays of both forms."""
+    if a[0] == b[0] and ("..." in a[1] or "..." in b[1]):
+        return True
+    if a[0] != b[0] or len(a[1]) != len(b[1]):
+        return False
+    return all(x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a[1], b[1], strict=True))
+
+
+@dataclass
+class _Layer:
+    """A layer of the second model while it is measured."""
+
+    pair: TensorPair
+    segment: Segment
+    error: Measured
+    own: Measured | None
+
+
+class _Comparison:
+    """One comparison of two models."""
+
+    def __init__(
+        self, first: _Side, second: _Side, pairs: Sequence[TensorPair], threads: int | None, progress: OnProgress | None
+    ) -> None:
+        self.first, self.second, self.threads, self._report = first, second, threads, progress
+        self.pairs = pairs
+        self.partner = {pair.second: pair.first for pair in pairs}
+        roots = second.core.roots
+        self.ends = {roots[pair.second]: pair.second for pair in pairs}
+        self.dropped: list[str] = []
+        self.layers: list[_Layer] = []
+
+    def result(self, data: Any, random: int, samples: int, batch: int | None) -> Difference:
+        wanted = [p for p in self.pairs if p.second not in self.second.core.inputs]
+        runs = self._runs(wanted)
+        wanted = self._of_equal_forms(wanted, runs)
+        infos = runs[0].compiled.inputs
+        if data is None:
+            data = [random_feed(infos, seed, batch or 1) for seed in range(random)]
+            about = "noise"
+        else:
+            about = ""
+        dataset = open_data(data, infos, batch=batch)
+        numbers = range(min(dataset.count, samples))
+        groups = _groups(wanted, runs[0], dataset.read(0).feed)
+        for place, group in enumerate(groups):
+            feeds = (dataset.read(i).feed for i in numbers)
+            of_group = runs if len(groups) == 1 else self._runs([*group, *self._read(self._layers(group))])
+            self._measure(group, feeds, of_group, f"{place + 1} of {len(groups)}: " if len(groups) > 1 else "")
+        return self._difference(len(numbers), about or dataset.about)
+
+    def _runs(self, pairs: Sequence[TensorPair]) -> tuple[Tapped, Tapped]:
+        """Both models with these tensors as their outputs."""
+        return self._tap(self.first, [p.first for p in pairs]), self._tap(self.second, [p.second for p in pairs])
+
+    def _of_equal_forms(self, pairs: Sequence[TensorPair], runs: Sequence[Tapped]) -> list[TensorPair]:
+        """Pairs that are both floats of one shape, as far as that is known before a call; sizes and positions are not
+        compared, except for outputs. The others are no pairs any more."""
+        forms = [dict(zip(run.names, run.compiled.outputs, strict=True)) for run in runs]
+        for side, found in zip((self.first, self.second), forms, strict=True):
+            found.update({info.name: info for info in runs[0].compiled.inputs if info.name in side.core.inputs})
+        kept: list[TensorPair] = []
+        for pair in pairs:
+            x, y = forms[0][pair.first], forms[1][pair.second]
+            if not _may_be_one(("", x.shape), ("", y.shape)):
+                self.dropped.append(pair.second)
+            elif pair.second in self.second.core.outputs or (_is_float(x) and _is_float(y)):
+                kept.append(pair)
+        ends = {pair.second for pair in kept} | set(self.second.core.inputs)
+        self.ends = {root: name for root, name in self.ends.items() if name in ends}
+        return kept
+
+    def _layers(self, pairs: Sequence[TensorPair]) -> list[_Layer]:
+        return [_Layer(p, self.second.core.segment(p.second, self.ends), Measured(), None) for p in pairs]
+
+    def _read(self, layers: Sequence[_Layer]) -> list[TensorPair]:
+        """What layers read, as pairs."""
+        names = dict.fromkeys(name for layer in layers for name in layer.segment.inputs)
+        return [TensorPair(self.partner[name], name) for name in names]
+
+    def _tap(self, side: _Side, names: Sequence[str]) -> Tapped:
+        self._step(f"compiling {side.name}")
+        taps = [name for name in dict.fromkeys(names) if name not in side.core.inputs]
+        return tapped(side.model, side.core, taps, self.threads)
+
+    def _step(self, stage: str) -> None:
+        if self._report is not None:
+            self._report(Progress(stage, 0, 1))
+
+    def _measure(
+        self, group: Sequence[TensorPair], feeds: Iterator[Arrays], runs: Sequence[Tapped], about: str
+    ) -> None:
+        layers = self._layers(group)
+        run_first, run_second = runs
+        alone: Tapped | None = None
+        shapes: dict[str, tuple[int, ...]] = {}
+        for number, feed in enumerate(feeds):
+            self._step(f"{about}sample {number + 1}")
+            wanted = {**feed, **run_first(feed)}
+            found = {**feed, **run_second(feed)}
+            if not number:
+                layers = [layer for layer in layers if self._is_comparable(layer, wanted, found)]
+                alone = self._layered(layers, self._given(layers, wanted, found), feed)
+                shapes = _shapes(feed, self._given(layers, wanted, found))
+            for layer in layers:
+                layer.error.add(wanted[layer.pair.first], found[layer.pair.second])
+            given = self._given(layers, wanted, found)
+            if alone is not None and shapes == _shapes(feed, given):
+                del found
+                by_itself = alone(given_feed(feed, given, self.second.core))
+                for layer in layers:
+                    layer.own = layer.own or Measured()
+                    layer.own.add(wanted[layer.pair.first], by_itself[layer.pair.second])
+        self.layers += layers
+
+    def _is_comparable(self, layer: _Layer, wanted: Arrays, found: Arrays) -> bool:
+        """Whether both have one shape in the call."""
+        x, y = wanted[layer.pair.first], found[layer.pair.second]
+        if x.shape != y.shape:
+            self.dropped.append(layer.pair.second)
+        return x.shape == y.shape and x.dtype != object
+
+    def _given(self, layers: Sequence[_Layer], wanted: Arrays, found: Arrays) -> dict[str, np.ndarray]:
+        """What layers read, as the first model has it, in the types of the second."""
+        core = self.second.core
+        return {
+            pair.second: wanted[pair.first].astype(found[pair.second].dtype, copy=False)
+            for pair in self._read(layers)
+            if pair.second not in core.inputs
+            and may_be_given(core, pair.second)
+            and wanted[pair.first].shape == found[pair.second].shape
+        }
+
+    def _layered(self, layers: Sequence[_Layer], given: Arrays, feed: Arrays) -> Tapped | None:
+        """The second model cut into its layers; None where that cannot be compiled."""
+        self._step(f"compiling the layers of {self.second.name}")
+        core = self.second.core
+        names = [layer.pair.second for layer in layers]
+        try:
+            return layered(self.second.model, core, names, given, feed, self.threads)
+        except TilewrightError:
+            return None  # growth is measured all the same
+
+    def _difference(self, count: int, about: str) -> Difference:
+        errors = {layer.pair.second: layer.error.relative for layer in self.layers}
+        found = {
+            layer.pair.second: LayerError(
+                layer.segment.node,
+                layer.segment.operator,
+                (layer.pair.first, layer.pair.second),
+                layer.error.relative,
+                max((errors.get(name, 0.0) for name in layer.segment.inputs), default=0.0),
+                None if layer.own is None else layer.own.relative,
+                layer.error.largest,
+            )
+            for layer in self.layers
+        }
+        core = self.second.core
+        paired = {core.roots[p.second] for p in self.pairs if p.second not in self.dropped}
+        unpaired = [root for root in core.members if root not in paired and root not in core.inputs]
+        outputs = {name: found[name] for name in core.outputs if name in found}
+        if not found:
+            raise InputError(
+                f"no tensor of {self.second.name} has the shape of its partner in {self.first.name}",
+                hint="are these forms of one model?",
+            )
+        return Difference(tuple(found.values()), outputs, count, about, tuple(unpaired))
+
+
+def _shapes(feed: Arrays, given: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in {**feed, **given}.items()}
+
+
+def _is_float(info: TensorInfo) -> bool:
+    return info.kind == "tensor" and "float" in info.dtype
+
+
+def _groups(pairs: Sequence[TensorPair], run: Tapped, feed: Arrays) -> list[Sequence[TensorPair]]:
+    """Pairs whose tensors fit the memory together."""
+    dims: dict[str, int] = {}
+    for info in run.compiled.inputs:
+        dims.update(
+            (d, n) for d, n in zip(info.shape, feed[info.name].shape, strict=True) if isinstance(d, str)
+        )
+    sizes = {
+        name: _bytes(info, dims) for name, info in zip(run.names, run.compiled.outputs, strict=True)
+    }
+    groups: list[list[TensorPair]] = [[]]
+    total = 0
+    for pair in pairs:
+        # of both models, what the layer reads, and what it gives by itself
+        size = 4 * sizes.get(pair.first, 0)
+        if groups[-1] and total + size > MOST_BYTES:
+            groups.append([])
+            total = 0
+        groups[-1].append(pair)
+        total += size
+    return list(groups)
+
+
+def _bytes(info: TensorInfo, dims: Mapping[str, int]) -> int:
+    size = numpy_dtype(info.dtype).itemsize if info.kind == "tensor" else 8
+    return size * prod(d if isinstance(d, int) else dims.get(d, 1) for d in info.shape)
+
+
+def random_feed(inputs: Sequence[TensorInfo], seed: int, batch: int) -> dict[str, np.ndarray]:
+    """Noise for each input; symbolic dims are 1, and `batch` where they come first."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, np.ndarray] = {}
+    for info in inputs:
+        dtype = numpy_dtype(info.dtype)
+        shape = tuple(d if isinstance(d, int) else 1 if axis else batch for axis, d in enumerate(info.shape))
+        if info.kind != "tensor" or dtype == np.dtype(object):
+            raise InputError(f"there is no noise for the input {info}", hint="give data")
+        if dtype.kind in "iu":
+            found[info.name] = rng.integers(0, MAX_INTEGER, shape).astype(dtype)
+        elif dtype.kind == "b":
+            found[info.name] = rng.random(shape) < 0.5
+        else:
+            found[info.name] = rng.standard_normal(shape).astype(dtype)
+    return found
+
+
