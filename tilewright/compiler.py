@@ -256,6 +256,7 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     build.code.begin(text)
     clock.lap("llvm")
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
+    link.add_integers(report, module)
     if options.profile:
         link.add_costs(report, module)
     target = back_end.target(machine)

@@ -19,7 +19,8 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.index import table_lookup
-from tilewright.ops.quant import fixed_point, matmul_integer, requantize_fixed
+from tilewright.ops.fixed_point import fixed_point, requantize_fixed
+from tilewright.ops.quant import matmul_integer
 from tilewright.options import Options
 from tilewright.target.named import parse_target
 

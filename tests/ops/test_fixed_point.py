@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.ir import dtype as dt
 from tilewright.ops.define.interp import evaluate
-from tilewright.ops.quant import fixed_point, requantize_fixed
+from tilewright.ops.fixed_point import fixed_point, requantize_fixed
 
 
 @pytest.mark.parametrize("largest", (3e-12, 1e-4, 0.5, np.nextafter(0.5, 0), 1.0, 7.0, 1e6))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import ml_dtypes
-import numpy as np
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -167,39 +166,6 @@ def requantize(sums: Value, scale: Value, zero_point: Value, *, dtype: DType) ->
     """i32 `sums` times `scale` (f32), rounded, shifted and saturated to `dtype`."""
     shifted = add(round_(mul(cast(sums, dtype=dt.f32), scale)), cast(zero_point, dtype=dt.f32))
     return _as_integer(shifted, dtype)
-
-
-@op
-def requantize_fixed(
-    sums: Value, multiplier: Value, *, shift: int, zero_point: int, dtype: DType
-) -> Value:
-    """i32 `sums` times multiplier / 2^shift (i32, broadcastable), rounded, shifted and saturated to `dtype`, a byte.
-
-    Without a float, so that every machine gives the same: the product has 64 bits, and is rounded once; halves go up.
-    """
-    if not 1 <= shift <= 62:
-        raise ValueError(f"the shift must be 1 to 62, not {shift}")
-    if not dtype.is_int or dtype.bits != 8:
-        raise ValueError(f"sums are requantised to bytes, not to {dtype}")
-    product = mul(cast(sums, dtype=dt.i64), cast(multiplier, dtype=dt.i64))
-    rounded = shr(add(product, 1 << (shift - 1)), shift)
-    low, high = limits(dtype)
-    inside = min_(max_(rounded, int(low) - zero_point), int(high) - zero_point)  # before the sum, which then is exact
-    return cast(add(cast(inside, dtype=dt.i32), zero_point), dtype=dtype)
-
-
-def fixed_point(scales: np.ndarray) -> tuple[np.ndarray, int]:
-    """Positive factors as i32 multipliers with one shift: multiplier / 2^shift is each of them, the largest of 31
-    digits."""
-    exact = np.asarray(scales, np.float64)
-    if not exact.size or not np.all(np.isfinite(exact)) or exact.min() <= 0:
-        raise ValueError("factors of sums must be positive numbers")
-    shift = min(62, 31 - int(np.frexp(exact.max())[1]))
-    if np.rint(np.ldexp(exact.max(), shift)) >= 1 << 31:  # rounded up to the next power
-        shift -= 1
-    if shift < 1:
-        raise ValueError(f"the factor {exact.max():g} of sums is too large for a product of 64 bits")
-    return np.rint(np.ldexp(exact, shift)).astype(np.int32), shift
 
 
 def along_axis(x: Value, axis: int, rank: int) -> Value:
