@@ -181,7 +181,7 @@ def requantized(x: Fixed, scale: np.ndarray, zero: int, dtype: DType) -> Value:
         value = ew.max_(value, low) if x.low < low else value
         value = ew.min_(value, high) if x.high > high else value
         return ew.cast(ew.add(value, zero) if zero else value, dtype=dtype)
-    multipliers, shift = multipliers_of(ratio)
+    multipliers, shift = multipliers_of(np.minimum(ratio, 1 << dtype.bits + 2))  # beyond, all but 0 is saturated
     return requantize_fixed(centred(x), integers(multipliers), shift=shift, zero_point=zero, dtype=dtype)
 
 
