@@ -153,15 +153,6 @@ def quantised() -> Iterator[Sample]:
             "requantize", [sums, np.float32(0.0625), zero],
             lambda s=sums, i=limits: np.clip(np.round(s / 16) + 7, i.min, i.max).astype(i.dtype), dtype=ours,
         )  # fmt: skip
-        ends = np.array([-(2**31), 2**31 - 1, -24, -8, 8, 24, 0, 1], np.int32)
-        for shift, factor in ((4, 1), (35, 2**31 - 1), (62, 2**31 - 1)):
-            yield sample(
-                "requantize_fixed", [ends, np.array([factor], np.int32)],
-                lambda e=ends, f=factor, n=shift, i=limits: np.array(
-                    [min(max(((int(v) * f + (1 << n - 1)) >> n) + 7, i.min), i.max) for v in e], i.dtype
-                ),
-                shift=shift, zero_point=7, dtype=ours, note=str(shift),
-            )  # fmt: skip
         a, b = normal((2, 3, 8), stored), normal((8, 5), np.int8, 1)
         rows, columns = normal((2, 3, 1), stored, 2), normal((5,), np.int8, 3)
         yield sample(

@@ -57,7 +57,7 @@ def _unknown_operands(op: Op, a: Fixed, b: Fixed) -> Fixed:
     depth = shape_of(a.value)[-2 if op.attrs["transpose_a"] else -1]
     if not depth.is_const:
         raise Obstacle("it sums a number of products that is not known when compiling", "fix the sizes of the inputs")
-    a, b = (narrowed(x, SHORT - 1) for x in (a, b))
+    a, b = (x if -SHORT <= x.low and x.high < SHORT else narrowed(x, SHORT - 1) for x in (a, b))
     while a.bound * b.bound * depth.value > GREATEST:
         a, b = (narrowed(a, a.bound // 2), b) if a.bound >= b.bound else (a, narrowed(b, b.bound // 2))
         if min(a.bound, b.bound) < 1 << LEAST_DIGITS:
@@ -119,7 +119,7 @@ def _left(value: Value, numbers: Numbers, total: float) -> Fixed:
     bound = int(GREATEST // total)
     if bound < 1 << LEAST_DIGITS or (x.is_narrow and x.bound > bound):
         raise Obstacle("its sums may be longer than 32 bits", "quantise its operands to fewer bits")
-    return narrowed(x, min(bound, SHORT - 1))
+    return narrowed(x, bound)
 
 
 def _weights(value: Value, numbers: Numbers) -> tuple[np.ndarray, np.ndarray] | None:

@@ -51,5 +51,5 @@ def pad_space(x: Value, before: Sequence[Sym], after: Sequence[Sym], trailing: i
 
 def has_known_filters(conv: Op) -> bool:
     """Whether a convolution is in f32, or of integers in i32, and its filters are known when compiling."""
-    is_served = dtype_of(conv.result) == dt.f32 or conv.attrs["in_i32"]
+    is_served = dtype_of(conv.result) == dt.f32 or conv.attrs.get("in_i32", False)
     return is_served and defining(conv.operands[1], "constant") is not None
