@@ -18,8 +18,8 @@ from tilewright.ir.types import tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
-from tilewright.ops.index import table_lookup
 from tilewright.ops.fixed_point import fixed_point, requantize_fixed
+from tilewright.ops.index import table_lookup
 from tilewright.ops.quant import matmul_integer
 from tilewright.options import Options
 from tilewright.target.named import parse_target
@@ -36,7 +36,7 @@ X86 = {
 }  # fmt: skip
 ARM = {
     "fadd": True, "fmla": True, "fcvtzs": True, "scvtf": True, "ucvtf": True, "frintn": True, "fcmgt": True,
-    "fmax": True, "fdiv": True, "bfdot": True, "fmov": False, "add": False, "smull": False, "sdot": False, "tbl": False,
+    "fmax": True, "fdiv": True, "bfdot": True, "fmov": False, "fneg": False, "fabs": False, "fabd": True, "add": False, "smull": False, "sdot": False, "tbl": False,
     "bfi": False, "bfxil": False, "b": False, "ldr": False, "smax": False, "sqxtn": False, "mov": False,
 }  # fmt: skip
 
@@ -95,3 +95,13 @@ def compiled(body: object, machine: str) -> Module:
     run_passes(module, default_passes(target, options), PassContext(target, options))
     oracle.scheduled(module, machine)
     return module
+
+
+@pytest.mark.parametrize(
+    ("called", "is_float"),
+    [("expf@PLT", True), ("__divsf3", True), ("__floatdisf", True), ("memset@PLT", False), ("__divti3", False),
+     ("*%rax", False), ("tw_pool_run", False)],
+)  # fmt: skip
+def test_calls_of_functions_of_floats(called: str, is_float: bool) -> None:
+    text = f"\t.type k,@function\nk:\n\tcallq\t{called}\n\tretq\n.Lfunc_end0:\n"
+    assert bool(floating_point_instructions(text, parse_target("zen3"))) == is_float

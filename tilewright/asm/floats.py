@@ -1,8 +1,8 @@
 """Which instructions compute with floating-point numbers.
 
-Those that make, compare, round or convert such numbers do, and calls of functions that do. What moves, mixes or combines
-bits does not, whatever its name says: LLVM takes `vmovups`, `vshufps` or `vblendps` for integers, too, where they are
-shorter.
+Those that make, compare, round or convert such numbers do, and calls of functions that do. What moves, mixes or
+combines bits does not, whatever its name says: LLVM takes `vmovups`, `vshufps` or `vblendps` for integers, too, where
+they are shorter, and on AArch64 `fneg`, which flips the highest bit as `xorps` does, for constants.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _X86 = re.compile(
     r"|cvt\w+|dpbf16ps"
     r")|f(?!xsave|xrstor|emms)[a-z]\w*"  # and the instructions of the x87
 )
-_ARM = re.compile(r"f(?!mov$)[a-z]\w*|[su]cvtf|bf(?!i$|xil$|m$|c$)\w+|fjcvtzs")
+_ARM = re.compile(r"f(?!mov$|neg$|abs$)[a-z]\w*|[su]cvtf|bf(?!i$|xil$|m$|c$)\w+|fjcvtzs")
 _FUNCTION = re.compile(  # of the mathematical library, and of compilers for machines without floats
     r"_{0,2}(?:(?:exp|exp2|exp10|expm1|log|log2|log10|log1p|pow|sqrt|cbrt|sin|cos|tan|asin|acos|atan|atan2|sinh|cosh|tanh"
     r"|asinh|acosh|atanh|erf|erfc|fmod|fma|fmin|fmax|floor|ceil|round|trunc|rint|nearbyint|roundeven|ldexp|frexp"

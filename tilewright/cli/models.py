@@ -51,7 +51,7 @@ def model_options(command: F) -> F:
         click.option("--numerics", type=click.Choice(["default", "strict"]), default="default", show_default=True,
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals."),
         click.option("--integer-only", is_flag=True,
-                     help="Compute a quantised model without a floating-point instruction; inputs and outputs of floats "
+                     help="Compute a quantised model without floating-point instructions; floats that go in or out "
                      "become integers."),
         click.option("--target", metavar="NAME",
                      help="Machine to compile for: one that `tilewright info` lists  [default: this one]"),

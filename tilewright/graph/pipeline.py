@@ -43,13 +43,14 @@ def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]
 
 def default_passes(target: Any, options: Any) -> list[Pass]:
     """The passes before fusion, for a target and compile options."""
+    only_integers: list[Pass] = [IntegerOnly(), Canonicalize(), Fold()]
     return [
         WidenFloats(),
         RecurrentSteps(),
         Canonicalize(),
         Fold(),
         Canonicalize(),
-        *([IntegerOnly(), Canonicalize(), Fold()] if getattr(options, "integer_only", False) else []),
+        *(only_integers if getattr(options, "integer_only", False) else []),
         IntegerProducts(),
         Expand(),
         Canonicalize(),

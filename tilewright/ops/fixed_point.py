@@ -13,7 +13,22 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops.define import op
-from tilewright.ops.elementwise import add, and_, bitcast, cast, div, le, max_, min_, mul, neg, select, shl, shr, sub
+from tilewright.ops.elementwise import (
+    add,
+    and_,
+    bitcast,
+    cast,
+    div,
+    le,
+    max_,
+    min_,
+    mul,
+    neg,
+    select,
+    shl,
+    shr,
+    sub,
+)
 from tilewright.ops.quant import limits
 from tilewright.ops.reduce import dtype_of, element_count, reduce_max, reduce_sum
 from tilewright.ops.shape import checked_axes, checked_axis

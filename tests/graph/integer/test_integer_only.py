@@ -113,7 +113,9 @@ BODIES: dict[str, tuple[Sequence[int], Callable[[Value], Value]]] = {
     "softmax": (ROWS, lambda x: q(norm.softmax(q(x), axis=-1), 1 / 256, 0)),
     "softmax along the middle": (ROWS, lambda x: q(norm.softmax(q(x), axis=1), 1 / 256, 0)),
     "layer norm": (ROWS, lambda x: q(norm.layer_norm(q(x), f(32), f(32, seed=4)), 0.05)),
-    "layer norm of a sum": (ROWS, lambda x: q(norm.layer_norm(ew.add(q(x), f(5, 32, seed=6)), f(32), f(32, seed=4)), 0.05)),
+    "layer norm of a sum": (
+        ROWS, lambda x: q(norm.layer_norm(ew.add(q(x), f(5, 32, seed=6)), f(32), f(32, seed=4)), 0.05),
+    ),
     "rms norm": (ROWS, lambda x: q(norm.rms_norm(q(x), f(32)), 0.05)),
     "attention": (ROWS, attention),
     "mask": (
@@ -239,9 +241,8 @@ def test_a_layer_is_what_big_integers_say(machine: str) -> None:
     x_scale, y_scale = np.float32(0.031), np.float32(0.12)
 
     def body(x: Value) -> Value:
-        right = dequantize_linear(
-            constant(codes), constant(scales.reshape(8, 1, 1, 1)), constant(np.zeros((8, 1, 1, 1), np.int8)), dtype=dt.f32
-        )
+        parameters = scales.reshape(8, 1, 1, 1), np.zeros((8, 1, 1, 1), np.int8)
+        right = dequantize_linear(*map(constant, (codes, *parameters)), dtype=dt.f32)
         sums = contract.conv(q(x, x_scale, 120), right, **PAD)
         return q(ew.max_(ew.add(sums, constant(bias.reshape(8, 1, 1))), 0.0), y_scale, 3)
 

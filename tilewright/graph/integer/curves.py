@@ -67,9 +67,7 @@ def numbers_of(curve: Curve) -> Fixed:
         raise Obstacle("it is not finite for some bytes")
     scale = (float(np.abs(numbers).max()) or 1.0) / ((1 << KNOWN_DIGITS) - 1)
     found = np.rint(numbers / scale).astype(np.int32)
-    if dtype_of(curve.root) is dt.i8:  # positions count from 0
-        position = ew.bitcast(curve.root, dtype=dt.u8)
-    else:
-        position = curve.root
-    value = gather(constant(found, "numbers"), position)
+    root = curve.root
+    positions = ew.bitcast(root, dtype=dt.u8) if dtype_of(root) is dt.i8 else root
+    value = gather(constant(found, "numbers"), positions)
     return Fixed(value, as_scale(scale), int(found.min()), int(found.max()))

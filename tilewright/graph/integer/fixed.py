@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.graph.integer.obstacles import Obstacle
-from tilewright.graph.match import dtype_of, shape_of
+from tilewright.graph.match import dtype_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType

@@ -19,18 +19,16 @@ import numpy as np
 from tilewright.graph.integer.border import give_integers, take_integers
 from tilewright.graph.integer.curves import FUNCTIONS, Curve, applied, bytes_of, every_byte
 from tilewright.graph.integer.fixed import Fixed, as_scale, of_integers, requantized
-from tilewright.graph.integer.obstacles import QUANTIZE, Obstacle, raise_if_any
+from tilewright.graph.integer.obstacles import Obstacle, raise_if_any
 from tilewright.graph.integer.rules import COMPARISONS, MOVES, PLACES, RULES, compared, moved, place
 from tilewright.graph.integer.state import Numbers
 from tilewright.graph.match import dtype_of, shape_of, type_of, uniform_number
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.expand import Expand
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Problem
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
-from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate
 
@@ -181,15 +179,19 @@ class _Rewriting:
             return None
         if shape_of(op.result) != shape_of(first.root):
             return None
-        elements = applied(op, [self._number(v) if self._is_number(v) else numbers.curves[v].elements for v in op.operands])
+        elements = applied(op, [self._argument(v) for v in op.operands])
         return None if elements is None else Curve(first.root, elements)
+
+    def _argument(self, value: Value) -> np.ndarray:
+        number = self._number(value)
+        return self.numbers.curves[value].elements if number is None else number
 
     def _is_number(self, value: Value) -> bool:
         return self._number(value) is not None
 
     def _number(self, value: Value) -> np.ndarray | None:
         """The only element that a known tensor has."""
-        if value in self.numbers.curves or not self.numbers.is_known(value) and not _is_full(value):
+        if value in self.numbers.curves or (not self.numbers.is_known(value) and not _is_full(value)):
             return None
         if value in self.numbers.known:
             if type_of(value).size != 1:

@@ -9,7 +9,7 @@ from tilewright.ir.diag import Problem, UnsupportedError
 SHOWN = 50
 """Obstacles that an error lists; it has all of them as data."""
 
-QUANTIZE = "quantise what it reads and gives (QuantizeLinear and DequantizeLinear around it, with scales that are known)"
+QUANTIZE = "quantise what it reads and gives (QuantizeLinear and DequantizeLinear around it, with known scales)"
 
 
 class Obstacle(Exception):

@@ -57,7 +57,7 @@ def _unknown_operands(op: Op, a: Fixed, b: Fixed) -> Fixed:
     depth = shape_of(a.value)[-2 if op.attrs["transpose_a"] else -1]
     if not depth.is_const:
         raise Obstacle("it sums a number of products that is not known when compiling", "fix the sizes of the inputs")
-    a, b = (x if -SHORT <= x.low and x.high < SHORT else narrowed(x, SHORT - 1) for x in (a, b))
+    a, b = (x if x.low >= -SHORT and x.high < SHORT else narrowed(x, SHORT - 1) for x in (a, b))
     while a.bound * b.bound * depth.value > GREATEST:
         a, b = (narrowed(a, a.bound // 2), b) if a.bound >= b.bound else (a, narrowed(b, b.bound // 2))
         if min(a.bound, b.bound) < 1 << LEAST_DIGITS:
@@ -139,7 +139,7 @@ def _stored(array: np.ndarray) -> tuple[Value, Value]:
         return constant(array.astype(np.int8), "w"), _number(0, dt.i8)
     zero = max(-low, 0)
     if high + zero > 255:
-        raise Obstacle("its weights without their zero points are longer than a byte", "quantise them by one zero point")
+        raise Obstacle("its centred weights are longer than a byte", "quantise them by one zero point")
     return constant((array + zero).astype(np.uint8), "w"), _number(zero, dt.u8)
 
 

@@ -31,7 +31,7 @@ def _softmax(op: Op, numbers: Numbers) -> Fixed:
 
 
 def _layer_norm(op: Op, numbers: Numbers) -> Fixed:
-    x, scale, *bias = op.operands
+    scale, *bias = op.operands[1:]
     found = _known_factors(_standardized(op, numbers, centre=True), scale, numbers)
     if not bias:
         return found

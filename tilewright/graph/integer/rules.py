@@ -19,7 +19,6 @@ from tilewright.graph.integer.fixed import (
     known_numbers,
     narrowed,
     of_integers,
-    rescaled,
     times,
     uniform,
     without_infinities,
@@ -128,8 +127,8 @@ def _abs(op: Op, numbers: Numbers) -> Fixed:
 def _mul(op: Op, numbers: Numbers) -> Fixed:
     a, b = op.operands
     if numbers.is_known(a) or numbers.is_known(b):
-        x, c = (b, a) if numbers.is_known(a) else (a, b)
-        return times(_spread(numbers.of(x), op), _array(numbers, c))
+        varying, factors = (b, a) if numbers.is_known(a) else (a, b)
+        return times(_spread(numbers.of(varying), op), _array(numbers, factors))
     x, y = numbers.of(a), numbers.of(b)
     if x.bound * y.bound > GREATEST:
         x, y = narrowed(x, 1 << 15), narrowed(y, 1 << 15)

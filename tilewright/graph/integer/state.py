@@ -17,7 +17,6 @@ from tilewright.ir.rewrite import constant_array
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate
 
-
 Weights = tuple[np.ndarray, np.ndarray]
 """Known integers without their zero points, and their scales."""
 
@@ -26,8 +25,8 @@ Weights = tuple[np.ndarray, np.ndarray]
 class Numbers:
     """For each value of floats its integers, where it has some: those of `fixed`, or those of the table of `curves`.
 
-    What is in `known` follows from constants alone, and is evaluated when it is asked for; so are the integers that stand
-    for it, in `quantized`.
+    What is in `known` follows from constants alone, and is evaluated when it is asked for; so are the integers that
+    stand for it, in `quantized`.
     """
 
     module: Module
