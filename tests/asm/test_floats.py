@@ -36,7 +36,8 @@ X86 = {
 }  # fmt: skip
 ARM = {
     "fadd": True, "fmla": True, "fcvtzs": True, "scvtf": True, "ucvtf": True, "frintn": True, "fcmgt": True,
-    "fmax": True, "fdiv": True, "bfdot": True, "fmov": False, "fneg": False, "fabs": False, "fabd": True, "add": False, "smull": False, "sdot": False, "tbl": False,
+    "fmax": True, "fdiv": True, "bfdot": True, "fmov": False, "fneg": False,
+    "fabs": False, "fabd": True, "add": False, "smull": False, "sdot": False, "tbl": False,
     "bfi": False, "bfxil": False, "b": False, "ldr": False, "smax": False, "sqxtn": False, "mov": False,
 }  # fmt: skip
 

@@ -246,7 +246,7 @@ def _total(op: Op, numbers: Numbers, count: int | None) -> Fixed:
         raise Obstacle("it sums a number of elements that is not known when compiling", "fix the sizes of the inputs")
     x = narrowed(numbers.of(op.operands[0]), GREATEST // count)
     made = OPERATORS[op.name](centred(x), **op.attrs)
-    return Fixed(made, x.scale, x.low * count, x.high * count)
+    return Fixed(made, x.scale, min(x.low, 0) * count, max(x.high, 0) * count)  # fewer at edges
 
 
 def _cast(op: Op, numbers: Numbers) -> Fixed:
