@@ -81,6 +81,10 @@ BODIES: dict[str, tuple[Sequence[int], Callable[[Value], Value]]] = {
     "strides": (IMAGE, lambda x: q(conv(q(x), strides=(2, 2)), 0.1)),
     "transposed": (IMAGE, lambda x: q(contract.conv_transpose(q(x), w(16, 8, 3, 3, axis=1), strides=(2, 2)), 0.1)),
     "two layers": (IMAGE, lambda x: q(conv(q(ew.max_(conv(q(x)), 0.0), 0.1, 0), 16), 0.2)),
+    "two layers without bytes between": (IMAGE, lambda x: q(conv(ew.max_(conv(q(x)), 0.0), 16), 0.5)),
+    "attention without bytes between": (
+        ROWS, lambda x: q(contract.matmul(norm.softmax(contract.matmul(q(x), q(x), transpose_b=True)), q(x)), 0.02),
+    ),
     "product": (ROWS, lambda x: q(ew.add(contract.matmul(q(x), w(32, 48, axis=1)), f(48)), 0.05)),
     "product, transposed weights": (ROWS, lambda x: q(contract.matmul(q(x), w(48, 32), transpose_b=True), 0.05)),
     "residual": (IMAGE, lambda x: q(ew.add(q(x), q(ew.mul(q(x), 0.3), 0.011)), 0.05)),
@@ -275,6 +279,22 @@ def test_outputs_that_are_not_quantised_are_in_fixed_point() -> None:
     assert (got[0], got[2], got[4]) == ("output", "int32", 0)
     (found,) = evaluate_func(module.main, module, [as_integers(x, given)])
     np.testing.assert_allclose(as_numbers(found, got), expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_tokens() -> None:
+    """A table of floats, positions, and a norm."""
+
+    def body(ids: Value) -> Value:
+        return norm.layer_norm(ew.add(gather(f(50, 32), ids), f(7, 32, seed=9)), f(32), f(32, seed=4))
+
+    module = program(body, tensor(dt.i64, (2, 7)))
+    ids = np.random.default_rng(1).integers(0, 50, (2, 7))
+    (expected,) = evaluate_func(module.main, module, [ids])
+    passed(module, "zen3")
+    assert floats_in(module) == []
+    (row,) = module.main.attrs["integers"]
+    (found,) = evaluate_func(module.main, module, [ids])
+    np.testing.assert_allclose(as_numbers(found, row), expected, atol=2e-3)
 
 
 def test_a_batch_of_unknown_size() -> None:
