@@ -367,6 +367,22 @@ def test_sizes_that_are_not_known() -> None:
         passed(program(body, (rows, 32)), "zen3")
 
 
+def test_what_turns_out_to_be_known() -> None:
+    """x - x is 0 for each byte, and so is known what compares it."""
+
+    def body(x: Value) -> Value:
+        nothing = q(ew.sub(q(x), q(x)), 0.02, 7)
+        return q(ew.select(ew.gt(nothing, 0.0), nothing, q(x)), 0.05)
+
+    module = program(body, (3, 32))
+    x = numbers((3, 32))
+    (expected,) = evaluate_func(module.main, module, [x])
+    passed(module, "zen3")
+    given, got = module.main.attrs["integers"]
+    (found,) = evaluate_func(module.main, module, [as_integers(x, given)])
+    np.testing.assert_allclose(as_numbers(found, got), expected, atol=1.01 * got[3])
+
+
 def test_places_of_the_greatest() -> None:
     module = program(lambda x: reduce.argmax(q(x), axis=1), (3, 32))
     x = numbers((3, 32))

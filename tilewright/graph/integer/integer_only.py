@@ -29,7 +29,7 @@ from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_blo
 from tilewright.ir.diag import Problem
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
-from tilewright.ops.define import OPERATORS
+from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate
 
 KEPT = (
@@ -114,6 +114,11 @@ class _Rewriting:
 
     def _known(self, op: Op) -> None:
         self.numbers.note_known(op)
+        if not is_float(op.result):
+            array = self.numbers.array(op.result)
+            assert array is not None
+            op.result.replace_by(constant(np.ascontiguousarray(array), "known"))
+            return
         found = self.numbers.quantized.get(op.operands[0])
         if found is not None and op.name in MOVES and len(op.operands) == 1:
             attrs, name = dict(op.attrs), op.name
