@@ -383,6 +383,19 @@ def test_what_turns_out_to_be_known() -> None:
     np.testing.assert_allclose(as_numbers(found, got), expected, atol=1.01 * got[3])
 
 
+def test_known_numbers_are_quantised_when_compiling() -> None:
+    def body(x: Value) -> Value:
+        return q(view.concat(q(x), q(f(1, 32)), axis=0))
+
+    module = program(body, (3, 32))
+    x = numbers((3, 32))
+    (expected,) = evaluate_func(module.main, module, [x])
+    passed(module, "zen3")
+    given, got = module.main.attrs["integers"]
+    (found,) = evaluate_func(module.main, module, [as_integers(x, given)])
+    np.testing.assert_allclose(as_numbers(found, got), expected, atol=1e-6)
+
+
 def test_places_of_the_greatest() -> None:
     module = program(lambda x: reduce.argmax(q(x), axis=1), (3, 32))
     x = numbers((3, 32))

@@ -224,10 +224,14 @@ class _Rewriting:
         scale, zeros = self._parameters(op)
         if not dtype.is_int or dtype.bits > 16:
             raise Obstacle(f"it quantises to {dtype}", "quantise to integers of 8 or 16 bits")
+        known = self.numbers.array(x) if self.numbers.is_known(x) else None
+        if known is not None:
+            parameters = [np.asarray(scale, np.float32), zeros]
+            return constant(evaluate(OPERATORS[op.name], _whole(known, x), *parameters, **op.attrs), "known")
         zero = _only(zeros)
         curve = self.numbers.curves.get(x)
         if curve is not None and scale.ndim == 0 and dtype.bits == 8:
-            parameters = [np.float32(scale), np.asarray(zero).astype(dtype.storage)]
+            parameters = [np.asarray(scale, np.float32), np.asarray(zero).astype(dtype.storage)]
             elements = evaluate(OPERATORS[op.name], curve.elements, *parameters, **op.attrs)
             if elements.dtype == curve.root.tensor.dtype.storage and np.array_equal(elements, every_byte(curve.root)):
                 return curve.root
@@ -271,6 +275,11 @@ def _of_curve(curve: Curve | None, result: Value) -> Value:
     if curve is None or curve.elements.dtype.itemsize != 1:
         raise Obstacle("it has no form in integers")
     return bytes_of(curve)
+
+
+def _whole(array: np.ndarray, value: Value) -> np.ndarray:
+    """All elements of a value of which `array` may be the only one."""
+    return np.ascontiguousarray(np.broadcast_to(array, [d.value for d in shape_of(value)]))
 
 
 def _is_full(value: Value) -> bool:
