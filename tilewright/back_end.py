@@ -7,8 +7,10 @@ object with these methods, and a `name` that is the kind of its machines (`Machi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, Self
 
+from tilewright.asm.floats import check_known, floating_point_instructions
 from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
@@ -18,7 +20,7 @@ from tilewright.codegen.cpu.program.steps import PartForm, ValueForm, steps_ir
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import Remark
+from tilewright.ir.diag import InternalError, Remark
 from tilewright.ir.passes import Pass
 from tilewright.ir.verify import Spec
 from tilewright.loops.machine.intrinsics import check_machine
@@ -110,6 +112,9 @@ class CpuBackEnd:
                 hint="profile on an x86-64 machine",
             )
 
+        if options.integer_only:
+            check_known(machine)
+
     def passes(self, machine: Target, options: Options) -> list[Pass]:
         return default_passes(machine, options)
 
@@ -141,6 +146,7 @@ class CpuCode(ObjectMaker):
         self.machine = machine
         self.profile = options.profile
         self.keeps_denormals = options.numerics == "strict"
+        self.integer_only = options.integer_only
 
     def kernel(self, func: Func) -> KernelText:
         return kernel_ir(func, self.machine, keeps_denormals=self.keeps_denormals)
@@ -150,18 +156,32 @@ class CpuCode(ObjectMaker):
 
     def begin(self, text: KernelText | ProgramText) -> None:
         if isinstance(text, KernelText):
-            self.start(Unit(text.text))
+            self.start(Unit(text.text, inspect=self._inspector(f"kernel '{text.symbol}'")))
         else:
-            self.start(Unit(text.text, Effort.CALLS))
+            self.start(Unit(text.text, Effort.CALLS, self._inspector("the program that calls the kernels")))
             if not self.has_pool:
-                self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT))
+                self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT, self._inspector("the thread pool")))
                 self.has_pool = True
+
+    def _inspector(self, what: str) -> Callable[[str], None] | None:
+        """What looks for floating-point instructions, of which programs of integers have none."""
+        return partial(check_no_floats, what, self.machine) if self.integer_only else None
 
     def begin_steps(
         self, program: StagedProgram, values: Mapping[int, ValueForm], parts: Sequence[PartForm]
     ) -> None:
         """Begin to make code of the native steps of a staged program."""
         self.start(Unit(steps_ir(program, values, parts, self.machine), Effort.CALLS))
+
+
+def check_no_floats(what: str, machine: Target, text: str) -> None:
+    """InternalError where an assembler text computes with floats."""
+    found = dict.fromkeys(map(str, floating_point_instructions(text, machine)))
+    if found:
+        raise InternalError(
+            f"integer_only=True: {what} has floating-point instructions: {'; '.join(list(found)[:5])}",
+            hint="this is a defect; please report it with the model",
+        )
 
 
 CPU = CpuBackEnd()

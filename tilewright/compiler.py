@@ -23,7 +23,7 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import InternalError, Remark, TilewrightError, VerifyError
+from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError, VerifyError
 from tilewright.ir.garbage import rare_collections
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.switches import CHECKED, Switches, persist
@@ -197,6 +197,11 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
     staged = split(module)
     if staged is None:
         return _compile_program(module, build)[0]
+    if build.options.integer_only:
+        raise UnsupportedError(
+            "the model cannot be computed by integers only: sizes of its tensors depend on data",
+            hint="give the inputs that they depend on as constants",
+        )
     for part in staged.parts:
         if build.switches.checked:
             verify_func(part.main, graph_spec(part))
@@ -253,7 +258,8 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     number = next(build.programs)
     program = link.make_program(
         module, storage, constants, kernels, taken_for_granted,
-        flush_denormals=options.numerics != "strict", suffix=f".{number}" if number else "",
+        flush_denormals=options.numerics != "strict" and not options.integer_only,
+        suffix=f".{number}" if number else "",
     )  # fmt: skip
     text = build.code.program(program)
     clock.lap("emit")
@@ -261,6 +267,7 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     clock.lap("llvm")
     report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
     account.add_to(report, module, kernels, ctx.remarks)
+    link.add_integers(report, module)
     if options.profile:
         link.add_costs(report, module)
     target = back_end.target(machine)

@@ -355,6 +355,14 @@ def make_report(
     }
 
 
+def add_integers(report: dict[str, Any], module: Module) -> None:
+    """Tell what the integers that go in and out stand for, in a program of integers alone: (integer - zero point) *
+    scale."""
+    columns = ("tensor", "name", "dtype", "scale", "zero point")
+    if "integers" in module.main.attrs:
+        report["integers"] = [dict(zip(columns, row, strict=True)) for row in module.main.attrs["integers"]]
+
+
 def _describe_call(op: Op, module: Module) -> dict[str, Any]:
     kernel = module.funcs[op.attrs["kernel"]]
     return {

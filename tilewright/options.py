@@ -96,6 +96,10 @@ class Options:
         call computes and moves.
     verify: check every program after every pass, and every kernel (slow; for tests and bug reports). An optimisation
         that fails unexpectedly is an error then; otherwise it is switched off, and a remark in the report says so.
+    integer_only: compute with integers alone, without a floating-point instruction: of a model whose tensors are
+        quantised by known scales (QDQ), with the same bits on every machine. Inputs and outputs of floats become the
+        integers, whose scales and zero points `Model.report` tells ("integers"). What has no form in integers is an
+        UnsupportedError that lists all of it. The machine code is searched for floating-point instructions.
     schedule: schedules of kernels that take the place of the compiler's own: the path, or the bytes, of a file as
         `tilewright show MODEL --level schedule` prints it, edited. Kernels that it does not name keep theirs. A step
         that is refused is a ScheduleError with its line and the reason.
@@ -115,6 +119,7 @@ class Options:
     verify: bool = False
     schedule: ScheduleFile | None = None
     frequent: tuple[FrequentSizes, ...] = ()
+    integer_only: bool = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -127,7 +132,7 @@ class Options:
             )
         object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
         object.__setattr__(self, "frequent", _frequent(self.frequent))
-        for name in ("cache", "profile", "verify"):
+        for name in ("cache", "profile", "verify", "integer_only"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
 
@@ -147,7 +152,8 @@ class Options:
         profile = ";profile" if self.profile else ""
         schedule = f";schedule={self.schedule.text}" if self.schedule else ""
         frequent = f";frequent={[sorted(sizes.items()) for sizes in self.frequent]}" if self.frequent else ""
-        return f"numerics={self.numerics};target={self.target or 'host'}{profile}{schedule}{frequent}"
+        integers = ";integer_only" if self.integer_only else ""
+        return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}"
 
 
 def _frequent(given: object) -> tuple[FrequentSizes, ...]:

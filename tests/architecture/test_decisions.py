@@ -42,6 +42,14 @@ LIMITS = {
     "graph/quantised/dequantized.py": {"HALF": "range of a byte"},
     "graph/quantised/integer_products.py": {"BYTES": "range of a byte"},
     "graph/quantised/exact_division.py": {"SEARCHED": "bound on a search"},
+    "graph/integer/fixed.py": {
+        "GREATEST": "range of an integer", "SUM_DIGITS": "digits of a sum", "KNOWN_DIGITS": "digits of a constant",
+        "LEAST_ERROR": "rounding errors", "HUGE": "what stands for infinity", "INFINITY": "what stands for infinity",
+    },
+    "graph/integer/obstacles.py": {"SHOWN": "lines of an error"},
+    "graph/integer/products.py": {"LEAST_DIGITS": "digits of a factor", "SHORT": "range of an integer"},
+    "graph/integer/rows.py": {"LOG_LIMIT": "range of an integer", "MOST_ELEMENTS": "digits of a sum"},
+    "graph/integer/sums.py": {"SUMS_BOUND": "digits of a sum"},
     "graph/rewrites/weight_only.py": {"LEAST_BYTES": "size of the artefact"},
 }
 """Numbers at the head of modules that are no times, and what they bound."""

@@ -104,6 +104,7 @@ def test_inputs_that_are_missing(folder: Path) -> None:
         ["run", "mlp.tw", "--threads", "0"],
         ["run", "mlp.tw", "--target", "zen3"],
         ["run", "mlp.tw", "--numerics", "strict"],
+        ["run", "mlp.tw", "--integer-only"],
         ["run", "mlp.tw", "--threads", "5000", "--input", "random"],
         ["compile", "mlp.onnx", "--target", "zen99"],
         ["compile", "mlp.onnx", "--target", "zen3,+warp"],

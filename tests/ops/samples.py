@@ -1,6 +1,7 @@
 """All samples of operators."""
 
 from tests.ops import samples_basic as basic
+from tests.ops import samples_fixed as fixed
 from tests.ops import samples_image as image
 from tests.ops import samples_models as models
 from tests.ops import samples_nn as nn
@@ -11,5 +12,6 @@ FAMILIES = (
     basic.elementwise, basic.views, basic.reductions, nn.contractions, nn.grouped, nn.blocked, nn.pools, nn.indexing,
     nn.activations, nn.norms, nn.matrices, nn.attentions, image.images, image.winograd, series.copies, series.totals,
     series.orders, series.chosen, series.quantised, series.recurrent, random.randoms, models.models,
+    fixed.fixed,
 )  # fmt: skip
 """Each gives the samples of one family."""

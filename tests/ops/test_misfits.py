@@ -20,6 +20,7 @@ BLOCKS = normal((2, 2, 5, 4))  # 8 channels in blocks of 4
 KEYS = np.array([1, 2])
 INDICES = np.zeros(16, np.int32)
 TREES = [X[0], INDICES, np.zeros(16, np.float32), X[0, :, :1], *[INDICES] * 4, np.zeros((16, 2), np.int32)]
+FIXED = {"shift": 31, "zero_point": 0, "dtype": dt.u8}
 FOREST = {"combine": "add", "count": 1, "depth": 1}
 MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("add", [X, normal((2,))], {}, "dims 4 and 2 neither are equal nor is one of them 1"),
@@ -109,6 +110,12 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("group_norm", [X, X[0, :, 0], X[0, :, 0]], {"groups": 2}, "3 channels do not make 2 groups"),
     ("gelu", [X], {"approximate": "some"}, "approximate 'some' is neither none nor tanh"),
     ("coupled_probabilities", [X], {}, "must be [rows, classes, classes] of floats, not f32[2, 3, 4]"),
+    ("requantize_fixed", [INDICES] * 2, FIXED | {"shift": 63}, "the shift must be 1 to 62, not 63"),
+    ("requantize_fixed", [INDICES] * 2, FIXED | {"dtype": dt.i32}, "integers of up to 16 bits, not to i32"),
+    ("rescale_fixed", [INDICES] * 2, {"shift": 0}, "the shift must be 1 to 62, not 0"),
+    ("power_of_two_fixed", [INDICES], {"bits": 31}, "15 to 30 digits, not 31 of i32"),
+    ("power_of_two_fixed", [KEYS], {"bits": 20}, "15 to 30 digits, not 20 of i64"),
+    ("integer_root", [INDICES], {}, "roots are found of i64, not of i32"),
     ("table_lookup", [X, X], {}, "bytes are looked up, not f32"),
     ("table_lookup", [X.astype(np.uint8), X[0, 0]], {}, "the table of a byte has 256 elements, not f32[4]"),
     ("lookup", [KEYS, KEYS, KEYS[:1], KEYS[0]], {}, "must be vectors of one known length above 0"),

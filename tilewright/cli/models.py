@@ -52,6 +52,9 @@ def model_options(command: F) -> F:
                      show_default=True,
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals; fast may round "
                      "operands of products to bfloat16."),
+        click.option("--integer-only", is_flag=True,
+                     help="Compute a quantised model without floating-point instructions; floats that go in or out "
+                     "become integers."),
         click.option("--target", metavar="NAME",
                      help="Machine to compile for: one that `tilewright info` lists  [default: this one]"),
     ):  # fmt: skip
@@ -67,11 +70,13 @@ def compile_fields(
     frequent: Sequence[str] = (),
     schedule: Path | None = None,
     no_cache: bool = False,
+    integer_only: bool = False,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
         "target": target,
         "numerics": numerics,
+        "integer_only": integer_only,
         "schedule": schedule,
         "frequent": read_frequent(frequent),
         "cache": not no_cache,
@@ -102,13 +107,16 @@ def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
             click.echo(f"warning: {remark['subject']}: {remark['message']}", err=True)
 
 
+_HOW = ("target", "shapes", "constants", "schedule", "frequent", "integer_only")
+
+
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
     """UsageError where an option says how to compile what is compiled."""
-    changed = any(fields.get(name) for name in ("target", "shapes", "constants", "schedule", "frequent"))
+    changed = any(fields.get(name) for name in _HOW)
     if changed or fields["numerics"] != "default":
         raise click.UsageError(
-            f"{path} is compiled already: --target, --numerics, --shape, --constant, --frequent and --schedule need "
-            "the model it came from"
+            f"{path} is compiled already: --target, --numerics, --integer-only, --shape, --constant, --frequent and "
+            "--schedule need the model it came from"
         )
 
 

@@ -10,6 +10,7 @@ from tilewright.graph.algorithms.two_stage_reduction import TwoStageReduction
 from tilewright.graph.algorithms.winograd import Winograd
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
+from tilewright.graph.integer.integer_only import IntegerOnly
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
@@ -31,7 +32,7 @@ from tilewright.ir.passes import Pass
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
     HoistScales, HorizontalFusion, BlockChannels, GroupedConv, RecurrentSteps, Winograd, TwoStageReduction,
-    WidenFloats, NarrowProducts,
+    WidenFloats, NarrowProducts, IntegerOnly,
 )  # fmt: skip
 
 
@@ -43,12 +44,14 @@ def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]
 
 def default_passes(target: Any, options: Any) -> list[Pass]:
     """The passes before fusion, for a target and compile options."""
+    only_integers: list[Pass] = [IntegerOnly(), Canonicalize(), Fold()]
     return [
         WidenFloats(),
         RecurrentSteps(),
         Canonicalize(),
         Fold(),
         Canonicalize(),
+        *(only_integers if getattr(options, "integer_only", False) else []),
         IntegerProducts(),
         Expand(),
         Canonicalize(),

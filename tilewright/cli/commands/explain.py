@@ -47,10 +47,19 @@ def command(model: Path, everything: bool, **options: Any) -> None:
         console.print(f"{variant['kernels']} kernels of a variant for {variant['sizes']}", markup=False)
     if "numerics" in report:  # files of earlier versions do not say
         console.print(f"numerics are {report['numerics']}")
+    for line in integers(report.get("integers", ())):
+        console.print(line, markup=False)
     for tree in layer_trees(report, certificate_beside(model, report), everything):
         console.print(tree)
     for tree in trees(summary.remarks, everything):
         console.print(tree)
+
+
+def integers(tensors: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What the integers that go in and out of a program without floats stand for."""
+    return [
+        f"{t['tensor']} {t['name']}: {t['dtype']}, (integer - {t['zero point']}) * {t['scale']:.9g}" for t in tensors
+    ]
 
 
 def trees(remarks: Iterable[Mapping[str, str]], everything: bool) -> list[Tree]:

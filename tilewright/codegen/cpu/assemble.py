@@ -33,10 +33,11 @@ class Effort(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The text of one LLVM module, and how hard LLVM should try."""
+    """The text of one LLVM module, how hard LLVM should try, and who is to look at the assembler text."""
 
     text: str
     effort: Effort = Effort.KERNEL
+    inspect: Callable[[str], None] | None = None
 
 
 def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
@@ -99,6 +100,8 @@ def compile_all(units: Sequence[Unit], target: Target, threads: int) -> list[byt
 
 
 def _object_of(unit: Unit, target: Target) -> bytes:
+    if unit.inspect is not None:
+        unit.inspect(assembly(unit.text, target, effort=unit.effort))
     if unit.effort is Effort.SUPPORT:
         return _support_object(unit.text, target)
     return compile_ir(unit.text, target, unit.effort)
@@ -109,12 +112,12 @@ def _support_object(text: str, target: Target) -> bytes:
     return compile_ir(text, target, Effort.SUPPORT)
 
 
-def assembly(text: str, target: Target, *, comments: bool = False) -> str:
+def assembly(text: str, target: Target, *, comments: bool = False, effort: Effort = Effort.KERNEL) -> str:
     """The assembler text of a module, as the object file would hold it; with LLVM's comments, which name the
     blocks that the machine code comes from."""
     with _parsed(text) as module:
-        machine = _target_machine(target, Effort.KERNEL)
-        _optimise(module, machine, Effort.KERNEL)
+        machine = _target_machine(target, effort)
+        _optimise(module, machine, effort)
         machine.set_asm_verbosity(comments)
         return str(machine.emit_assembly(module))
 

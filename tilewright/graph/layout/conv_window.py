@@ -52,5 +52,5 @@ def pad_space(x: Value, before: Sequence[Sym], after: Sequence[Sym], trailing: i
 def has_known_filters(conv: Op) -> bool:
     """Whether a convolution is in f32, or of narrow numbers in a wider dtype, and its filters are known when
     compiling."""
-    is_served = dtype_of(conv.result) == dt.f32 or conv.attrs["sums"] is not None
+    is_served = dtype_of(conv.result) == dt.f32 or conv.attrs.get("sums") is not None
     return is_served and defining(conv.operands[1], "constant") is not None

@@ -17,7 +17,7 @@ COMPARED_BYTES = 1 << 16
 SAMPLED = 4
 """Elements of a constant that are compared before all are."""
 
-PRODUCTS = frozenset({"matmul", "matmul_i32", "matmul_integer", "conv", "conv_integer", "conv_transpose"})
+PRODUCTS = frozenset({"matmul", "matmul_widening", "matmul_integer", "conv", "conv_integer", "conv_transpose"})
 """Ops that remember of which nodes they are when they are merged: reports tell of each."""
 
 IMPURE = frozenset({"return", "yield", "fused"})
