@@ -17,11 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright
 from tests.quantization.networks import INPUTS, classifier, image_network, samples
 from tilewright.cli.app import commands
-from tilewright.quantization import quantize as room
+from tilewright.quantization import run as room
 from tilewright.quantization.certificate import certificate_of
 from tilewright.quantization.decision import timing
 from tilewright.quantization.forms import Former, Recipe
 from tilewright.quantization.methods.histogram import Observer
+from tilewright.quantization.methods.inputs import UnitInputs
 from tilewright.quantization.network import Network
 from tilewright.quantization.probe import Probe
 from tilewright.quantization.qdq import Writer
@@ -39,9 +40,9 @@ def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def compare(*args: Any) -> timing.Comparison:
         return timing.Comparison(2e-4, 1e-4, 1.0)
 
-    monkeypatch.setattr(room, "gains", gains)
+    monkeypatch.setattr(timing, "gains", gains)
     monkeypatch.setattr(room, "compare", compare)
-    monkeypatch.setattr(room, "ROUNDS", 1)
+    monkeypatch.setattr(timing, "ROUNDS", 1)
 
 
 @pytest.fixture
@@ -56,7 +57,9 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(commands, list(map(str, arguments)))
 
 
-def forms_of(model: onnx.ModelProto, feed: dict[str, np.ndarray], recipe: Recipe) -> tuple[Any, onnx.ModelProto]:
+def forms_of(
+    model: onnx.ModelProto, feed: dict[str, np.ndarray], recipe: Recipe
+) -> tuple[Any, onnx.ModelProto]:
     """The outputs of the probe, and the model as it is written, with all layers in one form."""
     network = Network.of(model, 21 if recipe.kind == "w4" else 13)
     tap_names = {unit.name: unit for unit in network.units}
@@ -65,13 +68,16 @@ def forms_of(model: onnx.ModelProto, feed: dict[str, np.ndarray], recipe: Recipe
     for name, unit in tap_names.items():
         observers[name].add(from_tap[unit.data])
     former = Former(network, observers)
-    former.moments = {}
     for unit in network.units:
-        former.moments[unit.name] = former.moments_for(unit, recipe)
-        former.moments[unit.name].add(from_tap[unit.data])
+        former.inputs[unit.name] = UnitInputs(network, unit)
+        for inputs in former.inputs[unit.name].each:
+            inputs.add_fit(from_tap[unit.data], 1)
     forms = {unit.name: former.form(unit, recipe) for unit in network.units}
-    probed = Probe(network, 1).runner({name: form.probed for name, form in forms.items()})(feed)
-    return probed, Writer(network).model({name: form.written for name, form in forms.items()})
+    units = {unit.name: unit for unit in network.units}
+    floats = {name: form.probed(network, units[name]) for name, form in forms.items()}
+    return Probe(network, 1).runner(floats)(feed), Writer(network).model(
+        {n: f.code for n, f in forms.items()}
+    )
 
 
 def tapped(network: Network, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -161,7 +167,13 @@ def test_compiled_files_carry_the_certificate(saved: Path) -> None:
 def test_a_changed_model_does_not_verify(saved: Path) -> None:
     out = saved / "small.onnx"
     tilewright.quantize(
-        saved / "model.onnx", saved / "data.npz", max_drop=0.05, batch=8, kinds=["int8"], threads=1, output=out
+        saved / "model.onnx",
+        saved / "data.npz",
+        max_drop=0.05,
+        batch=8,
+        kinds=["int8"],
+        threads=1,
+        output=out,
     )
     model = onnx.load(out)
     weights = next(t for t in model.graph.initializer if t.name.endswith("/weights"))
@@ -176,14 +188,16 @@ def test_a_changed_model_does_not_verify(saved: Path) -> None:
 
 
 @pytest.mark.usefixtures("always_faster")
-def test_every_layer_takes_the_kind_that_is_faster_for_it(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_layer_takes_the_kind_that_is_faster_for_it(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = itertools.count()
 
     def gains(base: Any, other: Any) -> dict[str, tuple[float, float]]:
         turn = next(numbers)
         return {name: (1e-5 * (k == turn), 1e-4) for k, name in enumerate(base[0].units)}
 
-    monkeypatch.setattr(room, "gains", gains)
+    monkeypatch.setattr(timing, "gains", gains)
     result = tilewright.quantize(
         saved / "model.onnx", saved / "data.npz", max_drop=0.2, batch=8, kinds=["int8", "w8"], threads=1
     )
@@ -191,8 +205,8 @@ def test_every_layer_takes_the_kind_that_is_faster_for_it(saved: Path, monkeypat
 
 
 def test_what_is_not_faster_stays(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "gains", lambda base, other: {name: (0.0, 1e-4) for name in base[0].units})
-    monkeypatch.setattr(room, "ROUNDS", 1)
+    monkeypatch.setattr(timing, "gains", lambda base, other: {name: (0.0, 1e-4) for name in base[0].units})
+    monkeypatch.setattr(timing, "ROUNDS", 1)
     result = tilewright.quantize(saved / "model.onnx", saved / "data.npz", max_drop=0.05, batch=8, threads=1)
     assert result.certificate.narrowed == 0 and result.certificate.drop == 0
     assert all("faster" in layer.reason for layer in result.certificate.layers)
@@ -221,15 +235,19 @@ def test_an_interrupted_run_goes_on(saved: Path, monkeypatch: pytest.MonkeyPatch
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(room, "unit_times", counted)
+    monkeypatch.setattr(timing, "unit_times", counted)
     fields: dict[str, Any] = {"max_drop": 0.05, "batch": 8, "kinds": ["int8"], "threads": 1}
     with monkeypatch.context() as patch:
         patch.setattr(room, "grow", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            tilewright.quantize(saved / "model.onnx", saved / "data.npz", output=saved / "small.onnx", **fields)
+            tilewright.quantize(
+                saved / "model.onnx", saved / "data.npz", output=saved / "small.onnx", **fields
+            )
     assert (saved / "small.onnx.work").exists() and calls
     calls.clear()
-    result = tilewright.quantize(saved / "model.onnx", saved / "data.npz", output=saved / "small.onnx", **fields)
+    result = tilewright.quantize(
+        saved / "model.onnx", saved / "data.npz", output=saved / "small.onnx", **fields
+    )
     assert not calls and result.certificate.narrowed and not (saved / "small.onnx.work").exists()
 
 
@@ -242,7 +260,9 @@ def test_an_iterator_and_a_function_as_metric(saved: Path) -> None:
             yield {"x": x[i : i + 10], "labels": labels[i : i + 10]}
 
     def score(outputs: Any, given: Any) -> np.ndarray:
-        return np.concatenate([np.asarray(o[0].argmax(1) == y, float) for o, y in zip(outputs, given, strict=True)])
+        return np.concatenate(
+            [np.asarray(o[0].argmax(1) == y, float) for o, y in zip(outputs, given, strict=True)]
+        )
 
     result = tilewright.quantize(
         classifier(), feeds(), max_drop=0.2, metric=score, kinds=["int8"], threads=1, work=saved / "work"
@@ -251,7 +271,9 @@ def test_an_iterator_and_a_function_as_metric(saved: Path) -> None:
 
 
 def model_and(data: Any, **fields: Any) -> None:
-    tilewright.quantize(classifier(hidden=32), data, max_drop=fields.pop("max_drop", 0.01), threads=1, **fields)
+    tilewright.quantize(
+        classifier(hidden=32), data, max_drop=fields.pop("max_drop", 0.01), threads=1, **fields
+    )
 
 
 @pytest.mark.parametrize(
@@ -335,11 +357,18 @@ def quantised_model(scale: Any, zero: Any, dtype: int = TensorProto.UINT8) -> on
 
 @pytest.mark.parametrize(
     ("scale", "zero", "said"),
-    [(0, 0, "zero"), (np.nan, 0, "NaN"), ([1, 2], [0, 0], "2 scales for 3 channels"), (1, [1, 2], "zero points of")],
+    [
+        (0, 0, "zero"),
+        (np.nan, 0, "NaN"),
+        ([1, 2], [0, 0], "2 scales for 3 channels"),
+        (1, [1, 2], "zero points of"),
+    ],
 )
 def test_models_with_wrong_parameters(scale: Any, zero: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        tilewright.quantize(quantised_model(scale, zero), {"x": np.zeros((2, 2, 3), np.float32)}, max_drop=0.01)
+        tilewright.quantize(
+            quantised_model(scale, zero), {"x": np.zeros((2, 2, 3), np.float32)}, max_drop=0.01
+        )
 
 
 def test_integers_of_4_bits_of_a_wrong_length() -> None:

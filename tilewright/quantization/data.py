@@ -23,8 +23,9 @@ from tilewright.runtime.values.dtypes import numpy_dtype
 LABELS = ("labels", "label", "targets", "y")
 """Names under which labels are looked for, where the model has no such input."""
 
-PARTS = ("ranges", "judge", "choice", "judge")
-"""What successive pieces of the data are for: ranges of tensors, the order of choice, and the judgement."""
+PARTS = ("ranges", "judge", "choice", "judge", "judge")
+"""What successive pieces of the data are for: making forms, comparing these, and the judgement. Ranges of tensors are
+those of the first two; what is left for the judgement decides how tight its bounds are."""
 
 LEAST_PIECES = 16
 """Feeds that hold several rows are cut where there are fewer than these, so that each part gets some."""
@@ -61,8 +62,9 @@ class Dataset:
         found = [i for i in range(self.count) if pattern[i % len(pattern)] == name]
         return found or self.part("ranges")
 
-    def samples(self, name: str) -> Iterator[Sample]:
-        return (self.read(i) for i in self.part(name))
+    def samples(self, name: str, most: int | None = None) -> Iterator[Sample]:
+        """Those of a part, or the first of them."""
+        return (self.read(i) for i in self.part(name)[:most])
 
 
 def open_data(

@@ -6,17 +6,20 @@ moment meets one of many, and what disturbs it for longer meets all.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
+from tilewright.api import compile as compile_model
 from tilewright.quantization.network import Network
 from tilewright.runtime import Model
+from tilewright.runtime.errors import TilewrightError
 
 ROUNDS = 7
 RUNS = 3
@@ -97,6 +100,47 @@ def gains(base: Sequence[UnitTimes], other: Sequence[UnitTimes]) -> dict[str, tu
         is_sure = sum(s > 0 for s in saved) >= MOST_ROUNDS * len(saved)
         found[name] = (median if is_sure and median > LEAST_GAIN * before else 0.0, before)
     return found
+
+
+def time_kinds(
+    models: Mapping[str, onnx.ModelProto],
+    network: Network,
+    feeds: Sequence[Feed],
+    threads: int | None,
+    progress: Callable[[str, int, int], None],
+) -> tuple[dict[str, dict[str, tuple[float, float]]], list[str]]:
+    """`gains` of models in which all layers have a kind, by kind, against the one named "float32"; and which could not
+    be compiled. A kind in which every unit was slower too often to be faster for sure is timed no further."""
+    compiled: dict[str, Model] = {}
+    remarks = []
+    for place, (kind, model) in enumerate(models.items()):
+        progress("compiling variants", place, len(models))
+        try:
+            compiled[kind] = compile_model(model, threads=threads, cache=False, profile=True)
+        except TilewrightError as error:
+            if kind == "float32":
+                raise
+            remarks.append(f"{kind} cannot be compiled: {error.what}")
+    rounds: dict[str, list[UnitTimes]] = {kind: [] for kind in compiled}
+    hopeless: set[str] = set()
+    for number in range(ROUNDS):
+        progress("timing", number, ROUNDS)
+        turn = [kind for kind in compiled if kind not in hopeless]
+        for kind in turn[number % len(turn) :] + turn[: number % len(turn)]:
+            rounds[kind].append(unit_times(compiled[kind], models[kind], network, feeds))
+        hopeless |= {k for k in turn if k != "float32" and _is_hopeless(rounds["float32"], rounds[k])}
+    base = rounds.pop("float32")
+    return {kind: gains(base[: len(found)], found) for kind, found in rounds.items()}, remarks
+
+
+def _is_hopeless(base: Sequence[UnitTimes], other: Sequence[UnitTimes]) -> bool:
+    """Whether no unit can win in `MOST_ROUNDS` any more."""
+    most = ROUNDS - math.ceil(MOST_ROUNDS * ROUNDS)
+    lost = {
+        name: sum(b.units[name] >= a.units[name] for a, b in zip(base, other, strict=True))
+        for name in base[0].units
+    }
+    return min(lost.values(), default=0) > most
 
 
 @dataclass(frozen=True)
