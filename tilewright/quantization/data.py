@@ -276,7 +276,11 @@ def _checked(array: np.ndarray, info: TensorInfo, where: str) -> np.ndarray:
         is_float = array.dtype.kind == dtype.kind == "f"
         is_number = array.dtype.kind in kinds and dtype.kind in "iuf"
         if not (is_float or (is_number and np.array_equal(array, array.astype(dtype)))):
-            raise InputError(f"the data is {array.dtype}, and the model takes {info.dtype}", where=where)
+            raise InputError(
+                f"the data is {array.dtype}, and the model takes {info.dtype}",
+                where=where,
+                hint="convert it, as is done before the model is run",
+            )
         array = array.astype(dtype)
     wanted = f"{info.dtype}[{', '.join(map(str, info.shape))}]"
     fits = array.ndim == len(info.shape) and all(
@@ -284,7 +288,9 @@ def _checked(array: np.ndarray, info: TensorInfo, where: str) -> np.ndarray:
     )
     if info.kind == "tensor" and not fits:
         raise InputError(
-            f"the data has the shape {list(array.shape)}, and the model takes {wanted}", where=where
+            f"the data has the shape {list(array.shape)}, and the model takes {wanted}",
+            where=where,
+            hint="the first axis of an array are samples; one with an axis more than its input holds whole calls",
         )
     if array.size == 0:
         raise InputError(f"the data has the shape {list(array.shape)}: it is empty", where=where)
