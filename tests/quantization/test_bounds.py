@@ -15,7 +15,7 @@ from tilewright.quantization.decision.bounds import (
     t_quantile,
 )
 from tilewright.quantization.decision.choose import Alternative, grow, order, steps
-from tilewright.quantization.decision.criteria import ScoresCriterion, exact_bound
+from tilewright.quantization.decision.criteria import ScoresCriterion, density, exact_bound
 
 
 def test_known_values() -> None:
@@ -52,6 +52,15 @@ def test_margins_bound_what_counting_cannot() -> None:
     more = rng.standard_normal((200_000, 10)) * 5
     changed = (more.argmax(1) != (more + noise * rng.standard_normal(more.shape)).argmax(1)).mean()
     assert changed <= found.upper
+
+
+def test_the_density_near_zero_is_covered_as_often_as_said() -> None:
+    """Margins that are as dense at 0 as they ever are below their 20 % quantile: the hardest that is assumed."""
+    rng = np.random.default_rng(3)
+    held = [density(rng.uniform(0, 2, 40), 40, 0.9) >= 0.5 for _ in range(1000)]
+    assert 0.88 < np.mean(held) < 0.92
+    several = [density(np.repeat(rng.uniform(0, 2, 40), 5), 40, 0.9) >= 0.5 for _ in range(300)]
+    assert np.mean(several) > 0.86  # positions that are as dependent as can be count as one
 
 
 def test_units_that_save_most_for_their_noise_come_first() -> None:
