@@ -185,6 +185,14 @@ def test_what_is_not_faster_stays(saved: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all("faster" in layer.reason for layer in result.certificate.layers)
 
 
+def test_what_saves_next_to_nothing_stays(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No budget is to blame where the whole could not become faster."""
+    monkeypatch.setattr(timing, "gains", lambda base, other: {name: (1e-7, 1e-4) for name in base[0].units})
+    monkeypatch.setattr(timing, "ROUNDS", 1)
+    result = tilewright.quantize(saved / "model.onnx", saved / "data.npz", max_drop=1e-6, batch=8, threads=1)
+    assert result.certificate.narrowed == 0 and "less than 1%" in result.certificate.outcome
+
+
 @pytest.mark.usefixtures("always_faster")
 def test_a_budget_that_cannot_be_met(saved: Path) -> None:
     out = saved / "small.onnx"

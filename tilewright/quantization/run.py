@@ -20,7 +20,7 @@ from tilewright.quantization.certificate import Certificate, LayerRecord, add_ce
 from tilewright.quantization.data import fingerprint, open_data
 from tilewright.quantization.decision.choose import Alternative, Choice, grow, order, steps
 from tilewright.quantization.decision.judge import Judge, Metric, Verdict, as_function
-from tilewright.quantization.decision.timing import Comparison, compare, time_kinds
+from tilewright.quantization.decision.timing import LEAST_WHOLE_GAIN, Comparison, compare, time_kinds
 from tilewright.quantization.forms import Form, Former, why_not
 from tilewright.quantization.methods.equalise import equalised
 from tilewright.quantization.methods.histogram import Observer
@@ -100,6 +100,9 @@ class Quantization:
         eager = [u for u in self.network.units if any(self._gain(u, kind) > 0 for kind in self.kinds)]
         if not eager:
             return self._kept(judge, "nothing is faster in a smaller type on this machine")
+        most = sum(max(self._gain(unit, kind) for kind in self.kinds) for unit in eager)
+        if most < LEAST_WHOLE_GAIN * self._float32_seconds():
+            return self._kept(judge, f"all that is faster would save less than {LEAST_WHOLE_GAIN:.0%} of the time")
         self._equalise(eager)
         pairs = [(unit, kind) for unit in eager for kind in self.kinds if self._gain(unit, kind) > 0]
         self._make_forms(pairs)
@@ -170,6 +173,10 @@ class Quantization:
         if why_not(self.network, unit, kind):
             return 0.0
         return self.times.get(kind, {}).get(unit.name, (0.0, 0.0))[0]
+
+    def _float32_seconds(self) -> float:
+        """Of all layers that could become smaller."""
+        return sum(before for _, before in next(iter(self.times.values()), {}).values())
 
     # forms and their noise
 
@@ -343,7 +350,7 @@ class Quantization:
     def _kept(self, judge: Judge, outcome: str) -> Quantized:
         """The float32 model as it is, and why."""
         verdict = judge.judge(as_function(self.float32))
-        seconds = sum(before for _, before in next(iter(self.times.values()), {}).values())
+        seconds = self._float32_seconds()
         comparison = Comparison(seconds, seconds, 0.0)
         return self._certified(self.original, verdict, comparison, {}, outcome)
 
