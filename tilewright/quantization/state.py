@@ -21,7 +21,6 @@ class State:
     def __init__(self, folder: Path | None, key: str) -> None:
         self._folder, self._key = folder, key
         self._memory: dict[str, Any] = {}
-        self.resumed = False
         if folder is None:
             return
         try:
@@ -33,7 +32,6 @@ class State:
                     stamp.write(key.encode())
         except OSError as error:
             raise refused(folder, error) from error
-        self.resumed = any(folder.glob("*.npz"))
 
     def _stamp(self) -> str:
         assert self._folder is not None
