@@ -16,6 +16,7 @@ from tilewright.quantization.decision.bounds import (
 )
 from tilewright.quantization.decision.choose import Alternative, grow, order, steps
 from tilewright.quantization.decision.criteria import ScoresCriterion, density, exact_bound
+from tilewright.quantization.decision.timing import UnitTimes, gains
 
 
 def test_known_values() -> None:
@@ -76,3 +77,14 @@ def test_units_that_save_most_for_their_noise_come_first() -> None:
     assert [c.unit for c in found] == ["b", "a"] and [c.unit for c in excessive] == ["c"]
     passed = grow(steps(found), lambda choice: len(choice) < 2, lambda done, total: None)
     assert [list(choice) for choice in passed] == [["b"]]
+
+
+def test_gains_are_of_times_that_nothing_disturbed() -> None:
+    """A unit that is as fast in both forms gains nothing from rounds in which float32 was disturbed."""
+    rng = np.random.default_rng(4)
+    noise = rng.uniform(0, 1, (7, 2)) * 1e-3
+    base = [UnitTimes({"same": 1e-3 + n, "less": 1e-3 + n}, 1e-4) for n in noise[:, 0]]
+    other = [UnitTimes({"same": 1e-3 + n / 8, "less": 5e-4 + n / 8}, 1.1e-4) for n in noise[:, 1]]
+    base[3] = UnitTimes({"same": 1e-3, "less": 1e-3}, 1e-4)
+    found = gains(base, other)
+    assert found["same"] == (0.0, 1e-3) and found["less"][0] == pytest.approx(5e-4, rel=0.2)
