@@ -16,7 +16,7 @@ from tilewright.quantization.decision.bounds import (
 )
 from tilewright.quantization.decision.choose import Alternative, grow, order, steps
 from tilewright.quantization.decision.criteria import ScoresCriterion, density, exact_bound
-from tilewright.quantization.decision.timing import UnitTimes, gains
+from tilewright.quantization.decision.timing import Comparison, UnitTimes, gains
 
 
 def test_known_values() -> None:
@@ -77,6 +77,11 @@ def test_units_that_save_most_for_their_noise_come_first() -> None:
     assert [c.unit for c in found] == ["b", "a"] and [c.unit for c in excessive] == ["c"]
     passed = grow(steps(found), lambda choice: len(choice) < 2, lambda done, total: None)
     assert [list(choice) for choice in passed] == [["b"]]
+
+
+def test_models_are_faster_where_chance_does_not_explain_it() -> None:
+    assert Comparison(1.0, 0.9, 8 / 9).is_faster and not Comparison(1.0, 0.9, 7 / 9).is_faster
+    assert Comparison(1.0, 0.9, 24 / 36, 36).is_faster and not Comparison(1.0, 0.995, 1.0).is_faster
 
 
 def test_gains_are_of_times_that_nothing_disturbed() -> None:

@@ -7,7 +7,6 @@ adds to them. A form has to be faster in most rounds too.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -149,34 +148,44 @@ def _is_hopeless(base: Sequence[UnitTimes], other: Sequence[UnitTimes]) -> bool:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Median seconds of a call of two models, and in which share of the rounds the second was faster."""
+    """Seconds of a call of two models, the shortest that were seen, and in which share of how many rounds the second
+    was faster."""
 
     before: float
     after: float
     wins: float
+    rounds: int = WHOLE_ROUNDS
+
+    @property
+    def has_gain(self) -> bool:
+        return self.after < (1 - LEAST_WHOLE_GAIN) * self.before
 
     @property
     def is_faster(self) -> bool:
-        return self.wins >= MOST_ROUNDS and self.after < (1 - LEAST_WHOLE_GAIN) * self.before
+        """Also by two standard deviations of rounds that chance decides."""
+        return self.has_gain and self.wins * self.rounds >= self.rounds / 2 + math.sqrt(self.rounds)
 
 
 def compare(before: Model, after: Model, feeds: Sequence[Feed]) -> Comparison:
     """Whole models, in turns; in more of them where the second has the shorter times, but not often enough."""
-    found = _compared(before, after, feeds, WHOLE_ROUNDS)
-    if found.is_faster or found.after >= found.before:
-        return found
-    return _compared(before, after, feeds, 3 * WHOLE_ROUNDS)
-
-
-def _compared(before: Model, after: Model, feeds: Sequence[Feed], rounds: int) -> Comparison:
     times: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds + 1):
+    found = _compared(before, after, feeds, WHOLE_ROUNDS + 1, times)  # the first round warms caches
+    if found.is_faster or not found.has_gain:
+        return found
+    return _compared(before, after, feeds, 3 * WHOLE_ROUNDS, times)
+
+
+def _compared(
+    before: Model, after: Model, feeds: Sequence[Feed], rounds: int, times: tuple[list[float], list[float]]
+) -> Comparison:
+    """After so many rounds more than those that `times` holds."""
+    for number in range(rounds):
         turns = [(before, times[0]), (after, times[1])]
         for model, seconds in turns if number % 2 else turns[::-1]:
             seconds.append(_turn(model, feeds))
-    first, second = times[0][1:], times[1][1:]  # the first round warms caches
+    first, second = times[0][1:], times[1][1:]
     wins = sum(b < a for a, b in zip(first, second, strict=True)) / len(first)
-    return Comparison(statistics.median(first), statistics.median(second), wins)
+    return Comparison(min(first), min(second), wins, len(first))
 
 
 def _turn(model: Model, feeds: Sequence[Feed]) -> float:
