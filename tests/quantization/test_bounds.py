@@ -75,8 +75,17 @@ def test_units_that_save_most_for_their_noise_come_first() -> None:
         0.01,
     )
     assert [c.unit for c in found] == ["b", "a"] and [c.unit for c in excessive] == ["c"]
-    passed = grow(steps(found), lambda choice: len(choice) < 2, lambda done, total: None)
+    passed = grow(steps(found, 0.002), lambda choice: len(choice) < 2, lambda done, total: None)
     assert [list(choice) for choice in passed] == [["b"]]
+
+
+def test_choices_that_are_judged_are_few_far_from_the_budget() -> None:
+    """One after the other near the budget, by factors of the energy before; a unit's better kind takes its place."""
+    ordered = [Alternative(f"u{i}", "int8", 1.0, 1e-8) for i in range(64)]
+    assert [len(choice) for choice in steps(ordered, 1.0)] == [4, 20, 64]
+    assert [len(choice) for choice in steps(ordered[:12], 1e-4)] == [*range(1, 11), 12]
+    better = [Alternative("a", "w8", 1.0, 1e-6), Alternative("a", "int8", 2.0, 1e-5), Alternative("a", "w4", 1.5, 1e-4)]
+    assert [choice["a"].kind for choice in steps(better, 1e-3)] == ["w8", "int8"]
 
 
 def test_models_are_faster_where_chance_does_not_explain_it() -> None:

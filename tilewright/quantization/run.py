@@ -287,7 +287,8 @@ class Quantization:
             bounds.append(max(kept))
             return max(kept) <= self.asked.max_drop
 
-        passed = grow(steps(ordered), is_within, lambda done, total: self.step("choosing", done, total))
+        choices = steps(ordered, self.asked.max_drop)
+        passed = grow(choices, is_within, lambda done, total: self.step("choosing", done, total))
         if not ordered and excessive:
             first = min(excessive, key=lambda c: c.energy)
             is_within({first.unit: first})
