@@ -83,7 +83,8 @@ def test_choices_that_are_judged_are_few_far_from_the_budget() -> None:
     """One after the other near the budget, by factors of the energy before; a unit's better kind takes its place."""
     ordered = [Alternative(f"u{i}", "int8", 1.0, 1e-8) for i in range(64)]
     assert [len(choice) for choice in steps(ordered, 1.0)] == [4, 20, 64]
-    assert [len(choice) for choice in steps(ordered[:12], 1e-4)] == [*range(1, 11), 12]
+    near = [len(choice) for choice in steps(ordered, 1e-4)]
+    assert near[:9] == [*range(1, 10)] and near[-1] == 64 and 20 < len(near) < 30
     better = [Alternative("a", "w8", 1.0, 1e-6), Alternative("a", "int8", 2.0, 1e-5), Alternative("a", "w4", 1.5, 1e-4)]
     assert [choice["a"].kind for choice in steps(better, 1e-3)] == ["w8", "int8"]
 
