@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tilewright.options import Options as Options
     from tilewright.options import Progress as Progress
     from tilewright.quantization.certificate import Certificate as Certificate
-    from tilewright.quantization.quantize import BudgetError as BudgetError
-    from tilewright.quantization.quantize import Quantized as Quantized
     from tilewright.quantization.quantize import quantize as quantize
+    from tilewright.quantization.result import BudgetError as BudgetError
+    from tilewright.quantization.result import Quantized as Quantized
     from tilewright.quantization.verify import verify as verify
     from tilewright.runtime import Model as Model
     from tilewright.runtime import TensorInfo as TensorInfo
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
-    "BudgetError": "tilewright.quantization.quantize",
+    "BudgetError": "tilewright.quantization.result",
     "Certificate": "tilewright.quantization.certificate",
     "Difference": "tilewright.comparison.errors",
     "ExecutionError": "tilewright.runtime.errors",
@@ -57,7 +57,7 @@ _HOMES = {
     "OptionError": "tilewright.runtime.errors",
     "Options": "tilewright.options",
     "Progress": "tilewright.options",
-    "Quantized": "tilewright.quantization.quantize",
+    "Quantized": "tilewright.quantization.result",
     "Report": "tilewright.runtime.report",
     "ScheduleError": "tilewright.ir.diag",
     "Session": "tilewright.session",

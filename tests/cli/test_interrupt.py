@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import models
+from tests.quantization.networks import classifier, samples
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are sent as POSIX has them")
 
@@ -104,6 +105,15 @@ def talkative() -> None:
         print("calling", file=sys.stderr, flush=True)
         return call(*args, **named)
 
+    from tilewright.quantization.state import State
+
+    put = State.put
+
+    def keeping(self, name, value):
+        put(self, name, value)
+        print("kept", name, file=sys.stderr, flush=True)
+
+    State.put = keeping
     tilewright.compiler.schedule_regions = scheduling
     Model.__call__ = calling
     main()
@@ -136,6 +146,25 @@ def test_running_native_code(tmp_path: Path) -> None:
     )
     assert (code, said) == (130, "interrupted\n") and seconds < PATIENCE_S
     assert os.listdir(tmp_path) == ["long.onnx"]
+
+
+def test_quantizing_goes_on(tmp_path: Path) -> None:
+    """What was found stays beside the output, and the same command ends the work and removes it."""
+    onnx.save(classifier(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", x=samples(64)[0])
+    output = tmp_path / "small.onnx"
+    command = ["quantize", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--max-drop", "90%",
+               "--batch", 2, "--kinds", "int8", "--metric", "cosine", "-o", output, "--threads", 1]  # fmt: skip
+    code, said, _ = interrupted("kept times", *command)
+    assert code == 130 and said.endswith("interrupted\n")
+    assert not output.exists() and len(os.listdir(tmp_path / "small.onnx.work")) >= 3
+    program = "import tests.cli.test_interrupt as t; t.talkative()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, command)],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=10 * PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0 and output.exists(), done.stderr
+    assert "kept times" not in done.stderr and not (tmp_path / "small.onnx.work").exists()
 
 
 def test_where_the_signal_is_ignored_it_stays_so(tmp_path: Path) -> None:

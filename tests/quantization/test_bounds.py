@@ -14,8 +14,9 @@ from tilewright.quantization.decision.bounds import (
     mean_bound,
     t_quantile,
 )
-from tilewright.quantization.decision.choose import Alternative, grow, order
-from tilewright.quantization.decision.criteria import ScoresCriterion, exact_bound
+from tilewright.quantization.decision.choose import Alternative, grow, order, steps
+from tilewright.quantization.decision.criteria import ScoresCriterion, density, exact_bound
+from tilewright.quantization.decision.timing import Comparison, UnitTimes, gains
 
 
 def test_known_values() -> None:
@@ -54,6 +55,15 @@ def test_margins_bound_what_counting_cannot() -> None:
     assert changed <= found.upper
 
 
+def test_the_density_near_zero_is_covered_as_often_as_said() -> None:
+    """Margins that are as dense at 0 as they ever are below their 20 % quantile: the hardest that is assumed."""
+    rng = np.random.default_rng(3)
+    held = [density(rng.uniform(0, 2, 40), 40, 0.9) >= 0.5 for _ in range(1000)]
+    assert 0.88 < np.mean(held) < 0.92
+    several = [density(np.repeat(rng.uniform(0, 2, 40), 5), 40, 0.9) >= 0.5 for _ in range(300)]
+    assert np.mean(several) > 0.86  # positions that are as dependent as can be count as one
+
+
 def test_units_that_save_most_for_their_noise_come_first() -> None:
     found, excessive = order(
         [
@@ -65,5 +75,31 @@ def test_units_that_save_most_for_their_noise_come_first() -> None:
         0.01,
     )
     assert [c.unit for c in found] == ["b", "a"] and [c.unit for c in excessive] == ["c"]
-    chosen, ended = grow(found, lambda choice: len(choice) < 2, lambda done, total: None)
-    assert list(chosen) == ["b"] and ended == found[1]
+    passed = grow(steps(found, 0.002), lambda choice: len(choice) < 2, lambda done, total: None)
+    assert [list(choice) for choice in passed] == [["b"]]
+
+
+def test_choices_that_are_judged_are_few_far_from_the_budget() -> None:
+    """One after the other near the budget, by factors of the energy before; a unit's better kind takes its place."""
+    ordered = [Alternative(f"u{i}", "int8", 1.0, 1e-8) for i in range(64)]
+    assert [len(choice) for choice in steps(ordered, 1.0)] == [4, 20, 64]
+    near = [len(choice) for choice in steps(ordered, 1e-4)]
+    assert near[:9] == [*range(1, 10)] and near[-1] == 64 and 20 < len(near) < 30
+    better = [Alternative("a", "w8", 1.0, 1e-6), Alternative("a", "int8", 2.0, 1e-5), Alternative("a", "w4", 1.5, 1e-4)]
+    assert [choice["a"].kind for choice in steps(better, 1e-3)] == ["w8", "int8"]
+
+
+def test_models_are_faster_where_chance_does_not_explain_it() -> None:
+    assert Comparison(1.0, 0.9, 8 / 9).is_faster and not Comparison(1.0, 0.9, 7 / 9).is_faster
+    assert Comparison(1.0, 0.9, 24 / 36, 36).is_faster and not Comparison(1.0, 0.995, 1.0).is_faster
+
+
+def test_gains_are_of_times_that_nothing_disturbed() -> None:
+    """A unit that is as fast in both forms gains nothing from rounds in which float32 was disturbed."""
+    rng = np.random.default_rng(4)
+    noise = rng.uniform(0, 1, (7, 2)) * 1e-3
+    base = [UnitTimes({"same": 1e-3 + n, "less": 1e-3 + n}, 1e-4) for n in noise[:, 0]]
+    other = [UnitTimes({"same": 1e-3 + n / 8, "less": 5e-4 + n / 8}, 1.1e-4) for n in noise[:, 1]]
+    base[3] = UnitTimes({"same": 1e-3, "less": 1e-3}, 1e-4)
+    found = gains(base, other)
+    assert found["same"] == (0.0, 1e-3) and found["less"][0] == pytest.approx(5e-4, rel=0.2)

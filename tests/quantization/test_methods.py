@@ -9,6 +9,7 @@ from tests.quantization.networks import image_network
 from tilewright.quantization.methods import bias, rounding, smooth
 from tilewright.quantization.methods.equalise import equalised, factors
 from tilewright.quantization.methods.histogram import Histogram, Observer
+from tilewright.quantization.methods.inputs import Windows
 from tilewright.quantization.methods.integers import (
     TYPES,
     affine,
@@ -18,7 +19,6 @@ from tilewright.quantization.methods.integers import (
     rounded,
     symmetric,
 )
-from tilewright.quantization.methods.moments import windows
 from tilewright.quantization.methods.ranges import METHODS, channel_parameters, percentile, tensor_parameters
 from tilewright.quantization.network import Network
 from tilewright.runtime.errors import InputError
@@ -35,7 +35,10 @@ def test_affine_numbers_are_those_of_the_standard() -> None:
 
 
 def test_symmetric_parameters_of_channels() -> None:
-    w = np.random.default_rng(1).standard_normal((6, 40)).astype(np.float32) * np.geomspace(0.01, 10, 6)[:, None]
+    w = (
+        np.random.default_rng(1).standard_normal((6, 40)).astype(np.float32)
+        * np.geomspace(0.01, 10, 6)[:, None]
+    )
     w = w.astype(np.float32)
     p = channel_parameters(w, 0, TYPES["uint8"], "min-max")
     assert np.allclose(p.scale, np.abs(w).max(axis=1) / 127) and (p.zero_point == 128).all()
@@ -55,7 +58,9 @@ def test_a_histogram_that_is_filled_in_parts_counts_all() -> None:
     h = filled(x)
     assert h.counts.sum() == x.size and (h.low, h.high) == (x.min(), x.max())
     counts, _ = np.histogram(x, bins=h.counts.size, range=(-h.extent, h.extent))
-    assert np.abs(np.cumsum(counts) - np.cumsum(h.counts)).max() <= 40  # bins are merged, elements are not moved
+    assert (
+        np.abs(np.cumsum(counts) - np.cumsum(h.counts)).max() <= 40
+    )  # bins are merged, elements are not moved
 
 
 def test_min_max_and_percentile() -> None:
@@ -108,7 +113,9 @@ def test_equalised_networks_compute_the_same() -> None:
 
     network = Network.of(image_network(), 13)
     other, pairs = equalised(network)
-    assert [(p.first.node, p.second.node) for p in pairs] == [("conv0", "conv1"), ("conv1", "gemm")][: len(pairs)]
+    assert [(p.first.node, p.second.node) for p in pairs] == [("conv0", "conv1"), ("conv1", "gemm")][
+        : len(pairs)
+    ]
     x = np.random.default_rng(7).standard_normal((2, 3, 12, 12)).astype(np.float32)
     before, after = (tilewright.compile(n.model, threads=1, cache=False)(x)[0] for n in (network, other))
     assert np.allclose(before, after, rtol=1e-4, atol=1e-4)
@@ -122,10 +129,10 @@ def test_bias_correction_is_the_mean_error() -> None:
     gemm = network.units[2].layers[0]
     rng = np.random.default_rng(8)
     x = rng.standard_normal((1000, 16)) + 1
-    w = network.array(gemm.weight)
+    w = gemm.matrix(network.array(gemm.weight))
     short = np.round(w * 4) / 4
-    found = bias.correction(gemm, w, short, x.mean(axis=0), x.mean(axis=0))
-    assert np.allclose(found, (x @ (w - short).T.astype(np.float64)).mean(axis=0), atol=1e-5)
+    found = bias.correction(x, w, x, short)
+    assert np.allclose(found, (x @ (w - short).astype(np.float64)).mean(axis=0), atol=1e-5)
 
 
 def test_reconstruction_loses_less_than_rounding() -> None:
@@ -135,7 +142,7 @@ def test_reconstruction_loses_less_than_rounding() -> None:
     w = rng.standard_normal((48, 12)).astype(np.float32)
     p = channel_parameters(w, 1, TYPES["int4"], "min-max")
     plain = rounding.nearest(w, p.scale, p.zero_point, p.type)
-    better = rounding.reconstructed(w, square, p.scale, p.zero_point, p.type)
+    better = rounding.reconstructed(w, rounding.Corrections.of(square), p.scale, p.zero_point, p.type)
     assert better.min() >= -8 and better.max() <= 7
     errors = [np.square(x @ (w - q * p.scale)).sum(axis=1).mean() for q in (plain, better)]
     assert errors[1] < 0.6 * errors[0]
@@ -147,7 +154,7 @@ def test_windows_are_what_filters_meet() -> None:
     node = network.graph.node[2]
     x = np.random.default_rng(10).standard_normal((2, 8, 7, 7)).astype(np.float32)
     k = network.array("k1")
-    rows = windows(x, node, k.shape[2:]) @ k.reshape(16, -1).T
+    rows = Windows.of(node, k.shape[2:]).rows(x, 1000) @ k.reshape(16, -1).T
     wanted = np.array(
         [
             [(x[n, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] * k[o]).sum() for o in range(16)]
@@ -184,5 +191,3 @@ def test_integers_of_4_bits_are_packed_in_pairs() -> None:
     assert packed_int4(np.array([1, -1, 7, -8])).tolist() == [0xF1, 0x87]
     with pytest.raises(InputError, match="do not fill whole bytes"):
         packed_int4(np.array([1, 2, 3]))
-
-

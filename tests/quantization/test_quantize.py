@@ -11,52 +11,28 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
-from tests.quantization.networks import INPUTS, classifier, image_network, samples
-from tilewright.cli.app import commands
-from tilewright.quantization import quantize as room
+from tests.quantization.command_line import call
+from tests.quantization.networks import classifier, image_network, samples
+from tilewright.quantization import run as room
 from tilewright.quantization.certificate import certificate_of
+from tilewright.quantization.data import open_data
 from tilewright.quantization.decision import timing
 from tilewright.quantization.forms import Former, Recipe
 from tilewright.quantization.methods.histogram import Observer
+from tilewright.quantization.methods.inputs import UnitInputs
 from tilewright.quantization.network import Network
 from tilewright.quantization.probe import Probe
 from tilewright.quantization.qdq import Writer
 from tilewright.runtime import Artifact
-from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.errors import InputError
 
 
-@pytest.fixture
-def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests are of what is chosen by measured times, and not of how fast this machine is now."""
-
-    def gains(base: Any, other: Any) -> dict[str, tuple[float, float]]:
-        return {name: (1e-5, 1e-4) for name in base[0].units}
-
-    def compare(*args: Any) -> timing.Comparison:
-        return timing.Comparison(2e-4, 1e-4, 1.0)
-
-    monkeypatch.setattr(room, "gains", gains)
-    monkeypatch.setattr(room, "compare", compare)
-    monkeypatch.setattr(room, "ROUNDS", 1)
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    onnx.save(classifier(), tmp_path / "model.onnx")
-    x, labels = samples(400)
-    np.savez(tmp_path / "data.npz", x=x, labels=labels)
-    return tmp_path
-
-
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(commands, list(map(str, arguments)))
-
-
-def forms_of(model: onnx.ModelProto, feed: dict[str, np.ndarray], recipe: Recipe) -> tuple[Any, onnx.ModelProto]:
+def forms_of(
+    model: onnx.ModelProto, feed: dict[str, np.ndarray], recipe: Recipe
+) -> tuple[Any, onnx.ModelProto]:
     """The outputs of the probe, and the model as it is written, with all layers in one form."""
     network = Network.of(model, 21 if recipe.kind == "w4" else 13)
     tap_names = {unit.name: unit for unit in network.units}
@@ -65,13 +41,16 @@ def forms_of(model: onnx.ModelProto, feed: dict[str, np.ndarray], recipe: Recipe
     for name, unit in tap_names.items():
         observers[name].add(from_tap[unit.data])
     former = Former(network, observers)
-    former.moments = {}
     for unit in network.units:
-        former.moments[unit.name] = former.moments_for(unit, recipe)
-        former.moments[unit.name].add(from_tap[unit.data])
+        former.inputs[unit.name] = UnitInputs(network, unit)
+        for inputs in former.inputs[unit.name].each:
+            inputs.add_fit(from_tap[unit.data], 1)
     forms = {unit.name: former.form(unit, recipe) for unit in network.units}
-    probed = Probe(network, 1).runner({name: form.probed for name, form in forms.items()})(feed)
-    return probed, Writer(network).model({name: form.written for name, form in forms.items()})
+    units = {unit.name: unit for unit in network.units}
+    floats = {name: form.probed(network, units[name]) for name, form in forms.items()}
+    return Probe(network, 1).runner(floats)(feed), Writer(network).model(
+        {n: f.code for n, f in forms.items()}
+    )
 
 
 def tapped(network: Network, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -161,7 +140,13 @@ def test_compiled_files_carry_the_certificate(saved: Path) -> None:
 def test_a_changed_model_does_not_verify(saved: Path) -> None:
     out = saved / "small.onnx"
     tilewright.quantize(
-        saved / "model.onnx", saved / "data.npz", max_drop=0.05, batch=8, kinds=["int8"], threads=1, output=out
+        saved / "model.onnx",
+        saved / "data.npz",
+        max_drop=0.05,
+        batch=8,
+        kinds=["int8"],
+        threads=1,
+        output=out,
     )
     model = onnx.load(out)
     weights = next(t for t in model.graph.initializer if t.name.endswith("/weights"))
@@ -176,14 +161,16 @@ def test_a_changed_model_does_not_verify(saved: Path) -> None:
 
 
 @pytest.mark.usefixtures("always_faster")
-def test_every_layer_takes_the_kind_that_is_faster_for_it(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_layer_takes_the_kind_that_is_faster_for_it(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = itertools.count()
 
     def gains(base: Any, other: Any) -> dict[str, tuple[float, float]]:
         turn = next(numbers)
         return {name: (1e-5 * (k == turn), 1e-4) for k, name in enumerate(base[0].units)}
 
-    monkeypatch.setattr(room, "gains", gains)
+    monkeypatch.setattr(timing, "gains", gains)
     result = tilewright.quantize(
         saved / "model.onnx", saved / "data.npz", max_drop=0.2, batch=8, kinds=["int8", "w8"], threads=1
     )
@@ -191,11 +178,19 @@ def test_every_layer_takes_the_kind_that_is_faster_for_it(saved: Path, monkeypat
 
 
 def test_what_is_not_faster_stays(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "gains", lambda base, other: {name: (0.0, 1e-4) for name in base[0].units})
-    monkeypatch.setattr(room, "ROUNDS", 1)
+    monkeypatch.setattr(timing, "gains", lambda base, other: {name: (0.0, 1e-4) for name in base[0].units})
+    monkeypatch.setattr(timing, "ROUNDS", 1)
     result = tilewright.quantize(saved / "model.onnx", saved / "data.npz", max_drop=0.05, batch=8, threads=1)
     assert result.certificate.narrowed == 0 and result.certificate.drop == 0
     assert all("faster" in layer.reason for layer in result.certificate.layers)
+
+
+def test_what_saves_next_to_nothing_stays(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No budget is to blame where the whole could not become faster."""
+    monkeypatch.setattr(timing, "gains", lambda base, other: {name: (1e-7, 1e-4) for name in base[0].units})
+    monkeypatch.setattr(timing, "ROUNDS", 1)
+    result = tilewright.quantize(saved / "model.onnx", saved / "data.npz", max_drop=1e-6, batch=8, threads=1)
+    assert result.certificate.narrowed == 0 and "less than 1%" in result.certificate.outcome
 
 
 @pytest.mark.usefixtures("always_faster")
@@ -221,15 +216,19 @@ def test_an_interrupted_run_goes_on(saved: Path, monkeypatch: pytest.MonkeyPatch
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(room, "unit_times", counted)
+    monkeypatch.setattr(timing, "unit_times", counted)
     fields: dict[str, Any] = {"max_drop": 0.05, "batch": 8, "kinds": ["int8"], "threads": 1}
     with monkeypatch.context() as patch:
         patch.setattr(room, "grow", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            tilewright.quantize(saved / "model.onnx", saved / "data.npz", output=saved / "small.onnx", **fields)
+            tilewright.quantize(
+                saved / "model.onnx", saved / "data.npz", output=saved / "small.onnx", **fields
+            )
     assert (saved / "small.onnx.work").exists() and calls
     calls.clear()
-    result = tilewright.quantize(saved / "model.onnx", saved / "data.npz", output=saved / "small.onnx", **fields)
+    result = tilewright.quantize(
+        saved / "model.onnx", saved / "data.npz", output=saved / "small.onnx", **fields
+    )
     assert not calls and result.certificate.narrowed and not (saved / "small.onnx.work").exists()
 
 
@@ -242,7 +241,9 @@ def test_an_iterator_and_a_function_as_metric(saved: Path) -> None:
             yield {"x": x[i : i + 10], "labels": labels[i : i + 10]}
 
     def score(outputs: Any, given: Any) -> np.ndarray:
-        return np.concatenate([np.asarray(o[0].argmax(1) == y, float) for o, y in zip(outputs, given, strict=True)])
+        return np.concatenate(
+            [np.asarray(o[0].argmax(1) == y, float) for o, y in zip(outputs, given, strict=True)]
+        )
 
     result = tilewright.quantize(
         classifier(), feeds(), max_drop=0.2, metric=score, kinds=["int8"], threads=1, work=saved / "work"
@@ -250,108 +251,146 @@ def test_an_iterator_and_a_function_as_metric(saved: Path) -> None:
     assert result.certificate.metric == "score" and result.certificate.narrowed
 
 
-def model_and(data: Any, **fields: Any) -> None:
-    tilewright.quantize(classifier(hidden=32), data, max_drop=fields.pop("max_drop", 0.01), threads=1, **fields)
+
+@pytest.mark.usefixtures("always_faster")
+def test_forms_that_were_made_are_not_made_again(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted between two units: what was found for the first one holds, bit for bit."""
+    made: list[str] = []
+    real = room.best_form
+
+    def counted(former: Any, unit: Any, *others: Any) -> Any:
+        if len(made) == limit:
+            raise KeyboardInterrupt
+        made.append(unit.name)
+        return real(former, unit, *others)
+
+    monkeypatch.setattr(room, "best_form", counted)
+    fields: dict[str, Any] = {"max_drop": 0.05, "batch": 8, "kinds": ["int8"], "threads": 1}
+    limit = 2
+    with pytest.raises(KeyboardInterrupt):
+        tilewright.quantize(saved / "model.onnx", saved / "data.npz", work=saved / "work", **fields)
+    limit = 9
+    result = tilewright.quantize(saved / "model.onnx", saved / "data.npz", work=saved / "work", **fields)
+    assert made == ["first", "second", "third"]
+    made.clear()
+    whole = tilewright.quantize(saved / "model.onnx", saved / "data.npz", **fields)
+    assert result.certificate.weights_digest == whole.certificate.weights_digest and len(made) == 3
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        ([], "there is no data"),
-        ({"x": np.zeros((0, INPUTS), np.float32)}, "there is no data"),
-        ({"z": np.zeros((4, INPUTS), np.float32)}, "other names.*no array named x.*no input z"),
-        ({"x": np.zeros((4, INPUTS + 1), np.float32)}, r"shape \[1, 65\]"),
-        ({"x": np.zeros((4, INPUTS), np.int64)}, "the data is int64"),
-        ({"x": np.full((4, INPUTS), np.nan, np.float32)}, "NaN or infinite"),
-        ({"x": np.zeros((4, INPUTS), np.float32), "labels": np.zeros(3)}, "4 samples, and labels"),
-        ([1, 2], "is no feed"),
-        (3, "is no data"),
-    ],
-)
-def test_data_that_does_not_fit(data: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        model_and(data)
+@pytest.mark.usefixtures("always_faster")
+@pytest.mark.parametrize("kind", ["bf16", "w4"])
+def test_kinds_without_integer_activations(saved: Path, kind: str) -> None:
+    out = saved / "small.onnx"
+    made = call(
+        "quantize", saved / "model.onnx", "--data", saved / "data.npz", "--max-drop", "20%", "--batch", 8,
+        "-o", out, "--threads", 1, "--kinds", kind,
+    )  # fmt: skip
+    assert made.exit_code == 0, made.output
+    found = onnx.load(out)
+    assert {layer.kind for layer in certificate_of(found, "out").layers} == {kind}
+    wanted = TensorProto.BFLOAT16 if kind == "bf16" else TensorProto.INT4
+    assert sum(tensor.data_type == wanted for tensor in found.graph.initializer) == 3
+    verified = call("verify", out, "--data", saved / "data.npz", "--batch", 8, "--threads", 1)
+    assert verified.exit_code == 0, verified.output
 
 
-def test_files_that_hold_no_data(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no \.npz file"):
-        model_and(tmp_path)
-    with pytest.raises(InputError, match="cannot read"):
-        model_and(tmp_path / "none.npz")
-    (tmp_path / "bad.npz").write_bytes(b"PK nothing")
-    with pytest.raises(InputError, match=r"no \.npz file"):
-        model_and(tmp_path / "bad.npz")
+def test_bfloat16_of_the_probe_is_that_of_the_model() -> None:
+    feed = {"x": samples(32)[0]}
+    probed, written = forms_of(classifier(hidden=64), feed, Recipe("bf16"))
+    (ours,) = tilewright.compile(written, threads=1, cache=False)(**feed)
+    (wide,) = tilewright.compile(classifier(hidden=64), threads=1, cache=False)(**feed)
+    step = float(np.abs(wide).max()) / 256
+    assert np.abs(ours - probed[0]).max() <= step and 0 < np.abs(ours - wide).max() < 8 * step
 
 
-def failing(outputs: Any, given: Any) -> Any:
-    raise ValueError("no")
+@pytest.mark.usefixtures("always_faster")
+@pytest.mark.parametrize("is_better", [True, False])
+def test_layers_are_equalised_where_that_is_better(monkeypatch: pytest.MonkeyPatch, is_better: bool) -> None:
+    noises = iter([1.0, 0.5] if is_better else [0.5, 1.0])
+    monkeypatch.setattr(room.Quantization, "_noise_of_all", lambda *args: next(noises))
+    images = np.random.default_rng(4).standard_normal((64, 3, 12, 12)).astype(np.float32)
+    model = image_network()
+    result = tilewright.quantize(model, {"x": images}, max_drop=0.9, kinds=["int8"], threads=1, metric="cosine")
+    assert any(("not equalised" in remark) != is_better for remark in result.certificate.remarks)
+    small = tilewright.compile(result.model, threads=1, cache=False)(images)[0]
+    wide = tilewright.compile(model, threads=1, cache=False)(images)[0]
+    assert result.certificate.narrowed == 3 and np.abs(small - wide).max() < 0.1 * np.abs(wide).max()
 
 
-def constant(outputs: Any, given: Any) -> Any:
-    return np.ones(len(outputs))
+class Calls:
+    """Data that is asked for one call after the other."""
+
+    def __init__(self, feeds: list[dict[str, np.ndarray]]) -> None:
+        self.feeds = feeds
+
+    def __len__(self) -> int:
+        return len(self.feeds)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return self.feeds[index]
 
 
-@pytest.mark.parametrize(
-    ("metric", "said"),
-    [(failing, "the metric failed: ValueError: no"), (constant, "the metric is constant")],
-)
-def test_metrics_that_say_nothing(metric: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        model_and({"x": samples(64)[0]}, metric=metric)
+@pytest.mark.usefixtures("always_faster")
+def test_sequences_of_calls_are_data(saved: Path) -> None:
+    """Lists, tuples, what has a length and items, a folder of files, and arrays: the same calls, the same digest."""
+    x, labels = samples(160)
+    feeds = [{"x": x[i : i + 8], "labels": labels[i : i + 8]} for i in range(0, 160, 8)]
+    (saved / "calls").mkdir()
+    for index, feed in enumerate(feeds):
+        np.savez(saved / "calls" / f"{index:03}.npz", **feed)  # type: ignore[arg-type]
+    inputs = tilewright.compile(classifier(), threads=1).inputs
+    stacked = {"x": x.reshape(20, 8, -1), "labels": labels.reshape(20, 8)}
+    every = [feeds, tuple(feeds), Calls(feeds), saved / "calls", stacked]
+    found = [open_data(data, inputs) for data in every]
+    assert len({data.digest for data in found}) == 1 and {data.count for data in found} == {20}
+    result = tilewright.quantize(classifier(), Calls(feeds), max_drop=0.2, kinds=["int8"], threads=1)
+    assert result.certificate.narrowed and result.certificate.metric == "accuracy"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"max_drop": -0.1}, {"max_drop": 2}, {"confidence": 1.0}, {"kinds": ["int3"]}, {"calibration": "best"},
-        {"metric": "beauty"}, {"metric": "none.py:score"}, {"batch": 0}, {"output": "x.txt"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_arguments_out_of_range(fields: dict[str, Any]) -> None:
-    with pytest.raises(OptionError):
-        model_and({"x": samples(64)[0]}, **fields)
+def embedder() -> onnx.ModelProto:
+    """The classifier's hidden layer as an embedding."""
+    model = classifier(hidden=64)
+    del model.graph.node[-1], model.graph.output[:], model.graph.initializer[2]
+    model.graph.output.append(helper.make_tensor_value_info("e", TensorProto.FLOAT, ["batch", 64]))
+    return model
 
 
-def quantised_model(scale: Any, zero: Any, dtype: int = TensorProto.UINT8) -> onnx.ModelProto:
-    scales, zeros = np.asarray(scale, np.float32), np.asarray(zero, np.uint8)
+@pytest.mark.usefixtures("always_faster")
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_recall_of_embeddings(saved: Path, has_labels: bool) -> None:
+    x, labels = samples(400)
+    onnx.save(embedder(), saved / "model.onnx")
+    np.savez(saved / "data.npz", x=x, **({"labels": labels} if has_labels else {}))  # type: ignore[arg-type]
+    out = saved / "small.onnx"
+    made = call(
+        "quantize", saved / "model.onnx", "--data", saved / "data.npz", "--max-drop", "60%", "--batch", 8,
+        "-o", out, "--threads", 1, "--kinds", "int8", "--metric", "recall",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.output
+    found = certificate_of(onnx.load(out), "out")
+    assert found.metric == ("recall at 1" if has_labels else "recall at 1 (float32 is right)")
+    assert found.before > 0.9 and abs(found.drop) < 0.3 and found.narrowed == 2
+    assert call("verify", out, "--data", saved / "data.npz", "--batch", 8, "--threads", 1).exit_code == 0
+
+
+def test_layers_that_read_a_tensor_by_different_windows() -> None:
+    """A block of a residual network: both convolutions of one unit are reconstructed, each by what it meets."""
+    rng = np.random.default_rng(5)
+    weights = {"k3": rng.standard_normal((8, 4, 3, 3)), "k1": rng.standard_normal((8, 4, 1, 1)),
+               "kg": rng.standard_normal((8, 2, 3, 3))}  # fmt: skip
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
-        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["y"], name="dq", axis=1),
+        helper.make_node("Conv", ["x", "k3"], ["a"], name="wide", strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["x", "k1"], ["b"], name="short", strides=[2, 2]),
+        helper.make_node("Conv", ["x", "kg"], ["c"], name="grouped", group=2, strides=[2, 2], auto_pad="SAME_UPPER"),
+        helper.make_node("Sum", ["a", "b", "c"], ["y"], name="sum"),
     ]
     graph = helper.make_graph(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
-        [
-            numpy_helper.from_array(scales, "s"),
-            numpy_helper.from_array(zeros, "z"),
-            numpy_helper.from_array(np.ones((2, 3), np.uint8), "w"),
-        ],
+        "block",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, 10, 10])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8, 5, 5])],
+        [numpy_helper.from_array(a.astype(np.float32), n) for n, a in weights.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-
-
-@pytest.mark.parametrize(
-    ("scale", "zero", "said"),
-    [(0, 0, "zero"), (np.nan, 0, "NaN"), ([1, 2], [0, 0], "2 scales for 3 channels"), (1, [1, 2], "zero points of")],
-)
-def test_models_with_wrong_parameters(scale: Any, zero: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        tilewright.quantize(quantised_model(scale, zero), {"x": np.zeros((2, 2, 3), np.float32)}, max_drop=0.01)
-
-
-def test_integers_of_4_bits_of_a_wrong_length() -> None:
-    model = quantised_model(1, 0)
-    tensor = model.graph.initializer[2]
-    tensor.data_type = TensorProto.INT4
-    tensor.raw_data = b"\x11\x11"
-    del model.graph.node[1].input[2:]
-    with pytest.raises(InputError, match="6 integers of 4 bits are stored in 2 bytes, and take 3"):
-        tilewright.quantize(model, {"x": np.zeros((2, 2, 3), np.float32)}, max_drop=0.01)
-
-
-def test_a_model_without_a_certificate(saved: Path) -> None:
-    result = call("inspect", saved / "model.onnx")
-    assert result.exit_code == 1 and "has no certificate" in result.output
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    feed = {"x": rng.standard_normal((4, 4, 10, 10)).astype(np.float32)}
+    compare_engines(model, feed, Recipe("int8", correct=True, reconstruct=True))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tilewright.quantization.data import Dataset
 from tilewright.quantization.methods.histogram import Observer
-from tilewright.quantization.methods.moments import Moments
+from tilewright.quantization.methods.inputs import UnitInputs, bytes_of, spread
 from tilewright.quantization.network import LayerGroup, Network
 from tilewright.quantization.probe import Tap
 from tilewright.quantization.state import State
@@ -18,15 +18,21 @@ from tilewright.runtime.errors import ExecutionError
 KEEP_S = 10.0
 """Seconds after which what was counted is kept."""
 
+MOST_GATHERED = 256
+"""Samples from which rows and moments are gathered."""
+
+MOST_BYTES = 512 << 20
+"""Of rows and moments that are held at once: the units of a large model are gathered for in several passes."""
+
 Steps = Callable[[str, int, int], None]
 
 
 def observe(
     tap: Tap, network: Network, data: Dataset, state: State, name: str, progress: Steps
 ) -> dict[str, Observer]:
-    """Observers of all units, filled with the samples for ranges."""
+    """Observers of all units, filled with all samples that the judgement does not see."""
     observers = {unit.name: Observer(unit.data_axis) for unit in network.units}
-    numbers = data.part("ranges")
+    numbers = sorted({*data.part("ranges"), *data.part("choice")})
     kept = state.get(name)
     done = 0
     if kept is not None:
@@ -61,13 +67,39 @@ def _check(tensor: np.ndarray, unit: LayerGroup, sample: int) -> None:
         )
 
 
-def count_moments(
-    tap: Tap, units: Sequence[LayerGroup], moments: Mapping[str, Moments], data: Dataset, progress: Steps
-) -> None:
-    """Fill the moments of units with the samples for ranges."""
-    numbers = data.part("ranges")
-    for place, number in enumerate(numbers):
-        progress("moments", place, len(numbers))
+def gather(
+    tap: Tap, network: Network, units: Sequence[LayerGroup], data: Dataset, progress: Steps
+) -> dict[str, UnitInputs]:
+    """What the layers of units meet: for making forms from the samples for ranges, for comparing them from others, so
+    that what was fitted too closely is not taken for good."""
+    found = {unit.name: UnitInputs(network, unit) for unit in units}
+    fit, check = (_some(data.part(name)) for name in ("ranges", "choice"))
+    for place, number in enumerate([*fit, *check]):
+        progress("gathering inputs", place, len(fit) + len(check))
         tensors = tap(data.read(number).feed)
         for unit in units:
-            moments[unit.name].add(tensors[unit.data])
+            for inputs in found[unit.name].each:
+                if place < len(fit):
+                    inputs.add_fit(tensors[unit.data], len(fit))
+                else:
+                    inputs.add_check(tensors[unit.data], len(check))
+    return found
+
+
+def _some(numbers: Sequence[int]) -> list[int]:
+    return [numbers[i] for i in spread(len(numbers), MOST_GATHERED)]
+
+
+def in_groups(network: Network, units: Sequence[LayerGroup]) -> Iterator[list[LayerGroup]]:
+    """Units in their order, so many at a time that what they meet can be held in memory."""
+    group: list[LayerGroup] = []
+    size = 0
+    for unit in units:
+        more = bytes_of(network, unit)
+        if group and size + more > MOST_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(unit)
+        size += more
+    if group:
+        yield group

@@ -96,16 +96,12 @@ class Certificate:
         return self.drop <= self.max_drop and self.bound <= self.max_drop
 
 
-def with_certificate(model: onnx.ModelProto, certificate: Certificate) -> onnx.ModelProto:
-    """A copy of the model with the certificate in its metadata."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    kept = [entry for entry in copy.metadata_props if entry.key != KEY]
-    copies = [(entry.key, entry.value) for entry in kept]
-    del copy.metadata_props[:]
-    for key, value in (*copies, (KEY, json.dumps(certificate.record()))):
-        copy.metadata_props.add(key=key, value=value)
-    return copy
+def add_certificate(model: onnx.ModelProto, certificate: Certificate) -> None:
+    """Write the certificate into the metadata of a model, in the place of the one that it has."""
+    kept = [(entry.key, entry.value) for entry in model.metadata_props if entry.key != KEY]
+    del model.metadata_props[:]
+    for key, value in (*kept, (KEY, json.dumps(certificate.record()))):
+        model.metadata_props.add(key=key, value=value)
 
 
 def certificate_of(source: onnx.ModelProto | Artifact, where: str) -> Certificate:

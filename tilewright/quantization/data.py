@@ -23,8 +23,9 @@ from tilewright.runtime.values.dtypes import numpy_dtype
 LABELS = ("labels", "label", "targets", "y")
 """Names under which labels are looked for, where the model has no such input."""
 
-PARTS = ("ranges", "judge", "choice", "judge")
-"""What successive pieces of the data are for: ranges of tensors, the order of choice, and the judgement."""
+PARTS = ("ranges", "judge", "choice", "judge", "judge")
+"""What successive pieces of the data are for: making forms, comparing these, and the judgement. Ranges of tensors are
+those of the first two; what is left for the judgement decides how tight its bounds are."""
 
 LEAST_PIECES = 16
 """Feeds that hold several rows are cut where there are fewer than these, so that each part gets some."""
@@ -61,8 +62,9 @@ class Dataset:
         found = [i for i in range(self.count) if pattern[i % len(pattern)] == name]
         return found or self.part("ranges")
 
-    def samples(self, name: str) -> Iterator[Sample]:
-        return (self.read(i) for i in self.part(name))
+    def samples(self, name: str, most: int | None = None) -> Iterator[Sample]:
+        """Those of a part, or the first of them."""
+        return (self.read(i) for i in self.part(name)[:most])
 
 
 def open_data(
@@ -274,7 +276,11 @@ def _checked(array: np.ndarray, info: TensorInfo, where: str) -> np.ndarray:
         is_float = array.dtype.kind == dtype.kind == "f"
         is_number = array.dtype.kind in kinds and dtype.kind in "iuf"
         if not (is_float or (is_number and np.array_equal(array, array.astype(dtype)))):
-            raise InputError(f"the data is {array.dtype}, and the model takes {info.dtype}", where=where)
+            raise InputError(
+                f"the data is {array.dtype}, and the model takes {info.dtype}",
+                where=where,
+                hint="convert it, as is done before the model is run",
+            )
         array = array.astype(dtype)
     wanted = f"{info.dtype}[{', '.join(map(str, info.shape))}]"
     fits = array.ndim == len(info.shape) and all(
@@ -282,7 +288,9 @@ def _checked(array: np.ndarray, info: TensorInfo, where: str) -> np.ndarray:
     )
     if info.kind == "tensor" and not fits:
         raise InputError(
-            f"the data has the shape {list(array.shape)}, and the model takes {wanted}", where=where
+            f"the data has the shape {list(array.shape)}, and the model takes {wanted}",
+            where=where,
+            hint="the first axis of an array are samples; one with an axis more than its input holds whole calls",
         )
     if array.size == 0:
         raise InputError(f"the data has the shape {list(array.shape)}: it is empty", where=where)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from tilewright.quantization.methods import bias, rounding, smooth
 from tilewright.quantization.methods.histogram import Observer
-from tilewright.quantization.methods.integers import TYPES, QParameters, affine
-from tilewright.quantization.methods.moments import Moments
+from tilewright.quantization.methods.inputs import UnitInputs, products
+from tilewright.quantization.methods.integers import TYPES, QParameters, affine, rounded
 from tilewright.quantization.methods.ranges import channel_parameters, tensor_parameters
 from tilewright.quantization.network import Layer, LayerGroup, Network
-from tilewright.quantization.probe import LayerForm, UnitForm, data_channels
+from tilewright.quantization.probe import LayerForm, UnitForm
 from tilewright.quantization.qdq import WEIGHT_BLOCK, QuantizedWeights, UnitCode
 
 KINDS = ("int8", "bf16", "w8", "w4")
@@ -45,11 +47,53 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Form:
-    """A unit in a form: for the probe, and as it is written."""
+    """A unit in a form: how it was made, and as it is written."""
 
     recipe: Recipe
-    probed: UnitForm
-    written: UnitCode
+    code: UnitCode
+
+    def probed(self, network: Network, unit: LayerGroup) -> UnitForm:
+        """The same as floats, for the probe."""
+        code, found = self.code, dict[str, LayerForm]()
+        for layer in unit.layers:
+            if code.kind == "bf16":
+                weights = network.array(layer.weight).astype(ml_dtypes.bfloat16).astype(np.float32)
+            else:
+                weights = code.weights[layer.node].floats(layer.channel_axis)
+            found[layer.node] = LayerForm(weights, code.shifts.get(layer.node))
+        return UnitForm(code.kind, found, code.activation, code.smooth)
+
+    def record(self, unit: LayerGroup) -> dict[str, Any]:
+        """Arrays and numbers that `restored` takes."""
+        layers = [self.code.weights.get(layer.node) for layer in unit.layers]
+        shifts = [self.code.shifts.get(layer.node) for layer in unit.layers]
+        return {
+            "recipe": asdict(self.recipe),
+            "weights": [w and [w.integers, *_parameters(w.parameters), w.block] for w in layers],
+            "shifts": shifts,
+            "activation": self.code.activation and _parameters(self.code.activation),
+            "smooth": self.code.smooth,
+        }
+
+    @classmethod
+    def restored(cls, unit: LayerGroup, record: dict[str, Any]) -> Form:
+        recipe = Recipe(**record["recipe"])
+        weights, shifts = dict[str, QuantizedWeights](), dict[str, np.ndarray]()
+        for layer, found, shift in zip(unit.layers, record["weights"], record["shifts"], strict=True):
+            if found is not None:
+                weights[layer.node] = QuantizedWeights(found[0], _restored(found[1:4]), int(found[4]))
+            if shift is not None:
+                shifts[layer.node] = shift
+        activation = record["activation"] and _restored(record["activation"])
+        return cls(recipe, UnitCode(recipe.kind, weights, shifts, activation, record["smooth"]))
+
+
+def _parameters(found: QParameters) -> list[Any]:
+    return [np.asarray(found.scale), np.asarray(found.zero_point), found.type.name]
+
+
+def _restored(record: Sequence[Any]) -> QParameters:
+    return QParameters(record[0], record[1], TYPES[record[2]])
 
 
 def why_not(network: Network, unit: LayerGroup, kind: str) -> str:
@@ -72,12 +116,24 @@ def why_not(network: Network, unit: LayerGroup, kind: str) -> str:
 
 
 class Former:
-    """Makes forms of the units of a network from what was observed."""
+    """Makes forms of the units of a network from what was observed. What several forms of a unit need is made once and
+    kept until `release`."""
 
     def __init__(self, network: Network, observers: Mapping[str, Observer]) -> None:
         self.network = network
         self.observers = observers
-        self.moments: dict[str, Moments] = {}
+        self.inputs: dict[str, UnitInputs] = {}
+        """What layers meet: of units whose forms are reconstructed, corrected or compared."""
+        self._made: dict[Any, Any] = {}
+
+    def release(self) -> None:
+        """Forget the inputs of units, and what was made of them."""
+        self.inputs, self._made = {}, {}
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def activation(self, unit: LayerGroup, recipe: Recipe) -> tuple[QParameters | None, np.ndarray | None]:
         """Parameters of what a unit reads, and what its channels are divided by before."""
@@ -93,76 +149,127 @@ class Former:
         low, high = float((seen.low / divisor).min()), float((seen.high / divisor).max())
         return affine(low, high if high > low else low + 1.0, TYPES["uint8"]), divisor
 
-    def moments_for(self, unit: LayerGroup, recipe: Recipe) -> Moments:
-        """Where to count what is needed for `reconstruct` and `correct`."""
-        activation, divisor = self.activation(unit, recipe)
-        return Moments.of(
-            self.network, unit.layers[0], data_channels(self.network, unit), activation, divisor
-        )
-
     def form(self, unit: LayerGroup, recipe: Recipe) -> Form:
+        """The unit by this recipe; `reconstruct` and `correct` need its inputs."""
         if recipe.kind == "bf16":
-            return self._short(unit, recipe)
-        activation, divisor = self.activation(unit, recipe)
-        floats: dict[str, LayerForm] = {}
+            return Form(recipe, UnitCode("bf16"))
+        activation, divisor = self._activation(unit, recipe)
         weights: dict[str, QuantizedWeights] = {}
         shifts: dict[str, np.ndarray] = {}
         for layer in unit.layers:
-            original = self.network.array(layer.weight)
-            matrix = layer.matrix(original)
-            if divisor is not None:
-                matrix = matrix * np.repeat(divisor, len(matrix) // len(divisor))[:, None]
-            integers, parameters, short = self._rounded(unit, layer, matrix, recipe)
-            found = layer.from_matrix(short, original.shape)
-            weights[layer.node] = _stored(layer, integers, parameters, original.shape)
-            shift = self._shift(unit, layer, matrix, found, original.shape) if recipe.correct else None
-            if shift is not None:
-                shifts[layer.node] = shift
-            floats[layer.node] = LayerForm(found, shift)
+            weights[layer.node] = self._weights(unit, layer, recipe)
+            if recipe.correct:
+                floats = layer.matrix(weights[layer.node].floats(layer.channel_axis))
+                met = self.inputs[unit.name].of(layer)
+                plain, read = self._read(unit, layer, recipe, "fit")
+                shifts[layer.node] = bias.correction(
+                    plain, self._matrix(layer, divisor), read, floats, met.groups
+                )
         factor = None if divisor is None else (1 / divisor).astype(np.float32)
-        probed = UnitForm(recipe.kind, floats, activation, factor)
-        return Form(recipe, probed, UnitCode(recipe.kind, weights, shifts, activation, factor))
+        return Form(recipe, UnitCode(recipe.kind, weights, shifts, activation, factor))
+
+    def error(self, unit: LayerGroup, form: Form) -> float:
+        """How far the outputs of the unit's layers are off where only they are in this form: mean squares relative to
+        those of the outputs, on the rows that forms are compared with."""
+        found = 0.0
+        for layer in unit.layers:
+            plain, read = self._read(unit, layer, form.recipe, "check")
+            met = self.inputs[unit.name].of(layer)
+            matrix = self._matrix(layer, self._activation(unit, form.recipe)[1])
+            wanted = self._once(
+                ("outputs", layer.node, form.recipe.smooth), partial(products, plain, matrix, met.groups)
+            )
+            floats = layer.matrix(form.code.weights[layer.node].floats(layer.channel_axis))
+            left = products(read, floats, met.groups) - wanted
+            left += form.code.shifts.get(layer.node, np.float32(0))
+            found += _mean_square(left) / max(_mean_square(wanted), _LEAST)
+        return found
+
+    def _activation(self, unit: LayerGroup, recipe: Recipe) -> tuple[QParameters | None, np.ndarray | None]:
+        key = "activation", unit.name, recipe.kind, recipe.method, recipe.smooth
+        found: tuple[QParameters | None, np.ndarray | None] = self._once(
+            key, partial(self.activation, unit, recipe)
+        )
+        return found
+
+    def _read(
+        self, unit: LayerGroup, layer: Layer, recipe: Recipe, part: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of what a layer meets, and what is left of them when they are rounded; both smoothed."""
+        met = self.inputs[unit.name].of(layer)
+        rows = met.fit.array if part == "fit" else met.check.array
+        activation, divisor = self._activation(unit, recipe)
+        key = part, unit.name, id(met), recipe.smooth
+        if divisor is not None:
+            rows = self._once(key, lambda: rows / np.repeat(divisor, rows.shape[1] // len(divisor)))
+        if activation is None:
+            return rows, rows
+        return rows, self._once((*key, recipe.method), lambda: rounded(rows, activation))
+
+    def _matrix(self, layer: Layer, divisor: np.ndarray | None) -> np.ndarray:
+        matrix = layer.matrix(self.network.array(layer.weight))
+        if divisor is None:
+            return matrix
+        return np.asarray(matrix * np.repeat(divisor, len(matrix) // len(divisor))[:, None])
+
+    def _weights(self, unit: LayerGroup, layer: Layer, recipe: Recipe) -> QuantizedWeights:
+        kind = "int4" if recipe.kind == "w4" else "uint8"
+        is_reconstructed = recipe.reconstruct and self.inputs[unit.name].of(layer).square is not None
+        key = layer.node, kind, recipe.smooth, recipe.per_channel, is_reconstructed
+        found: QuantizedWeights = self._once(
+            key, partial(self._rounded, unit, layer, recipe, is_reconstructed)
+        )
+        return found
 
     def _rounded(
-        self, unit: LayerGroup, layer: Layer, matrix: np.ndarray, recipe: Recipe
-    ) -> tuple[np.ndarray, QParameters, np.ndarray]:
-        """Integers `[inputs, outputs]`, parameters, and the floats that they stand for."""
-        if recipe.kind == "w4":
-            blocks = (
-                matrix.reshape(-1, WEIGHT_BLOCK, matrix.shape[1]).transpose(0, 2, 1).reshape(-1, WEIGHT_BLOCK)
-            )
-            flat = channel_parameters(blocks, 0, TYPES["int4"], "mse")
-            shape = (len(matrix) // WEIGHT_BLOCK, matrix.shape[1])
-            parameters = replace(
-                flat, scale=flat.scale.reshape(shape), zero_point=flat.zero_point.reshape(shape)
-            )
-            scales = np.repeat(parameters.scale, WEIGHT_BLOCK, axis=0)
-            zeros = np.zeros((), np.int64)
-        else:
-            parameters = channel_parameters(
-                matrix, 1 if recipe.per_channel else None, TYPES["uint8"], "min-max"
-            )
-            scales, zeros = parameters.scale, parameters.zero_point
-        square = self.moments[unit.name].smoothed_square() if recipe.reconstruct else None
-        if square is not None:
-            integers = rounding.reconstructed(matrix, square, scales, zeros, parameters.type)
+        self, unit: LayerGroup, layer: Layer, recipe: Recipe, is_reconstructed: bool
+    ) -> QuantizedWeights:
+        divisor = self._activation(unit, recipe)[1]
+        matrix = self._matrix(layer, divisor)
+        parameters = self._once(
+            ("weights", layer.node, recipe.kind == "w4", recipe.smooth, recipe.per_channel),
+            partial(_weight_parameters, matrix, recipe),
+        )
+        scales, zeros = parameters.scale, parameters.zero_point
+        if scales.ndim == 2:
+            scales, zeros = np.repeat(scales, WEIGHT_BLOCK, axis=0), np.zeros((), np.int64)
+        if is_reconstructed:
+            corrections = self._corrections(unit, layer, recipe.smooth, divisor)
+            integers = rounding.reconstructed(matrix, corrections, scales, zeros, parameters.type)
         else:
             integers = rounding.nearest(matrix, scales, zeros, parameters.type)
-        return integers, parameters, ((integers - zeros) * scales).astype(np.float32)
+        return _stored(layer, integers, parameters, tuple(self.network.initializers[layer.weight].dims))
 
-    def _shift(
-        self, unit: LayerGroup, layer: Layer, matrix: np.ndarray, found: np.ndarray, shape: tuple[int, ...]
-    ) -> np.ndarray:
-        moments = self.moments[unit.name]
-        count = max(moments.elements, 1)
-        wide = layer.from_matrix(matrix, shape)
-        return bias.correction(layer, wide, found, moments.mean / count, moments.rounded_mean / count)
+    def _corrections(
+        self, unit: LayerGroup, layer: Layer, share: float, divisor: np.ndarray | None
+    ) -> rounding.Corrections:
+        met = self.inputs[unit.name].of(layer)
 
-    def _short(self, unit: LayerGroup, recipe: Recipe) -> Form:
-        weights = {layer.node: self.network.array(layer.weight) for layer in unit.layers}
-        short = {name: w.astype(ml_dtypes.bfloat16).astype(np.float32) for name, w in weights.items()}
-        probed = UnitForm("bf16", {name: LayerForm(w) for name, w in short.items()})
-        return Form(recipe, probed, UnitCode("bf16", {}, {}, bf16=weights))
+        def made() -> rounding.Corrections:
+            assert met.square is not None
+            square = met.square / max(met.count, 1)
+            return rounding.Corrections.of(square if divisor is None else square / np.outer(divisor, divisor))
+
+        found: rounding.Corrections = self._once(("corrections", unit.name, id(met), share), made)
+        return found
+
+
+def _weight_parameters(matrix: np.ndarray, recipe: Recipe) -> QParameters:
+    """Of each output, of all together, or of blocks of inputs of each output: `[blocks, outputs]`."""
+    if recipe.kind != "w4":
+        return channel_parameters(matrix, 1 if recipe.per_channel else None, TYPES["uint8"], "min-max")
+    shape = (len(matrix) // WEIGHT_BLOCK, matrix.shape[1])
+    blocks = matrix.reshape(shape[0], WEIGHT_BLOCK, shape[1]).transpose(0, 2, 1).reshape(-1, WEIGHT_BLOCK)
+    flat = channel_parameters(blocks, 0, TYPES["int4"], "mse")
+    return replace(flat, scale=flat.scale.reshape(shape), zero_point=flat.zero_point.reshape(shape))
+
+
+_LEAST = 1e-30
+
+
+def _mean_square(x: np.ndarray) -> float:
+    flat = x.reshape(-1)
+    return float(flat @ flat) / max(flat.size, 1)
 
 
 def _input_extents(network: Network, layer: Layer) -> np.ndarray:
@@ -178,7 +285,8 @@ def _input_extents(network: Network, layer: Layer) -> np.ndarray:
 def _stored(
     layer: Layer, integers: np.ndarray, parameters: QParameters, shape: tuple[int, ...]
 ) -> QuantizedWeights:
-    laid = layer.from_matrix(integers, shape)
+    small = np.int8 if parameters.type.name == "int4" else np.uint8
+    laid = layer.from_matrix(integers.astype(small), shape)
     if parameters.scale.ndim < 2:
         return QuantizedWeights(laid, parameters)
     if layer.channel_axis == 0:

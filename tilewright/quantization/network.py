@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
+from tilewright.frontends.onnx.file import Source, read_model
 from tilewright.ir.diag import ModelError, UnsupportedError
 
 LAYERS = ("MatMul", "Gemm", "Conv")
@@ -238,13 +239,18 @@ def names_of(graph: onnx.GraphProto) -> set[str]:
     return found
 
 
-def load_weights(model: onnx.ModelProto, folder: Any) -> None:
-    """Read what lies in files beside the model. ModelError where that fails."""
+def whole_model(source: Source) -> onnx.ModelProto:
+    """A model of one's own, with the weights that lie in files beside it. ModelError where these cannot be read."""
+    model, folder = read_model(source)
+    if isinstance(source, onnx.ModelProto):
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
     try:
         if folder is not None:
             onnx.load_external_data_for_model(model, str(folder))
     except Exception as error:
         raise ModelError(f"the model's external data cannot be read: {error}", where=str(folder)) from error
+    return model
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:

@@ -7,7 +7,7 @@ machines without VNNI ONNX Runtime adds pairs of products of the latter in 16 bi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -31,17 +31,26 @@ class QuantizedWeights:
     parameters: QParameters
     block: int = 0
 
+    def floats(self, channel_axis: int) -> np.ndarray:
+        """What the integers stand for."""
+        scale, zero = self.parameters.scale, self.parameters.zero_point
+        if self.block:
+            scale, zero = (np.repeat(x, self.block, axis=1 - channel_axis) for x in (scale, zero))
+        else:
+            scale, zero = self.parameters.shaped(self.integers.ndim, channel_axis)
+        return np.asarray((self.integers.astype(np.int32) - zero.astype(np.int32)) * scale, np.float32)
+
 
 @dataclass(frozen=True)
 class UnitCode:
-    """How a unit is written: its kind, weights and biases by layer, parameters of what it reads."""
+    """How a unit is written: its kind, weights and biases by layer, parameters of what it reads and factors of its
+    channels before that. Of bfloat16 the kind says all."""
 
     kind: str
-    weights: Mapping[str, QuantizedWeights]
-    shifts: Mapping[str, np.ndarray]
+    weights: Mapping[str, QuantizedWeights] = field(default_factory=dict)
+    shifts: Mapping[str, np.ndarray] = field(default_factory=dict)
     activation: QParameters | None = None
     smooth: np.ndarray | None = None
-    bf16: Mapping[str, np.ndarray] | None = None
 
 
 class Writer:
@@ -101,8 +110,8 @@ class Writer:
             node = self._nodes[layer.node]
             node.input[0] = data
             weights = code.weights.get(layer.node)
-            if code.bf16 is not None:
-                self._short(node, code.bf16[layer.node])
+            if code.kind == "bf16":
+                self._short(node)
             elif weights is not None:
                 made = self._before.setdefault(layer.node, [])
                 node.input[1] = self._weights(layer.node, layer.operator, layer.channel_axis, weights, made)
@@ -154,11 +163,11 @@ class Writer:
         self._copy.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
         return name
 
-    def _short(self, node: onnx.NodeProto, weights: np.ndarray) -> None:
+    def _short(self, node: onnx.NodeProto) -> None:
         """The layer on bfloat16, and its result as float32 again."""
         name = node.name
         for index in range(1, len(node.input)):
-            array = weights if index == 1 else self._network.array(node.input[index])
+            array = self._network.array(node.input[index])
             tensor = helper.make_tensor(
                 f"{name}/{index}", TensorProto.BFLOAT16, array.shape,
                 array.astype(ml_dtypes.bfloat16).tobytes(), raw=True,

@@ -21,7 +21,6 @@ class State:
     def __init__(self, folder: Path | None, key: str) -> None:
         self._folder, self._key = folder, key
         self._memory: dict[str, Any] = {}
-        self.resumed = False
         if folder is None:
             return
         try:
@@ -33,7 +32,6 @@ class State:
                     stamp.write(key.encode())
         except OSError as error:
             raise refused(folder, error) from error
-        self.resumed = any(folder.glob("*.npz"))
 
     def _stamp(self) -> str:
         assert self._folder is not None
@@ -44,10 +42,8 @@ class State:
 
     def get(self, name: str) -> Any:
         """What was put under a name, or None. What cannot be read was never there."""
-        if name in self._memory:
-            return self._memory[name]
         if self._folder is None:
-            return None
+            return self._memory.get(name)
         try:
             with np.load(self._folder / _file(name), allow_pickle=False) as arrays:
                 return _joined(json.loads(str(arrays["json"])), arrays)
@@ -56,8 +52,8 @@ class State:
 
     def put(self, name: str, value: Any) -> None:
         """Keep JSON data that may hold arrays."""
-        self._memory[name] = value
         if self._folder is None:
+            self._memory[name] = value
             return
         arrays: dict[str, np.ndarray] = {}
         text = json.dumps(_parted(value, arrays))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from tilewright.api import compile as compile_model
@@ -15,9 +13,9 @@ from tilewright.frontends.onnx.file import read_model
 from tilewright.quantization.certificate import Certificate, certificate_of
 from tilewright.quantization.checks import check_quantised
 from tilewright.quantization.data import open_data
-from tilewright.quantization.decision.judge import Judge, Metric, Verdict
-from tilewright.quantization.network import load_weights
-from tilewright.quantization.quantize import digest_of
+from tilewright.quantization.decision.judge import METRICS, Judge, Metric, Verdict, as_function
+from tilewright.quantization.network import whole_model
+from tilewright.quantization.result import digest_of
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -63,8 +61,7 @@ def verify(
     if isinstance(source, str | Path) and Path(source).suffix == ".tw":
         after = Model(Artifact.load(source), threads)
     else:
-        small, folder = read_model(source)
-        load_weights(small, folder)
+        small = whole_model(source)
         check_quantised(small)
         if digest_of(small) != certificate.weights_digest:
             problems.append("the model is not the one that was certified: its graph or weights are others")
@@ -77,10 +74,10 @@ def verify(
             "the data is not that of the certificate", where=samples.about, hint=f"it was {certificate.data}"
         )
     judge = Judge(
-        samples.samples("judge"), _runner(before), _metric(certificate, metric), certificate.max_drop,
+        samples.samples("judge"), as_function(before), _metric(certificate, metric), certificate.max_drop,
         certificate.confidence,
     )  # fmt: skip
-    verdict = judge.judge(_runner(after))
+    verdict = judge.judge(as_function(after))
     finding = verdict.finding
     allowed = TOLERANCE + 1.0 / max(finding.items, 1)
     for name, said, found in (
@@ -103,7 +100,7 @@ def _metric(certificate: Certificate, metric: Metric) -> Metric:
     if metric is not None:
         return metric
     said = certificate.options.get("metric")
-    if said is not None and said not in ("accuracy", "top1", "recall", "cosine") and ":" not in said:
+    if said is not None and said not in METRICS and ":" not in said:
         raise OptionError(f"the metric was the function {said}", hint="give it again: metric=...")
     return str(said) if said is not None else None
 
@@ -114,19 +111,11 @@ def _float32(certificate: Certificate, model: str | Path | bytes | onnx.ModelPro
         raise OptionError(
             "the certificate names no file of the float32 model", hint="give it: model=... or --model"
         )
-    found, folder = read_model(source)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(found)
-    load_weights(copy, folder)
-    if digest_of(copy) != certificate.model_digest:
+    found = whole_model(source)
+    if digest_of(found) != certificate.model_digest:
         raise InputError(
             "the float32 model is not the one that was quantised",
             where=str(source) if isinstance(source, str | Path) else None,
             hint="give the one that was: its graph and weights must be the same",
         )
-    return copy
-
-
-def _runner(model: Model) -> Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]:
-    names = [info.name for info in model.inputs]
-    return lambda feed: model(*[feed[name] for name in names])
+    return found

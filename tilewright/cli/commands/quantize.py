@@ -28,7 +28,8 @@ Examples:
   tilewright quantize model.onnx --data calls/ --max-drop 1% --metric score.py:f1 --kinds int8,w8 -o small.onnx
 
 \b
-Exit codes: 0 done, 1 wrong data or a budget that cannot be met (float32 is written then, with its certificate).
+Exit codes: 0 done, 1 wrong data or a budget that cannot be met (float32 is written then, with its certificate),
+2 wrong options.
 An interrupted run goes on where it was: what it found lies in OUT.work.
 """
 

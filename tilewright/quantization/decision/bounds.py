@@ -22,7 +22,12 @@ def clopper_pearson(count: float, items: float, confidence: float) -> float:
     """The upper bound of a share of which `count` of `items` were seen (Clopper and Pearson, 1934)."""
     if items <= 0 or count >= items:
         return 1.0
-    return _solved(lambda p: beta_cdf(p, count + 1, items - count) - confidence, 0.0, 1.0)
+    return beta_quantile(confidence, count + 1, items - count)
+
+
+def beta_quantile(confidence: float, a: float, b: float) -> float:
+    """What a number that is distributed as Beta(a, b) stays below with this confidence."""
+    return _solved(lambda p: beta_cdf(p, a, b) - confidence, 0.0, 1.0)
 
 
 def clopper_pearson_lower(count: float, items: float, confidence: float) -> float:

@@ -11,6 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+STEP = 1.1
+"""Ratio of predicted energies of choices that are judged one after the other: a twentieth in the drop."""
+
+FAR_STEP = 4.0
+FAR = 0.25
+"""And as long as the predicted drop is below this share of the budget: predictions are not so far off."""
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -36,20 +43,35 @@ def order(candidates: Sequence[Alternative], budget: float) -> tuple[list[Altern
 Choice = Mapping[str, Alternative]
 
 
-def grow(
-    ordered: Sequence[Alternative], is_within: Callable[[Choice], bool], progress: Callable[[int, int], None]
-) -> tuple[dict[str, Alternative], Alternative | None]:
-    """The largest choice that is within the budget, and the candidate at which it ended (None: all were taken). A unit
-    that has a kind gets another one only where that saves more."""
+def steps(ordered: Sequence[Alternative], budget: float) -> list[dict[str, Alternative]]:
+    """The choices that are judged, each larger than the one before, by a share of its predicted energy: candidates that
+    add next to nothing are taken together, as each judgement runs the model on all held-back samples. A unit that has a
+    kind gets another one only where that saves more."""
+    found: list[dict[str, Alternative]] = []
     chosen: dict[str, Alternative] = {}
-    for place, candidate in enumerate(ordered):
-        progress(place, len(ordered))
+    last = 0.0
+    for candidate in ordered:
         present = chosen.get(candidate.unit)
         if present is not None and present.gain >= candidate.gain:
             continue
-        trial = {**chosen, candidate.unit: candidate}
-        if not is_within(trial):
-            return chosen, candidate
-        chosen = trial
-    progress(len(ordered), len(ordered))
-    return chosen, None
+        chosen = {**chosen, candidate.unit: candidate}
+        energy = math.fsum(c.energy for c in chosen.values())
+        step = FAR_STEP if math.sqrt(energy) < FAR * budget else STEP
+        if not found or energy > step * last:
+            found.append(chosen)
+            last = energy
+        else:
+            found[-1] = chosen
+    return found
+
+
+def grow(
+    choices: Sequence[Choice], is_within: Callable[[Choice], bool], progress: Callable[[int, int], None]
+) -> list[Choice]:
+    """The choices that are within the budget, up to the first that is not."""
+    for place, choice in enumerate(choices):
+        progress(place, len(choices))
+        if not is_within(choice):
+            return list(choices[:place])
+    progress(len(choices), len(choices))
+    return list(choices)

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.quantization.decision.bounds import (
+    beta_quantile,
     bootstrap_interval,
     clopper_pearson,
     clopper_pearson_lower,
@@ -105,11 +106,13 @@ def margin_bound(margins: np.ndarray, losses: Sequence[np.ndarray], items: int, 
 
 
 def density(margins: np.ndarray, items: int, confidence: float) -> float:
-    """An upper bound of the density of margins near 0."""
-    near = float(np.quantile(margins, NEAR))
+    """An upper bound of the density of margins near 0: of the share that lies below the k-th smallest, over it. That
+    share is distributed as Beta(k, items - k + 1), whatever the margins are."""
+    place = max(1, int(NEAR * items))
+    near = float(np.quantile(margins, place / items, method="inverted_cdf"))
     if near <= 0:
         return float("inf")
-    return clopper_pearson(NEAR * items, items, confidence) / near
+    return beta_quantile(confidence, place, items - place + 1) / near
 
 
 class ScoresCriterion:

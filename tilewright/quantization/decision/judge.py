@@ -25,6 +25,7 @@ from tilewright.quantization.decision.criteria import (
     VectorsCriterion,
     check_finite,
 )
+from tilewright.runtime import Model
 from tilewright.runtime.errors import InputError, OptionError
 
 METRICS = ("accuracy", "top1", "recall", "cosine")
@@ -34,6 +35,12 @@ MOST_BYTES = 1 << 30
 
 Metric = str | Callable[[Any, Any], Any] | None
 Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
+
+
+def as_function(model: Model) -> Run:
+    """A compiled model as a function of feeds."""
+    names = [info.name for info in model.inputs]
+    return lambda feed: model(*[feed[name] for name in names])
 
 
 @dataclass(frozen=True)

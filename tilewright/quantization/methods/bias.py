@@ -10,26 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.quantization.network import Layer
-
-
-def mean_output(layer: Layer, weights: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """The mean of each output of a layer whose inputs have these means. At the borders of an image a convolution sees
-    zeros, which this leaves out."""
-    weights = weights.astype(np.float64)
-    if layer.operator != "Conv":
-        return np.asarray(means @ layer.matrix(weights))
-    kernels = weights.reshape(*weights.shape[:2], -1).sum(axis=2)
-    outputs, depth = kernels.shape
-    grouped = means.reshape(layer.groups, depth)
-    return np.einsum(
-        "god,gd->go", kernels.reshape(layer.groups, outputs // layer.groups, depth), grouped
-    ).reshape(-1)
+from tilewright.quantization.methods.inputs import products
 
 
 def correction(
-    layer: Layer, weights: np.ndarray, rounded: np.ndarray, means: np.ndarray, rounded_means: np.ndarray
+    rows: np.ndarray, matrix: np.ndarray, rounded_rows: np.ndarray, rounded: np.ndarray, groups: int = 1
 ) -> np.ndarray:
-    """What is to be added to the outputs of the rounded layer, one number for each channel."""
-    found = mean_output(layer, weights, means) - mean_output(layer, rounded, rounded_means)
-    return np.asarray(found, np.float32)
+    """What is to be added to the outputs of the rounded layer, one number for each channel. Rows are what the weights
+    `[inputs, outputs]` meet."""
+    means, rounded_means = (x.mean(axis=0, dtype=np.float64, keepdims=True) for x in (rows, rounded_rows))
+    found = products(means, matrix.astype(np.float64), groups)
+    return np.asarray((found - products(rounded_means, rounded.astype(np.float64), groups))[0], np.float32)

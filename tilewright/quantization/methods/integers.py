@@ -137,7 +137,12 @@ def dequantized(q: np.ndarray, parameters: QParameters, axis: int | None = None)
 
 def rounded(x: np.ndarray, parameters: QParameters, axis: int | None = None) -> np.ndarray:
     """The floats that remain of an array when it is quantised."""
-    return dequantized(quantized(x, parameters, axis), parameters, axis)
+    scale, zero = parameters.shaped(x.ndim, axis)
+    low, high = (
+        np.asarray(limit - zero, np.float32) for limit in (parameters.type.low, parameters.type.high)
+    )
+    steps = x.astype(np.float32) / scale
+    return np.asarray(np.clip(np.rint(steps, out=steps), low, high, out=steps) * scale, np.float32)
 
 
 def packed_int4(q: np.ndarray) -> np.ndarray:
