@@ -15,10 +15,9 @@ from tilewright.comparison.errors import Difference, LayerError, Measured
 from tilewright.comparison.graph import CoreGraph, Segment
 from tilewright.comparison.pairs import TensorPair, pair_tensors
 from tilewright.comparison.taps import Arrays, Tapped, given_feed, layered, may_be_given, tapped
-from tilewright.frontends.onnx.file import read_model
 from tilewright.options import OnProgress, Progress
 from tilewright.quantization.data import open_data
-from tilewright.quantization.network import load_weights
+from tilewright.quantization.network import whole_model
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError, OptionError, TilewrightError
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -81,10 +80,7 @@ class _Side:
                 where=self.name,
                 hint="give the ONNX file that it was made of",
             )
-        found, folder = read_model(source)
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(found)
-        load_weights(self.model, folder)
+        self.model = whole_model(source)
         self.core = CoreGraph(self.model.graph)
 
 
