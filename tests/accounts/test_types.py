@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.frontends.microsoft.test_recurrent import lstm as dynamic_lstm
 from tilewright.accounts.account import merged_accounts
 from tilewright.api import compile_artifact
 from tilewright.loops.kernel_info import parse_kernel
@@ -201,3 +202,11 @@ kernel @k(a: &u8[8, 64], b: &i8[64, 16], s: &f32[16], y: &f32[8, 16]) dims() wit
     types = types_of(kernel)
     assert list(map(str, types.reads)) == ["u8", "i8", "f32"] and list(map(str, types.stores)) == ["f32"]
     assert list(map(str, types.computes)) == ["i32", "f32"] and not types.looks_up
+
+
+def test_states_of_quantised_recurrent_layers_are_products_of_integers() -> None:
+    model = dynamic_lstm(16, 1, 1).model().SerializeToString()
+    options = Options.of(None, target="zen4", threads=1, cache=False)
+    (layer,) = compile_artifact(model, options=options).report["layers"]
+    assert layer["operator"] == "DynamicQuantizeLSTM"
+    assert VNNI in layer["channels"]

@@ -17,7 +17,7 @@ from tilewright.ir.diag import Loc, Remark
 from tilewright.ops.define import OPERATORS
 
 CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})
-PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm"}
+PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm", "lstm_quantized"}
 """What front ends make of nodes that multiply and add up."""
 
 MOVES = frozenset({"reshape", "transpose", "cast", "expand", "slice", "pad"})
