@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tilewright.checks.result import ModelCheck as ModelCheck
     from tilewright.comparison.diff import diff as diff
     from tilewright.comparison.errors import Difference as Difference
-    from tilewright.comparison.errors import LayerError as LayerError
+    from tilewright.comparison.errors import LayerDifference as LayerDifference
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
     from tilewright.ir.diag import ScheduleError as ScheduleError
@@ -49,7 +49,7 @@ _HOMES = {
     "InputError": "tilewright.runtime.errors",
     "InternalError": "tilewright.ir.diag",
     "KernelTime": "tilewright.runtime.profile",
-    "LayerError": "tilewright.comparison.errors",
+    "LayerDifference": "tilewright.comparison.errors",
     "Model": "tilewright.runtime",
     "ModelCheck": "tilewright.checks.result",
     "ModelError": "tilewright.ir.diag",

@@ -120,7 +120,7 @@ def test_a_value_that_nothing_defines() -> None:
         ({"threads": True}, ["threads=True", "whole number"]),
         ({"threads": "2"}, ["threads='2'", "whole number"]),
         ({"compile_threads": 0}, ["compile_threads=0", "from 1 to 1024"]),
-        ({"numerics": "fast"}, ["numerics='fast'", "default, strict"]),
+        ({"numerics": "loose"}, ["numerics='loose'", "default, strict, fast"]),
         ({"target": 5}, ["target=5", "'zen3'"]),
         ({"cache": "no"}, ["cache='no'", "True or False"]),
         ({"verify": 1}, ["verify=1", "True or False"]),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tilewright.comparison.errors import Difference, LayerError, Measured
+from tilewright.comparison.errors import Difference, LayerDifference, Measured
 from tilewright.comparison.graph import CoreGraph, Segment
 from tilewright.comparison.pairs import TensorPair, pair_tensors
 from tilewright.comparison.taps import Arrays, Tapped, given_feed, layered, may_be_given, tapped
@@ -264,7 +264,7 @@ class _Comparison:
     def _difference(self, count: int, about: str) -> Difference:
         errors = {layer.pair.second: layer.error.relative for layer in self.layers}
         found = {
-            layer.pair.second: LayerError(
+            layer.pair.second: LayerDifference(
                 layer.segment.node,
                 layer.segment.operator,
                 (layer.pair.first, layer.pair.second),

@@ -40,7 +40,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class LayerError:
+class LayerDifference:
     """What a layer does to its result: relative root mean square errors.
 
     `error` is that of its result, `before` the largest of what it reads, and `growth` what came in between (the root of
@@ -91,19 +91,19 @@ class Difference:
     """Two models, compared: the layers in the order of the second, how many samples there were, and the tensors of the
     second that have no partner in the first, or one of another shape."""
 
-    layers: Sequence[LayerError]
-    outputs: Mapping[str, LayerError]
+    layers: Sequence[LayerDifference]
+    outputs: Mapping[str, LayerDifference]
     samples: int
     data: str
     unpaired: Sequence[str] = field(default_factory=tuple)
 
     @property
-    def worst(self) -> LayerError | None:
+    def worst(self) -> LayerDifference | None:
         """The layer in which the error grows most by what the layer itself does; None where the models agree."""
         found = max(self.layers, key=lambda layer: layer.blame, default=None)
         return found if found is not None and found.blame > EQUAL else None
 
-    def ranked(self) -> list[LayerError]:
+    def ranked(self) -> list[LayerDifference]:
         """The layers, those that add most to the error first."""
         return sorted(self.layers, key=lambda layer: -layer.blame)
 

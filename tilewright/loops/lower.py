@@ -134,7 +134,7 @@ class _Lowering:
             return False
         if self._is_narrow_factor(node) or self._is_weight(node):
             return False
-        if node.op in self.after_sums and self._is_read_in_windows(value):
+        if node.op in self.after_sums and not is_view(node.compute) and self._is_read_in_windows(value):
             return False
         readers = {id(u) for u in value.users}
         if len(readers) == 1 and len(value.users) == 1:

@@ -15,7 +15,7 @@ from rich.table import Table
 from tilewright.cli.models import threads_option
 from tilewright.cli.progress import compiling
 from tilewright.comparison.diff import RANDOM, diff
-from tilewright.comparison.errors import Difference, LayerError
+from tilewright.comparison.errors import Difference, LayerDifference
 
 SHOWN = 12
 """Layers in the table without --all."""
@@ -77,7 +77,7 @@ def command(
 
 def show(found: Difference, everything: bool, console: Console) -> None:
     """The table, and in words what it says."""
-    layers: Sequence[LayerError] = found.layers if everything else found.ranked()[:SHOWN]
+    layers: Sequence[LayerDifference] = found.layers if everything else found.ranked()[:SHOWN]
     table = Table(box=None, header_style="bold")
     for column in ("layer", "operator", "error", "SQNR", "before", "growth", "by itself", "largest"):
         is_name = column in ("layer", "operator")
