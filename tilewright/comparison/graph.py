@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import onnx
 
-from tilewright.quantization.network import outer_names
+from tilewright.quantization.network import outer_names, readers_of
 
 PASSING = frozenset({"QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "Dropout"})
 """Operators whose result stands for their first operand."""
@@ -63,11 +62,7 @@ class CoreGraph:
 
     @cached_property
     def readers(self) -> Mapping[str, list[onnx.NodeProto]]:
-        found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for node in self.graph.node:
-            for name in dict.fromkeys(outer_names(node)):
-                found[name].append(node)
-        return found
+        return readers_of(self.graph)
 
     @cached_property
     def computed(self) -> frozenset[str]:

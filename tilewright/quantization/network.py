@@ -108,11 +108,7 @@ class Network:
 
     @cached_property
     def readers(self) -> Mapping[str, list[onnx.NodeProto]]:
-        found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for node in self.graph.node:
-            for name in dict.fromkeys(outer_names(node)):
-                found[name].append(node)
-        return found
+        return readers_of(self.graph)
 
     @cached_property
     def producers(self) -> Mapping[str, onnx.NodeProto]:
@@ -236,6 +232,15 @@ def names_of(graph: onnx.GraphProto) -> set[str]:
     found = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
     for node in graph.node:
         found.update((*node.output, *outer_names(node)))
+    return found
+
+
+def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[onnx.NodeProto]]:
+    """The nodes that read each tensor, those whose bodies read it included, in order."""
+    found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in dict.fromkeys(outer_names(node)):
+            found[name].append(node)
     return found
 
 
