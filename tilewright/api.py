@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import OptionError
@@ -14,7 +15,10 @@ from tilewright.session import Session
 
 def compile(
     model: str | Path | bytes | Any,
+    example_inputs: Any = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     options: Options | None = None,
     constants: Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
@@ -22,8 +26,12 @@ def compile(
     progress: OnProgress | None = None,
     **fields: Any,
 ) -> Model:
-    """Compile a model (a path, the bytes of a file, or an object such as an onnx.ModelProto) for this machine and
-    return it ready to run.
+    """Compile a model (a path, the bytes of a file, or an object such as an onnx.ModelProto or a torch.nn.Module) for
+    this machine and return it ready to run.
+
+    A torch.nn.Module is traced with `example_inputs` (a tuple of what it is called with, a mapping of what it is called
+    with by name, or one tensor) and `example_kwargs`; `dynamic_shapes` says which of their sizes may be others in a
+    call, as torch.export.export has it. Inputs of the compiled model are all tensors among them, in order.
 
     `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
     values (arrays of their dtype, or Python numbers and lists), `shapes` fixes or names the dims of inputs;
@@ -33,9 +41,21 @@ def compile(
     chosen = Options.of(options, **fields)
     session = _session(session)
     artifact = compile_artifact(
-        model, options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
+        with_examples(model, example_inputs, example_kwargs, dynamic_shapes), options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
     )
     return Model(artifact, chosen.threads, session.executor(artifact.target.kind))
+
+
+def with_examples(model: Any, inputs: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Any:
+    """The model, and the examples where any are given."""
+    if inputs is None and kwargs is None:
+        if dynamic_shapes is not None:
+            raise OptionError("dynamic_shapes= was given without example_inputs=", hint="give examples of the inputs")
+        return model
+    if isinstance(inputs, Mapping):
+        inputs, kwargs = (), {**inputs, **(kwargs or {})}
+    args = () if inputs is None else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    return ModelWithExamples(model, args, dict(kwargs or {}), dynamic_shapes)
 
 
 def compile_artifact(

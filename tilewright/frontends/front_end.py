@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 
 Remember = Callable[[Path, Callable[[Path], bytes]], bytes]
 """`remember(path, find_out)` is `find_out(path)`, found out again only when the file has changed."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelWithExamples:
+    """A model that is a program of a framework, and what it is called with to see what it does: `args` by position and
+    `kwargs` by name. `dynamic_shapes` says which of their sizes may be others, as the framework has it."""
+
+    model: Any
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dynamic_shapes: Any = None
+    made: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What a front end has made of it already, for the digest and for the program."""
 
 
 class FrontEnd(Protocol):
@@ -75,6 +89,11 @@ def unknown_source(
     plugins that could not be used, one of which may have been meant. ModelError for a path that is no file's."""
     formats = "; ".join(front_end.formats for front_end in front_ends)
     hint = "; ".join([f"formats: {formats}", *left_out])
+    if isinstance(source, ModelWithExamples):
+        return OptionError(
+            f"example_inputs= were given for a model ({type(source.model).__name__}) that is not traced with examples",
+            hint=f"leave them out, or give a torch.nn.Module; {hint}",
+        )
     if not isinstance(source, Path | bytes):
         return OptionError(
             f"model={source!r:.80} is not allowed: give a path, the bytes of a file, or a model of a known format",

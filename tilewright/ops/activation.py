@@ -40,7 +40,7 @@ def relu(x: Value) -> Value:
     return max_(x, 0)
 
 
-relu.onnx("Relu", since=1)
+relu.onnx("Relu", since=1).torch("relu")
 
 
 @op
@@ -49,7 +49,7 @@ def leaky_relu(x: Value, *, alpha: float = 0.01) -> Value:
     return select(lt(x, 0), mul(x, alpha), x)
 
 
-leaky_relu.onnx("LeakyRelu", since=1, alpha="alpha")
+leaky_relu.onnx("LeakyRelu", since=1, alpha="alpha").torch("leaky_relu", negative_slope="alpha")
 
 
 @op

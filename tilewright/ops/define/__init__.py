@@ -6,6 +6,7 @@ from tilewright.ops.define.operator import Axis as Axis
 from tilewright.ops.define.operator import Compute as Compute
 from tilewright.ops.define.operator import OnnxBinding as OnnxBinding
 from tilewright.ops.define.operator import Operator as Operator
+from tilewright.ops.define.operator import TorchBinding as TorchBinding
 from tilewright.ops.define.operator import compute as compute
 from tilewright.ops.define.operator import compute_tiles as compute_tiles
 from tilewright.ops.define.operator import constant as constant

@@ -126,6 +126,15 @@ class OnnxBinding:
     attrs: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TorchBinding:
+    """An ATen operator that maps one to one, by its name ("relu"), or name and overload ("add.Tensor"): tensors in
+    order are the operands, promoted to one dtype where they differ, arguments are renamed by `attrs`."""
+
+    name: str
+    attrs: tuple[tuple[str, str], ...]
+
+
 @dataclass(eq=False)
 class Operator:
     """One operator. `kind` is "primitive", "composite" or "irregular"; `keep` composites stay whole until a
@@ -140,6 +149,7 @@ class Operator:
     lower: Callable[..., None] | None = None
     needs: Callable[..., tuple[Sym, str]] | None = None
     onnx_bindings: list[OnnxBinding] = field(default_factory=list)
+    torch_bindings: list[TorchBinding] = field(default_factory=list)
     defaults: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,6 +163,12 @@ class Operator:
     def onnx(self, name: str, *, since: int = 1, domain: str = "", **attrs: str) -> Operator:
         """Declare that ONNX operator `name` is this one; keywords map ONNX attribute -> our attribute."""
         self.onnx_bindings.append(OnnxBinding(name, since, domain, tuple(attrs.items())))
+        DEFINITIONS.note(self)
+        return self
+
+    def torch(self, *names: str, **attrs: str) -> Operator:
+        """Declare that ATen operators `names` are this one; keywords map ATen argument -> our attribute."""
+        self.torch_bindings += (TorchBinding(name, tuple(attrs.items())) for name in names)
         DEFINITIONS.note(self)
         return self
 

@@ -1,0 +1,166 @@
+"""Products, sums of products, and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.frontends.composites.products import einsum_of, matrix_product, with_bias
+from tilewright.frontends.torch.node import Node, Number
+from tilewright.frontends.torch.registry import aten
+from tilewright.frontends.translation import type_of
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym
+from tilewright.ops import contract
+from tilewright.ops import elementwise as ew
+from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.view import reshape, shape_of, transpose
+
+
+def product(a: Value, b: Value) -> Value:
+    """The matrix product; products of small integers wrap in their own type, as PyTorch's do."""
+    dtype = type_of(a).dtype
+    found = matrix_product(a, b)
+    return found if type_of(found).dtype is dtype else ew.cast(found, dtype=dtype)
+
+
+@aten("mm", "bmm", "matmul", "mv", "dot", "vdot")
+def matmul(node: Node, self: Value, mat2: Value | None = None, other: Value | None = None,
+           vec: Value | None = None, tensor: Value | None = None) -> Value:  # fmt: skip
+    right = next(x for x in (mat2, other, vec, tensor) if x is not None)
+    return product(*node.promoted(self, right))
+
+
+@aten("linear")
+def linear(node: Node, input: Value, weight: Value, bias: Value | None = None) -> Value:
+    """input times the transposed weight, plus bias."""
+    if len(shape_of(weight)) == 1:
+        found = product(input, weight)
+    elif len(shape_of(input)) == 1:
+        found = product(input, transpose(weight, perm=(1, 0)))
+    else:
+        found = contract.matmul(input, weight, transpose_b=True)
+    return found if bias is None else ew.add(found, bias)
+
+
+@aten("addmm", "baddbmm", "addmv", "addbmm", "addr")
+def product_and_sum(
+    node: Node,
+    self: Value,
+    mat1: Value | None = None,
+    mat2: Value | None = None,
+    batch1: Value | None = None,
+    batch2: Value | None = None,
+    mat: Value | None = None,
+    vec: Value | None = None,
+    vec1: Value | None = None,
+    vec2: Value | None = None,
+    beta: Number = 1,
+    alpha: Number = 1,
+) -> Value:
+    """beta * self + alpha * product."""
+    if vec1 is not None and vec2 is not None:
+        a, b = node.promoted(vec1, vec2)
+        found = ew.mul(reshape(a, shape=(*shape_of(a), 1)), b)
+    else:
+        left = next(x for x in (mat1, batch1, mat) if x is not None)
+        right = next(x for x in (mat2, batch2, vec) if x is not None)
+        found = product(*node.promoted(left, right))
+        if "addbmm" in node.op:
+            found = reduce_sum(found, axes=(0,), keepdims=False)
+    if alpha != 1:
+        found = ew.mul(found, node.value(alpha, node.dtype))
+    if beta == 0:
+        return found
+    added = node.value(self, node.dtype)
+    return ew.add(found, added if beta == 1 else ew.mul(added, node.value(beta, node.dtype)))
+
+
+@aten("einsum")
+def einsum(node: Node, equation: str, tensors: Sequence[Value], path: object = None) -> Value:
+    return einsum_of(equation, node.promoted(*tensors))
+
+
+def _listed(values: Sequence[int] | int, count: int) -> tuple[int, ...]:
+    """One number for each spatial axis."""
+    listed = (values,) if isinstance(values, int) else tuple(int(v) for v in values)
+    return listed * count if len(listed) == 1 else listed
+
+
+@aten("convolution", "_convolution", "convolution_overrideable")
+def convolution(
+    node: Node,
+    input: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[Sym],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[Sym],
+    groups: int,
+    **how: object,
+) -> Value:
+    space = len(shape_of(weight)) - 2
+    batched = len(shape_of(input)) == space + 2
+    x = input if batched else reshape(input, shape=(1, *shape_of(input)))
+    window = {
+        "strides": _listed(stride, space),
+        "pads_begin": _listed(padding, space),
+        "pads_end": _listed(padding, space),
+        "dilations": _listed(dilation, space),
+        "groups": int(groups),
+    }
+    if transposed:
+        found = contract.conv_transpose(x, weight, **window, output_padding=_listed(output_padding, space))
+    else:
+        found = contract.conv(x, weight, **window)
+    found = with_bias(found, bias)
+    return found if batched else reshape(found, shape=shape_of(found)[1:])
+
+
+@aten("conv1d", "conv2d", "conv3d")
+def conv(
+    node: Node,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] | str = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Value:
+    space = len(shape_of(weight)) - 2
+    if isinstance(padding, str):
+        batched = len(shape_of(input)) == space + 2
+        x = input if batched else reshape(input, shape=(1, *shape_of(input)))
+        found = _conv_same(x, weight, padding, _listed(stride, space), _listed(dilation, space), groups)
+        found = with_bias(found, bias)
+        return found if batched else reshape(found, shape=shape_of(found)[1:])
+    return convolution(node, input, weight, bias, stride, padding, dilation, False, (0,), groups)
+
+
+def _conv_same(
+    x: Value, weight: Value, padding: str, strides: tuple[int, ...], dilations: tuple[int, ...], groups: int
+) -> Value:
+    """Padding "valid" is none, "same" keeps the size; an odd element goes to the end."""
+    kernel = shape_of(weight)[2:]
+    total = [(k - 1) * d if padding == "same" else s.sym(0) for k, d in zip(kernel, dilations, strict=True)]
+    begin = tuple(t // 2 for t in total)
+    end = tuple(t - b for t, b in zip(total, begin, strict=True))
+    return contract.conv(x, weight, strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, groups=groups)
+
+
+@aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def conv_transpose(
+    node: Node,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    output_padding: Sequence[int] = (0,),
+    groups: int = 1,
+    dilation: Sequence[int] = (1,),
+) -> Value:
+    return convolution(node, input, weight, bias, stride, padding, dilation, True, output_padding, groups)

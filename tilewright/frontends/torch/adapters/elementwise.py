@@ -1,0 +1,342 @@
+"""Elementwise operators of ATen that are more than a binding: numbers as factors, rounding modes, compositions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilewright.frontends.torch.node import Node, Number
+from tilewright.frontends.torch.registry import aten
+from tilewright.frontends.translation import type_of
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.dtype import DType
+from tilewright.ops import elementwise as ew
+from tilewright.ops.source import full
+from tilewright.ops.view import expand, shape_of
+
+Operand = Value | Number
+
+
+@aten("add")
+def add(node: Node, self: Operand, other: Operand, alpha: Number = 1) -> Value:
+    a, b = node.promoted(self, other)
+    return ew.add(a, b if alpha == 1 else ew.mul(b, node.value(alpha, node.dtype)))
+
+
+@aten("sub")
+def sub(node: Node, self: Operand, other: Operand, alpha: Number = 1) -> Value:
+    a, b = node.promoted(self, other)
+    return ew.sub(a, b if alpha == 1 else ew.mul(b, node.value(alpha, node.dtype)))
+
+
+@aten("rsub")
+def rsub(node: Node, self: Operand, other: Operand, alpha: Number = 1) -> Value:
+    return sub(node, other, self, alpha)
+
+
+@aten("div", "true_divide", "divide")
+def div(node: Node, self: Operand, other: Operand, rounding_mode: str | None = None) -> Value:
+    a, b = node.promoted(self, other)
+    if rounding_mode is None or (rounding_mode == "trunc" and node.dtype.is_int):
+        return ew.div(a, b)
+    return ew.trunc(ew.div(a, b)) if rounding_mode == "trunc" else _floor_divide(a, b, node.dtype)
+
+
+@aten("floor_divide")
+def floor_divide(node: Node, self: Operand, other: Operand) -> Value:
+    return _floor_divide(*node.promoted(self, other), node.dtype)
+
+
+def _floor_divide(a: Value, b: Value, dtype: DType) -> Value:
+    if dtype.is_int:
+        quotient = ew.div(a, b)
+        if dtype.kind == "uint":
+            return quotient
+        has_rest = ew.ne(ew.rem(a, b), ew.sub(a, a))
+        is_negative = ew.ne(ew.lt(a, ew.sub(a, a)), ew.lt(b, ew.sub(b, b)))
+        return ew.sub(quotient, ew.cast(ew.and_(has_rest, is_negative), dtype=dtype))
+    # As Python divides floats: the quotient of what the remainder leaves is whole but for rounding.
+    rest = ew.mod(a, b)
+    rounded = ew.round_(ew.div(ew.sub(a, rest), b))
+    exact = ew.div(a, b)
+    return ew.select(ew.eq(b, ew.sub(b, b)), exact, ew.select(_is_finite(exact), rounded, exact))
+
+
+@aten("remainder")
+def remainder(node: Node, self: Operand, other: Operand) -> Value:
+    return ew.mod(*node.promoted(self, other))
+
+
+@aten("fmod")
+def fmod(node: Node, self: Operand, other: Operand) -> Value:
+    return ew.rem(*node.promoted(self, other))
+
+
+@aten("pow")
+def pow_(node: Node, self: Operand, exponent: Operand) -> Value:
+    if isinstance(exponent, int | float) and isinstance(self, Value):
+        base = node.value(self, node.dtype)
+        if exponent == 2:
+            return ew.mul(base, base)
+        if exponent == 0.5 and node.dtype.is_float:
+            return ew.sqrt(base)
+    return ew.pow_(*node.promoted(self, exponent))
+
+
+@aten("square")
+def square(node: Node, self: Value) -> Value:
+    x = node.value(self, node.dtype)
+    return ew.mul(x, x)
+
+
+@aten("reciprocal")
+def reciprocal(node: Node, self: Value) -> Value:
+    x = node.value(self, node.dtype)
+    return ew.div(node.value(1, node.dtype), x)
+
+
+_ROUNDINGS = {"floor": ew.floor, "ceil": ew.ceil, "trunc": ew.trunc, "fix": ew.trunc}
+
+
+@aten(*_ROUNDINGS)
+def rounded(node: Node, self: Value) -> Value:
+    return _ROUNDINGS[node.op.split(".")[1]](self) if node.dtype.is_float else self
+
+
+@aten("round")
+def round_(node: Node, self: Value, decimals: int = 0) -> Value:
+    if not node.dtype.is_float:
+        return self
+    if decimals == 0:
+        return ew.round_(self)
+    factor = node.value(10.0 ** abs(decimals), node.dtype)
+    first, then = (ew.mul, ew.div) if decimals > 0 else (ew.div, ew.mul)
+    return then(ew.round_(first(self, factor)), factor)
+
+
+@aten("frac")
+def frac(node: Node, self: Value) -> Value:
+    return ew.sub(self, ew.trunc(self))
+
+
+@aten("log2")
+def log2(node: Node, self: Value) -> Value:
+    return ew.mul(ew.log(node.value(self, node.dtype)), node.value(1 / math.log(2), node.dtype))
+
+
+@aten("log10")
+def log10(node: Node, self: Value) -> Value:
+    return ew.mul(ew.log(node.value(self, node.dtype)), node.value(1 / math.log(10), node.dtype))
+
+
+@aten("exp2", "special_exp2")
+def exp2(node: Node, self: Value) -> Value:
+    return ew.pow_(node.value(2, node.dtype), node.value(self, node.dtype))
+
+
+@aten("erfc", "special_erfc")
+def erfc(node: Node, self: Value) -> Value:
+    return ew.sub(node.value(1, node.dtype), ew.erf(node.value(self, node.dtype)))
+
+
+# Logic and comparisons
+
+
+def as_bool(x: Value) -> Value:
+    return x if type_of(x).dtype is dt.bool_ else ew.cast(x, dtype=dt.bool_)
+
+
+_LOGIC = {"logical_and": ew.and_, "logical_or": ew.or_, "logical_xor": ew.xor}
+
+
+@aten(*_LOGIC)
+def logic(node: Node, self: Value, other: Value) -> Value:
+    return _LOGIC[node.op.split(".")[1]](as_bool(self), as_bool(other))
+
+
+@aten("logical_not")
+def logical_not(node: Node, self: Value) -> Value:
+    return ew.not_(as_bool(self))
+
+
+@aten("isnan")
+def isnan(node: Node, self: Value) -> Value:
+    return ew.is_nan(self) if type_of(self).dtype.is_float else filled(False, self)
+
+
+@aten("isinf")
+def isinf(node: Node, self: Value) -> Value:
+    return ew.is_inf(self) if type_of(self).dtype.is_float else filled(False, self)
+
+
+@aten("isfinite")
+def isfinite(node: Node, self: Value) -> Value:
+    return _is_finite(self) if type_of(self).dtype.is_float else filled(True, self)
+
+
+def _is_finite(x: Value) -> Value:
+    return ew.not_(ew.or_(ew.is_nan(x), ew.is_inf(x)))
+
+
+def filled(value: bool, like: Value) -> Value:
+    return full(value=value, dtype=dt.bool_, shape=shape_of(like))
+
+
+@aten("where")
+def where(node: Node, condition: Value, self: Operand, other: Operand) -> Value:
+    return ew.select(as_bool(condition), *node.promoted(self, other))
+
+
+@aten("masked_fill")
+def masked_fill(node: Node, self: Value, mask: Value, value: Operand) -> Value:
+    return ew.select(as_bool(mask), node.value(value, node.dtype), self)
+
+
+# Bounds
+
+
+@aten("clamp", "clip")
+def clamp(node: Node, self: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
+    x = node.value(self, node.dtype)
+    if min is not None:
+        x = ew.max_(x, node.value(min, node.dtype))
+    return x if max is None else ew.min_(x, node.value(max, node.dtype))
+
+
+@aten("clamp_min")
+def clamp_min(node: Node, self: Value, min: Operand) -> Value:
+    return ew.max_(*node.promoted(self, min))
+
+
+@aten("clamp_max")
+def clamp_max(node: Node, self: Value, max: Operand) -> Value:
+    return ew.min_(*node.promoted(self, max))
+
+
+@aten("fmin", "fmax")
+def number_extremum(node: Node, self: Value, other: Value) -> Value:
+    """As minimum and maximum, but a number wins over NaN."""
+    a, b = node.promoted(self, other)
+    found = (ew.min_ if node.op.startswith("aten.fmin") else ew.max_)(a, b)
+    if not node.dtype.is_float:
+        return found
+    return ew.select(ew.is_nan(a), b, ew.select(ew.is_nan(b), a, found))
+
+
+# Copies and conversions
+
+
+@aten("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "positive", "dropout", "feature_dropout",
+      "alpha_dropout", "_conj_physical", "real", "conj_physical", "resolve_conj", "resolve_neg", "to_dense")
+def identity(node: Node, self: Value | None = None, input: Value | None = None, **how: Any) -> Value:
+    """Copies, and what does nothing while evaluating."""
+    x = self if self is not None else input
+    if how.get("train"):
+        raise node.refuse("dropout of a module in training mode", "call .eval() on the module first")
+    assert x is not None
+    return x
+
+
+@aten("_to_copy", "to", "type_as")
+def to(node: Node, self: Value, **how: Any) -> Value:
+    return node.value(self, node.dtype)
+
+
+@aten("convert_element_type", namespace="prims")
+def convert_element_type(node: Node, a: Value, dtype: DType) -> Value:
+    return node.value(a, dtype)
+
+
+@aten("copy")
+def copy(node: Node, self: Value, src: Value, non_blocking: bool = False) -> Value:
+    return expand(node.value(src, node.dtype), shape=shape_of(self))
+
+
+@aten("bitwise_left_shift", "__lshift__")
+def left_shift(node: Node, self: Operand, other: Operand) -> Value:
+    return ew.shl(*node.promoted(self, other))
+
+
+@aten("bitwise_right_shift", "__rshift__")
+def right_shift(node: Node, self: Operand, other: Operand) -> Value:
+    return ew.shr(*node.promoted(self, other))
+
+
+@aten("lerp")
+def lerp(node: Node, self: Value, end: Value, weight: Operand) -> Value:
+    a, b, w = self, end, node.value(weight, node.dtype)
+    near = ew.add(a, ew.mul(w, ew.sub(b, a)))
+    far = ew.sub(b, ew.mul(ew.sub(b, a), ew.sub(node.value(1, node.dtype), w)))
+    return ew.select(ew.lt(ew.abs_(w), node.value(0.5, node.dtype)), near, far)
+
+
+@aten("addcmul")
+def addcmul(node: Node, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
+    a, b, c = node.promoted(self, tensor1, tensor2)
+    product = ew.mul(b, c)
+    return ew.add(a, product if value == 1 else ew.mul(product, node.value(value, node.dtype)))
+
+
+@aten("addcdiv")
+def addcdiv(node: Node, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
+    a, b, c = node.promoted(self, tensor1, tensor2)
+    scaled = b if value == 1 else ew.mul(b, node.value(value, node.dtype))
+    return ew.add(a, ew.div(scaled, c))
+
+
+@aten("logaddexp")
+def logaddexp(node: Node, self: Value, other: Value) -> Value:
+    a, b = node.promoted(self, other)
+    top = ew.max_(a, b)
+    rest = ew.log1p(ew.exp(ew.neg(ew.abs_(ew.sub(a, b)))))
+    return ew.select(ew.eq(a, b), ew.add(a, node.value(math.log(2), node.dtype)), ew.add(top, rest))
+
+
+@aten("xlogy", "special_xlogy")
+def xlogy(node: Node, self: Operand, other: Operand) -> Value:
+    a, b = node.promoted(self, other)
+    zero = node.value(0, node.dtype)
+    product = ew.select(ew.eq(a, zero), zero, ew.mul(a, ew.log(b)))
+    return ew.select(ew.is_nan(b), b, product)
+
+
+@aten("signbit")
+def signbit(node: Node, self: Value) -> Value:
+    dtype = type_of(self).dtype
+    if dtype.is_float:
+        bits = {2: dt.i16, 4: dt.i32, 8: dt.i64}[dtype.bytes]
+        return ew.lt(ew.bitcast(self, dtype=bits), 0)
+    return ew.lt(self, 0) if dtype.kind == "int" else filled(False, self)
+
+
+@aten("copysign")
+def copysign(node: Node, self: Operand, other: Operand) -> Value:
+    a, b = node.promoted(self, other)
+    bits = {2: dt.i16, 4: dt.i32, 8: dt.i64}[node.dtype.bytes]
+    size = ew.abs_(a)
+    return ew.select(ew.lt(ew.bitcast(b, dtype=bits), 0), ew.neg(size), size)
+
+
+@aten("nan_to_num")
+def nan_to_num(
+    node: Node, self: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Value:
+    import ml_dtypes
+    import numpy as np
+
+    dtype = node.dtype
+    if not dtype.is_float:
+        return self
+    info = ml_dtypes.finfo(dtype.storage) if dtype.storage != np.float64 else np.finfo(np.float64)
+    most = float(info.max)
+    x = ew.select(ew.is_nan(self), node.value(0.0 if nan is None else nan, dtype), self)
+    x = ew.select(ew.eq(self, node.value(math.inf, dtype)), node.value(most if posinf is None else posinf, dtype), x)
+    return ew.select(ew.eq(self, node.value(-math.inf, dtype)), node.value(-most if neginf is None else neginf, dtype), x)
+
+
+@aten("heaviside")
+def heaviside(node: Node, self: Value, values: Value) -> Value:
+    a, b = node.promoted(self, values)
+    zero = node.value(0, node.dtype)
+    return ew.select(ew.eq(a, zero), b, ew.cast(ew.gt(a, zero), dtype=node.dtype))

@@ -1,0 +1,159 @@
+"""Normalisations, softmax and norms of vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontends.torch.node import Node, Number
+from tilewright.frontends.torch.registry import aten
+from tilewright.frontends.translation import type_of
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.dtype import DType
+from tilewright.ops import elementwise as ew
+from tilewright.ops import norm
+from tilewright.ops import reduce as rd
+from tilewright.ops.source import full
+from tilewright.ops.view import reshape, shape_of
+
+Trio = tuple[Value, Value | None, Value | None]
+
+
+def _ones(like: Value, shape: Sequence[Any]) -> Value:
+    return full(value=1.0, dtype=type_of(like).dtype, shape=tuple(shape))
+
+
+@aten("layer_norm", "native_layer_norm")
+def layer_norm(
+    node: Node, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None, bias: Value | None = None,
+    eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Value | Trio:  # fmt: skip
+    axis = len(shape_of(input)) - len(normalized_shape)
+    scale = _ones(input, shape_of(input)[axis:]) if weight is None else weight
+    found = norm.layer_norm(input, scale, *([] if bias is None else [bias]), axis=axis, epsilon=float(eps))
+    if "native" not in node.op:
+        return found
+    axes = tuple(range(axis, len(shape_of(input))))
+    wide = rd.widened(input)
+    mean = rd.reduce_mean(wide, axes=axes)
+    centred = ew.sub(wide, mean)
+    variance = rd.reduce_mean(ew.mul(centred, centred), axes=axes)
+    return found, mean, ew.rsqrt(ew.add(variance, node.value(eps, type_of(variance).dtype)))
+
+
+@aten("rms_norm", "_fused_rms_norm")
+def rms_norm(
+    node: Node, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None, eps: float | None = None
+) -> Value | tuple[Value, Value]:
+    axis = len(shape_of(input)) - len(normalized_shape)
+    epsilon = float(eps) if eps is not None else _epsilon(type_of(input).dtype)
+    scale = _ones(input, shape_of(input)[axis:]) if weight is None else weight
+    found = norm.rms_norm(input, scale, axis=axis, epsilon=epsilon)
+    if "fused" not in node.op:
+        return found
+    wide = rd.widened(input)
+    squares = rd.reduce_mean(ew.mul(wide, wide), axes=tuple(range(axis, len(shape_of(input)))))
+    return found, ew.rsqrt(ew.add(squares, node.value(epsilon, type_of(wide).dtype)))
+
+
+def _epsilon(dtype: DType) -> float:
+    """The distance from 1 to the next number, of the type that is computed in."""
+    return 2.0**-52 if dtype is dt.f64 else 2.0**-23
+
+
+@aten("group_norm", "native_group_norm")
+def group_norm(
+    node: Node, input: Value, num_groups: int | None = None, weight: Value | None = None, bias: Value | None = None,
+    eps: float = 1e-5, cudnn_enabled: bool = True, N: Any = None, C: Any = None, HxW: Any = None,
+    group: int | None = None,
+) -> Value | Trio:  # fmt: skip
+    groups = num_groups if num_groups is not None else group
+    assert groups is not None
+    channels = (shape_of(input)[1],)
+    scale = _ones(input, channels) if weight is None else weight
+    shift = ew.sub(scale, scale) if bias is None else bias
+    x = input if len(shape_of(input)) > 2 else reshape(input, shape=(*shape_of(input), 1))
+    found = reshape(norm.group_norm(x, scale, shift, groups=int(groups), epsilon=float(eps)), shape=shape_of(input))
+    return (found, None, None) if "native" in node.op else found
+
+
+@aten("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm", "_batch_norm_no_update",
+      "cudnn_batch_norm", "_batch_norm_impl_index", "_native_batch_norm_legit")
+def batch_norm(
+    node: Node, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None = None,
+    running_var: Value | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5, **how: Any,
+) -> Any:  # fmt: skip
+    eps = how.get("epsilon", eps)
+    rank, channels = len(shape_of(input)), (shape_of(input)[1],)
+    one = _ones(input if weight is None else weight, channels)
+    scale = one if weight is None else weight
+    shift = ew.sub(one, one) if bias is None else bias
+    if training or running_mean is None or running_var is None:
+        axes = tuple(k for k in range(rank) if k != 1)
+        wide = rd.widened(input)
+        running_mean = rd.reduce_mean(wide, axes=axes, keepdims=False)
+        centred = ew.sub(wide, reshape(running_mean, shape=(*channels, *[1] * (rank - 2))))
+        running_var = rd.reduce_mean(ew.mul(centred, centred), axes=axes, keepdims=False)
+    parameters = [node.value(v, type_of(running_mean).dtype) for v in (scale, shift, running_mean, running_var)]
+    found = norm.batch_norm(input, *parameters, epsilon=float(eps))
+    count = len(node.result) if isinstance(node.result, tuple | list) else 0
+    return (found, *[None] * (count - 1)) if count else found
+
+
+@aten("instance_norm")
+def instance_norm(
+    node: Node, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    running_var: Value | None, use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Value:  # fmt: skip
+    if not use_input_stats:
+        return batch_norm(node, input, weight, bias, running_mean, running_var, False, momentum, eps)
+    one = _ones(input, (shape_of(input)[1],))
+    scale = one if weight is None else weight
+    return norm.instance_norm(input, scale, ew.sub(one, one) if bias is None else bias, epsilon=float(eps))
+
+
+@aten("softmax", "_softmax", "log_softmax", "_log_softmax", "special_softmax", "special_log_softmax", "_safe_softmax")
+def softmax(
+    node: Node, self: Value, dim: int, dtype: DType | None = None, half_to_float: bool = False
+) -> Value:
+    rank, x = len(shape_of(self)), node.value(self, node.dtype)
+    operator = norm.log_softmax if "log_softmax" in node.op else norm.softmax
+    if not rank:
+        return reshape(operator(reshape(x, shape=(1,)), axis=0), shape=())
+    axis = node.axis(dim, rank)
+    found = operator(x, axis=axis)
+    if "_safe_softmax" not in node.op:
+        return found
+    none = ew.eq(rd.reduce_max(x, axes=(axis,)), node.value(-math.inf, node.dtype))
+    return ew.select(none, node.value(0, node.dtype), found)
+
+
+@aten("linalg_vector_norm", "norm")
+def vector_norm(
+    node: Node, self: Value, ord: Number = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
+    dtype: DType | None = None, p: Number | None = None,
+) -> Value:  # fmt: skip
+    order = ord if p is None and "vector_norm" in node.op else (2 if p is None else p)
+    x = rd.widened(node.value(self, node.dtype))
+    axes = node.axes(dim, len(shape_of(x)))
+    size = ew.abs_(x)
+    if not axes:
+        found = ew.cast(ew.ne(x, ew.sub(x, x)), dtype=type_of(x).dtype) if order == 0 else size
+        return rd.as_dtype(found, node.dtype)
+    how = {"axes": axes, "keepdims": keepdim}
+    if order == 2:
+        found = rd.reduce_l2(x, **how)
+    elif order == 1:
+        found = rd.reduce_l1(x, **how)
+    elif order == math.inf:
+        found = rd.reduce_max(size, **how)
+    elif order == -math.inf:
+        found = rd.reduce_min(size, **how)
+    elif order == 0:
+        found = rd.reduce_sum(ew.cast(ew.ne(x, 0), dtype=type_of(x).dtype), **how)
+    else:
+        powers = rd.reduce_sum(ew.pow_(size, node.value(order, type_of(x).dtype)), **how)
+        found = ew.pow_(powers, node.value(1 / float(order), type_of(x).dtype))  # type: ignore[arg-type]
+    return rd.as_dtype(found, node.dtype)

@@ -1,0 +1,61 @@
+"""Interpolation to other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontends.composites.resizing import ResizedAxis, Resizing, resized_along
+from tilewright.frontends.torch.node import Node
+from tilewright.frontends.torch.registry import aten
+from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym
+from tilewright.ops.view import shape_of
+
+_MODES = {
+    "upsample_nearest1d": "nearest", "upsample_nearest2d": "nearest", "upsample_nearest3d": "nearest",
+    "_upsample_nearest_exact1d": "exact", "_upsample_nearest_exact2d": "exact", "_upsample_nearest_exact3d": "exact",
+    "upsample_linear1d": "linear", "upsample_bilinear2d": "linear", "upsample_trilinear3d": "linear",
+    "upsample_bicubic2d": "cubic", "_upsample_bilinear2d_aa": "linear", "_upsample_bicubic2d_aa": "cubic",
+}  # fmt: skip
+
+
+@aten(*_MODES)
+def upsample(
+    node: Node, self: Value | None = None, output_size: Any = None, align_corners: bool = False,
+    input: Value | None = None, scale_factors: Sequence[float] | None = None, **scales: Any,
+) -> Value:  # fmt: skip
+    """Positions are computed with the factors where these are given, else with the ratios of the sizes."""
+    x = self if self is not None else input
+    assert x is not None
+    op = node.op.split(".")[1]
+    old, new = shape_of(x)[2:], node.shape[2:]
+    given = list(scale_factors) if scale_factors else [scales.get(k) for k in _SCALES[-len(old) :]]
+    if len(old) == 1 and "scales" in scales:
+        given = [scales["scales"]]
+    how = _how(_MODES[op], align_corners, op.endswith("_aa"))
+    for k, (a, b) in enumerate(zip(old, new, strict=True)):
+        factor = given[k] if k < len(given) and not align_corners else None
+        x = _resized(x, 2 + k, a, b, factor, how)
+    return x
+
+
+_SCALES = ("scales_d", "scales_h", "scales_w")
+
+
+def _how(mode: str, align_corners: bool, antialias: bool) -> Resizing:
+    if mode == "nearest":
+        return Resizing("nearest", "asymmetric", "floor")
+    if mode == "exact":
+        return Resizing("nearest", "half_pixel", "round_prefer_ceil")
+    coordinates = "align_corners" if align_corners else "half_pixel"
+    return Resizing(mode, coordinates, cubic_a=-0.5 if antialias else -0.75, antialias=antialias,
+                    exclude_outside=antialias)  # fmt: skip
+
+
+def _resized(x: Value, axis: int, old: Sym, new: Sym, factor: Any, how: Resizing) -> Value:
+    ratio = new.value / old.value if new.is_const and old.is_const and old.value else None
+    scale = float(factor) if isinstance(factor, int | float) and factor > 0 else ratio
+    if old == new and scale in (None, 1.0):
+        return x
+    return resized_along(x, ResizedAxis(axis, old, new, scale), how)

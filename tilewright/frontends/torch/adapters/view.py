@@ -1,0 +1,323 @@
+"""Shapes: views, slices, joins, pads. Results are values; a view that is written to was made functional before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontends.composites.shapes import slice_bounds
+from tilewright.frontends.torch.node import Node, Number, whole
+from tilewright.frontends.torch.registry import aten
+from tilewright.frontends.translation import type_of
+from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import product
+from tilewright.ops import elementwise as ew
+from tilewright.ops import view
+from tilewright.ops.index import triangle
+from tilewright.ops.source import iota
+from tilewright.ops.view import concat, pad, reshape, reverse, shape_of, slice_, transpose
+
+
+def rank_of(x: Value) -> int:
+    return len(shape_of(x))
+
+
+@aten("view", "_unsafe_view", "reshape", "view_copy", "_reshape_copy")
+def reshaped(node: Node, self: Value, size: Sequence[Number] = (), shape: Sequence[Number] = ()) -> Value:
+    """One size may be -1."""
+    if node.op in ("aten.view.dtype", "aten.view_copy.dtype"):
+        raise node.refuse("views of the bits as another dtype", "use torch.bitcast-free code, or cast")
+    wanted = [whole(d) for d in (size or shape)]
+    return reshape(self, shape=_with_inferred(wanted, shape_of(self)))
+
+
+def _with_inferred(wanted: Sequence[Sym], given: Sequence[Sym]) -> tuple[Sym, ...]:
+    unknown = [k for k, d in enumerate(wanted) if d.is_const and d.value == -1]
+    if not unknown:
+        return tuple(wanted)
+    others = product(d for k, d in enumerate(wanted) if k != unknown[0])
+    found = list(wanted)
+    found[unknown[0]] = product(given) // others
+    return tuple(found)
+
+
+@aten("flatten")
+def flatten(node: Node, self: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+    return reshape(self, shape=node.shape)
+
+
+@aten("unflatten")
+def unflatten(node: Node, self: Value, dim: int, sizes: Sequence[Number]) -> Value:
+    return reshape(self, shape=node.shape)
+
+
+@aten("permute", "permute_copy")
+def permute(node: Node, self: Value, dims: Sequence[int]) -> Value:
+    return transpose(self, perm=tuple(node.axis(int(d), rank_of(self)) for d in dims))
+
+
+@aten("transpose", "transpose_copy", "swapaxes", "swapdims")
+def swapped(node: Node, self: Value, **axes: int) -> Value:
+    rank = rank_of(self)
+    a, b = (node.axis(int(v), rank) for v in axes.values())
+    order = list(range(rank))
+    if rank:
+        order[a], order[b] = order[b], order[a]
+    return transpose(self, perm=tuple(order))
+
+
+@aten("t", "numpy_T", "mT", "t_copy")
+def transposed(node: Node, self: Value) -> Value:
+    order = list(range(rank_of(self)))
+    if node.op.startswith("aten.mT"):
+        order[-2], order[-1] = order[-1], order[-2]
+    else:
+        order.reverse()
+    return transpose(self, perm=tuple(order)) if order else self
+
+
+@aten("movedim", "moveaxis")
+def movedim(node: Node, self: Value, source: Sequence[int] | int, destination: Sequence[int] | int) -> Value:
+    rank = rank_of(self)
+    listed = [(v,) if isinstance(v, int) else v for v in (source, destination)]
+    moved, to = ([node.axis(int(a), rank) for a in axes] for axes in listed)
+    order = [a for a in range(rank) if a not in moved]
+    for place, axis in sorted(zip(to, moved, strict=True)):
+        order.insert(place, axis)
+    return transpose(self, perm=tuple(order))
+
+
+@aten("expand", "expand_copy", "broadcast_to", "expand_as")
+def expanded(node: Node, self: Value, size: Sequence[Number] = (), implicit: bool = False, other: Any = None) -> Value:
+    if other is not None:
+        return view.expand(self, shape=shape_of(other))
+    given = shape_of(self)
+    wanted = [whole(d) for d in size]
+    lead = len(wanted) - len(given)
+    for k in range(lead, len(wanted)):
+        if wanted[k].is_const and wanted[k].value == -1:
+            wanted[k] = given[k - lead]
+    return view.expand(self, shape=tuple(wanted))
+
+
+@aten("unsqueeze", "unsqueeze_copy")
+def unsqueeze(node: Node, self: Value, dim: int) -> Value:
+    rank = rank_of(self) + 1
+    return view.unsqueeze(self, axes=(node.axis(dim, rank),))
+
+
+@aten("squeeze", "squeeze_copy")
+def squeeze(node: Node, self: Value, dim: Sequence[int] | int | None = None) -> Value:
+    """Axes of another size than 1 stay."""
+    shape = shape_of(self)
+    axes = node.axes(dim, len(shape), empty_is_all=dim is None)
+    gone = [a for a in axes if shape[a].is_const and shape[a].value == 1]
+    return view.squeeze(self, axes=tuple(gone)) if gone else self
+
+
+@aten("slice", "slice_copy")
+def sliced(
+    node: Node, self: Value, dim: int = 0, start: Number | None = None, end: Number | None = None, step: Number = 1
+) -> Value:
+    axis, by = node.axis(dim, rank_of(self)), int(whole(step).value)
+    shape = shape_of(self)
+    first = whole(0 if start is None else start)
+    last = shape[axis] if end is None else whole(end)
+    begin, count = slice_bounds(first, last, by, shape[axis])
+    return _cut(self, axis, begin, count, by)
+
+
+def _cut(x: Value, axis: int, begin: Sym, count: Sym, step: int = 1) -> Value:
+    shape = shape_of(x)
+    if begin == 0 and step == 1 and count == shape[axis]:
+        return x
+    starts, sizes, steps = [sym(0)] * len(shape), list(shape), [1] * len(shape)
+    starts[axis], sizes[axis], steps[axis] = begin, count, step
+    return slice_(x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
+
+
+@aten("select", "select_copy")
+def select(node: Node, self: Value, dim: int, index: Number) -> Value:
+    axis = node.axis(dim, rank_of(self))
+    place = whole(index)
+    if place.is_const:
+        place = place if place.value >= 0 else place + shape_of(self)[axis]
+    elif not _surely_positive(place):
+        place = s.select(s.lt(place, 0), place + shape_of(self)[axis], place)
+    return view.squeeze(_cut(self, axis, place, sym(1)), axes=(axis,))
+
+
+def _surely_positive(d: Sym) -> bool:
+    low = d.bounds[0]
+    return low is not None and low >= 0
+
+
+@aten("narrow", "narrow_copy")
+def narrow(node: Node, self: Value, dim: int, start: Number, length: Number) -> Value:
+    axis = node.axis(dim, rank_of(self))
+    begin = whole(start)
+    if begin.is_const and begin.value < 0:
+        begin = begin + shape_of(self)[axis]
+    return _cut(self, axis, begin, whole(length))
+
+
+@aten("split", "split_with_sizes", "split_copy", "split_with_sizes_copy", "chunk", "tensor_split", "unsafe_split",
+      "unsafe_split_with_sizes", "unsafe_chunk", "hsplit", "vsplit", "dsplit")
+def split(node: Node, self: Value, dim: int = 0, **how: Any) -> tuple[Value, ...]:
+    """The sizes are those that PyTorch gives."""
+    axis = node.axis(dim, rank_of(self))
+    op = node.op.split(".")[1]
+    axis = {"hsplit": min(1, rank_of(self) - 1), "vsplit": 0, "dsplit": 2}.get(op, axis)
+    sizes = tuple(node.size(part.shape[axis]) for part in node.result)
+    return tuple(view.split(self, sizes=sizes, axis=axis)) if len(sizes) > 1 else (self,)
+
+
+@aten("unbind", "unbind_copy")
+def unbind(node: Node, self: Value, dim: int = 0) -> tuple[Value, ...]:
+    axis = node.axis(dim, rank_of(self))
+    return tuple(view.squeeze(_cut(self, axis, sym(k), sym(1)), axes=(axis,)) for k in range(len(node.result)))
+
+
+@aten("cat", "concat", "concatenate")
+def cat(node: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
+    """Empty vectors, whatever the rank of the others, add nothing."""
+    rank = len(node.shape)
+    given = [x for x in tensors if rank_of(x) == rank and not _is_empty_vector(x, rank)]
+    values = [node.value(x, node.dtype) for x in given or tensors]
+    return concat(*values, axis=node.axis(dim, rank)) if len(values) > 1 else values[0]
+
+
+def _is_empty_vector(x: Value, rank: int) -> bool:
+    shape = shape_of(x)
+    return rank > 1 and len(shape) == 1 and shape[0].is_const and shape[0].value == 0
+
+
+@aten("stack")
+def stack(node: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
+    axis = node.axis(dim, rank_of(tensors[0]) + 1)
+    rows = [view.unsqueeze(node.value(x, node.dtype), axes=(axis,)) for x in tensors]
+    return concat(*rows, axis=axis) if len(rows) > 1 else rows[0]
+
+
+@aten("flip")
+def flip(node: Node, self: Value, dims: Sequence[int]) -> Value:
+    axes = node.axes(dims, rank_of(self), empty_is_all=False)
+    return reverse(self, axes=axes) if axes else self
+
+
+@aten("repeat", "tile")
+def repeat(node: Node, self: Value, repeats: Sequence[Number] = (), dims: Sequence[Number] = ()) -> Value:
+    counts = [whole(d) for d in (repeats or dims)]
+    rank = rank_of(self)
+    counts = [sym(1)] * (rank - len(counts)) + counts
+    x = reshape(self, shape=(*[1] * (len(counts) - rank), *shape_of(self)))
+    if all(c == 1 for c in counts):
+        return x
+    return view.tile(x, repeats=tuple(counts))
+
+
+@aten("constant_pad_nd")
+def constant_pad(node: Node, self: Value, pad: Sequence[Number], value: Number = 0) -> Value:
+    return padded(node, self, pad, "constant", value)
+
+
+_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap", "constant": "constant"}
+
+
+@aten("pad")
+def pad_(node: Node, self: Value, pad: Sequence[Number], mode: str = "constant", value: Number | None = None) -> Value:
+    return padded(node, self, pad, _MODES[mode], 0 if value is None else value)
+
+
+@aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+def reflection_pad(node: Node, self: Value, padding: Sequence[Number]) -> Value:
+    return padded(node, self, padding, "reflect", 0)
+
+
+@aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
+def replication_pad(node: Node, self: Value, padding: Sequence[Number]) -> Value:
+    return padded(node, self, padding, "edge", 0)
+
+
+@aten("_pad_circular")
+def circular_pad(node: Node, self: Value, pad: Sequence[Number]) -> Value:
+    return padded(node, self, pad, "wrap", 0)
+
+
+def padded(node: Node, x: Value, amounts: Sequence[Number], mode: str, value: Number) -> Value:
+    """Amounts are pairs, of the last axis first; negative ones crop."""
+    rank, listed = rank_of(x), [whole(a) for a in amounts]
+    before, after = [sym(0)] * rank, [sym(0)] * rank
+    for k in range(len(listed) // 2):
+        before[rank - 1 - k], after[rank - 1 - k] = listed[2 * k], listed[2 * k + 1]
+    for axis in range(rank):
+        crop = [sym(max(-p.value, 0)) if p.is_const else sym(0) for p in (before[axis], after[axis])]
+        x = _cut(x, axis, crop[0], shape_of(x)[axis] - crop[0] - crop[1])
+        before[axis], after[axis] = before[axis] + crop[0], after[axis] + crop[1]
+    if all(d == 0 for d in (*before, *after)):
+        return x
+    if isinstance(value, Sym):
+        raise node.refuse("padding with a number that is computed from sizes")
+    dtype = type_of(x).dtype
+    filler = value if dtype.is_float else bool(value) if dtype is dt.bool_ else int(value)
+    return pad(x, before=tuple(before), after=tuple(after), mode=mode, value=filler)
+
+
+@aten("tril", "triu")
+def triangular(node: Node, self: Value, diagonal: Number = 0) -> Value:
+    return triangle(self, diagonal=whole(diagonal), upper=node.op.startswith("aten.triu"))
+
+
+@aten("diagonal", "diagonal_copy")
+def diagonal(node: Node, self: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """Elements of which the two axes' positions differ by `offset`, as the last axis."""
+    rank = rank_of(self)
+    a, b = node.axis(dim1, rank), node.axis(dim2, rank)
+    order = [k for k in range(rank) if k not in (a, b)]
+    x = transpose(self, perm=(*order, a, b))
+    *outer, rows, columns = shape_of(x)
+    flat = reshape(x, shape=(*outer, rows * columns))
+    count = node.shape[-1]
+    start = sym(offset) if offset >= 0 else -offset * columns
+    positions = ew.add(ew.mul(iota(shape=(count,), axis=0), _scalar(columns + 1)), _scalar(start))
+    from tilewright.ops.index import gather
+
+    return gather(flat, positions, axis=len(outer))
+
+
+def _scalar(d: Sym) -> Value:
+    from tilewright.ops.source import sym_tensor
+
+    return sym_tensor(values=(d,), scalar=True)
+
+
+@aten("roll")
+def roll(node: Node, self: Value, shifts: Sequence[Number], dims: Sequence[int] = ()) -> Value:
+    if not dims:
+        flat = _rolled(reshape(self, shape=(product(shape_of(self)),)), 0, whole(shifts[0]))
+        return reshape(flat, shape=shape_of(self))
+    x = self
+    for amount, axis in zip(shifts, dims, strict=True):
+        x = _rolled(x, node.axis(int(axis), rank_of(self)), whole(amount))
+    return x
+
+
+def _rolled(x: Value, axis: int, amount: Sym) -> Value:
+    size = shape_of(x)[axis]
+    if size.is_const and size.value == 0:
+        return x
+    at = amount % size
+    if at == 0:
+        return x
+    return concat(_cut(x, axis, size - at, at), _cut(x, axis, sym(0), size - at), axis=axis)
+
+
+@aten("sym_size", "sym_numel", "numel", "sym_stride", "sym_storage_offset", "dim")
+def size_of(node: Node, self: Value, dim: int | None = None) -> Sym:
+    """Sizes that were not followed by their expressions."""
+    if node.op.startswith("aten.sym_size") and dim is not None:
+        return shape_of(self)[node.axis(dim, rank_of(self))]
+    return product(shape_of(self))

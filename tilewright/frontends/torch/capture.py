@@ -1,0 +1,186 @@
+"""From what users have to a functional graph of ATen operators: modules are exported, programs decomposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+
+from tilewright.frontends.torch import adapters as adapters
+from tilewright.frontends.torch.registry import find_adapter
+from tilewright.ir.diag import ModelError, UnsupportedError
+
+_STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+_WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A functional graph. `inputs` are the names of the placeholders that a caller gives, `state` the name and the
+    tensor of each other one; `outputs` are the names of the results, and `results` what the graph's output node holds
+    for them. `dims` names symbols ("s77") as the user does."""
+
+    graph: torch.fx.GraphModule
+    inputs: tuple[str, ...]
+    state: Mapping[str, tuple[str, torch.Tensor]]
+    outputs: tuple[str, ...]
+    results: tuple[Any, ...]
+    dims: Mapping[str, str] = field(default_factory=dict)
+
+
+def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
+    """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
+    program = program.run_decompositions(decompositions())
+    signature = program.graph_signature
+    tensors = {**program.state_dict, **program.constants}
+    inputs: list[str] = []
+    state: dict[str, tuple[str, torch.Tensor]] = {}
+    for spec in signature.input_specs:
+        name = getattr(spec.arg, "name", "")
+        if spec.kind in _STATE:
+            assert spec.target is not None
+            state[name] = (spec.target, tensors[spec.target])
+        elif spec.kind is InputKind.USER_INPUT and hasattr(spec.arg, "name") and not hasattr(spec.arg, "value"):
+            inputs.append(name)
+        elif spec.kind is not InputKind.USER_INPUT:
+            raise UnsupportedError(
+                f"the program takes '{name}', a {spec.kind.name.lower().replace('_', ' ')}",
+                hint="such inputs cannot be compiled: pass tensors",
+            )
+    results, written = [], []
+    (output,) = program.graph.find_nodes(op="output")
+    for spec, result in zip(signature.output_specs, output.args[0], strict=True):
+        if spec.kind in _WRITES:
+            written.append(spec.target or spec.arg.name)
+        elif spec.kind is OutputKind.USER_OUTPUT and result is not None:
+            results.append(result)
+    if written:
+        raise UnsupportedError(
+            f"the module writes to its {', '.join(f'{name!r}' for name in written)}",
+            hint="a compiled model keeps no state: return the new value, or put the module in evaluation mode (.eval())",
+        )
+    names = _output_names(program, results)
+    return Captured(program.graph_module, tuple(inputs), state, names, tuple(results), dims or {})
+
+
+def exported(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dims: Any) -> ExportedProgram:
+    """The module's program for examples of its inputs. ModelError where PyTorch cannot export it, with its reason."""
+    if module.training:
+        raise ModelError(
+            f"the module {type(module).__name__} is in training mode",
+            hint="call .eval() first: dropout and batch norm compute something else while training",
+        )
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
+    except Exception as error:
+        raise _not_exported(module, error) from error
+
+
+def _not_exported(module: torch.nn.Module, error: Exception) -> ModelError:
+    text = str(error).strip() or type(error).__name__
+    first = text.splitlines()[0]
+    kinds = {
+        "GuardOnDataDependentSymNode": "a branch or a shape depends on data: use torch.cond, torch.where or "
+        "torch._check, or compile with torch.compile(backend='tilewright'), which runs such parts eagerly",
+        "UserError": "see the message; sizes that may change are named with dynamic_shapes=",
+    }
+    hint = kinds.get(type(error).__name__, "do the example inputs fit the module? it must also run with them")
+    place = next((line.strip() for line in reversed(text.splitlines()) if line.strip().startswith("File ")), "")
+    return ModelError(
+        f"PyTorch cannot export {type(module).__name__}: {type(error).__name__}: {first[:600]}",
+        where=place or None,
+        hint=hint,
+    )
+
+
+def _output_names(program: ExportedProgram, results: list[Any]) -> tuple[str, ...]:
+    """Of a dict, or a dataclass of Hugging Face's, its keys; "output" of a single tensor, else "output_0", ..."""
+    spec = program.call_spec.out_spec
+    if len(results) == 1:
+        keys = _keys(spec)
+        return (keys[0] if len(keys) == 1 and keys[0] else "output",)
+    keys = _keys(spec)
+    if len(keys) != len(results) or len(set(keys)) != len(keys):
+        keys = [""] * len(results)
+    return tuple(key or f"output_{k}" for k, key in enumerate(keys))
+
+
+def _keys(spec: Any) -> list[str]:
+    """A name for each leaf of a result, from the keys of the mappings around it."""
+    tree = torch.utils._pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    paths, _ = torch.utils._pytree.tree_flatten_with_path(tree)
+    return ["_".join(str(k.key) for k in path if hasattr(k, "key")) for path, _ in paths]
+
+
+# Which operators stay whole
+
+
+def kept(op: Any) -> bool:
+    """Whether an operator has an adapter, so that it need not be decomposed."""
+    return isinstance(op, torch._ops.OpOverload) and find_adapter(op_name(op)) is not None
+
+
+def op_name(op: torch._ops.OpOverload) -> str:
+    """As adapters are registered: "aten::sum.dim_IntList"; the default overload has no suffix."""
+    packet = f"{op.namespace}::{op._schema.name.partition('::')[2]}"
+    return packet if op._overloadname == "default" else f"{packet}.{op._overloadname}"
+
+
+@lru_cache(maxsize=1)
+def _known_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Every decomposition that PyTorch has, by operator."""
+    from torch._decomp import core_aten_decompositions, decomposition_table
+
+    table = dict(core_aten_decompositions().items())
+    for op, function in decomposition_table.items():
+        table.setdefault(op, function)
+    return table
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Those of operators that have no adapter."""
+    return {op: function for op, function in _known_decompositions().items() if not kept(op)}
+
+
+def operators_of(graph: torch.fx.GraphModule) -> Iterator[Any]:
+    """The targets of calls in a graph."""
+    return (node.target for node in graph.graph.nodes if node.op == "call_function")
+
+
+# Names of dims
+
+
+def dim_names(program: ExportedProgram, given: Any) -> dict[str, str]:
+    """The names that a user gave to dims (torch.export.Dim), by symbol of the program."""
+    found: dict[str, str] = {}
+    if given is None:
+        return found
+    wanted = _shapes_by_input(program, given)
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for axis, dim in (wanted.get(node.name) or {}).items():
+            name = getattr(dim, "__name__", None)
+            if isinstance(value, torch.Tensor) and isinstance(value.shape[axis], torch.SymInt) and name:
+                found.setdefault(str(value.shape[axis].node.expr), name)
+    return found
+
+
+def _shapes_by_input(program: ExportedProgram, given: Any) -> dict[str, dict[int, Any]]:
+    """The dims of each input that is a tensor by itself."""
+    names = [s.arg.name for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+    listed = list(given.values()) if isinstance(given, Mapping) else list(given)
+    if len(listed) != len(names):
+        return {}
+    pairs = zip(names, listed, strict=True)
+    return {
+        name: dict(dims) if isinstance(dims, Mapping) else dict(enumerate(dims))
+        for name, dims in pairs
+        if isinstance(dims, Mapping | tuple | list)
+    }

@@ -1,0 +1,306 @@
+"""Walks the nodes of a captured graph and calls their adapters; subgraphs are translated in place."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from tilewright.frontends.errors import shown
+from tilewright.frontends.literals import literal
+from tilewright.frontends.torch import registry
+from tilewright.frontends.torch.capture import Captured, op_name
+from tilewright.frontends.torch.node import Node
+from tilewright.frontends.torch.places import Place, place_of
+from tilewright.frontends.torch.sizes import Sizes
+from tilewright.frontends.torch.tensors import DTYPES, array_of, dtype_of
+from tilewright.frontends.translation import BrokenInputError, Translation, type_of
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.diag import InternalError, Loc, ModelError, UnsupportedError
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import TensorType
+from tilewright.ops import elementwise as ew
+from tilewright.ops.source import sym_tensor
+
+SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
+
+Given = Value | Sym | tuple[Any, ...] | float | None
+"""What a node stands for: a tensor, a size, several of them, a number; None for what could not be translated."""
+
+
+class Importer:
+    """Writes the program of one captured graph."""
+
+    def __init__(self, translation: Translation, captured: Captured) -> None:
+        self.translation, self._captured = translation, captured
+        self._sizes = Sizes()
+        self._literals: dict[tuple[Any, ...], Value] = {}
+
+    def main(self, inputs: Mapping[str, Value | None]) -> list[Value]:
+        """The results of the graph; the inputs have the values given by name."""
+        graph = self._captured.graph
+        values: dict[torch.fx.Node, Given] = {}
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        for node in placeholders:
+            if node.name in inputs:
+                values[node] = self._input(node, inputs[node.name])
+        for node in placeholders:
+            if node.name in inputs:
+                self._check_input(node, values[node])
+            elif node.name in self._captured.state:
+                values[node] = self._state(*self._captured.state[node.name])
+        self._walk(graph, values)
+        self.translation.problems.raise_if_any()
+        return [self._result(self._argument(result, values)) for result in self._captured.results]
+
+    # Inputs
+
+    def _input(self, node: torch.fx.Node, value: Value | None) -> Given:
+        """The value of a placeholder; the symbols that its dims are, are those of the value."""
+        result = node.meta.get("val")
+        if isinstance(result, torch.Tensor) and value is not None:
+            for size, d in zip(result.shape, type_of(value).shape, strict=True):
+                if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                    self._sizes.bind(size.node.expr, d)
+        elif isinstance(result, torch.SymInt) and value is not None:
+            symbols = self.translation.measure(value)
+            assert symbols is not None
+            size = symbols.reshape(-1)[0]
+            self._sizes.bind(result.node.expr, size)
+            return size
+        return value
+
+    def _check_input(self, node: torch.fx.Node, value: Given) -> None:
+        """Calls are refused whose dims are not the expressions that the program declares, and symbols that only occur
+        in expressions get their values from these."""
+        result = node.meta.get("val")
+        if not isinstance(result, torch.Tensor) or not isinstance(value, Value):
+            return
+        for axis, (size, d) in enumerate(zip(result.shape, type_of(value).shape, strict=True)):
+            if not isinstance(size, torch.SymInt) or isinstance(size.node.expr, sympy.Symbol):
+                continue
+            self._solve(size.node.expr, d)
+            condition = s.eq(self._sizes.of(size), d)
+            words = f"axis {axis} of the input '{node.name}' is {size.node.expr} in the exported program"
+            if condition.is_const and not condition.value:
+                raise ModelError(words, hint="do shapes= fit the model?")
+            if not condition.is_const:
+                self.translation.require(condition, words)
+
+    def _solve(self, expression: sympy.Expr, d: Sym) -> None:
+        """Bind the symbol of an expression `a * x + b` that nothing has bound so far."""
+        unknown = [x for x in expression.free_symbols if not self._sizes.knows(x)]
+        if len(unknown) != 1:
+            return
+        (x,) = unknown
+        poly = sympy.Poly(expression, x) if expression.is_polynomial(x) else None
+        if poly is not None and poly.degree() == 1:
+            a, b = poly.all_coeffs()
+            if self._sizes.knows(a) and self._sizes.knows(b):
+                self._sizes.bind(x, (d - self._sizes.of(b)) // self._sizes.of(a))
+
+    def _state(self, name: str, tensor: torch.Tensor) -> Value:
+        """A parameter, buffer or constant of the module; those that share memory are one value."""
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_meta)
+        found = self._literals.get(key)
+        if found is None or not tensor.numel():
+            with self.translation.builder.at(Loc(node=shown(name), op="parameter")):
+                found = self._literals[key] = literal(array_of(tensor, f"'{name}'"), name)
+        return found
+
+    # The walk
+
+    def _walk(self, graph: torch.fx.GraphModule, values: dict[torch.fx.Node, Given]) -> None:
+        for node in graph.graph.nodes:
+            if node.op == "get_attr":
+                values[node] = self._attribute(graph, str(node.target))
+            elif node.op == "call_function":
+                values[node] = self._call(node, values)
+            elif node.op not in ("placeholder", "output"):
+                raise InternalError(f"a captured graph has a node of kind {node.op}")
+
+    def _attribute(self, graph: torch.fx.GraphModule, target: str) -> Any:
+        found = operator.attrgetter(target)(graph)
+        return self._state(target, found) if isinstance(found, torch.Tensor) else found
+
+    def _call(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Given]) -> Given:
+        if isinstance(node.meta.get("val"), SymNumber):
+            known = self._known_size(node)
+            if known is not None:
+                return known
+        place, kind = place_of(node), _kind(node.target)
+        loc = Loc(node=shown(place.name), op=shown(kind))
+
+        def translate() -> Sequence[Value | None]:
+            nonlocal found
+            found = self._given(node, values)
+            return []
+
+        found: Given = None
+        self.translation.node(loc, _label(place, kind), kind, translate)
+        if isinstance(found, Value) and not found.name:
+            found.name = node.name
+        return found
+
+    def _known_size(self, node: torch.fx.Node) -> Given:
+        """A number that follows from sizes which are known; None for others."""
+        number = node.meta["val"]
+        if not self._sizes.knows(number.node.expr):
+            return None
+        try:
+            return self._sizes.number(number) if isinstance(number, torch.SymFloat) else self._sizes.of(number)
+        except UnsupportedError:
+            return None
+
+    def _given(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Given]) -> Given:
+        target = node.target
+        if target is operator.getitem:
+            whole, index = self._arguments(node.args, values)
+            if whole[index] is None:
+                raise BrokenInputError
+            return whole[index]
+        result = node.meta.get("val")
+        context = Node(node.name, _kind(target), result, self.translation, self._sizes.of, self._body)
+        if isinstance(target, torch._ops.OpOverload):
+            name = op_name(target)
+            adapter = registry.find_adapter(name)
+            if adapter is None:
+                raise UnsupportedError(
+                    f"the operator {target} has no binding",
+                    hint="docs/frontends.md says how to add one; torch.compile(backend='tilewright') runs it eagerly",
+                )
+            arguments = self._bound(target, node, values)
+            found = self.translation.fit(_tensors(arguments.values()), lambda: adapter(context, **arguments))
+        elif isinstance(target, torch._ops.HigherOrderOperator):
+            adapter = registry.find_adapter(f"higher_order::{target.name()}")
+            if adapter is None:
+                raise UnsupportedError(f"the higher-order operator {target.name()} has no binding")
+            arguments = self._arguments(node.args, values)
+            kwargs = {k: self._argument(a, values) for k, a in node.kwargs.items()}
+            found = self.translation.fit(_tensors(arguments), lambda: adapter(context, *arguments, **kwargs))
+        else:
+            raise UnsupportedError(f"the Python function {_kind(target)} on numbers that depend on data is not followed")
+        self._check(context, result, found)
+        return found
+
+    def _bound(
+        self, target: torch._ops.OpOverload, node: torch.fx.Node, values: Mapping[torch.fx.Node, Given]
+    ) -> dict[str, Any]:
+        """The arguments of a call by the names of the schema, those that are left out too."""
+        found: dict[str, Any] = {}
+        for k, argument in enumerate(target._schema.arguments):
+            if k < len(node.args):
+                given = node.args[k]
+            elif argument.name in node.kwargs:
+                given = node.kwargs[argument.name]
+            else:
+                given = argument.default_value if argument.has_default_value() else None
+            found[_identifier(argument.name)] = self._argument(given, values)
+        return found
+
+    def _arguments(self, given: Iterable[Any], values: Mapping[torch.fx.Node, Given]) -> tuple[Any, ...]:
+        return tuple(self._argument(a, values) for a in given)
+
+    def _argument(self, given: Any, values: Mapping[torch.fx.Node, Given]) -> Any:
+        if isinstance(given, torch.fx.Node):
+            found = values[given]
+            if found is None:
+                raise BrokenInputError
+            return found
+        if isinstance(given, list | tuple):
+            return self._arguments(given, values)
+        if isinstance(given, torch.dtype):
+            return dtype_of(given) if given in DTYPES else given
+        if isinstance(given, SymNumber):
+            return self._sizes.number(given) if isinstance(given, torch.SymFloat) else self._sizes.of(given)
+        return given
+
+    def _check(self, node: Node, expected: Any, found: Any) -> None:
+        """Bind the symbols that a result's shape defines; InternalError for a result of another type than PyTorch
+        says: what follows would be wrong."""
+        pairs = zip(expected, found, strict=False) if isinstance(expected, tuple | list) else [(expected, found)]
+        for theirs, ours in pairs:
+            if isinstance(theirs, tuple | list):
+                self._check(node, theirs, ours)
+            if isinstance(theirs, torch.SymInt) and isinstance(theirs.node.expr, sympy.Symbol):
+                if isinstance(ours, Value):
+                    (ours,) = node.symbols(ours)
+                if isinstance(ours, Sym):
+                    self._sizes.bind(theirs.node.expr, ours)
+            if not isinstance(theirs, torch.Tensor) or not isinstance(ours, Value):
+                continue
+            type = type_of(ours)
+            for size, d in zip(theirs.shape, type.shape, strict=False):
+                if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                    self._sizes.bind(size.node.expr, d)
+            if theirs.dtype in DTYPES and not self._fits(theirs, type):
+                raise InternalError(
+                    f"{node.op} gives {type} here, and {theirs.dtype} {list(theirs.shape)} in PyTorch",
+                    hint="please report this with the module",
+                )
+
+    def _fits(self, theirs: torch.Tensor, type: TensorType) -> bool:
+        return (
+            DTYPES[theirs.dtype] is type.dtype
+            and theirs.dim() == type.rank
+            and all(
+                not isinstance(a, int) or not d.is_const or d.value == a
+                for a, d in zip(theirs.shape, type.shape, strict=True)
+            )
+        )
+
+    # Subgraphs and results
+
+    def _body(self, graph: torch.fx.GraphModule) -> Callable[..., tuple[Value, ...]]:
+        def inlined(*arguments: Any) -> tuple[Value, ...]:
+            placeholders = graph.graph.find_nodes(op="placeholder")
+            values: dict[torch.fx.Node, Given] = dict(zip(placeholders, arguments, strict=True))
+            for node, value in zip(placeholders, arguments, strict=True):
+                if isinstance(value, Value):
+                    self._input(node, value)
+            self._walk(graph, values)
+            (output,) = graph.graph.find_nodes(op="output")
+            given = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
+            return tuple(self._result(self._argument(g, values)) for g in given if g is not None)
+
+        return inlined
+
+    def _result(self, given: Given) -> Value:
+        """A result of the graph as a tensor: sizes and numbers are scalars of 64 bits."""
+        if isinstance(given, Value):
+            return given
+        if isinstance(given, Sym):
+            return sym_tensor(values=(given,), scalar=True)
+        if isinstance(given, bool | int | float):
+            import numpy as np
+
+            return literal(np.array(given), "")
+        raise UnsupportedError(f"the module gives {type(given).__name__} {given!r:.80}, which is no tensor")
+
+
+def _tensors(arguments: Iterable[Any]) -> list[Value | None]:
+    found: list[Value | None] = []
+    for a in arguments:
+        found += _tensors(a) if isinstance(a, tuple) else [a] if isinstance(a, Value) else []
+    return found
+
+
+def _identifier(name: str) -> str:
+    """Names of schemas that are keywords of Python get an underscore."""
+    return f"{name}_" if name in ("from", "lambda", "is") else name
+
+
+def _kind(target: Any) -> str:
+    return str(target) if isinstance(target, torch._ops.OperatorBase) else getattr(target, "__name__", str(target))
+
+
+def _label(place: Place, kind: str) -> str:
+    source = f", {place.source}" if place.source else ""
+    return f"{place.name} ({kind}{source})"
+
+
+__all__ = ["Importer", "ew"]

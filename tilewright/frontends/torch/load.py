@@ -1,0 +1,88 @@
+"""`load_torch`: a module with examples, or an exported program, becomes a graph-level Module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilewright.frontends.front_end import ModelWithExamples
+from tilewright.frontends.inputs import Declared
+from tilewright.frontends.torch.archive import read_program
+from tilewright.frontends.torch.capture import Captured, captured, dim_names, exported
+from tilewright.frontends.torch.importer import Importer
+from tilewright.frontends.torch.tensors import dtype_of, require_dense
+from tilewright.frontends.translation import Results, Translation, translated
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Module, Value
+from tilewright.ir.diag import UnsupportedError
+from tilewright.runtime.errors import OptionError
+
+
+def program_of(source: Any) -> Captured:
+    """The captured graph of a module with examples, an exported program or its file; made once for each source."""
+    if isinstance(source, Captured):
+        return source
+    if isinstance(source, Path):
+        return captured(read_program(source))
+    if isinstance(source, torch.nn.Module):
+        raise OptionError(
+            f"the module {type(source).__name__} was given without examples of its inputs",
+            hint="tilewright.compile(module, example_inputs=(x,)): they say what it is called with, and their shapes",
+        )
+    if not isinstance(source, ModelWithExamples):
+        return captured(source)
+    if not isinstance(source.model, torch.nn.Module):
+        raise OptionError(
+            "example_inputs= were given for an exported program, which has its own", hint="leave them out"
+        )
+    if "captured" not in source.made:
+        program = exported(source.model, source.args, source.kwargs, source.dynamic_shapes)
+        names = dim_names(program, source.dynamic_shapes)
+        source.made["captured"] = captured(program, names)
+    return source.made["captured"]  # type: ignore[no-any-return]
+
+
+def load_captured(
+    captured: Captured,
+    *,
+    constants: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+) -> Module:
+    """Translate a captured graph to a Module with one function `main`, as a front end's `load` does."""
+
+    def translate(translation: Translation, inputs: dict[str, Value | None]) -> Results:
+        return Importer(translation, captured).main(inputs)
+
+    nodes = sum(node.op == "call_function" for node in captured.graph.graph.nodes)
+    return translated(_inputs(captured), captured.outputs, nodes, translate, constants=constants, shapes=shapes)
+
+
+def _inputs(captured: Captured) -> dict[str, Declared]:
+    """The inputs; dims that are one symbol have one name, which is the user's, or that of the first such axis."""
+    names = dict(captured.dims)
+    found: dict[str, Declared] = {}
+    for node in captured.graph.graph.find_nodes(op="placeholder"):
+        if node.name not in captured.inputs:
+            continue
+        given = node.meta.get("val")
+        if isinstance(given, torch.Tensor):
+            require_dense(given, f"the input '{node.name}'")
+            dims = tuple(_dim(size, f"{node.name}_{axis}", names) for axis, size in enumerate(given.shape))
+            found[node.name] = Declared(dtype_of(given.dtype), dims)
+        elif isinstance(given, torch.SymInt):
+            found[node.name] = Declared(dt.i64, ())
+        else:
+            raise UnsupportedError(
+                f"the input '{node.name}' is a {type(given).__name__}", hint="inputs are tensors, or whole numbers"
+            )
+    return found
+
+
+def _dim(size: int | torch.SymInt, place: str, names: dict[str, str]) -> int | str:
+    if isinstance(size, int):
+        return size
+    return names.setdefault(str(size.node.expr), place)

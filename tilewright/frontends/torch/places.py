@@ -1,0 +1,41 @@
+"""Where a node of a captured graph comes from: the module that called it, and the line of the user's code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_LIBRARY = re.compile(r"[\\/]torch[\\/]")
+
+
+@dataclass(frozen=True)
+class Place:
+    """`name` is the path of the module and the node ("encoder.layer.3/addmm_7"), `source` the line of code that called
+    it ("model.py:12"; "" where it is not known)."""
+
+    name: str
+    source: str
+
+
+def place_of(node: torch.fx.Node) -> Place:
+    module = module_path(node)
+    return Place(f"{module}/{node.name}" if module else node.name, _source(node))
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """The path of the innermost module that was running, as `named_modules` has it."""
+    stack = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return ""
+    path = list(stack.values())[-1][0]
+    return re.sub(r"@\d+$", "", re.sub(r"^L\['self'\]\.?|^L__self___?", "", str(path)))
+
+
+def _source(node: torch.fx.Node) -> str:
+    """The innermost line that is not PyTorch's own; of modules of PyTorch's the line that called them."""
+    frames = [m for m in _FRAME.finditer(node.meta.get("stack_trace") or "")]
+    own = [m for m in frames if not _LIBRARY.search(m["file"])] or frames
+    return f"{own[-1]['file']}:{own[-1]['line']}" if own else ""

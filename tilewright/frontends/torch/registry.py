@@ -1,0 +1,82 @@
+"""Which function translates which ATen operator: `@aten("convolution")`, or a binding that an operator declares."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir.outside import Definitions
+from tilewright.ops.define import OPERATORS, Operator, TorchBinding
+
+if TYPE_CHECKING:
+    from tilewright.frontends.torch.node import Node
+
+Adapter = Callable[..., Any]
+"""`adapter(node, **arguments)`: the arguments are named as ATen's schema names them; tensors are Values, sizes Syms,
+dtypes ours. It gives the result Value, or a tuple of them (None for one that is not wanted)."""
+
+ATEN = "aten"
+_ADAPTERS: dict[str, Adapter] = {}
+_BOUND: dict[str, Adapter] = {}
+
+DEFINITIONS = Definitions()
+"""Sealed when the adapters are imported: later ones are part of the key of the cache."""
+
+
+def aten(*names: str, namespace: str = ATEN) -> Callable[[Adapter], Adapter]:
+    """The function translates operators `names` ("sum", which means all of its overloads but those that have an adapter
+    of their own, or "sum.dim_IntList") of a namespace of `torch.ops`, such as that of custom operators."""
+
+    def register(fn: Adapter) -> Adapter:
+        for name in names:
+            key = f"{namespace}::{name}"
+            assert key not in _ADAPTERS, f"{key} has two adapters"
+            _ADAPTERS[key] = fn
+        DEFINITIONS.note(namespace, names, fn)
+        return fn
+
+    return register
+
+
+_binding = threading.Lock()
+
+
+def bind_operators() -> None:
+    """Make adapters of the one-to-one bindings that operators declare."""
+    with _binding:
+        for operator in list(OPERATORS.values()):
+            for binding in operator.torch_bindings:
+                name = binding.name if "::" in binding.name else f"{ATEN}::{binding.name}"
+                _BOUND.setdefault(name, _translation(operator, binding))
+
+
+def _translation(operator: Operator, binding: TorchBinding) -> Adapter:
+    def translate(node: Node, **arguments: Any) -> Any:
+        attrs = {ours: arguments[theirs] for theirs, ours in binding.attrs if arguments.get(theirs) is not None}
+        renamed = {theirs for theirs, _ in binding.attrs}
+        return operator(*node.promoted(*(a for name, a in arguments.items() if name not in renamed)), **attrs)
+
+    return translate
+
+
+def find_adapter(name: str) -> Adapter | None:
+    """What translates "aten::sum.dim_IntList": an adapter or binding of the overload, or of all of "aten::sum"."""
+    if not _BOUND:
+        bind_operators()
+    found = _found(name)
+    if found is None:
+        bind_operators()  # it may be one that a user has defined since
+        found = _found(name)
+    return found
+
+
+def _found(name: str) -> Adapter | None:
+    every = name.partition(".")[0]
+    return _ADAPTERS.get(name) or _BOUND.get(name) or _ADAPTERS.get(every) or _BOUND.get(every)
+
+
+def translated() -> set[str]:
+    """The operators that are translated, as "aten::sum" or "aten::sum.dim_IntList"."""
+    bind_operators()
+    return {*_ADAPTERS, *_BOUND}
