@@ -47,10 +47,11 @@ ROOMS |= {
         "back_end", "compiler", "cost", "graph", "ir", "loops", "memory", "ops", "options", "runtime", "session",
         "staging", "target",
     },
-    "api": {"compiler", "options", "runtime", "session"},
+    "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
     "quantization": {"api", "frontends", "ir", "options", "runtime"},
     "comparison": {"api", "frontends", "ir", "options", "quantization", "runtime"},
+    "torch": {"api", "frontends", "ir", "options", "runtime"},
     "cli": ALL,
     "__main__": {"cli"},
     "tilewright": {
@@ -60,7 +61,7 @@ ROOMS |= {
 
 FOREIGN: dict[str, set[str]] = {
     "onnx": {"comparison", "frontends", "quantization"},
-    "torch": {"frontends"},
+    "torch": {"frontends", "torch"},
     "llvmlite": {"codegen", "target", "runtime", "cli"},
     "click": {"cli"},
     "rich": {"cli"},
@@ -73,6 +74,8 @@ LATE = {
     ("__init__.py", "importlib"),
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
+    ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds
+    ("frontends/torch/__init__.py", "tilewright.frontends.torch.load"),
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -147,6 +148,20 @@ def _known_decompositions() -> Mapping[Any, Callable[..., Any]]:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Those of operators that have no adapter."""
     return {op: function for op, function in _known_decompositions().items() if not kept(op)}
+
+
+@contextmanager
+def decompositions_kept() -> Iterator[dict[Any, Callable[..., Any]]]:
+    """The same as a table for AOTAutograd; while the context lasts, PyTorch's dispatcher keeps composite operators that
+    have adapters, as it does for torch.export."""
+    from torch.export.exported_program import (
+        _override_composite_implicit_decomp,
+        _split_decomp_table_to_cia_and_python_decomp,
+    )
+
+    composites, table = _split_decomp_table_to_cia_and_python_decomp(decompositions())
+    with _override_composite_implicit_decomp(composites):
+        yield table
 
 
 def operators_of(graph: torch.fx.GraphModule) -> Iterator[Any]:

@@ -1,0 +1,76 @@
+"""The backend that `torch.compile` calls with each graph that Dynamo has captured.
+
+The graph is made functional (AOTAutograd), with the decompositions that the front end wants. What cannot be compiled
+runs eagerly, piece by piece; graphs whose gradients are recorded run eagerly as a whole.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+
+from tilewright.frontends.torch.capture import decompositions_kept
+from tilewright.options import Options
+from tilewright.torch.frozen import Frozen
+from tilewright.torch.pieces import State, compiled_pieces
+from tilewright.torch.records import Record, note
+
+Runner = Callable[..., Any]
+
+MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""Modes of `torch.compile`; all mean the same here, since one schedule is chosen by estimates."""
+
+
+def backend(
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    record: Callable[[Record], None] | None = None,
+) -> Runner:
+    """Compile a graph of Dynamo's. `options` are the fields of `tilewright.Options`; threads are PyTorch's by default.
+    OptionError for others."""
+    chosen = chosen_options(mode, options)
+    tell = record or note
+    if _records_gradients(example_inputs):
+        tell(Record(graph, None, "gradients are recorded: call it inside of torch.no_grad()"))
+        return graph.forward
+    frozen = [_is_frozen(x) for x in example_inputs]
+
+    def compile_inference(functional: torch.fx.GraphModule, fake_inputs: Sequence[Any]) -> Runner:
+        def compile_for(state: State) -> Runner:
+            # Constants are real tensors, which the modes of tracing would refuse.
+            with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+                return compiled_pieces(functional, state, chosen, tell)
+
+        return make_boxed_func(Frozen(functional, example_inputs, frozen, compile_for))  # type: ignore[no-any-return]
+
+    with decompositions_kept() as table:
+        return aot_module_simplified(  # type: ignore[no-any-return]
+            graph,
+            example_inputs,
+            fw_compiler=compile_inference,
+            inference_compiler=compile_inference,
+            decompositions=table,
+        )
+
+
+def chosen_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
+    if mode not in MODES:
+        warnings.warn(f"tilewright has no mode '{mode}': it is compiled as by default", stacklevel=2)
+    fields = {"threads": torch.get_num_threads(), **(options or {})}
+    return Options.of(None, **fields)
+
+
+def _records_gradients(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+
+
+def _is_frozen(x: Any) -> bool:
+    """Whether an input of a graph is a parameter or a buffer of a module."""
+    return isinstance(x, torch.nn.Parameter) or getattr(x, "_dynamo_static_input_type", None) is not None

@@ -1,0 +1,49 @@
+"""What `torch.compile` makes of a module with this backend, and why parts of it run eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch._dynamo
+
+from tilewright.torch.backend import backend
+from tilewright.torch.records import Record
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The graphs that Dynamo captured of one call, in order, and the breaks between them with their counts."""
+
+    graphs: tuple[Record, ...]
+    breaks: Mapping[str, int]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"]
+        lines += [f"  break: {' '.join(reason.split())[:300]} ({count} times)" for reason, count in self.breaks.items()]
+        for k, record in enumerate(self.graphs):
+            calls = sum(node.op.startswith("call") for node in record.graph.graph.nodes)
+            if record.reason:
+                lines.append(f"  graph {k}: {calls} operators run eagerly: {record.reason}")
+                continue
+            compiled = [f"{p.operators} operators in {len(p.model.report().data['kernels'])} kernels" for p in record.pieces or ()]
+            lines.append(f"  graph {k}: {len(compiled)} compiled pieces: {'; '.join(compiled) or 'none'}")
+            lines += [f"    eager: {op} at {place}: {reason}" for op, place, reason in record.eager]
+        return "\n".join(lines)
+
+
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Compile a module or a function for one call, run it, and tell what was compiled. What `torch.compile` has made of
+    it before is made anew."""
+    records: list[Record] = []
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(function, backend=partial(backend, record=records.append))
+    with torch.no_grad():
+        compiled(*args, **kwargs)
+    breaks = dict(torch._dynamo.utils.counters["graph_break"])
+    torch._dynamo.reset()
+    return Explanation(tuple(records), breaks)

@@ -1,0 +1,72 @@
+"""Parameters as constants: compiled code holds what they were, and is made anew when they are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+MAX_VARIANTS = 8
+"""Different parameters that one graph is compiled for; then they are taken as inputs."""
+
+Compile = Callable[[Mapping[str, tuple[str, torch.Tensor]]], Callable[..., Any]]
+
+
+class Frozen:
+    """Runs the code for the parameters that it is called with.
+
+    Parameters are recognised by their memory and by PyTorch's count of writes to them, so that a call never computes
+    with values that a parameter does not have any more.
+    """
+
+    def __init__(
+        self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any], frozen: Sequence[bool], compile: Compile
+    ) -> None:
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        lead = len(placeholders) - len(example_inputs)
+        own = [*_own_parameters(lead), *example_inputs]
+        flags = [*[True] * lead, *frozen]
+        self._names = [node.name for node in placeholders]
+        self._titles = [_title(node) for node in placeholders]
+        self._places = tuple(k for k, flag in enumerate(flags) if flag and isinstance(own[k], torch.Tensor))
+        self._free = tuple(k for k in range(len(placeholders)) if k not in set(self._places))
+        self._compile = compile
+        self._variants: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._open: Callable[..., Any] | None = None
+        self._last: tuple[Any, ...] | None = None
+        self._run: Callable[..., Any] | None = None
+        self._variant(own)
+
+    def __call__(self, *args: Any) -> Any:
+        key = tuple([(args[k].data_ptr(), args[k]._version) for k in self._places])
+        run = self._run if key == self._last else self._variant(args)
+        assert run is not None
+        return run(*[args[k] for k in self._free]) if run is not self._open else run(*args)
+
+    def _variant(self, args: Sequence[Any]) -> Callable[..., Any]:
+        key = tuple((args[k].data_ptr(), args[k]._version) for k in self._places)
+        run = self._variants.get(key)
+        if run is None and len(self._variants) < MAX_VARIANTS:
+            state = {self._names[k]: (self._titles[k], args[k]) for k in self._places}
+            run = self._variants[key] = self._compile(state)
+        if run is None:
+            self._open = self._open or self._compile({})
+            run = self._open
+        self._last, self._run = key, run
+        return run
+
+
+def _own_parameters(count: int) -> Sequence[torch.Tensor]:
+    """Parameters that the graph's module held, which AOTAutograd puts in front of its inputs."""
+    if not count:
+        return ()
+    context = torch._guards.TracingContext.try_get()
+    assert context is not None and context.params_flat is not None
+    return list(context.params_flat)[:count]
+
+
+def _title(node: torch.fx.Node) -> str:
+    """The name of a parameter as the module has it, where Dynamo tells."""
+    source = (node.meta.get("tensor_dict") or {}).get("_dynamo_source") or node.name
+    return str(source)

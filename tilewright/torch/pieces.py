@@ -1,0 +1,193 @@
+"""Splits a functional graph into what is compiled and what PyTorch runs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from tilewright import api
+from tilewright.frontends.torch.capture import Captured, kept
+from tilewright.frontends.torch.tensors import DTYPES
+from tilewright.ir.diag import TilewrightError, UnsupportedError
+from tilewright.options import Options
+from tilewright.runtime import Model
+from tilewright.torch.records import Piece, Record
+
+MAX_SPLITS = 4
+"""How often a graph is split again at operators that turned out not to be translated."""
+
+State = Mapping[str, tuple[str, torch.Tensor]]
+Tell = Callable[[Record], None]
+
+
+def compiled_pieces(graph: torch.fx.GraphModule, state: State, options: Options, tell: Tell) -> Callable[..., Any]:
+    """A function of the inputs that are not in `state`, which gives what the graph gives."""
+    eager: dict[torch.fx.Node, str] = {}
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and (reason := _reason(node)):
+            eager[node] = reason
+    if not eager:
+        whole = _whole(graph, state, options, eager)
+        if whole is not None:
+            tell(Record(graph, (Piece(whole.model, _count(graph)),)))
+            return whole
+    return _split(graph, state, options, eager, tell)
+
+
+class Compiled:
+    """A compiled graph that takes and gives tensors."""
+
+    def __init__(self, model: Model, results: Sequence[Any], taken: Sequence[int]) -> None:
+        self.model = model
+        self._taken = tuple(taken)
+        self._kinds = [_Result.of(result) for result in results]
+        self._is_plain = all(kind.place == k and not kind.is_number for k, kind in enumerate(self._kinds))
+
+    def __call__(self, *args: Any) -> list[Any]:
+        found = self.model(*[args[k] for k in self._taken])
+        return [kind.taken(found) for kind in self._kinds]
+
+
+class _Result:
+    """What becomes of an output of a model: a tensor, a number, or None."""
+
+    def __init__(self, place: int | None, is_number: bool, dtype: torch.dtype | None) -> None:
+        self.place, self.is_number, self.dtype = place, is_number, dtype
+
+    @classmethod
+    def of(cls, given: tuple[int | None, Any]) -> _Result:
+        place, node = given
+        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        is_number = not isinstance(value, torch.Tensor)
+        return cls(place, is_number, value.dtype if isinstance(value, torch.Tensor) else None)
+
+    def taken(self, found: Sequence[np.ndarray]) -> Any:
+        if self.place is None:
+            return None
+        array = found[self.place]
+        if self.is_number:
+            return array.item()
+        if self.dtype in (torch.bfloat16,):
+            return torch.from_numpy(array.view(np.int16)).view(self.dtype)
+        return torch.from_numpy(array)
+
+
+def _whole(
+    graph: torch.fx.GraphModule, state: State, options: Options, eager: dict[torch.fx.Node, str]
+) -> Compiled | None:
+    """The graph compiled; None, and the operators that prevent it in `eager`, where that cannot be."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    (output,) = graph.graph.find_nodes(op="output")
+    listed = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
+    results = [r for r in listed if isinstance(r, torch.fx.Node)]
+    places = iter(range(len(results)))
+    kinds = [(next(places), r) if isinstance(r, torch.fx.Node) else (None, r) for r in listed]
+    free = [node for node in placeholders if node.name not in state]
+    inputs = [node.name for node in free if _is_used(node)]
+    names = tuple(f"output_{k}" for k in range(len(results)))
+    captured = Captured(graph, tuple(inputs), state, names, tuple(results))
+    try:
+        model = api.compile(captured, options=options)
+    except UnsupportedError as error:
+        labels = {problem.node.partition(" ")[0].rpartition("/")[2]: problem for problem in error.problems}
+        for node in graph.graph.nodes:
+            if node.name in labels:
+                eager[node] = labels[node.name].reason
+        if not eager:
+            eager.update({node: error.what for node in graph.graph.nodes if node.op == "call_function"})
+        return None
+    except TilewrightError as error:
+        eager.update({node: error.what for node in graph.graph.nodes if node.op == "call_function"})
+        return None
+    return Compiled(model, kinds, [k for k, node in enumerate(free) if _is_used(node)])
+
+
+def _is_used(node: torch.fx.Node) -> bool:
+    """Whether an input of a graph is one of the model: sizes that tensors tell are not."""
+    return bool(node.users) and node.meta.get("val") is not None
+
+
+def _reason(node: torch.fx.Node) -> str:
+    """Why a call is not compiled; "" where it may be."""
+    target = node.target
+    if target is operator.getitem or not isinstance(target, torch._ops.OperatorBase):
+        return ""
+    if isinstance(target, torch._ops.OpOverload) and not kept(target):
+        return "the operator has no binding"
+    for value in _tensors(node):
+        if value.dtype not in DTYPES:
+            return f"tensors of {value.dtype} are not supported"
+        if value.device.type != "cpu":
+            return f"tensors of the device '{value.device}' are not supported"
+    return ""
+
+
+def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    flat = [x for v in values for x in (v if isinstance(v, tuple | list) else (v,))]
+    return [x for x in flat if isinstance(x, torch.Tensor)]
+
+
+def _count(graph: torch.fx.GraphModule) -> int:
+    return sum(node.op == "call_function" for node in graph.graph.nodes)
+
+
+class _Supported(OperatorSupportBase):
+    def __init__(self, eager: Mapping[torch.fx.Node, str]) -> None:
+        self._eager = eager
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
+        return node.op == "call_function" and node not in self._eager
+
+
+def _split(
+    graph: torch.fx.GraphModule, state: State, options: Options, eager: dict[torch.fx.Node, str], tell: Tell
+) -> Callable[..., Any]:
+    """The graph with each compiled part as one call."""
+    partitioner = CapabilityBasedPartitioner(graph, _Supported(eager), allows_single_node_partition=True)
+    partitions = partitioner.propose_partitions()
+    reasons = tuple((str(n.target), n.name, reason) for n, reason in eager.items())
+    split = partitioner.fuse_partitions(partitions)
+    pieces: list[Piece] = []
+    given = {node.name: state[node.name] for node in graph.graph.find_nodes(op="placeholder") if node.name in state}
+    for node in list(split.graph.nodes):
+        if node.op != "call_module":
+            continue
+        part = getattr(split, str(node.target))
+        inner = part.graph.find_nodes(op="placeholder")
+        own = {p.name: given[a.name] for p, a in zip(inner, node.args, strict=True) if a.name in given}
+        failed: dict[torch.fx.Node, str] = {}
+        compiled = _whole(part, own, options, failed)
+        reasons += tuple((str(n.target), n.name, reason) for n, reason in failed.items())
+        if compiled is None:
+            continue
+        pieces.append(Piece(compiled.model, _count(part)))
+        setattr(split, str(node.target), _Call(compiled, [k for k, p in enumerate(inner) if p.name not in own],
+                                               isinstance(part.graph.find_nodes(op="output")[0].args[0], tuple | list)))
+    split.recompile()
+    tell(Record(graph, tuple(pieces), eager=reasons))
+    order = [node.name for node in split.graph.find_nodes(op="placeholder")]
+
+    def run(*args: Any) -> Any:
+        free = iter(args)
+        return split(*[state[name][1] if name in state else next(free) for name in order])
+
+    return run
+
+
+class _Call(torch.nn.Module):
+    """A compiled part as a module that takes all inputs of the part."""
+
+    def __init__(self, compiled: Compiled, free: Sequence[int], many: bool) -> None:
+        super().__init__()
+        self._compiled, self._free, self._many = compiled, tuple(free), many
+
+    def forward(self, *args: Any) -> Any:
+        found = self._compiled(*[args[k] for k in self._free])
+        return found if self._many else found[0]

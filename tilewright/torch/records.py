@@ -1,0 +1,40 @@
+"""What the backend did with each graph, for `explain` and for the one warning that a user gets."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+_LOG = logging.getLogger("tilewright.torch")
+_TOLD: set[str] = set()
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A compiled part of a graph: its model, and how many operators it has."""
+
+    model: Any
+    operators: int
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One graph: its compiled pieces, and why the others run eagerly, by operator and place. `reason` is given where
+    nothing of it is compiled."""
+
+    graph: torch.fx.GraphModule
+    pieces: tuple[Piece, ...] | None = None
+    reason: str = ""
+    eager: tuple[tuple[str, str, str], ...] = field(default=())
+
+
+def note(record: Record) -> None:
+    """Log what is not compiled, each reason once in a process."""
+    reasons = [record.reason] if record.reason else [f"{op} runs eagerly at {place}: {why}" for op, place, why in record.eager]
+    for reason in reasons:
+        if reason not in _TOLD:
+            _TOLD.add(reason)
+            _LOG.warning("torch.compile with tilewright: %s", reason)
