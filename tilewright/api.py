@@ -40,8 +40,9 @@ def compile(
     """
     chosen = Options.of(options, **fields)
     session = _session(session)
+    source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
     artifact = compile_artifact(
-        with_examples(model, example_inputs, example_kwargs, dynamic_shapes), options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
+        source, options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
     )
     return Model(artifact, chosen.threads, session.executor(artifact.target.kind))
 

@@ -17,7 +17,7 @@ from tilewright.frontends.torch.capture import decompositions_kept
 from tilewright.options import Options
 from tilewright.torch.frozen import Frozen
 from tilewright.torch.pieces import State, compiled_pieces
-from tilewright.torch.records import Record, note
+from tilewright.torch.records import GraphRecord, note
 
 Runner = Callable[..., Any]
 
@@ -31,14 +31,14 @@ def backend(
     *,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
-    record: Callable[[Record], None] | None = None,
+    record: Callable[[GraphRecord], None] | None = None,
 ) -> Runner:
     """Compile a graph of Dynamo's. `options` are the fields of `tilewright.Options`; threads are PyTorch's by default.
     OptionError for others."""
     chosen = chosen_options(mode, options)
     tell = record or note
     if _records_gradients(example_inputs):
-        tell(Record(graph, None, "gradients are recorded: call it inside of torch.no_grad()"))
+        tell(GraphRecord(graph, None, "gradients are recorded: call it inside of torch.no_grad()"))
         return graph.forward
     frozen = [_is_frozen(x) for x in example_inputs]
 
@@ -48,10 +48,10 @@ def backend(
             with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
                 return compiled_pieces(functional, state, chosen, tell)
 
-        return make_boxed_func(Frozen(functional, example_inputs, frozen, compile_for))  # type: ignore[no-any-return]
+        return make_boxed_func(Frozen(functional, example_inputs, frozen, compile_for))
 
     with decompositions_kept() as table:
-        return aot_module_simplified(  # type: ignore[no-any-return]
+        return aot_module_simplified(
             graph,
             example_inputs,
             fw_compiler=compile_inference,

@@ -11,25 +11,31 @@ import torch
 import torch._dynamo
 
 from tilewright.torch.backend import backend
-from tilewright.torch.records import Record
+from tilewright.torch.records import GraphRecord
 
 
 @dataclass(frozen=True)
 class Explanation:
     """The graphs that Dynamo captured of one call, in order, and the breaks between them with their counts."""
 
-    graphs: tuple[Record, ...]
+    graphs: tuple[GraphRecord, ...]
     breaks: Mapping[str, int]
 
     def __str__(self) -> str:
         lines = [f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"]
-        lines += [f"  break: {' '.join(reason.split())[:300]} ({count} times)" for reason, count in self.breaks.items()]
+        lines += [
+            f"  break: {' '.join(reason.split())[:300]} ({count} times)"
+            for reason, count in self.breaks.items()
+        ]
         for k, record in enumerate(self.graphs):
             calls = sum(node.op.startswith("call") for node in record.graph.graph.nodes)
             if record.reason:
                 lines.append(f"  graph {k}: {calls} operators run eagerly: {record.reason}")
                 continue
-            compiled = [f"{p.operators} operators in {len(p.model.report().data['kernels'])} kernels" for p in record.pieces or ()]
+            compiled = [
+                f"{p.operators} operators in {len(p.model.report().data['kernels'])} kernels"
+                for p in record.pieces or ()
+            ]
             lines.append(f"  graph {k}: {len(compiled)} compiled pieces: {'; '.join(compiled) or 'none'}")
             lines += [f"    eager: {op} at {place}: {reason}" for op, place, reason in record.eager]
         return "\n".join(lines)
@@ -38,7 +44,7 @@ class Explanation:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Compile a module or a function for one call, run it, and tell what was compiled. What `torch.compile` has made of
     it before is made anew."""
-    records: list[Record] = []
+    records: list[GraphRecord] = []
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled = torch.compile(function, backend=partial(backend, record=records.append))

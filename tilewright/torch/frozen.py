@@ -21,7 +21,11 @@ class Frozen:
     """
 
     def __init__(
-        self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any], frozen: Sequence[bool], compile: Compile
+        self,
+        graph: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+        frozen: Sequence[bool],
+        compile: Compile,
     ) -> None:
         placeholders = graph.graph.find_nodes(op="placeholder")
         lead = len(placeholders) - len(example_inputs)

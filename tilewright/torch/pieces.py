@@ -17,16 +17,18 @@ from tilewright.frontends.torch.tensors import DTYPES
 from tilewright.ir.diag import TilewrightError, UnsupportedError
 from tilewright.options import Options
 from tilewright.runtime import Model
-from tilewright.torch.records import Piece, Record
+from tilewright.torch.records import GraphRecord, Piece
 
 MAX_SPLITS = 4
 """How often a graph is split again at operators that turned out not to be translated."""
 
 State = Mapping[str, tuple[str, torch.Tensor]]
-Tell = Callable[[Record], None]
+Tell = Callable[[GraphRecord], None]
 
 
-def compiled_pieces(graph: torch.fx.GraphModule, state: State, options: Options, tell: Tell) -> Callable[..., Any]:
+def compiled_pieces(
+    graph: torch.fx.GraphModule, state: State, options: Options, tell: Tell
+) -> Callable[..., Any]:
     """A function of the inputs that are not in `state`, which gives what the graph gives."""
     eager: dict[torch.fx.Node, str] = {}
     for node in graph.graph.nodes:
@@ -35,7 +37,7 @@ def compiled_pieces(graph: torch.fx.GraphModule, state: State, options: Options,
     if not eager:
         whole = _whole(graph, state, options, eager)
         if whole is not None:
-            tell(Record(graph, (Piece(whole.model, _count(graph)),)))
+            tell(GraphRecord(graph, (Piece(whole.model, _count(graph)),)))
             return whole
     return _split(graph, state, options, eager, tell)
 
@@ -155,7 +157,9 @@ def _split(
     reasons = tuple((str(n.target), n.name, reason) for n, reason in eager.items())
     split = partitioner.fuse_partitions(partitions)
     pieces: list[Piece] = []
-    given = {node.name: state[node.name] for node in graph.graph.find_nodes(op="placeholder") if node.name in state}
+    given = {
+        node.name: state[node.name] for node in graph.graph.find_nodes(op="placeholder") if node.name in state
+    }
     for node in list(split.graph.nodes):
         if node.op != "call_module":
             continue
@@ -168,10 +172,17 @@ def _split(
         if compiled is None:
             continue
         pieces.append(Piece(compiled.model, _count(part)))
-        setattr(split, str(node.target), _Call(compiled, [k for k, p in enumerate(inner) if p.name not in own],
-                                               isinstance(part.graph.find_nodes(op="output")[0].args[0], tuple | list)))
+        setattr(
+            split,
+            str(node.target),
+            _Call(
+                compiled,
+                [k for k, p in enumerate(inner) if p.name not in own],
+                isinstance(part.graph.find_nodes(op="output")[0].args[0], tuple | list),
+            ),
+        )
     split.recompile()
-    tell(Record(graph, tuple(pieces), eager=reasons))
+    tell(GraphRecord(graph, tuple(pieces), eager=reasons))
     order = [node.name for node in split.graph.find_nodes(op="placeholder")]
 
     def run(*args: Any) -> Any:

@@ -21,7 +21,7 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
+class GraphRecord:
     """One graph: its compiled pieces, and why the others run eagerly, by operator and place. `reason` is given where
     nothing of it is compiled."""
 
@@ -31,9 +31,13 @@ class Record:
     eager: tuple[tuple[str, str, str], ...] = field(default=())
 
 
-def note(record: Record) -> None:
+def note(record: GraphRecord) -> None:
     """Log what is not compiled, each reason once in a process."""
-    reasons = [record.reason] if record.reason else [f"{op} runs eagerly at {place}: {why}" for op, place, why in record.eager]
+    reasons = (
+        [record.reason]
+        if record.reason
+        else [f"{op} runs eagerly at {place}: {why}" for op, place, why in record.eager]
+    )
     for reason in reasons:
         if reason not in _TOLD:
             _TOLD.add(reason)

@@ -16,7 +16,9 @@ def read_program(path: Path) -> ExportedProgram:
     """The exported program in a file. ModelError for a file that is none, is damaged, or of another version."""
     check_file(path)
     if not zipfile.is_zipfile(path):
-        raise ModelError("the file is no archive of torch.export.save", where=str(path), hint="export the model again")
+        raise ModelError(
+            "the file is no archive of torch.export.save", where=str(path), hint="export the model again"
+        )
     try:
         return torch.export.load(path)
     except Exception as error:

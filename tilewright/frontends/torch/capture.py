@@ -9,8 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.exported_program import (
+    _override_composite_implicit_decomp,
+    _split_decomp_table_to_cia_and_python_decomp,
+)
+from torch.export.graph_signature import InputKind, OutputKind
 
 from tilewright.frontends.torch import adapters as adapters
 from tilewright.frontends.torch.registry import find_adapter
@@ -47,7 +52,9 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
         if spec.kind in _STATE:
             assert spec.target is not None
             state[name] = (spec.target, tensors[spec.target])
-        elif spec.kind is InputKind.USER_INPUT and hasattr(spec.arg, "name") and not hasattr(spec.arg, "value"):
+        elif (
+            spec.kind is InputKind.USER_INPUT and hasattr(spec.arg, "name") and not hasattr(spec.arg, "value")
+        ):
             inputs.append(name)
         elif spec.kind is not InputKind.USER_INPUT:
             raise UnsupportedError(
@@ -64,13 +71,15 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
     if written:
         raise UnsupportedError(
             f"the module writes to its {', '.join(f'{name!r}' for name in written)}",
-            hint="a compiled model keeps no state: return the new value, or put the module in evaluation mode (.eval())",
+            hint="a compiled model keeps no state: return the new value, or call .eval() on the module",
         )
     names = _output_names(program, results)
     return Captured(program.graph_module, tuple(inputs), state, names, tuple(results), dims or {})
 
 
-def exported(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dims: Any) -> ExportedProgram:
+def exported(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dims: Any
+) -> ExportedProgram:
     """The module's program for examples of its inputs. ModelError where PyTorch cannot export it, with its reason."""
     if module.training:
         raise ModelError(
@@ -93,7 +102,9 @@ def _not_exported(module: torch.nn.Module, error: Exception) -> ModelError:
         "UserError": "see the message; sizes that may change are named with dynamic_shapes=",
     }
     hint = kinds.get(type(error).__name__, "do the example inputs fit the module? it must also run with them")
-    place = next((line.strip() for line in reversed(text.splitlines()) if line.strip().startswith("File ")), "")
+    place = next(
+        (line.strip() for line in reversed(text.splitlines()) if line.strip().startswith("File ")), ""
+    )
     return ModelError(
         f"PyTorch cannot export {type(module).__name__}: {type(error).__name__}: {first[:600]}",
         where=place or None,
@@ -137,8 +148,6 @@ def op_name(op: torch._ops.OpOverload) -> str:
 @lru_cache(maxsize=1)
 def _known_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Every decomposition that PyTorch has, by operator."""
-    from torch._decomp import core_aten_decompositions, decomposition_table
-
     table = dict(core_aten_decompositions().items())
     for op, function in decomposition_table.items():
         table.setdefault(op, function)
@@ -154,19 +163,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def decompositions_kept() -> Iterator[dict[Any, Callable[..., Any]]]:
     """The same as a table for AOTAutograd; while the context lasts, PyTorch's dispatcher keeps composite operators that
     have adapters, as it does for torch.export."""
-    from torch.export.exported_program import (
-        _override_composite_implicit_decomp,
-        _split_decomp_table_to_cia_and_python_decomp,
-    )
-
     composites, table = _split_decomp_table_to_cia_and_python_decomp(decompositions())
     with _override_composite_implicit_decomp(composites):
         yield table
-
-
-def operators_of(graph: torch.fx.GraphModule) -> Iterator[Any]:
-    """The targets of calls in a graph."""
-    return (node.target for node in graph.graph.nodes if node.op == "call_function")
 
 
 # Names of dims

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilewright.frontends.torch.capture import Captured
-from tilewright.frontends.torch.places import module_path
+from tilewright.frontends.torch.origins import module_path
 from tilewright.frontends.torch.tensors import array_of, require_dense
 
 
@@ -21,7 +21,7 @@ def digest_of(captured: Captured) -> bytes:
     for name, (target, tensor) in captured.state.items():
         require_dense(tensor, f"'{target}'")
         digest.update(f"{name}:{target}:{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(memoryview(array_of(tensor, f"'{target}'").reshape(-1).view("u1")))
+        digest.update(_bytes_of(tensor, target))
     return digest.digest()
 
 
@@ -36,4 +36,9 @@ def _add_graph(digest: Any, graph: torch.fx.GraphModule) -> None:
             _add_graph(digest, child)
     for name, tensor in (*graph.named_parameters(recurse=False), *graph.named_buffers(recurse=False)):
         digest.update(name.encode())
-        digest.update(memoryview(array_of(tensor, f"'{name}'").reshape(-1).view("u1")))
+        digest.update(_bytes_of(tensor, name))
+
+
+def _bytes_of(tensor: torch.Tensor, name: str) -> Any:
+    """The elements, where they lie."""
+    return array_of(tensor, f"'{name}'").reshape(-1).view("u1").data

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
 
@@ -13,8 +14,8 @@ from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
 from tilewright.frontends.torch import registry
 from tilewright.frontends.torch.capture import Captured, op_name
-from tilewright.frontends.torch.node import Node
-from tilewright.frontends.torch.places import Place, place_of
+from tilewright.frontends.torch.node import AtenNode
+from tilewright.frontends.torch.origins import Origin, origin_of
 from tilewright.frontends.torch.sizes import Sizes
 from tilewright.frontends.torch.tensors import DTYPES, array_of, dtype_of
 from tilewright.frontends.translation import BrokenInputError, Translation, type_of
@@ -23,7 +24,6 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import InternalError, Loc, ModelError, UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.ops import elementwise as ew
 from tilewright.ops.source import sym_tensor
 
 SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
@@ -32,7 +32,7 @@ Given = Value | Sym | tuple[Any, ...] | float | None
 """What a node stands for: a tensor, a size, several of them, a number; None for what could not be translated."""
 
 
-class Importer:
+class GraphImporter:
     """Writes the program of one captured graph."""
 
     def __init__(self, translation: Translation, captured: Captured) -> None:
@@ -132,19 +132,20 @@ class Importer:
             known = self._known_size(node)
             if known is not None:
                 return known
-        place, kind = place_of(node), _kind(node.target)
+        place, kind = origin_of(node), _kind(node.target)
         loc = Loc(node=shown(place.name), op=shown(kind))
 
+        found: list[Given] = []
+
         def translate() -> Sequence[Value | None]:
-            nonlocal found
-            found = self._given(node, values)
+            found.append(self._given(node, values))
             return []
 
-        found: Given = None
         self.translation.node(loc, _label(place, kind), kind, translate)
-        if isinstance(found, Value) and not found.name:
-            found.name = node.name
-        return found
+        result = found[0] if found else None
+        if isinstance(result, Value) and not result.name:
+            result.name = node.name
+        return result
 
     def _known_size(self, node: torch.fx.Node) -> Given:
         """A number that follows from sizes which are known; None for others."""
@@ -152,7 +153,9 @@ class Importer:
         if not self._sizes.knows(number.node.expr):
             return None
         try:
-            return self._sizes.number(number) if isinstance(number, torch.SymFloat) else self._sizes.of(number)
+            return (
+                self._sizes.number(number) if isinstance(number, torch.SymFloat) else self._sizes.of(number)
+            )
         except UnsupportedError:
             return None
 
@@ -164,28 +167,35 @@ class Importer:
                 raise BrokenInputError
             return whole[index]
         result = node.meta.get("val")
-        context = Node(node.name, _kind(target), result, self.translation, self._sizes.of, self._body)
-        if isinstance(target, torch._ops.OpOverload):
-            name = op_name(target)
-            adapter = registry.find_adapter(name)
-            if adapter is None:
-                raise UnsupportedError(
-                    f"the operator {target} has no binding",
-                    hint="docs/frontends.md says how to add one; torch.compile(backend='tilewright') runs it eagerly",
-                )
-            arguments = self._bound(target, node, values)
-            found = self.translation.fit(_tensors(arguments.values()), lambda: adapter(context, **arguments))
-        elif isinstance(target, torch._ops.HigherOrderOperator):
-            adapter = registry.find_adapter(f"higher_order::{target.name()}")
-            if adapter is None:
-                raise UnsupportedError(f"the higher-order operator {target.name()} has no binding")
-            arguments = self._arguments(node.args, values)
-            kwargs = {k: self._argument(a, values) for k, a in node.kwargs.items()}
-            found = self.translation.fit(_tensors(arguments), lambda: adapter(context, *arguments, **kwargs))
-        else:
-            raise UnsupportedError(f"the Python function {_kind(target)} on numbers that depend on data is not followed")
+        context = AtenNode(node.name, _kind(target), result, self.translation, self._sizes.of, self._body)
+        found = self._translated(context, target, node, values)
         self._check(context, result, found)
         return found
+
+    def _translated(
+        self, context: AtenNode, target: Any, node: torch.fx.Node, values: Mapping[torch.fx.Node, Given]
+    ) -> Any:
+        """What the adapter of a call's target gives."""
+        positional: tuple[Any, ...] = ()
+        if isinstance(target, torch._ops.OpOverload):
+            name, what = op_name(target), f"the operator {target}"
+        elif isinstance(target, torch._ops.HigherOrderOperator):
+            name, what = f"higher_order::{target.name()}", f"the higher-order operator {target.name()}"
+        else:
+            raise UnsupportedError(f"{_kind(target)} of numbers that depend on data is not followed")
+        adapter = registry.find_adapter(name)
+        if adapter is None:
+            raise UnsupportedError(
+                f"{what} has no binding",
+                hint="docs/frontends.md says how to add one; torch.compile(backend='tilewright') runs it eagerly",
+            )
+        if isinstance(target, torch._ops.OpOverload):
+            named = self._bound(target, node, values)
+        else:
+            positional = self._arguments(node.args, values)
+            named = {k: self._argument(a, values) for k, a in node.kwargs.items()}
+        operands = _tensors((*positional, *named.values()))
+        return self.translation.fit(operands, lambda: adapter(context, *positional, **named))
 
     def _bound(
         self, target: torch._ops.OpOverload, node: torch.fx.Node, values: Mapping[torch.fx.Node, Given]
@@ -219,10 +229,12 @@ class Importer:
             return self._sizes.number(given) if isinstance(given, torch.SymFloat) else self._sizes.of(given)
         return given
 
-    def _check(self, node: Node, expected: Any, found: Any) -> None:
+    def _check(self, node: AtenNode, expected: Any, found: Any) -> None:
         """Bind the symbols that a result's shape defines; InternalError for a result of another type than PyTorch
         says: what follows would be wrong."""
-        pairs = zip(expected, found, strict=False) if isinstance(expected, tuple | list) else [(expected, found)]
+        pairs = (
+            zip(expected, found, strict=False) if isinstance(expected, tuple | list) else [(expected, found)]
+        )
         for theirs, ours in pairs:
             if isinstance(theirs, tuple | list):
                 self._check(node, theirs, ours)
@@ -276,8 +288,6 @@ class Importer:
         if isinstance(given, Sym):
             return sym_tensor(values=(given,), scalar=True)
         if isinstance(given, bool | int | float):
-            import numpy as np
-
             return literal(np.array(given), "")
         raise UnsupportedError(f"the module gives {type(given).__name__} {given!r:.80}, which is no tensor")
 
@@ -295,12 +305,13 @@ def _identifier(name: str) -> str:
 
 
 def _kind(target: Any) -> str:
-    return str(target) if isinstance(target, torch._ops.OperatorBase) else getattr(target, "__name__", str(target))
+    return (
+        str(target)
+        if isinstance(target, torch._ops.OperatorBase)
+        else getattr(target, "__name__", str(target))
+    )
 
 
-def _label(place: Place, kind: str) -> str:
+def _label(place: Origin, kind: str) -> str:
     source = f", {place.source}" if place.source else ""
     return f"{place.name} ({kind}{source})"
-
-
-__all__ = ["Importer", "ew"]

@@ -13,7 +13,7 @@ from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.torch.archive import read_program
 from tilewright.frontends.torch.capture import Captured, captured, dim_names, exported
-from tilewright.frontends.torch.importer import Importer
+from tilewright.frontends.torch.importer import GraphImporter
 from tilewright.frontends.torch.tensors import dtype_of, require_dense
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir import dtype as dt
@@ -43,7 +43,7 @@ def program_of(source: Any) -> Captured:
         program = exported(source.model, source.args, source.kwargs, source.dynamic_shapes)
         names = dim_names(program, source.dynamic_shapes)
         source.made["captured"] = captured(program, names)
-    return source.made["captured"]  # type: ignore[no-any-return]
+    return source.made["captured"]
 
 
 def load_captured(
@@ -55,10 +55,12 @@ def load_captured(
     """Translate a captured graph to a Module with one function `main`, as a front end's `load` does."""
 
     def translate(translation: Translation, inputs: dict[str, Value | None]) -> Results:
-        return Importer(translation, captured).main(inputs)
+        return GraphImporter(translation, captured).main(inputs)
 
     nodes = sum(node.op == "call_function" for node in captured.graph.graph.nodes)
-    return translated(_inputs(captured), captured.outputs, nodes, translate, constants=constants, shapes=shapes)
+    return translated(
+        _inputs(captured), captured.outputs, nodes, translate, constants=constants, shapes=shapes
+    )
 
 
 def _inputs(captured: Captured) -> dict[str, Declared]:
@@ -77,7 +79,8 @@ def _inputs(captured: Captured) -> dict[str, Declared]:
             found[node.name] = Declared(dt.i64, ())
         else:
             raise UnsupportedError(
-                f"the input '{node.name}' is a {type(given).__name__}", hint="inputs are tensors, or whole numbers"
+                f"the input '{node.name}' is a {type(given).__name__}",
+                hint="inputs are tensors, or whole numbers",
             )
     return found
 

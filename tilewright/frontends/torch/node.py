@@ -23,10 +23,24 @@ from tilewright.ops.view import shape_of
 Number = int | float | bool | Sym
 """What ATen calls a Scalar; a Sym where it is computed from sizes."""
 
-_ORDER = [dt.bool_, dt.u8, dt.i8, dt.i16, dt.u16, dt.i32, dt.u32, dt.i64, dt.u64, dt.f16, dt.bf16, dt.f32, dt.f64]
+_ORDER = [
+    dt.bool_,
+    dt.u8,
+    dt.i8,
+    dt.i16,
+    dt.u16,
+    dt.i32,
+    dt.u32,
+    dt.i64,
+    dt.u64,
+    dt.f16,
+    dt.bf16,
+    dt.f32,
+    dt.f64,
+]
 
 
-class Node:
+class AtenNode:
     """One call of an operator. `result` is what PyTorch says of its result: a fake tensor, a number, or a list."""
 
     def __init__(
@@ -115,7 +129,9 @@ class Node:
         data."""
         found = self.translation.measure(x)
         if found is None:
-            raise self.translation.must_be_known(x, f"{self.op} needs the values of '{x.name}' at compile time")
+            raise self.translation.must_be_known(
+                x, f"{self.op} needs the values of '{x.name}' at compile time"
+            )
         return tuple(found.reshape(-1))
 
     def axis(self, axis: int, rank: int) -> int:
@@ -123,7 +139,9 @@ class Node:
             raise ModelError(f"{self.op}: axis {axis} is out of range for rank {rank}")
         return axis % rank if rank else 0
 
-    def axes(self, axes: Sequence[int] | int | None, rank: int, *, empty_is_all: bool = True) -> tuple[int, ...]:
+    def axes(
+        self, axes: Sequence[int] | int | None, rank: int, *, empty_is_all: bool = True
+    ) -> tuple[int, ...]:
         """The axes counted from 0, in order; all where none are given."""
         if axes is None or (empty_is_all and not isinstance(axes, int) and not axes):
             return tuple(range(rank))

@@ -10,7 +10,7 @@ from tilewright.ir.outside import Definitions
 from tilewright.ops.define import OPERATORS, Operator, TorchBinding
 
 if TYPE_CHECKING:
-    from tilewright.frontends.torch.node import Node
+    from tilewright.frontends.torch.node import AtenNode
 
 Adapter = Callable[..., Any]
 """`adapter(node, **arguments)`: the arguments are named as ATen's schema names them; tensors are Values, sizes Syms,
@@ -52,8 +52,10 @@ def bind_operators() -> None:
 
 
 def _translation(operator: Operator, binding: TorchBinding) -> Adapter:
-    def translate(node: Node, **arguments: Any) -> Any:
-        attrs = {ours: arguments[theirs] for theirs, ours in binding.attrs if arguments.get(theirs) is not None}
+    def translate(node: AtenNode, **arguments: Any) -> Any:
+        attrs = {
+            ours: arguments[theirs] for theirs, ours in binding.attrs if arguments.get(theirs) is not None
+        }
         renamed = {theirs for theirs, _ in binding.attrs}
         return operator(*node.promoted(*(a for name, a in arguments.items() if name not in renamed)), **attrs)
 

@@ -100,7 +100,8 @@ class Sizes:
             return self._converted(expression)
         except UnboundSizeError as error:
             raise UnsupportedError(
-                f"the size {expression} is not followed: {error}", hint="export the model with this size fixed"
+                f"the size {expression} is not followed: {error}",
+                hint="export the model with this size fixed",
             ) from error
 
     def number(self, size: object) -> Value:
@@ -213,6 +214,8 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
 
 def _fraction(e: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
     """Numerator and denominator, of rational coefficients alone."""
-    denominators = [c.q for c in (a.as_coeff_Mul()[0] for a in sympy.Add.make_args(e)) if isinstance(c, sympy.Rational)]
+    denominators = [
+        c.q for c in (a.as_coeff_Mul()[0] for a in sympy.Add.make_args(e)) if isinstance(c, sympy.Rational)
+    ]
     by = sympy.ilcm(*denominators) if len(denominators) > 1 else (denominators or [1])[0]
     return (sympy.expand(e * by), sympy.Integer(by)) if by != 1 else (e, sympy.Integer(1))

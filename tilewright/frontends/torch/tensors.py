@@ -58,7 +58,9 @@ def array_of(tensor: torch.Tensor, what: str) -> np.ndarray:
     """The elements of a tensor, in its own memory where it is contiguous."""
     require_dense(tensor, what)
     if tensor.device.type == "meta":
-        raise UnsupportedError(f"{what} has no values (device 'meta')", hint="load the module's weights first")
+        raise UnsupportedError(
+            f"{what} has no values (device 'meta')", hint="load the module's weights first"
+        )
     dtype = dtype_of(tensor.dtype)
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if dtype.storage.name in ("bfloat16",) or dtype.storage.name.startswith("float8"):

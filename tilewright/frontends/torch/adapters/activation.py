@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.torch.node import Node, Number
+from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir.core import Value
@@ -12,7 +12,7 @@ from tilewright.ops.view import reshape, shape_of, split
 
 
 @aten("gelu")
-def gelu(node: Node, self: Value, approximate: str = "none") -> Value:
+def gelu(node: AtenNode, self: Value, approximate: str = "none") -> Value:
     return act.gelu(self, approximate=approximate)
 
 
@@ -22,27 +22,27 @@ _PLAIN = {
 
 
 @aten(*_PLAIN)
-def plain(node: Node, self: Value) -> Value:
+def plain(node: AtenNode, self: Value) -> Value:
     return _PLAIN[node.op.split(".")[1]](node.value(self, node.dtype))
 
 
 @aten("hardsigmoid")
-def hardsigmoid(node: Node, self: Value) -> Value:
+def hardsigmoid(node: AtenNode, self: Value) -> Value:
     return act.hard_sigmoid(self, alpha=1 / 6, beta=0.5)
 
 
 @aten("hardtanh")
-def hardtanh(node: Node, self: Value, min_val: Number = -1, max_val: Number = 1) -> Value:
+def hardtanh(node: AtenNode, self: Value, min_val: Number = -1, max_val: Number = 1) -> Value:
     return act.clip(self, node.value(min_val, node.dtype), node.value(max_val, node.dtype))
 
 
 @aten("relu6")
-def relu6(node: Node, self: Value) -> Value:
+def relu6(node: AtenNode, self: Value) -> Value:
     return hardtanh(node, self, 0, 6)
 
 
 @aten("elu")
-def elu(node: Node, self: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Value:
+def elu(node: AtenNode, self: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Value:
     zero = node.value(0, node.dtype)
     scaled = self if input_scale == 1 else ew.mul(self, node.value(input_scale, node.dtype))
     below = ew.mul(ew.expm1(ew.min_(scaled, zero)), node.value(alpha, node.dtype))
@@ -51,12 +51,12 @@ def elu(node: Node, self: Value, alpha: Number = 1, scale: Number = 1, input_sca
 
 
 @aten("celu")
-def celu(node: Node, self: Value, alpha: Number = 1.0) -> Value:
+def celu(node: AtenNode, self: Value, alpha: Number = 1.0) -> Value:
     return act.celu(self, alpha=float(alpha))
 
 
 @aten("prelu", "_prelu_kernel")
-def prelu(node: Node, self: Value, weight: Value) -> Value:
+def prelu(node: AtenNode, self: Value, weight: Value) -> Value:
     shape, rank = shape_of(weight), len(shape_of(self))
     if len(shape) == 1 and rank > 1:
         weight = reshape(weight, shape=(shape[0], *[1] * (rank - 2)))
@@ -66,7 +66,7 @@ def prelu(node: Node, self: Value, weight: Value) -> Value:
 
 
 @aten("softplus")
-def softplus(node: Node, self: Value, beta: Number = 1, threshold: Number = 20) -> Value:
+def softplus(node: AtenNode, self: Value, beta: Number = 1, threshold: Number = 20) -> Value:
     factor = node.value(beta, node.dtype)
     scaled = self if beta == 1 else ew.mul(self, factor)
     soft = act.softplus(scaled)
@@ -75,25 +75,25 @@ def softplus(node: Node, self: Value, beta: Number = 1, threshold: Number = 20) 
 
 
 @aten("hardshrink")
-def hardshrink(node: Node, self: Value, lambd: Number = 0.5) -> Value:
+def hardshrink(node: AtenNode, self: Value, lambd: Number = 0.5) -> Value:
     kept = ew.le(ew.abs_(self), node.value(lambd, node.dtype))
     return ew.select(kept, node.value(0, node.dtype), self)
 
 
 @aten("softshrink")
-def softshrink(node: Node, self: Value, lambd: Number = 0.5) -> Value:
+def softshrink(node: AtenNode, self: Value, lambd: Number = 0.5) -> Value:
     by, zero = node.value(lambd, node.dtype), node.value(0, node.dtype)
     low = ew.select(ew.lt(self, ew.neg(by)), ew.add(self, by), ew.mul(self, zero))
     return ew.select(ew.gt(self, by), ew.sub(self, by), low)
 
 
 @aten("threshold")
-def threshold(node: Node, self: Value, threshold: Number, value: Number) -> Value:
+def threshold(node: AtenNode, self: Value, threshold: Number, value: Number) -> Value:
     return ew.select(ew.le(self, node.value(threshold, node.dtype)), node.value(value, node.dtype), self)
 
 
 @aten("glu")
-def glu(node: Node, self: Value, dim: int = -1) -> Value:
+def glu(node: AtenNode, self: Value, dim: int = -1) -> Value:
     rank = len(shape_of(self))
     axis = node.axis(dim, rank)
     half = shape_of(self)[axis] // 2
@@ -102,7 +102,7 @@ def glu(node: Node, self: Value, dim: int = -1) -> Value:
 
 
 @aten("log_sigmoid", "log_sigmoid_forward")
-def log_sigmoid(node: Node, self: Value) -> Value | tuple[Value, None]:
+def log_sigmoid(node: AtenNode, self: Value) -> Value | tuple[Value, None]:
     zero = node.value(0, type_of(self).dtype)
     found = ew.sub(ew.min_(self, zero), ew.log1p(ew.exp(ew.neg(ew.abs_(self)))))
     return (found, None) if "forward" in node.op else found

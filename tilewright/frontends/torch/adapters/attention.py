@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilewright.frontends.torch.node import Node
+from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -13,12 +13,13 @@ from tilewright.ir.core import Value
 from tilewright.ops import attention as att
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
+from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of
 
 
 @aten("scaled_dot_product_attention")
 def attention(
-    node: Node, query: Value, key: Value, value: Value, attn_mask: Value | None = None, dropout_p: float = 0.0,
+    node: AtenNode, query: Value, key: Value, value: Value, attn_mask: Value | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
     """Queries that may attend to nothing give zeros. With grouped heads each of key and value serves several."""
@@ -31,10 +32,14 @@ def attention(
     return _attended(query, key, value, attn_mask, is_causal, scale)
 
 
-@aten("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
-      "_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_efficient_attention")
+@aten(
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_attention_math_for_mps",
+    "_scaled_dot_product_efficient_attention",
+)
 def lowered_attention(
-    node: Node, query: Value, key: Value, value: Value, dropout_p: float = 0.0, is_causal: bool = False,
+    node: AtenNode, query: Value, key: Value, value: Value, dropout_p: float = 0.0, is_causal: bool = False,
     attn_mask: Value | None = None, scale: float | None = None, **how: Any,
 ) -> tuple[Value | None, ...]:  # fmt: skip
     """The first result of what PyTorch makes of attention."""
@@ -73,13 +78,7 @@ def _attended(
     found = att.attention(*operands, scale=None if scale is None else float(scale), causal=causal)
     if mask is None:
         return found
-    return ew.select(_attends_to_nothing(mask), ew.sub(found, found) if False else _zero(found), found)
-
-
-def _zero(x: Value) -> Value:
-    from tilewright.ops.source import full
-
-    return full(value=0.0, dtype=type_of(x).dtype, shape=())
+    return ew.select(_attends_to_nothing(mask), full(value=0.0, dtype=type_of(found).dtype, shape=()), found)
 
 
 def _attends_to_nothing(mask: Value) -> Value:

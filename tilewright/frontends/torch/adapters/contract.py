@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tilewright.frontends.composites.products import einsum_of, matrix_product, with_bias
-from tilewright.frontends.torch.node import Node, Number
+from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import sym as s
@@ -25,14 +26,14 @@ def product(a: Value, b: Value) -> Value:
 
 
 @aten("mm", "bmm", "matmul", "mv", "dot", "vdot")
-def matmul(node: Node, self: Value, mat2: Value | None = None, other: Value | None = None,
+def matmul(node: AtenNode, self: Value, mat2: Value | None = None, other: Value | None = None,
            vec: Value | None = None, tensor: Value | None = None) -> Value:  # fmt: skip
     right = next(x for x in (mat2, other, vec, tensor) if x is not None)
     return product(*node.promoted(self, right))
 
 
 @aten("linear")
-def linear(node: Node, input: Value, weight: Value, bias: Value | None = None) -> Value:
+def linear(node: AtenNode, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """input times the transposed weight, plus bias."""
     if len(shape_of(weight)) == 1:
         found = product(input, weight)
@@ -45,7 +46,7 @@ def linear(node: Node, input: Value, weight: Value, bias: Value | None = None) -
 
 @aten("addmm", "baddbmm", "addmv", "addbmm", "addr")
 def product_and_sum(
-    node: Node,
+    node: AtenNode,
     self: Value,
     mat1: Value | None = None,
     mat2: Value | None = None,
@@ -77,19 +78,19 @@ def product_and_sum(
 
 
 @aten("einsum")
-def einsum(node: Node, equation: str, tensors: Sequence[Value], path: object = None) -> Value:
+def einsum(node: AtenNode, equation: str, tensors: Sequence[Value], path: object = None) -> Value:
     return einsum_of(equation, node.promoted(*tensors))
 
 
-def _listed(values: Sequence[int] | int, count: int) -> tuple[int, ...]:
+def _listed(values: Sequence[Number] | Number, count: int) -> tuple[Any, ...]:
     """One number for each spatial axis."""
-    listed = (values,) if isinstance(values, int) else tuple(int(v) for v in values)
+    listed = tuple(values) if isinstance(values, tuple | list) else (values,)
     return listed * count if len(listed) == 1 else listed
 
 
 @aten("convolution", "_convolution", "convolution_overrideable")
 def convolution(
-    node: Node,
+    node: AtenNode,
     input: Value,
     weight: Value,
     bias: Value | None,
@@ -121,7 +122,7 @@ def convolution(
 
 @aten("conv1d", "conv2d", "conv3d")
 def conv(
-    node: Node,
+    node: AtenNode,
     input: Value,
     weight: Value,
     bias: Value | None = None,
@@ -148,12 +149,14 @@ def _conv_same(
     total = [(k - 1) * d if padding == "same" else s.sym(0) for k, d in zip(kernel, dilations, strict=True)]
     begin = tuple(t // 2 for t in total)
     end = tuple(t - b for t, b in zip(total, begin, strict=True))
-    return contract.conv(x, weight, strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, groups=groups)
+    return contract.conv(
+        x, weight, strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, groups=groups
+    )
 
 
 @aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def conv_transpose(
-    node: Node,
+    node: AtenNode,
     input: Value,
     weight: Value,
     bias: Value | None = None,

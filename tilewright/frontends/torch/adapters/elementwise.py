@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilewright.frontends.torch.node import Node, Number
+import ml_dtypes
+
+from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -19,36 +21,38 @@ Operand = Value | Number
 
 
 @aten("add")
-def add(node: Node, self: Operand, other: Operand, alpha: Number = 1) -> Value:
+def add(node: AtenNode, self: Operand, other: Operand, alpha: Number = 1) -> Value:
     a, b = node.promoted(self, other)
     return ew.add(a, b if alpha == 1 else ew.mul(b, node.value(alpha, node.dtype)))
 
 
 @aten("sub")
-def sub(node: Node, self: Operand, other: Operand, alpha: Number = 1) -> Value:
+def sub(node: AtenNode, self: Operand, other: Operand, alpha: Number = 1) -> Value:
     a, b = node.promoted(self, other)
     return ew.sub(a, b if alpha == 1 else ew.mul(b, node.value(alpha, node.dtype)))
 
 
 @aten("rsub")
-def rsub(node: Node, self: Operand, other: Operand, alpha: Number = 1) -> Value:
+def rsub(node: AtenNode, self: Operand, other: Operand, alpha: Number = 1) -> Value:
     return sub(node, other, self, alpha)
 
 
 @aten("div", "true_divide", "divide")
-def div(node: Node, self: Operand, other: Operand, rounding_mode: str | None = None) -> Value:
+def div(node: AtenNode, self: Operand, other: Operand, rounding_mode: str | None = None) -> Value:
     a, b = node.promoted(self, other)
     if rounding_mode is None or (rounding_mode == "trunc" and node.dtype.is_int):
         return ew.div(a, b)
-    return ew.trunc(ew.div(a, b)) if rounding_mode == "trunc" else _floor_divide(a, b, node.dtype)
+    return ew.trunc(ew.div(a, b)) if rounding_mode == "trunc" else floored_quotient(a, b, node.dtype)
 
 
 @aten("floor_divide")
-def floor_divide(node: Node, self: Operand, other: Operand) -> Value:
-    return _floor_divide(*node.promoted(self, other), node.dtype)
+def floor_divide(node: AtenNode, self: Operand, other: Operand) -> Value:
+    a, b = node.promoted(self, other)
+    return floored_quotient(a, b, node.dtype)
 
 
-def _floor_divide(a: Value, b: Value, dtype: DType) -> Value:
+def floored_quotient(a: Value, b: Value, dtype: DType) -> Value:
+    """The quotient rounded down, as Python has it."""
     if dtype.is_int:
         quotient = ew.div(a, b)
         if dtype.kind == "uint":
@@ -64,17 +68,17 @@ def _floor_divide(a: Value, b: Value, dtype: DType) -> Value:
 
 
 @aten("remainder")
-def remainder(node: Node, self: Operand, other: Operand) -> Value:
+def remainder(node: AtenNode, self: Operand, other: Operand) -> Value:
     return ew.mod(*node.promoted(self, other))
 
 
 @aten("fmod")
-def fmod(node: Node, self: Operand, other: Operand) -> Value:
+def fmod(node: AtenNode, self: Operand, other: Operand) -> Value:
     return ew.rem(*node.promoted(self, other))
 
 
 @aten("pow")
-def pow_(node: Node, self: Operand, exponent: Operand) -> Value:
+def pow_(node: AtenNode, self: Operand, exponent: Operand) -> Value:
     if isinstance(exponent, int | float) and isinstance(self, Value):
         base = node.value(self, node.dtype)
         if exponent == 2:
@@ -85,13 +89,13 @@ def pow_(node: Node, self: Operand, exponent: Operand) -> Value:
 
 
 @aten("square")
-def square(node: Node, self: Value) -> Value:
+def square(node: AtenNode, self: Value) -> Value:
     x = node.value(self, node.dtype)
     return ew.mul(x, x)
 
 
 @aten("reciprocal")
-def reciprocal(node: Node, self: Value) -> Value:
+def reciprocal(node: AtenNode, self: Value) -> Value:
     x = node.value(self, node.dtype)
     return ew.div(node.value(1, node.dtype), x)
 
@@ -100,12 +104,12 @@ _ROUNDINGS = {"floor": ew.floor, "ceil": ew.ceil, "trunc": ew.trunc, "fix": ew.t
 
 
 @aten(*_ROUNDINGS)
-def rounded(node: Node, self: Value) -> Value:
+def rounded(node: AtenNode, self: Value) -> Value:
     return _ROUNDINGS[node.op.split(".")[1]](self) if node.dtype.is_float else self
 
 
 @aten("round")
-def round_(node: Node, self: Value, decimals: int = 0) -> Value:
+def round_(node: AtenNode, self: Value, decimals: int = 0) -> Value:
     if not node.dtype.is_float:
         return self
     if decimals == 0:
@@ -116,27 +120,27 @@ def round_(node: Node, self: Value, decimals: int = 0) -> Value:
 
 
 @aten("frac")
-def frac(node: Node, self: Value) -> Value:
+def frac(node: AtenNode, self: Value) -> Value:
     return ew.sub(self, ew.trunc(self))
 
 
 @aten("log2")
-def log2(node: Node, self: Value) -> Value:
+def log2(node: AtenNode, self: Value) -> Value:
     return ew.mul(ew.log(node.value(self, node.dtype)), node.value(1 / math.log(2), node.dtype))
 
 
 @aten("log10")
-def log10(node: Node, self: Value) -> Value:
+def log10(node: AtenNode, self: Value) -> Value:
     return ew.mul(ew.log(node.value(self, node.dtype)), node.value(1 / math.log(10), node.dtype))
 
 
 @aten("exp2", "special_exp2")
-def exp2(node: Node, self: Value) -> Value:
+def exp2(node: AtenNode, self: Value) -> Value:
     return ew.pow_(node.value(2, node.dtype), node.value(self, node.dtype))
 
 
 @aten("erfc", "special_erfc")
-def erfc(node: Node, self: Value) -> Value:
+def erfc(node: AtenNode, self: Value) -> Value:
     return ew.sub(node.value(1, node.dtype), ew.erf(node.value(self, node.dtype)))
 
 
@@ -151,27 +155,27 @@ _LOGIC = {"logical_and": ew.and_, "logical_or": ew.or_, "logical_xor": ew.xor}
 
 
 @aten(*_LOGIC)
-def logic(node: Node, self: Value, other: Value) -> Value:
+def logic(node: AtenNode, self: Value, other: Value) -> Value:
     return _LOGIC[node.op.split(".")[1]](as_bool(self), as_bool(other))
 
 
 @aten("logical_not")
-def logical_not(node: Node, self: Value) -> Value:
+def logical_not(node: AtenNode, self: Value) -> Value:
     return ew.not_(as_bool(self))
 
 
 @aten("isnan")
-def isnan(node: Node, self: Value) -> Value:
+def isnan(node: AtenNode, self: Value) -> Value:
     return ew.is_nan(self) if type_of(self).dtype.is_float else filled(False, self)
 
 
 @aten("isinf")
-def isinf(node: Node, self: Value) -> Value:
+def isinf(node: AtenNode, self: Value) -> Value:
     return ew.is_inf(self) if type_of(self).dtype.is_float else filled(False, self)
 
 
 @aten("isfinite")
-def isfinite(node: Node, self: Value) -> Value:
+def isfinite(node: AtenNode, self: Value) -> Value:
     return _is_finite(self) if type_of(self).dtype.is_float else filled(True, self)
 
 
@@ -184,12 +188,12 @@ def filled(value: bool, like: Value) -> Value:
 
 
 @aten("where")
-def where(node: Node, condition: Value, self: Operand, other: Operand) -> Value:
+def where(node: AtenNode, condition: Value, self: Operand, other: Operand) -> Value:
     return ew.select(as_bool(condition), *node.promoted(self, other))
 
 
 @aten("masked_fill")
-def masked_fill(node: Node, self: Value, mask: Value, value: Operand) -> Value:
+def masked_fill(node: AtenNode, self: Value, mask: Value, value: Operand) -> Value:
     return ew.select(as_bool(mask), node.value(value, node.dtype), self)
 
 
@@ -197,7 +201,7 @@ def masked_fill(node: Node, self: Value, mask: Value, value: Operand) -> Value:
 
 
 @aten("clamp", "clip")
-def clamp(node: Node, self: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
+def clamp(node: AtenNode, self: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     x = node.value(self, node.dtype)
     if min is not None:
         x = ew.max_(x, node.value(min, node.dtype))
@@ -205,17 +209,17 @@ def clamp(node: Node, self: Value, min: Operand | None = None, max: Operand | No
 
 
 @aten("clamp_min")
-def clamp_min(node: Node, self: Value, min: Operand) -> Value:
+def clamp_min(node: AtenNode, self: Value, min: Operand) -> Value:
     return ew.max_(*node.promoted(self, min))
 
 
 @aten("clamp_max")
-def clamp_max(node: Node, self: Value, max: Operand) -> Value:
+def clamp_max(node: AtenNode, self: Value, max: Operand) -> Value:
     return ew.min_(*node.promoted(self, max))
 
 
 @aten("fmin", "fmax")
-def number_extremum(node: Node, self: Value, other: Value) -> Value:
+def number_extremum(node: AtenNode, self: Value, other: Value) -> Value:
     """As minimum and maximum, but a number wins over NaN."""
     a, b = node.promoted(self, other)
     found = (ew.min_ if node.op.startswith("aten.fmin") else ew.max_)(a, b)
@@ -227,9 +231,25 @@ def number_extremum(node: Node, self: Value, other: Value) -> Value:
 # Copies and conversions
 
 
-@aten("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "positive", "dropout", "feature_dropout",
-      "alpha_dropout", "_conj_physical", "real", "conj_physical", "resolve_conj", "resolve_neg", "to_dense")
-def identity(node: Node, self: Value | None = None, input: Value | None = None, **how: Any) -> Value:
+@aten(
+    "clone",
+    "alias",
+    "detach",
+    "contiguous",
+    "lift_fresh_copy",
+    "lift_fresh",
+    "positive",
+    "dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "_conj_physical",
+    "real",
+    "conj_physical",
+    "resolve_conj",
+    "resolve_neg",
+    "to_dense",
+)
+def identity(node: AtenNode, self: Value | None = None, input: Value | None = None, **how: Any) -> Value:
     """Copies, and what does nothing while evaluating."""
     x = self if self is not None else input
     if how.get("train"):
@@ -239,32 +259,32 @@ def identity(node: Node, self: Value | None = None, input: Value | None = None, 
 
 
 @aten("_to_copy", "to", "type_as")
-def to(node: Node, self: Value, **how: Any) -> Value:
+def to(node: AtenNode, self: Value, **how: Any) -> Value:
     return node.value(self, node.dtype)
 
 
 @aten("convert_element_type", namespace="prims")
-def convert_element_type(node: Node, a: Value, dtype: DType) -> Value:
+def convert_element_type(node: AtenNode, a: Value, dtype: DType) -> Value:
     return node.value(a, dtype)
 
 
 @aten("copy")
-def copy(node: Node, self: Value, src: Value, non_blocking: bool = False) -> Value:
+def copy(node: AtenNode, self: Value, src: Value, non_blocking: bool = False) -> Value:
     return expand(node.value(src, node.dtype), shape=shape_of(self))
 
 
 @aten("bitwise_left_shift", "__lshift__")
-def left_shift(node: Node, self: Operand, other: Operand) -> Value:
+def left_shift(node: AtenNode, self: Operand, other: Operand) -> Value:
     return ew.shl(*node.promoted(self, other))
 
 
 @aten("bitwise_right_shift", "__rshift__")
-def right_shift(node: Node, self: Operand, other: Operand) -> Value:
+def right_shift(node: AtenNode, self: Operand, other: Operand) -> Value:
     return ew.shr(*node.promoted(self, other))
 
 
 @aten("lerp")
-def lerp(node: Node, self: Value, end: Value, weight: Operand) -> Value:
+def lerp(node: AtenNode, self: Value, end: Value, weight: Operand) -> Value:
     a, b, w = self, end, node.value(weight, node.dtype)
     near = ew.add(a, ew.mul(w, ew.sub(b, a)))
     far = ew.sub(b, ew.mul(ew.sub(b, a), ew.sub(node.value(1, node.dtype), w)))
@@ -272,21 +292,21 @@ def lerp(node: Node, self: Value, end: Value, weight: Operand) -> Value:
 
 
 @aten("addcmul")
-def addcmul(node: Node, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
+def addcmul(node: AtenNode, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
     a, b, c = node.promoted(self, tensor1, tensor2)
     product = ew.mul(b, c)
     return ew.add(a, product if value == 1 else ew.mul(product, node.value(value, node.dtype)))
 
 
 @aten("addcdiv")
-def addcdiv(node: Node, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
+def addcdiv(node: AtenNode, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
     a, b, c = node.promoted(self, tensor1, tensor2)
     scaled = b if value == 1 else ew.mul(b, node.value(value, node.dtype))
     return ew.add(a, ew.div(scaled, c))
 
 
 @aten("logaddexp")
-def logaddexp(node: Node, self: Value, other: Value) -> Value:
+def logaddexp(node: AtenNode, self: Value, other: Value) -> Value:
     a, b = node.promoted(self, other)
     top = ew.max_(a, b)
     rest = ew.log1p(ew.exp(ew.neg(ew.abs_(ew.sub(a, b)))))
@@ -294,7 +314,7 @@ def logaddexp(node: Node, self: Value, other: Value) -> Value:
 
 
 @aten("xlogy", "special_xlogy")
-def xlogy(node: Node, self: Operand, other: Operand) -> Value:
+def xlogy(node: AtenNode, self: Operand, other: Operand) -> Value:
     a, b = node.promoted(self, other)
     zero = node.value(0, node.dtype)
     product = ew.select(ew.eq(a, zero), zero, ew.mul(a, ew.log(b)))
@@ -302,7 +322,7 @@ def xlogy(node: Node, self: Operand, other: Operand) -> Value:
 
 
 @aten("signbit")
-def signbit(node: Node, self: Value) -> Value:
+def signbit(node: AtenNode, self: Value) -> Value:
     dtype = type_of(self).dtype
     if dtype.is_float:
         bits = {2: dt.i16, 4: dt.i32, 8: dt.i64}[dtype.bytes]
@@ -311,7 +331,7 @@ def signbit(node: Node, self: Value) -> Value:
 
 
 @aten("copysign")
-def copysign(node: Node, self: Operand, other: Operand) -> Value:
+def copysign(node: AtenNode, self: Operand, other: Operand) -> Value:
     a, b = node.promoted(self, other)
     bits = {2: dt.i16, 4: dt.i32, 8: dt.i64}[node.dtype.bytes]
     size = ew.abs_(a)
@@ -320,23 +340,27 @@ def copysign(node: Node, self: Operand, other: Operand) -> Value:
 
 @aten("nan_to_num")
 def nan_to_num(
-    node: Node, self: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+    node: AtenNode,
+    self: Value,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
 ) -> Value:
-    import ml_dtypes
-    import numpy as np
-
     dtype = node.dtype
     if not dtype.is_float:
         return self
-    info = ml_dtypes.finfo(dtype.storage) if dtype.storage != np.float64 else np.finfo(np.float64)
-    most = float(info.max)
+    most = float(ml_dtypes.finfo(dtype.storage).max)  # type: ignore[no-untyped-call]
     x = ew.select(ew.is_nan(self), node.value(0.0 if nan is None else nan, dtype), self)
-    x = ew.select(ew.eq(self, node.value(math.inf, dtype)), node.value(most if posinf is None else posinf, dtype), x)
-    return ew.select(ew.eq(self, node.value(-math.inf, dtype)), node.value(-most if neginf is None else neginf, dtype), x)
+    x = ew.select(
+        ew.eq(self, node.value(math.inf, dtype)), node.value(most if posinf is None else posinf, dtype), x
+    )
+    return ew.select(
+        ew.eq(self, node.value(-math.inf, dtype)), node.value(-most if neginf is None else neginf, dtype), x
+    )
 
 
 @aten("heaviside")
-def heaviside(node: Node, self: Value, values: Value) -> Value:
+def heaviside(node: AtenNode, self: Value, values: Value) -> Value:
     a, b = node.promoted(self, values)
     zero = node.value(0, node.dtype)
     return ew.select(ew.eq(a, zero), b, ew.cast(ew.gt(a, zero), dtype=node.dtype))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright.frontends.composites.positions import nonzero as positions_of
-from tilewright.frontends.torch.adapters.elementwise import as_bool
+from tilewright.frontends.composites.shapes import slice_bounds
+from tilewright.frontends.torch.adapters.elementwise import as_bool, floored_quotient
 from tilewright.frontends.torch.adapters.view import sliced
-from tilewright.frontends.torch.node import Node, Number, whole
+from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -17,6 +20,7 @@ from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.index import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from tilewright.ops.scan import cumsum
 from tilewright.ops.shape import broadcast
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
@@ -25,7 +29,7 @@ REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "ama
 
 
 @aten("index", "_unsafe_index")
-def index(node: Node, self: Value, indices: Sequence[Value | None]) -> Value:
+def index(node: AtenNode, self: Value, indices: Sequence[Value | None]) -> Value:
     """Advanced indexing: index tensors broadcast; a mask stands for the positions where it holds."""
     x, places = self, _places(node, indices)
     axes = [k for k, place in enumerate(places) if place is not None]
@@ -36,11 +40,15 @@ def index(node: Node, self: Value, indices: Sequence[Value | None]) -> Value:
     found = gather_nd(front, vectors)
     if axes != list(range(axes[0], axes[-1] + 1)):
         return found
-    order = list(range(batch, batch + axes[0])) + list(range(batch)) + list(range(batch + axes[0], len(shape_of(found))))
+    order = (
+        list(range(batch, batch + axes[0]))
+        + list(range(batch))
+        + list(range(batch + axes[0], len(shape_of(found))))
+    )
     return transpose(found, perm=tuple(order))
 
 
-def _places(node: Node, indices: Sequence[Value | None]) -> list[Any]:
+def _places(node: AtenNode, indices: Sequence[Value | None]) -> list[Any]:
     """One index tensor of i64 for each axis that is indexed; None for others. A mask takes as many axes as it has."""
     found: list[Any] = []
     for place in indices:
@@ -62,11 +70,15 @@ def _index_vectors(x: Value, places: Sequence[Any], axes: Sequence[int]) -> tupl
     shape = broadcast(*[shape_of(places[a]) for a in axes])
     columns = [reshape(expand(places[a], shape=shape), shape=(*shape, 1)) for a in axes]
     order = (*axes, *[k for k in range(len(shape_of(x))) if k not in axes])
-    return transpose(x, perm=order), concat(*columns, axis=len(shape)) if len(columns) > 1 else columns[0], len(shape)
+    return (
+        transpose(x, perm=order),
+        concat(*columns, axis=len(shape)) if len(columns) > 1 else columns[0],
+        len(shape),
+    )
 
 
 @aten("index_put", "_unsafe_index_put")
-def index_put(node: Node, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False,
+def index_put(node: AtenNode, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False,
               unsafe: bool = False) -> Value:  # fmt: skip
     one_value = type_of(values).size == 1
     if len(indices) == 1 and not accumulate and one_value and _is_mask(indices[0]):
@@ -85,7 +97,11 @@ def index_put(node: Node, self: Value, indices: Sequence[Value | None], values: 
     if adjacent and axes[0]:
         # Elements to put have the axes of the index where the first indexed axis was.
         updates = expand(given, shape=(*rest[: axes[0]], *outer, *rest[axes[0] :]))
-        moved = (*range(axes[0], axes[0] + batch), *range(axes[0]), *range(axes[0] + batch, len(rest) + batch))
+        moved = (
+            *range(axes[0], axes[0] + batch),
+            *range(axes[0]),
+            *range(axes[0] + batch, len(rest) + batch),
+        )
         updates = transpose(updates, perm=moved)
     else:
         updates = expand(given, shape=(*outer, *rest))
@@ -98,7 +114,7 @@ def _is_mask(x: Value | None) -> bool:
 
 
 @aten("index_select", "index_select_copy")
-def index_select(node: Node, self: Value, dim: int, index: Value) -> Value:
+def index_select(node: AtenNode, self: Value, dim: int, index: Value) -> Value:
     rank = len(shape_of(self))
     at = reshape(index, shape=(product(shape_of(index)),))
     if not rank:
@@ -107,12 +123,12 @@ def index_select(node: Node, self: Value, dim: int, index: Value) -> Value:
 
 
 @aten("embedding")
-def embedding(node: Node, weight: Value, indices: Value, padding_idx: Any = -1, **how: Any) -> Value:
+def embedding(node: AtenNode, weight: Value, indices: Value, padding_idx: Any = -1, **how: Any) -> Value:
     return gather(weight, indices, axis=0)
 
 
 @aten("take")
-def take(node: Node, self: Value, index: Value) -> Value:
+def take(node: AtenNode, self: Value, index: Value) -> Value:
     return gather(reshape(self, shape=(product(shape_of(self)),)), index, axis=0)
 
 
@@ -121,7 +137,7 @@ def _at_least_1d(x: Value) -> Value:
 
 
 @aten("gather")
-def gather_(node: Node, self: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
+def gather_(node: AtenNode, self: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     if not shape_of(self):
         return expand(reshape(self, shape=()), shape=shape_of(index))
     x, at = self, _at_least_1d(index)
@@ -133,7 +149,9 @@ def _as_index(x: Value) -> Value:
     return x if type_of(x).dtype is dt.i64 else ew.cast(x, dtype=dt.i64)
 
 
-def _scattered(node: Node, x: Value, dim: int, index: Value, src: Value | Number, reduction: str) -> Value:
+def _scattered(
+    node: AtenNode, x: Value, dim: int, index: Value, src: Value | Number, reduction: str
+) -> Value:
     shape, at = shape_of(x), _as_index(_at_least_1d(index))
     whole_ = _at_least_1d(x)
     if isinstance(src, Value):
@@ -151,7 +169,7 @@ def _scattered(node: Node, x: Value, dim: int, index: Value, src: Value | Number
 
 @aten("scatter", "scatter_add")
 def scatter(
-    node: Node, self: Value, dim: int, index: Value, src: Value | None = None, value: Number | None = None,
+    node: AtenNode, self: Value, dim: int, index: Value, src: Value | None = None, value: Number | None = None,
     reduce: str | None = None,
 ) -> Value:  # fmt: skip
     reduction = "add" if "scatter_add" in node.op else "none" if reduce is None else REDUCTIONS[reduce]
@@ -162,7 +180,7 @@ def scatter(
 
 @aten("scatter_reduce")
 def scatter_reduce(
-    node: Node, self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True
+    node: AtenNode, self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True
 ) -> Value:
     """Without `include_self` elements that something is put to begin from nothing."""
     x, dtype = self, node.dtype
@@ -176,17 +194,12 @@ def scatter_reduce(
     count = _scattered(node, ones, dim, index, full(value=1, dtype=dtype, shape=shape_of(src)), "add")
     mean = ew.div(total, ew.max_(count, node.value(1, dtype)))
     if not dtype.is_float:
-        from tilewright.frontends.torch.adapters.elementwise import _floor_divide
-
-        return _floor_divide(total, ew.max_(count, node.value(1, dtype)), dtype)
+        return floored_quotient(total, ew.max_(count, node.value(1, dtype)), dtype)
     return mean
 
 
-def _neutral(reduce: str, node: Node) -> Number:
+def _neutral(reduce: str, node: AtenNode) -> Number:
     """What changes nothing that it is combined with."""
-    import ml_dtypes
-    import numpy as np
-
     dtype = node.dtype
     if reduce in ("sum", "mean"):
         return 0
@@ -196,43 +209,43 @@ def _neutral(reduce: str, node: Node) -> Number:
         return float("-inf") if reduce == "amax" else float("inf")
     if dtype is dt.bool_:
         return reduce == "amin"
-    info = ml_dtypes.iinfo(dtype.storage) if dtype.bits < 8 else np.iinfo(dtype.storage)
+    info = np.iinfo(dtype.storage)
     return int(info.min if reduce == "amax" else info.max)
 
 
-def _along(x: Value, index: Value, axis: int, source_shape: Sequence[Any]) -> Value:
+def _along(index: Value, axis: int, source_shape: Sequence[Any]) -> Value:
     """A vector of positions along an axis, for each element of a source."""
-    shape = [1] * len(source_shape)
+    shape: list[Any] = [1] * len(source_shape)
     at = _as_index(index)
     shape[axis] = product(shape_of(at))
     return expand(reshape(at, shape=tuple(shape)), shape=tuple(source_shape))
 
 
 @aten("index_add", "index_copy")
-def index_add(node: Node, self: Value, dim: int, index: Value, source: Value, alpha: Number = 1) -> Value:
+def index_add(node: AtenNode, self: Value, dim: int, index: Value, source: Value, alpha: Number = 1) -> Value:
     src, x = _at_least_1d(node.value(source, node.dtype)), _at_least_1d(self)
     axis = node.axis(dim, len(shape_of(x)))
     if alpha != 1:
         src = ew.mul(src, node.value(alpha, node.dtype))
     reduction = "add" if node.op.startswith("aten.index_add") else "none"
-    found = scatter_elements(x, _along(x, index, axis, shape_of(src)), src, axis=axis, reduction=reduction)
+    found = scatter_elements(x, _along(index, axis, shape_of(src)), src, axis=axis, reduction=reduction)
     return reshape(found, shape=shape_of(self))
 
 
 @aten("index_fill")
-def index_fill(node: Node, self: Value, dim: int, index: Value, value: Value | Number) -> Value:
+def index_fill(node: AtenNode, self: Value, dim: int, index: Value, value: Value | Number) -> Value:
     x = _at_least_1d(self)
     axis = node.axis(dim, len(shape_of(x)))
     shape = list(shape_of(x))
     shape[axis] = product(shape_of(index))
     updates = expand(node.value(value, node.dtype), shape=tuple(shape))
-    found = scatter_elements(x, _along(x, index, axis, shape), updates, axis=axis, reduction="none")
+    found = scatter_elements(x, _along(index, axis, shape), updates, axis=axis, reduction="none")
     return reshape(found, shape=shape_of(self))
 
 
 @aten("slice_scatter")
 def slice_scatter(
-    node: Node, self: Value, src: Value, dim: int = 0, start: Number | None = None, end: Number | None = None,
+    node: AtenNode, self: Value, src: Value, dim: int = 0, start: Number | None = None, end: Number | None = None,
     step: Number = 1,
 ) -> Value:  # fmt: skip
     """self with src in the place of a slice."""
@@ -241,20 +254,20 @@ def slice_scatter(
     count, src = shape_of(src)[axis], node.value(src, node.dtype)
     if count == size and by == 1:
         return src
-    from tilewright.frontends.composites.shapes import slice_bounds
-
-    begin, _ = slice_bounds(whole(0 if start is None else start), size if end is None else whole(end), by, size)
+    begin, _ = slice_bounds(
+        whole(0 if start is None else start), size if end is None else whole(end), by, size
+    )
     if by == 1:
         before = sliced(node, self, dim, 0, begin)
         after = sliced(node, self, dim, begin + count, size)
         parts = [p for p in (before, src, after) if shape_of(p)[axis] != 0]
         return concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
     at = ew.add(ew.mul(iota(shape=(count,), axis=0), _scalar(sym(by))), _scalar(begin))
-    return scatter_elements(self, _along(self, at, axis, shape_of(src)), src, axis=axis, reduction="none")
+    return scatter_elements(self, _along(at, axis, shape_of(src)), src, axis=axis, reduction="none")
 
 
 @aten("select_scatter")
-def select_scatter(node: Node, self: Value, src: Value, dim: int, index: Number) -> Value:
+def select_scatter(node: AtenNode, self: Value, src: Value, dim: int, index: Number) -> Value:
     axis, place = node.axis(dim, len(shape_of(self))), whole(index)
     if place.is_const and place.value < 0:
         place = place + shape_of(self)[axis]
@@ -267,13 +280,13 @@ def _scalar(d: Any) -> Value:
 
 
 @aten("nonzero")
-def nonzero(node: Node, self: Value) -> Value:
+def nonzero(node: AtenNode, self: Value) -> Value:
     """Positions of elements that are not 0: [count, rank]."""
     return transpose(positions_of(node.translation, as_bool(_at_least_1d(self))), perm=(1, 0))
 
 
 @aten("masked_select")
-def masked_select(node: Node, self: Value, mask: Value) -> Value:
+def masked_select(node: AtenNode, self: Value, mask: Value) -> Value:
     shape = broadcast(shape_of(self), shape_of(mask))
     count = product(shape)
     flat = reshape(expand(self, shape=shape), shape=(count,))
@@ -283,10 +296,8 @@ def masked_select(node: Node, self: Value, mask: Value) -> Value:
 
 
 @aten("masked_scatter")
-def masked_scatter(node: Node, self: Value, mask: Value, source: Value) -> Value:
+def masked_scatter(node: AtenNode, self: Value, mask: Value, source: Value) -> Value:
     """Elements of `source`, in order, where the mask holds."""
-    from tilewright.ops.scan import cumsum
-
     shape = broadcast(shape_of(self), shape_of(mask))
     count = product(shape)
     holds = reshape(expand(as_bool(mask), shape=shape), shape=(count,))
@@ -297,11 +308,9 @@ def masked_scatter(node: Node, self: Value, mask: Value, source: Value) -> Value
 
 
 @aten("_local_scalar_dense", "item")
-def item(node: Node, self: Value) -> Any:
+def item(node: AtenNode, self: Value) -> Any:
     """One number, as a size where it is an integer."""
     one = reshape(self, shape=())
     if type_of(self).dtype.is_float:
         return ew.cast(one, dtype=dt.f64)
     return node.symbols(ew.cast(one, dtype=dt.i64))[0]
-
-

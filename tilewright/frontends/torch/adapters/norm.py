@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.frontends.torch.node import Node, Number
+from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -27,8 +27,8 @@ def _ones(like: Value, shape: Sequence[Any]) -> Value:
 
 @aten("layer_norm", "native_layer_norm")
 def layer_norm(
-    node: Node, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None, bias: Value | None = None,
-    eps: float = 1e-5, cudnn_enable: bool = True,
+    node: AtenNode, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None,
+    bias: Value | None = None, eps: float = 1e-5, cudnn_enable: bool = True,
 ) -> Value | Trio:  # fmt: skip
     axis = len(shape_of(input)) - len(normalized_shape)
     scale = _ones(input, shape_of(input)[axis:]) if weight is None else weight
@@ -45,7 +45,11 @@ def layer_norm(
 
 @aten("rms_norm", "_fused_rms_norm")
 def rms_norm(
-    node: Node, input: Value, normalized_shape: Sequence[Any], weight: Value | None = None, eps: float | None = None
+    node: AtenNode,
+    input: Value,
+    normalized_shape: Sequence[Any],
+    weight: Value | None = None,
+    eps: float | None = None,
 ) -> Value | tuple[Value, Value]:
     axis = len(shape_of(input)) - len(normalized_shape)
     epsilon = float(eps) if eps is not None else _epsilon(type_of(input).dtype)
@@ -65,7 +69,7 @@ def _epsilon(dtype: DType) -> float:
 
 @aten("group_norm", "native_group_norm")
 def group_norm(
-    node: Node, input: Value, num_groups: int | None = None, weight: Value | None = None, bias: Value | None = None,
+    node: AtenNode, input: Value, num_groups: int | None = None, weight: Value | None = None, bias: Value | None = None,
     eps: float = 1e-5, cudnn_enabled: bool = True, N: Any = None, C: Any = None, HxW: Any = None,
     group: int | None = None,
 ) -> Value | Trio:  # fmt: skip
@@ -75,14 +79,23 @@ def group_norm(
     scale = _ones(input, channels) if weight is None else weight
     shift = ew.sub(scale, scale) if bias is None else bias
     x = input if len(shape_of(input)) > 2 else reshape(input, shape=(*shape_of(input), 1))
-    found = reshape(norm.group_norm(x, scale, shift, groups=int(groups), epsilon=float(eps)), shape=shape_of(input))
+    found = reshape(
+        norm.group_norm(x, scale, shift, groups=int(groups), epsilon=float(eps)), shape=shape_of(input)
+    )
     return (found, None, None) if "native" in node.op else found
 
 
-@aten("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm", "_batch_norm_no_update",
-      "cudnn_batch_norm", "_batch_norm_impl_index", "_native_batch_norm_legit")
+@aten(
+    "batch_norm",
+    "_native_batch_norm_legit_no_training",
+    "native_batch_norm",
+    "_batch_norm_no_update",
+    "cudnn_batch_norm",
+    "_batch_norm_impl_index",
+    "_native_batch_norm_legit",
+)
 def batch_norm(
-    node: Node, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None = None,
+    node: AtenNode, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None = None,
     running_var: Value | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5, **how: Any,
 ) -> Any:  # fmt: skip
     eps = how.get("epsilon", eps)
@@ -96,7 +109,9 @@ def batch_norm(
         running_mean = rd.reduce_mean(wide, axes=axes, keepdims=False)
         centred = ew.sub(wide, reshape(running_mean, shape=(*channels, *[1] * (rank - 2))))
         running_var = rd.reduce_mean(ew.mul(centred, centred), axes=axes, keepdims=False)
-    parameters = [node.value(v, type_of(running_mean).dtype) for v in (scale, shift, running_mean, running_var)]
+    parameters = [
+        node.value(v, type_of(running_mean).dtype) for v in (scale, shift, running_mean, running_var)
+    ]
     found = norm.batch_norm(input, *parameters, epsilon=float(eps))
     count = len(node.result) if isinstance(node.result, tuple | list) else 0
     return (found, *[None] * (count - 1)) if count else found
@@ -104,7 +119,7 @@ def batch_norm(
 
 @aten("instance_norm")
 def instance_norm(
-    node: Node, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    node: AtenNode, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
     running_var: Value | None, use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
 ) -> Value:  # fmt: skip
     if not use_input_stats:
@@ -114,9 +129,17 @@ def instance_norm(
     return norm.instance_norm(input, scale, ew.sub(one, one) if bias is None else bias, epsilon=float(eps))
 
 
-@aten("softmax", "_softmax", "log_softmax", "_log_softmax", "special_softmax", "special_log_softmax", "_safe_softmax")
+@aten(
+    "softmax",
+    "_softmax",
+    "log_softmax",
+    "_log_softmax",
+    "special_softmax",
+    "special_log_softmax",
+    "_safe_softmax",
+)
 def softmax(
-    node: Node, self: Value, dim: int, dtype: DType | None = None, half_to_float: bool = False
+    node: AtenNode, self: Value, dim: int, dtype: DType | None = None, half_to_float: bool = False
 ) -> Value:
     rank, x = len(shape_of(self)), node.value(self, node.dtype)
     operator = norm.log_softmax if "log_softmax" in node.op else norm.softmax
@@ -132,7 +155,7 @@ def softmax(
 
 @aten("linalg_vector_norm", "norm")
 def vector_norm(
-    node: Node, self: Value, ord: Number = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
+    node: AtenNode, self: Value, ord: Number = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
     dtype: DType | None = None, p: Number | None = None,
 ) -> Value:  # fmt: skip
     order = ord if p is None and "vector_norm" in node.op else (2 if p is None else p)
@@ -155,5 +178,5 @@ def vector_norm(
         found = rd.reduce_sum(ew.cast(ew.ne(x, 0), dtype=type_of(x).dtype), **how)
     else:
         powers = rd.reduce_sum(ew.pow_(size, node.value(order, type_of(x).dtype)), **how)
-        found = ew.pow_(powers, node.value(1 / float(order), type_of(x).dtype))  # type: ignore[arg-type]
+        found = ew.pow_(powers, node.value(1 / float(order), type_of(x).dtype))
     return rd.as_dtype(found, node.dtype)

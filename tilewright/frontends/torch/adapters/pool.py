@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontends.composites.windows import WindowAttributes, rounded_up
-from tilewright.frontends.torch.node import Node, Number, whole
+from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -24,7 +24,9 @@ from tilewright.ops.image import size_scalar
 from tilewright.ops.view import reshape, shape_of, transpose
 
 
-def _per_axis(values: Sequence[Number] | Number | None, space: int, default: tuple[Any, ...]) -> tuple[Any, ...]:
+def _per_axis(
+    values: Sequence[Number] | Number | None, space: int, default: tuple[Any, ...]
+) -> tuple[Any, ...]:
     if values is None or (isinstance(values, tuple) and not values):
         return default
     listed = (values,) if not isinstance(values, tuple) else values
@@ -37,7 +39,9 @@ def _window(
     sizes = tuple(whole(k) for k in _per_axis(kernel, space, ()))
     pads = tuple(whole(p) for p in _per_axis(padding, space, (0,) * space))
     strides = tuple(int(s) for s in _per_axis(stride, space, tuple(k.value for k in sizes)))
-    return WindowAttributes(sizes, strides, pads, pads, tuple(int(d) for d in _per_axis(dilation, space, (1,) * space)))
+    return WindowAttributes(
+        sizes, strides, pads, pads, tuple(int(d) for d in _per_axis(dilation, space, (1,) * space))
+    )
 
 
 def _space(op: str) -> int:
@@ -54,10 +58,18 @@ def _unbatched(found: Value, x: Value) -> Value:
     return found if len(shape_of(found)) == len(shape_of(x)) else reshape(found, shape=shape_of(found)[1:])
 
 
-@aten("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices",
-      "max_pool1d_with_indices", "mkldnn_max_pool2d", "mkldnn_max_pool3d")
+@aten(
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "max_pool2d_with_indices",
+    "max_pool3d_with_indices",
+    "max_pool1d_with_indices",
+    "mkldnn_max_pool2d",
+    "mkldnn_max_pool3d",
+)
 def max_pool(
-    node: Node, self: Value, kernel_size: Sequence[Number], stride: Any = (), padding: Any = (0,),
+    node: AtenNode, self: Value, kernel_size: Sequence[Number], stride: Any = (), padding: Any = (0,),
     dilation: Any = (1,), ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
     space = _space(node.op)
@@ -75,7 +87,7 @@ def max_pool(
 
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def average_pool(
-    node: Node, self: Value, kernel_size: Sequence[Number], stride: Any = (), padding: Any = (0,),
+    node: AtenNode, self: Value, kernel_size: Sequence[Number], stride: Any = (), padding: Any = (0,),
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Value:  # fmt: skip
     space = _space(node.op)
@@ -92,9 +104,14 @@ def average_pool(
     return _unbatched(found, self)
 
 
-@aten("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d",
-      "_adaptive_avg_pool3d")
-def adaptive_average(node: Node, self: Value, output_size: Sequence[Number]) -> Value:
+@aten(
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d",
+)
+def adaptive_average(node: AtenNode, self: Value, output_size: Sequence[Number]) -> Value:
     """Window i of n along an axis of s elements goes from floor(i * s / n) to ceil((i + 1) * s / n)."""
     space = _space(node.op)
     sizes = [whole(n) for n in output_size]
@@ -112,12 +129,15 @@ def adaptive_average(node: Node, self: Value, output_size: Sequence[Number]) -> 
 
 def _even_windows(space: Sequence[Sym], sizes: Sequence[Sym]) -> tuple[int, ...] | None:
     """The size of windows that divide each axis evenly; None where they do not."""
-    if not all(d.is_const and n.is_const and n.value and d.value % n.value == 0 for d, n in zip(space, sizes, strict=True)):
+    if not all(
+        d.is_const and n.is_const and n.value and d.value % n.value == 0
+        for d, n in zip(space, sizes, strict=True)
+    ):
         return None
     return tuple(max(d.value // n.value, 1) for d, n in zip(space, sizes, strict=True))
 
 
-def _averaged(node: Node, x: Value, axis: int, count: Sym) -> Value:
+def _averaged(node: AtenNode, x: Value, axis: int, count: Sym) -> Value:
     """The means of windows along an axis: a product with a matrix of weights."""
     size = shape_of(x)[axis]
     if not (size.is_const and count.is_const):
@@ -138,7 +158,7 @@ def _averaged(node: Node, x: Value, axis: int, count: Sym) -> Value:
 
 
 @aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_max(node: Node, self: Value, output_size: Sequence[Number]) -> tuple[Value, Value]:
+def adaptive_max(node: AtenNode, self: Value, output_size: Sequence[Number]) -> tuple[Value, Value]:
     space = _space(node.op)
     x, sizes = _batched(self, space), [whole(n) for n in output_size]
     window = _even_windows(shape_of(x)[2:], sizes)
@@ -148,5 +168,3 @@ def adaptive_max(node: Node, self: Value, output_size: Sequence[Number]) -> tupl
     places = pool.max_pool_positions(x, found, kernel=window, strides=window)
     plane = size_scalar(product(shape_of(x)[2:]), dt.i64)
     return _unbatched(found, self), _unbatched(ew.rem(places, plane), self)
-
-

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.frontends.composites.recurrent import GATES, Direction, layer
-from tilewright.frontends.torch.node import Node
+from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.unroll import element, stacked
 from tilewright.ir.core import Value
@@ -19,23 +19,24 @@ _ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 @aten("lstm.input")
-def lstm(node: Node, input: Value, hx: Sequence[Value], **how: Any) -> tuple[Value, ...]:
+def lstm(node: AtenNode, input: Value, hx: Sequence[Value], **how: Any) -> tuple[Value, ...]:
     return _layers(node, "LSTM", input, hx, (), **how)
 
 
 @aten("gru.input")
-def gru(node: Node, input: Value, hx: Value, **how: Any) -> tuple[Value, ...]:
+def gru(node: AtenNode, input: Value, hx: Value, **how: Any) -> tuple[Value, ...]:
     return _layers(node, "GRU", input, (hx,), (), **how)
 
 
 @aten("rnn_tanh.input", "rnn_relu.input")
-def rnn(node: Node, input: Value, hx: Value, **how: Any) -> tuple[Value, ...]:
+def rnn(node: AtenNode, input: Value, hx: Value, **how: Any) -> tuple[Value, ...]:
     return _layers(node, "RNN", input, (hx,), ("relu",) if "relu" in node.op else ("tanh",), **how)
 
 
 def _layers(
-    node: Node, kind: str, input: Value, states: Sequence[Value], activations: Sequence[str], *, params: Sequence[Value],
-    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    node: AtenNode, kind: str, input: Value, states: Sequence[Value], activations: Sequence[str], *,
+    params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
+    batch_first: bool,
 ) -> tuple[Value, ...]:  # fmt: skip
     """Layers one after the other: [steps, batch, width] -> [steps, batch, directions * hidden] and the last states."""
     if train and dropout:
@@ -65,7 +66,12 @@ def _parameters(params: Sequence[Value], each: int, count: int) -> Iterator[Sequ
 
 
 def _direction(
-    node: Node, kind: str, params: Sequence[Value], states: Sequence[Value], activations: Sequence[str], reverse: bool
+    node: AtenNode,
+    kind: str,
+    params: Sequence[Value],
+    states: Sequence[Value],
+    activations: Sequence[str],
+    reverse: bool,
 ) -> Direction:
     hidden = shape_of(params[1])[1]
     if not hidden.is_const or shape_of(states[0])[-1] != hidden:

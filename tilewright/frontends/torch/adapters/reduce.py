@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.frontends.torch.adapters.elementwise import as_bool
-from tilewright.frontends.torch.node import Node, Number, whole
+from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -22,14 +22,16 @@ from tilewright.ops.view import reshape, shape_of, squeeze
 Axes = Sequence[int] | int | None
 
 
-def _reduced(node: Node, x: Value, dim: Axes, keepdim: bool, operator: Callable[..., Value]) -> Value:
+def _reduced(node: AtenNode, x: Value, dim: Axes, keepdim: bool, operator: Callable[..., Value]) -> Value:
     rank = len(shape_of(x))
     axes = node.axes(dim, rank)
     return operator(x, axes=axes, keepdims=keepdim) if axes else x
 
 
 @aten("sum", "nansum")
-def sum_(node: Node, self: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
+def sum_(
+    node: AtenNode, self: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
+) -> Value:
     x = node.value(self, node.dtype)
     if node.op.startswith("aten.nansum") and node.dtype.is_float:
         x = ew.select(ew.is_nan(x), node.value(0, node.dtype), x)
@@ -37,21 +39,25 @@ def sum_(node: Node, self: Value, dim: Axes = None, keepdim: bool = False, dtype
 
 
 @aten("prod")
-def prod(node: Node, self: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
+def prod(
+    node: AtenNode, self: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
+) -> Value:
     return _reduced(node, node.value(self, node.dtype), dim, keepdim, rd.reduce_prod)
 
 
 @aten("mean")
-def mean(node: Node, self: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
+def mean(
+    node: AtenNode, self: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
+) -> Value:
     return _reduced(node, node.value(self, node.dtype), dim, keepdim, rd.reduce_mean)
 
 
 @aten("amax", "amin")
-def extremum(node: Node, self: Value, dim: Axes = (), keepdim: bool = False) -> Value:
+def extremum(node: AtenNode, self: Value, dim: Axes = (), keepdim: bool = False) -> Value:
     return _extremum(node, self, dim, keepdim, node.op.startswith("aten.amax"))
 
 
-def _extremum(node: Node, x: Value, dim: Axes, keepdim: bool, greatest: bool) -> Value:
+def _extremum(node: AtenNode, x: Value, dim: Axes, keepdim: bool, greatest: bool) -> Value:
     if type_of(x).dtype is dt.bool_:
         return _reduced(node, x, dim, keepdim, rd.reduce_or if greatest else rd.reduce_and)
     return _reduced(node, x, dim, keepdim, rd.reduce_max if greatest else rd.reduce_min)
@@ -59,7 +65,7 @@ def _extremum(node: Node, x: Value, dim: Axes, keepdim: bool, greatest: bool) ->
 
 @aten("max", "min")
 def extremum_and_place(
-    node: Node, self: Value, dim: int | None = None, keepdim: bool = False, other: Value | None = None
+    node: AtenNode, self: Value, dim: int | None = None, keepdim: bool = False, other: Value | None = None
 ) -> Value | tuple[Value, Value]:
     greatest = node.op.startswith("aten.max")
     if other is not None:
@@ -69,11 +75,13 @@ def extremum_and_place(
 
 
 @aten("aminmax")
-def aminmax(node: Node, self: Value, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+def aminmax(
+    node: AtenNode, self: Value, dim: int | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
     return _extremum(node, self, dim, keepdim, False), _extremum(node, self, dim, keepdim, True)
 
 
-def _place(node: Node, x: Value, dim: int, keepdim: bool, greatest: bool) -> Value:
+def _place(node: AtenNode, x: Value, dim: int, keepdim: bool, greatest: bool) -> Value:
     rank = len(shape_of(x))
     if rank == 0:
         return ew.cast(ew.ne(x, x), dtype=dt.i64)
@@ -82,7 +90,7 @@ def _place(node: Node, x: Value, dim: int, keepdim: bool, greatest: bool) -> Val
 
 
 @aten("argmax", "argmin")
-def arg_extremum(node: Node, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+def arg_extremum(node: AtenNode, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     greatest = node.op.startswith("aten.argmax")
     if dim is None:
         flat = reshape(self, shape=(product(shape_of(self)),))
@@ -92,7 +100,7 @@ def arg_extremum(node: Node, self: Value, dim: int | None = None, keepdim: bool 
 
 
 @aten("any", "all")
-def quantified(node: Node, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+def quantified(node: AtenNode, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
     operator = rd.reduce_or if node.op.startswith("aten.any") else rd.reduce_and
     found = _reduced(node, as_bool(self), dim, keepdim, operator)
     return ew.cast(found, dtype=node.dtype) if node.dtype is not dt.bool_ else found
@@ -100,7 +108,7 @@ def quantified(node: Node, self: Value, dim: Axes = None, keepdim: bool = False)
 
 @aten("var", "std", "var_mean", "std_mean")
 def spread(
-    node: Node,
+    node: AtenNode,
     self: Value,
     dim: Axes = None,
     keepdim: bool = False,
@@ -128,12 +136,12 @@ def spread(
 
 
 @aten("logsumexp")
-def logsumexp(node: Node, self: Value, dim: Axes, keepdim: bool = False) -> Value:
+def logsumexp(node: AtenNode, self: Value, dim: Axes, keepdim: bool = False) -> Value:
     return _reduced(node, node.value(self, node.dtype), dim, keepdim, rd.reduce_logsumexp)
 
 
 @aten("cumsum", "cumprod")
-def running_total(node: Node, self: Value, dim: int, dtype: DType | None = None) -> Value:
+def running_total(node: AtenNode, self: Value, dim: int, dtype: DType | None = None) -> Value:
     x, rank = node.value(self, node.dtype), len(shape_of(self))
     operator = cumsum if node.op.startswith("aten.cumsum") else cumprod
     return operator(x, axis=node.axis(dim, rank)) if rank else x
@@ -141,7 +149,7 @@ def running_total(node: Node, self: Value, dim: int, dtype: DType | None = None)
 
 @aten("topk")
 def topk_(
-    node: Node, self: Value, k: Number, dim: int = -1, largest: bool = True, sorted: bool = True
+    node: AtenNode, self: Value, k: Number, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, ...]:
     rank = len(shape_of(self))
     if rank == 0:
@@ -150,7 +158,9 @@ def topk_(
 
 
 @aten("sort")
-def sort(node: Node, self: Value, dim: int = -1, descending: bool = False, stable: Any = None) -> tuple[Value, ...]:
+def sort(
+    node: AtenNode, self: Value, dim: int = -1, descending: bool = False, stable: Any = None
+) -> tuple[Value, ...]:
     """Equal elements keep their order."""
     rank = len(shape_of(self))
     if rank == 0:
@@ -162,5 +172,7 @@ def sort(node: Node, self: Value, dim: int = -1, descending: bool = False, stabl
 
 
 @aten("argsort")
-def argsort(node: Node, self: Value, dim: int = -1, descending: bool = False, stable: Any = None) -> Value:
+def argsort(
+    node: AtenNode, self: Value, dim: int = -1, descending: bool = False, stable: Any = None
+) -> Value:
     return sort(node, self, dim, descending)[1]

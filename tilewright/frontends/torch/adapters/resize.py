@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.frontends.composites.resizing import ResizedAxis, Resizing, resized_along
-from tilewright.frontends.torch.node import Node
+from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
@@ -22,7 +22,7 @@ _MODES = {
 
 @aten(*_MODES)
 def upsample(
-    node: Node, self: Value | None = None, output_size: Any = None, align_corners: bool = False,
+    node: AtenNode, self: Value | None = None, output_size: Any = None, align_corners: bool = False,
     input: Value | None = None, scale_factors: Sequence[float] | None = None, **scales: Any,
 ) -> Value:  # fmt: skip
     """Positions are computed with the factors where these are given, else with the ratios of the sizes."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontends.torch.node import Node, Number
+from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -23,13 +23,13 @@ _FILLS = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1
 
 
 @aten(*_FILLS)
-def filled(node: Node, **how: Any) -> Value:
+def filled(node: AtenNode, **how: Any) -> Value:
     """Memory that a program may not read before it writes it is zeros."""
     return full(value=_FILLS[node.op.split(".")[1]], dtype=node.dtype, shape=node.shape)
 
 
 @aten("full", "full_like", "new_full", "fill", "scalar_tensor")
-def full_(node: Node, **how: Any) -> Value:
+def full_(node: AtenNode, **how: Any) -> Value:
     value = how.get("fill_value", how.get("value", how.get("s")))
     if isinstance(value, Value | Sym):
         return expand(node.value(value, node.dtype), shape=node.shape)
@@ -39,11 +39,13 @@ def full_(node: Node, **how: Any) -> Value:
 
 
 @aten("arange", "range")
-def arange(node: Node, end: Number | None = None, start: Number = 0, step: Number = 1, **how: Any) -> Value:
+def arange(
+    node: AtenNode, end: Number | None = None, start: Number = 0, step: Number = 1, **how: Any
+) -> Value:
     (count,) = node.shape
     dtype = node.dtype
     if dtype.is_float and all(isinstance(v, int | float) for v in (start, step)) and count.is_const:
-        values = float(start) + float(step) * np.arange(count.value)  # type: ignore[arg-type]
+        values = float(start) + float(step) * np.arange(count.value)
         return constant(values.astype(dtype.storage), "arange")
     places = iota(shape=(count,), axis=0, dtype=dtype if dtype.is_int else dt.i64)
     inner = dtype if dtype.is_int else dt.f64
@@ -54,12 +56,12 @@ def arange(node: Node, end: Number | None = None, start: Number = 0, step: Numbe
 
 
 @aten("iota", namespace="prims")
-def iota_(node: Node, length: Number, start: Number, step: Number, **how: Any) -> Value:
+def iota_(node: AtenNode, length: Number, start: Number, step: Number, **how: Any) -> Value:
     return arange(node, None, start, step)
 
 
 @aten("linspace")
-def linspace(node: Node, start: Any, end: Any, steps: Number, **how: Any) -> Value:
+def linspace(node: AtenNode, start: Any, end: Any, steps: Number, **how: Any) -> Value:
     (count,) = node.shape
     inner = dt.f64
     first, last = node.value(start, inner), node.value(end, inner)
@@ -74,14 +76,14 @@ def linspace(node: Node, start: Any, end: Any, steps: Number, **how: Any) -> Val
 
 
 @aten("eye")
-def eye(node: Node, n: Number, m: Number | None = None, **how: Any) -> Value:
+def eye(node: AtenNode, n: Number, m: Number | None = None, **how: Any) -> Value:
     rows, columns = node.shape
     same = ew.eq(iota(shape=(rows, 1), axis=0), iota(shape=(1, columns), axis=1))
     return ew.cast(same, dtype=node.dtype)
 
 
 @aten("tril_indices", "triu_indices")
-def triangle_indices(node: Node, row: int, col: int, offset: int = 0, **how: Any) -> Value:
+def triangle_indices(node: AtenNode, row: int, col: int, offset: int = 0, **how: Any) -> Value:
     places = np.tril_indices(row, offset, col) if "tril" in node.op else np.triu_indices(row, offset, col)
     return constant(np.stack(places).astype(node.dtype.storage), "indices")
 
@@ -89,7 +91,7 @@ def triangle_indices(node: Node, row: int, col: int, offset: int = 0, **how: Any
 # Random numbers: other ones in each call of the model
 
 
-def _drawn(node: Node, normal: bool) -> Value:
+def _drawn(node: AtenNode, normal: bool) -> Value:
     stream = len(node.translation.builder.block.ops)
     draw = random_normal if normal else random_uniform
     wide = dt.f64 if node.dtype is dt.f64 else dt.f32
@@ -97,31 +99,31 @@ def _drawn(node: Node, normal: bool) -> Value:
 
 
 @aten("rand", "rand_like", "randn", "randn_like")
-def random(node: Node, **how: Any) -> Value:
+def random(node: AtenNode, **how: Any) -> Value:
     return node.value(_drawn(node, "randn" in node.op), node.dtype)
 
 
 @aten("uniform")
-def uniform(node: Node, self: Value, from_: float = 0.0, to: float = 1.0, generator: Any = None) -> Value:
+def uniform(node: AtenNode, self: Value, from_: float = 0.0, to: float = 1.0, generator: Any = None) -> Value:
     drawn = node.value(_drawn(node, False), node.dtype)
     return ew.add(ew.mul(drawn, node.value(to - from_, node.dtype)), node.value(from_, node.dtype))
 
 
 @aten("normal_functional", "normal")
-def normal(node: Node, mean: Any = 0.0, std: Any = 1.0, self: Any = None, **how: Any) -> Value:
+def normal(node: AtenNode, mean: Any = 0.0, std: Any = 1.0, self: Any = None, **how: Any) -> Value:
     drawn = node.value(_drawn(node, True), node.dtype)
     return ew.add(ew.mul(drawn, node.value(std, node.dtype)), node.value(mean, node.dtype))
 
 
 @aten("randint", "randint_like")
-def randint(node: Node, high: Number, low: Number = 0, **how: Any) -> Value:
+def randint(node: AtenNode, high: Number, low: Number = 0, **how: Any) -> Value:
     drawn = ew.cast(_drawn(node, False), dtype=dt.f64)
     span = ew.sub(node.value(high, dt.f64), node.value(low, dt.f64))
     return node.value(ew.add(ew.floor(ew.mul(drawn, span)), node.value(low, dt.f64)), node.dtype)
 
 
 @aten("bernoulli")
-def bernoulli(node: Node, self: Value, p: Any = None, generator: Any = None) -> Value:
+def bernoulli(node: AtenNode, self: Value, p: Any = None, generator: Any = None) -> Value:
     chance = node.value(self if p is None else p, dt.f64)
     return ew.cast(ew.lt(ew.cast(_drawn(node, False), dtype=dt.f64), chance), dtype=node.dtype)
 
@@ -129,11 +131,19 @@ def bernoulli(node: Node, self: Value, p: Any = None, generator: Any = None) -> 
 # Checks
 
 
-@aten("_assert_async", "_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
-      "sym_constrain_range_for_size", "_functional_assert_async", "_functional_sym_constrain_range",
-      "_functional_sym_constrain_range_for_size", "_functional_assert_scalar", "_make_dep_token", "_print")
-def checked(node: Node, **how: Any) -> tuple[()]:
+@aten(
+    "_assert_async",
+    "_assert_tensor_metadata",
+    "_assert_scalar",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+    "_functional_assert_async",
+    "_functional_sym_constrain_range",
+    "_functional_sym_constrain_range_for_size",
+    "_functional_assert_scalar",
+    "_make_dep_token",
+    "_print",
+)
+def checked(node: AtenNode, **how: Any) -> tuple[()]:
     """What a program asserts of its data is left to the operators that rely on it."""
     return ()
-
-

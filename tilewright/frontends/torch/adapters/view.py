@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.frontends.composites.shapes import slice_bounds
-from tilewright.frontends.torch.node import Node, Number, whole
+from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -16,8 +16,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import view
-from tilewright.ops.index import triangle
-from tilewright.ops.source import iota
+from tilewright.ops.index import gather, triangle
+from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import concat, pad, reshape, reverse, shape_of, slice_, transpose
 
 
@@ -26,7 +26,7 @@ def rank_of(x: Value) -> int:
 
 
 @aten("view", "_unsafe_view", "reshape", "view_copy", "_reshape_copy")
-def reshaped(node: Node, self: Value, size: Sequence[Number] = (), shape: Sequence[Number] = ()) -> Value:
+def reshaped(node: AtenNode, self: Value, size: Sequence[Number] = (), shape: Sequence[Number] = ()) -> Value:
     """One size may be -1."""
     if node.op in ("aten.view.dtype", "aten.view_copy.dtype"):
         raise node.refuse("views of the bits as another dtype", "use torch.bitcast-free code, or cast")
@@ -45,22 +45,22 @@ def _with_inferred(wanted: Sequence[Sym], given: Sequence[Sym]) -> tuple[Sym, ..
 
 
 @aten("flatten")
-def flatten(node: Node, self: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+def flatten(node: AtenNode, self: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
     return reshape(self, shape=node.shape)
 
 
 @aten("unflatten")
-def unflatten(node: Node, self: Value, dim: int, sizes: Sequence[Number]) -> Value:
+def unflatten(node: AtenNode, self: Value, dim: int, sizes: Sequence[Number]) -> Value:
     return reshape(self, shape=node.shape)
 
 
 @aten("permute", "permute_copy")
-def permute(node: Node, self: Value, dims: Sequence[int]) -> Value:
+def permute(node: AtenNode, self: Value, dims: Sequence[int]) -> Value:
     return transpose(self, perm=tuple(node.axis(int(d), rank_of(self)) for d in dims))
 
 
 @aten("transpose", "transpose_copy", "swapaxes", "swapdims")
-def swapped(node: Node, self: Value, **axes: int) -> Value:
+def swapped(node: AtenNode, self: Value, **axes: int) -> Value:
     rank = rank_of(self)
     a, b = (node.axis(int(v), rank) for v in axes.values())
     order = list(range(rank))
@@ -70,7 +70,7 @@ def swapped(node: Node, self: Value, **axes: int) -> Value:
 
 
 @aten("t", "numpy_T", "mT", "t_copy")
-def transposed(node: Node, self: Value) -> Value:
+def transposed(node: AtenNode, self: Value) -> Value:
     order = list(range(rank_of(self)))
     if node.op.startswith("aten.mT"):
         order[-2], order[-1] = order[-1], order[-2]
@@ -80,7 +80,9 @@ def transposed(node: Node, self: Value) -> Value:
 
 
 @aten("movedim", "moveaxis")
-def movedim(node: Node, self: Value, source: Sequence[int] | int, destination: Sequence[int] | int) -> Value:
+def movedim(
+    node: AtenNode, self: Value, source: Sequence[int] | int, destination: Sequence[int] | int
+) -> Value:
     rank = rank_of(self)
     listed = [(v,) if isinstance(v, int) else v for v in (source, destination)]
     moved, to = ([node.axis(int(a), rank) for a in axes] for axes in listed)
@@ -91,7 +93,9 @@ def movedim(node: Node, self: Value, source: Sequence[int] | int, destination: S
 
 
 @aten("expand", "expand_copy", "broadcast_to", "expand_as")
-def expanded(node: Node, self: Value, size: Sequence[Number] = (), implicit: bool = False, other: Any = None) -> Value:
+def expanded(
+    node: AtenNode, self: Value, size: Sequence[Number] = (), implicit: bool = False, other: Any = None
+) -> Value:
     if other is not None:
         return view.expand(self, shape=shape_of(other))
     given = shape_of(self)
@@ -104,13 +108,13 @@ def expanded(node: Node, self: Value, size: Sequence[Number] = (), implicit: boo
 
 
 @aten("unsqueeze", "unsqueeze_copy")
-def unsqueeze(node: Node, self: Value, dim: int) -> Value:
+def unsqueeze(node: AtenNode, self: Value, dim: int) -> Value:
     rank = rank_of(self) + 1
     return view.unsqueeze(self, axes=(node.axis(dim, rank),))
 
 
 @aten("squeeze", "squeeze_copy")
-def squeeze(node: Node, self: Value, dim: Sequence[int] | int | None = None) -> Value:
+def squeeze(node: AtenNode, self: Value, dim: Sequence[int] | int | None = None) -> Value:
     """Axes of another size than 1 stay."""
     shape = shape_of(self)
     axes = node.axes(dim, len(shape), empty_is_all=dim is None)
@@ -120,7 +124,12 @@ def squeeze(node: Node, self: Value, dim: Sequence[int] | int | None = None) -> 
 
 @aten("slice", "slice_copy")
 def sliced(
-    node: Node, self: Value, dim: int = 0, start: Number | None = None, end: Number | None = None, step: Number = 1
+    node: AtenNode,
+    self: Value,
+    dim: int = 0,
+    start: Number | None = None,
+    end: Number | None = None,
+    step: Number = 1,
 ) -> Value:
     axis, by = node.axis(dim, rank_of(self)), int(whole(step).value)
     shape = shape_of(self)
@@ -140,7 +149,7 @@ def _cut(x: Value, axis: int, begin: Sym, count: Sym, step: int = 1) -> Value:
 
 
 @aten("select", "select_copy")
-def select(node: Node, self: Value, dim: int, index: Number) -> Value:
+def select(node: AtenNode, self: Value, dim: int, index: Number) -> Value:
     axis = node.axis(dim, rank_of(self))
     place = whole(index)
     if place.is_const:
@@ -156,7 +165,7 @@ def _surely_positive(d: Sym) -> bool:
 
 
 @aten("narrow", "narrow_copy")
-def narrow(node: Node, self: Value, dim: int, start: Number, length: Number) -> Value:
+def narrow(node: AtenNode, self: Value, dim: int, start: Number, length: Number) -> Value:
     axis = node.axis(dim, rank_of(self))
     begin = whole(start)
     if begin.is_const and begin.value < 0:
@@ -164,9 +173,21 @@ def narrow(node: Node, self: Value, dim: int, start: Number, length: Number) -> 
     return _cut(self, axis, begin, whole(length))
 
 
-@aten("split", "split_with_sizes", "split_copy", "split_with_sizes_copy", "chunk", "tensor_split", "unsafe_split",
-      "unsafe_split_with_sizes", "unsafe_chunk", "hsplit", "vsplit", "dsplit")
-def split(node: Node, self: Value, dim: int = 0, **how: Any) -> tuple[Value, ...]:
+@aten(
+    "split",
+    "split_with_sizes",
+    "split_copy",
+    "split_with_sizes_copy",
+    "chunk",
+    "tensor_split",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+    "unsafe_chunk",
+    "hsplit",
+    "vsplit",
+    "dsplit",
+)
+def split(node: AtenNode, self: Value, dim: int = 0, **how: Any) -> tuple[Value, ...]:
     """The sizes are those that PyTorch gives."""
     axis = node.axis(dim, rank_of(self))
     op = node.op.split(".")[1]
@@ -176,13 +197,15 @@ def split(node: Node, self: Value, dim: int = 0, **how: Any) -> tuple[Value, ...
 
 
 @aten("unbind", "unbind_copy")
-def unbind(node: Node, self: Value, dim: int = 0) -> tuple[Value, ...]:
+def unbind(node: AtenNode, self: Value, dim: int = 0) -> tuple[Value, ...]:
     axis = node.axis(dim, rank_of(self))
-    return tuple(view.squeeze(_cut(self, axis, sym(k), sym(1)), axes=(axis,)) for k in range(len(node.result)))
+    return tuple(
+        view.squeeze(_cut(self, axis, sym(k), sym(1)), axes=(axis,)) for k in range(len(node.result))
+    )
 
 
 @aten("cat", "concat", "concatenate")
-def cat(node: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
+def cat(node: AtenNode, tensors: Sequence[Value], dim: int = 0) -> Value:
     """Empty vectors, whatever the rank of the others, add nothing."""
     rank = len(node.shape)
     given = [x for x in tensors if rank_of(x) == rank and not _is_empty_vector(x, rank)]
@@ -196,20 +219,20 @@ def _is_empty_vector(x: Value, rank: int) -> bool:
 
 
 @aten("stack")
-def stack(node: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
+def stack(node: AtenNode, tensors: Sequence[Value], dim: int = 0) -> Value:
     axis = node.axis(dim, rank_of(tensors[0]) + 1)
     rows = [view.unsqueeze(node.value(x, node.dtype), axes=(axis,)) for x in tensors]
     return concat(*rows, axis=axis) if len(rows) > 1 else rows[0]
 
 
 @aten("flip")
-def flip(node: Node, self: Value, dims: Sequence[int]) -> Value:
+def flip(node: AtenNode, self: Value, dims: Sequence[int]) -> Value:
     axes = node.axes(dims, rank_of(self), empty_is_all=False)
     return reverse(self, axes=axes) if axes else self
 
 
 @aten("repeat", "tile")
-def repeat(node: Node, self: Value, repeats: Sequence[Number] = (), dims: Sequence[Number] = ()) -> Value:
+def repeat(node: AtenNode, self: Value, repeats: Sequence[Number] = (), dims: Sequence[Number] = ()) -> Value:
     counts = [whole(d) for d in (repeats or dims)]
     rank = rank_of(self)
     counts = [sym(1)] * (rank - len(counts)) + counts
@@ -220,7 +243,7 @@ def repeat(node: Node, self: Value, repeats: Sequence[Number] = (), dims: Sequen
 
 
 @aten("constant_pad_nd")
-def constant_pad(node: Node, self: Value, pad: Sequence[Number], value: Number = 0) -> Value:
+def constant_pad(node: AtenNode, self: Value, pad: Sequence[Number], value: Number = 0) -> Value:
     return padded(node, self, pad, "constant", value)
 
 
@@ -228,26 +251,28 @@ _MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap", "consta
 
 
 @aten("pad")
-def pad_(node: Node, self: Value, pad: Sequence[Number], mode: str = "constant", value: Number | None = None) -> Value:
+def pad_(
+    node: AtenNode, self: Value, pad: Sequence[Number], mode: str = "constant", value: Number | None = None
+) -> Value:
     return padded(node, self, pad, _MODES[mode], 0 if value is None else value)
 
 
 @aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_pad(node: Node, self: Value, padding: Sequence[Number]) -> Value:
+def reflection_pad(node: AtenNode, self: Value, padding: Sequence[Number]) -> Value:
     return padded(node, self, padding, "reflect", 0)
 
 
 @aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(node: Node, self: Value, padding: Sequence[Number]) -> Value:
+def replication_pad(node: AtenNode, self: Value, padding: Sequence[Number]) -> Value:
     return padded(node, self, padding, "edge", 0)
 
 
 @aten("_pad_circular")
-def circular_pad(node: Node, self: Value, pad: Sequence[Number]) -> Value:
+def circular_pad(node: AtenNode, self: Value, pad: Sequence[Number]) -> Value:
     return padded(node, self, pad, "wrap", 0)
 
 
-def padded(node: Node, x: Value, amounts: Sequence[Number], mode: str, value: Number) -> Value:
+def padded(node: AtenNode, x: Value, amounts: Sequence[Number], mode: str, value: Number) -> Value:
     """Amounts are pairs, of the last axis first; negative ones crop."""
     rank, listed = rank_of(x), [whole(a) for a in amounts]
     before, after = [sym(0)] * rank, [sym(0)] * rank
@@ -267,12 +292,12 @@ def padded(node: Node, x: Value, amounts: Sequence[Number], mode: str, value: Nu
 
 
 @aten("tril", "triu")
-def triangular(node: Node, self: Value, diagonal: Number = 0) -> Value:
+def triangular(node: AtenNode, self: Value, diagonal: Number = 0) -> Value:
     return triangle(self, diagonal=whole(diagonal), upper=node.op.startswith("aten.triu"))
 
 
 @aten("diagonal", "diagonal_copy")
-def diagonal(node: Node, self: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+def diagonal(node: AtenNode, self: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """Elements of which the two axes' positions differ by `offset`, as the last axis."""
     rank = rank_of(self)
     a, b = node.axis(dim1, rank), node.axis(dim2, rank)
@@ -283,19 +308,15 @@ def diagonal(node: Node, self: Value, offset: int = 0, dim1: int = 0, dim2: int 
     count = node.shape[-1]
     start = sym(offset) if offset >= 0 else -offset * columns
     positions = ew.add(ew.mul(iota(shape=(count,), axis=0), _scalar(columns + 1)), _scalar(start))
-    from tilewright.ops.index import gather
-
     return gather(flat, positions, axis=len(outer))
 
 
 def _scalar(d: Sym) -> Value:
-    from tilewright.ops.source import sym_tensor
-
     return sym_tensor(values=(d,), scalar=True)
 
 
 @aten("roll")
-def roll(node: Node, self: Value, shifts: Sequence[Number], dims: Sequence[int] = ()) -> Value:
+def roll(node: AtenNode, self: Value, shifts: Sequence[Number], dims: Sequence[int] = ()) -> Value:
     if not dims:
         flat = _rolled(reshape(self, shape=(product(shape_of(self)),)), 0, whole(shifts[0]))
         return reshape(flat, shape=shape_of(self))
@@ -316,7 +337,7 @@ def _rolled(x: Value, axis: int, amount: Sym) -> Value:
 
 
 @aten("sym_size", "sym_numel", "numel", "sym_stride", "sym_storage_offset", "dim")
-def size_of(node: Node, self: Value, dim: int | None = None) -> Sym:
+def size_of(node: AtenNode, self: Value, dim: int | None = None) -> Sym:
     """Sizes that were not followed by their expressions."""
     if node.op.startswith("aten.sym_size") and dim is not None:
         return shape_of(self)[node.axis(dim, rank_of(self))]

@@ -12,7 +12,7 @@ _LIBRARY = re.compile(r"[\\/]torch[\\/]")
 
 
 @dataclass(frozen=True)
-class Place:
+class Origin:
     """`name` is the path of the module and the node ("encoder.layer.3/addmm_7"), `source` the line of code that called
     it ("model.py:12"; "" where it is not known)."""
 
@@ -20,9 +20,9 @@ class Place:
     source: str
 
 
-def place_of(node: torch.fx.Node) -> Place:
+def origin_of(node: torch.fx.Node) -> Origin:
     module = module_path(node)
-    return Place(f"{module}/{node.name}" if module else node.name, _source(node))
+    return Origin(f"{module}/{node.name}" if module else node.name, _source(node))
 
 
 def module_path(node: torch.fx.Node) -> str:
