@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from tilewright.frontends.torch.capture import decompositions_kept
 from tilewright.options import Options
 from tilewright.torch.frozen import Frozen
 from tilewright.torch.pieces import State, compiled_pieces
-from tilewright.torch.records import GraphRecord, note
+from tilewright.torch.records import GraphRecord, note, why_ended
 
 Runner = Callable[..., Any]
 
@@ -36,7 +37,11 @@ def backend(
     """Compile a graph of Dynamo's. `options` are the fields of `tilewright.Options`; threads are PyTorch's by default.
     OptionError for others."""
     chosen = chosen_options(mode, options)
-    tell = record or note
+    ended, listener = why_ended(graph), record or note
+
+    def tell(record: GraphRecord) -> None:
+        listener(replace(record, ended=ended))
+
     if _records_gradients(example_inputs):
         tell(GraphRecord(graph, None, "gradients are recorded: call it inside of torch.no_grad()"))
         return graph.forward
@@ -73,4 +78,6 @@ def _records_gradients(inputs: Sequence[Any]) -> bool:
 
 def _is_frozen(x: Any) -> bool:
     """Whether an input of a graph is a parameter or a buffer of a module."""
+    if not isinstance(x, torch.Tensor) or x.is_inference():  # writes to such tensors are not counted
+        return False
     return isinstance(x, torch.nn.Parameter) or getattr(x, "_dynamo_static_input_type", None) is not None

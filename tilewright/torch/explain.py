@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,24 +16,21 @@ from tilewright.torch.records import GraphRecord
 
 @dataclass(frozen=True)
 class Explanation:
-    """The graphs that Dynamo captured of one call, in order, and the breaks between them with their counts."""
+    """The graphs that Dynamo captured of one call, in order, and why it broke off between them, each with its line."""
 
     graphs: tuple[GraphRecord, ...]
-    breaks: Mapping[str, int]
+    breaks: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"]
-        lines += [
-            f"  break: {' '.join(reason.split())[:300]} ({count} times)"
-            for reason, count in self.breaks.items()
-        ]
+        lines = [f"{len(self.graphs)} graphs, {len(self.breaks)} graph breaks"]
+        lines += [f"  break: {reason}" for reason in self.breaks]
         for k, record in enumerate(self.graphs):
             calls = sum(node.op.startswith("call") for node in record.graph.graph.nodes)
             if record.reason:
                 lines.append(f"  graph {k}: {calls} operators run eagerly: {record.reason}")
                 continue
             compiled = [
-                f"{p.operators} operators in {len(p.model.report().data['kernels'])} kernels"
+                f"{p.operators} operators in {p.model.report().data['kernels']} kernels"
                 for p in record.pieces or ()
             ]
             lines.append(f"  graph {k}: {len(compiled)} compiled pieces: {'; '.join(compiled) or 'none'}")
@@ -46,10 +43,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     it before is made anew."""
     records: list[GraphRecord] = []
     torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
     compiled = torch.compile(function, backend=partial(backend, record=records.append))
     with torch.no_grad():
         compiled(*args, **kwargs)
-    breaks = dict(torch._dynamo.utils.counters["graph_break"])
     torch._dynamo.reset()
-    return Explanation(tuple(records), breaks)
+    return Explanation(tuple(records), tuple(r.ended for r in records if r.ended))

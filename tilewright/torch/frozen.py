@@ -30,7 +30,7 @@ class Frozen:
         placeholders = graph.graph.find_nodes(op="placeholder")
         lead = len(placeholders) - len(example_inputs)
         own = [*_own_parameters(lead), *example_inputs]
-        flags = [*[True] * lead, *frozen]
+        flags = [*[not x.is_inference() for x in own[:lead]], *frozen]
         self._names = [node.name for node in placeholders]
         self._titles = [_title(node) for node in placeholders]
         self._places = tuple(k for k, flag in enumerate(flags) if flag and isinstance(own[k], torch.Tensor))

@@ -52,7 +52,10 @@ class Compiled:
         self._is_plain = all(kind.place == k and not kind.is_number for k, kind in enumerate(self._kinds))
 
     def __call__(self, *args: Any) -> list[Any]:
-        found = self.model(*[args[k] for k in self._taken])
+        given = [args[k] for k in self._taken]
+        found = self.model(
+            *[x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x for x in given]
+        )
         return [kind.taken(found) for kind in self._kinds]
 
 

@@ -1,0 +1,193 @@
+"""`torch.compile(backend="tilewright")`: results are those of eager PyTorch, whatever a graph does."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch._dynamo as dynamo  # noqa: E402
+
+from tilewright.runtime.errors import OptionError  # noqa: E402
+from tilewright.torch import backend, explain  # noqa: E402
+
+close = torch.testing.assert_close
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, size: int = 8) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(size, size)
+        self.norm = torch.nn.BatchNorm1d(size)
+        self.register_buffer("shift", torch.zeros(size))
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(self.norm(self.linear(x))) + self.shift
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    dynamo.reset()
+    dynamo.utils.counters.clear()
+    with torch.no_grad():
+        yield
+    dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+    return torch.compile(function, backend=backend, options={"cache": False, "threads": 1}, **how)
+
+
+def graphs() -> int:
+    return int(dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def test_the_package_names_its_backend_to_pytorch() -> None:
+    (found,) = importlib.metadata.entry_points(group="torch_dynamo_backends", name="tilewright")
+    assert found.value == "tilewright.torch:backend"
+
+
+def test_a_module_compiles_whole() -> None:
+    module, x = Layer().eval(), torch.randn(3, 8)
+    records: list[Any] = []
+    found = torch.compile(
+        module, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append), fullgraph=True
+    )(x)
+    close(found, module(x))
+    (record,) = records
+    assert not record.eager and not record.reason and len(record.pieces) == 1
+
+
+def test_two_hundred_sizes_need_one_compilation() -> None:
+    module = Layer().eval()
+    function = compiled(module)
+    x = torch.randn(5, 8)
+    dynamo.mark_dynamic(x, 0)
+    function(x)
+    assert graphs() == 1
+    for _ in range(200):
+        x = torch.randn(random.randint(2, 300), 8)
+        close(function(x), module(x))
+    assert graphs() == 1
+
+
+def test_inputs_are_written_in_place() -> None:
+    def write(x: Any, y: Any) -> Any:
+        x.add_(y)
+        return x * 2
+
+    x, y = torch.randn(4), torch.randn(4)
+    expected = x + y
+    close(compiled(write)(x, y), expected * 2)
+    close(x, expected)
+
+
+def test_buffers_are_written_in_place() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: Any) -> Any:
+            self.count.add_(1)
+            return x + self.count
+
+    function = compiled(Counter())
+    for k in range(12):  # more often than parameters may change before they are taken as inputs
+        close(function(torch.zeros(3)), torch.full((3,), k + 1.0))
+
+
+def test_views_of_inputs_stay_views() -> None:
+    x = torch.randn(2, 3)
+    same, flat, other = compiled(lambda x: (x, x.view(-1), x + 1))(x)
+    assert same.data_ptr() == flat.data_ptr() == x.data_ptr()
+    close(other, x + 1)
+
+
+def test_parameters_may_change() -> None:
+    module, x = Layer().eval(), torch.randn(3, 8)
+    function = compiled(module)
+    close(function(x), module(x))
+    for _ in range(10):
+        module.linear.weight.mul_(1.1)
+        close(function(x), module(x))
+    module.linear.weight.data = torch.randn(8, 8)
+    close(function(x), module(x))
+    module.load_state_dict(Layer().state_dict())
+    close(function(x), module(x))
+
+
+def test_training_runs_eagerly() -> None:
+    module, x = Layer(), torch.randn(5, 8)
+    function = compiled(module)
+    with torch.enable_grad():
+        function(x).sum().backward()
+    assert module.linear.weight.grad is not None
+    torch.optim.SGD(module.parameters(), 0.1).step()
+    module.eval()
+    close(function(x), module(x))
+
+
+def test_what_is_not_supported_runs_eagerly_and_is_named() -> None:
+    def mixed(x: Any) -> Any:
+        return torch.linalg.svdvals(x.relu() + 1).sum() + torch.sin(x).sum()
+
+    x = torch.randn(4, 4)
+    explanation = explain(mixed, x)
+    (record,) = explanation.graphs
+    assert record.pieces and any("svd" in op for op, _, _ in record.eager)
+    assert "svd" in str(explanation) and "no binding" in str(explanation)
+    close(compiled(mixed)(x), mixed(x))
+
+
+def test_breaks_are_counted() -> None:
+    def branching(x: Any) -> Any:
+        y = x.relu() * 2
+        return y + 1 if y.sum() > 0 else y - 1
+
+    x = torch.randn(4)
+    close(compiled(branching)(x), branching(x))
+    explanation = explain(branching, x)
+    (reason,) = explanation.breaks
+    assert "test_backend.py" in reason and "1 graph breaks" in str(explanation)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_have_the_types_of_pytorch(dynamic: bool) -> None:
+    def kinds(x: Any, n: int) -> Any:
+        return x.to(torch.bfloat16), x.long(), x.shape[0] * 2, None, x > 0, n + 1, x.half(), x.double(), x.sum()
+
+    x = torch.randn(4, 4)
+    for found, expected in zip(compiled(kinds, dynamic=dynamic)(x, 3), kinds(x, 3), strict=True):
+        assert type(found) is type(expected)
+        if isinstance(expected, torch.Tensor):
+            close(found, expected)
+
+
+def test_instances_may_share_a_graph() -> None:
+    modules, x = [Layer().eval() for _ in range(3)], torch.randn(3, 8)
+    function = compiled(lambda module, x: module(x))
+    for module in (*modules, *modules):
+        close(function(module, x), module(x))
+
+
+def test_layouts_and_empty_inputs() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval().to(memory_format=torch.channels_last)
+    x = torch.randn(1, 3, 8, 8).to(memory_format=torch.channels_last)
+    close(compiled(module)(x), module(x))
+    close(compiled(lambda x: x.relu() + 1)(torch.randn(0, 4)), torch.randn(0, 4))
+    close(compiled(lambda: torch.arange(5) * 2)(), torch.arange(5) * 2)
+    with torch.inference_mode():
+        layer, y = Layer().eval(), torch.randn(2, 8)
+        close(compiled(layer)(y), layer(y))
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(Exception, match="unknown option 'nope'") as found:
+        torch.compile(lambda x: x + 1, backend=backend, options={"nope": 1})(torch.ones(2))
+    assert isinstance(found.value.__cause__ or found.value, Exception) and OptionError.__name__ in str(found.value)
