@@ -6,6 +6,7 @@
 Importing this module imports torch.
 """
 
+from tilewright.torch.adapters import adapter as adapter
 from tilewright.torch.backend import backend as backend
 from tilewright.torch.explain import Explanation as Explanation
 from tilewright.torch.explain import explain as explain

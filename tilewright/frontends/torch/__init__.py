@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ class TorchFrontEnd:
 
     def digest(self, source: Any, remember: Remember) -> bytes:
         if isinstance(source, Path):
-            return remember(source, digest_of_file)
+            return remember(source, digest_of_file) + _version_of_torch()
         from tilewright.frontends.torch.identity import digest_of
         from tilewright.frontends.torch.load import program_of
 
@@ -50,3 +51,12 @@ class TorchFrontEnd:
         from tilewright.frontends.torch.load import load_captured, program_of
 
         return load_captured(program_of(source), constants=constants, shapes=shapes)
+
+
+def _version_of_torch() -> bytes:
+    """What tells which PyTorch is installed, which is not imported: it decides how programs are decomposed."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return b"none"
+    stat = Path(spec.origin).with_name("version.py").stat()
+    return f"{stat.st_size}:{stat.st_mtime_ns}".encode()
