@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+
 from tilewright.frontends.torch.registry import Adapter, aten
 from tilewright.runtime.errors import OptionError
 
