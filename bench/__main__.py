@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("install", "zoo", "run", "random", "dynamic", "real", "sizes", "roofline", "compile", "table")
+COMMANDS = ("install", "zoo", "run", "random", "dynamic", "real", "sizes", "roofline", "compile", "torch", "table")
 
 
 def parser() -> argparse.ArgumentParser:

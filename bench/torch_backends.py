@@ -1,0 +1,182 @@
+"""Backends of `torch.compile` on the networks of the zoo: pass rate, graph breaks, time to compile, time of a call.
+
+Each backend has a process of its own for each network; they take turns, and the others wait for a line on their input
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+EAGER = "eager PyTorch"
+BACKENDS = {EAGER: "", "tilewright": "tilewright", "inductor": "inductor", "openvino": "openvino"}
+
+
+@dataclass
+class Standing:
+    """What one backend did with a network: seconds of the first call, and of it again in a second process with the
+    same caches, the shortest call in ms, the number of graphs and breaks, and how far results are off."""
+
+    backend: str
+    cold_s: float = math.nan
+    warm_s: float = math.nan
+    ms: float = math.inf
+    graphs: int = 0
+    breaks: int = 0
+    error: float = math.nan
+    failure: str = ""
+
+
+@dataclass
+class _Worker:
+    backend: str
+    process: subprocess.Popen[str] = field(repr=False)
+
+    def tell(self, command: str) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return {"failure": "the process ended"}
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                found: dict[str, Any] = json.loads(line)
+                return found
+        return {"failure": "the process ended"}
+
+
+def measure(name: str, backends: Sequence[str], threads: int, rounds: int, folder: Path) -> list[Standing]:
+    """One network; caches of the backends lie in `folder`, which should be new."""
+    standings = [Standing(backend) for backend in backends]
+    workers = []
+    for standing in standings:
+        for attempt in ("cold_s", "warm_s"):
+            worker = _start(standing.backend, name, threads, folder)
+            found = worker.tell("compile")
+            standing.failure = found.get("failure", "")
+            if standing.failure:
+                worker.process.kill()
+                break
+            setattr(standing, attempt, found["seconds"])
+            standing.graphs, standing.breaks, standing.error = found["graphs"], found["breaks"], found["error"]
+            if attempt == "warm_s":
+                workers.append((standing, worker))
+            else:
+                worker.process.kill()
+    for _ in range(rounds):
+        for standing, worker in workers:
+            standing.ms = min(standing.ms, worker.tell("run").get("ms", math.inf))
+    for _, worker in workers:
+        worker.process.kill()
+    return standings
+
+
+def _start(backend: str, name: str, threads: int, folder: Path) -> _Worker:
+    places = {
+        "TILEWRIGHT_CACHE": str(folder / "tilewright"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "OMP_NUM_THREADS": str(threads),
+        "TORCHINDUCTOR_FREEZING": "1",
+    }
+    command = [sys.executable, "-m", "bench.torch_backends", backend, name, str(threads)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **places},
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    return _Worker(backend, process)
+
+
+def table(found: Mapping[str, Sequence[Standing]]) -> str:
+    """One row for each network and backend; ratios are to the best of the other compilers and eager PyTorch."""
+    lines = ["| network | backend | ms | cold s | warm s | graphs, breaks | largest error |", "|---" * 7 + "|"]
+    for name, standings in found.items():
+        for s in standings:
+            if s.failure:
+                lines.append(f"| {name} | {s.backend} | {s.failure} | | | | |")
+                continue
+            counts = f"{s.graphs}, {s.breaks}"
+            lines.append(
+                f"| {name} | {s.backend} | {s.ms:.2f} | {s.cold_s:.1f} | {s.warm_s:.1f} | {counts} | {s.error:.1e} |"
+            )
+    ratios = [r for standings in found.values() if (r := ratio(standings)) is not None]
+    if ratios:
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        lines.append(f"\ntilewright / best: {mean:.2f} (geometric mean of {len(ratios)}), most {max(ratios):.2f}")
+    return "\n".join(lines)
+
+
+def ratio(standings: Sequence[Standing]) -> float | None:
+    ours = [s.ms for s in standings if s.backend == "tilewright" and not s.failure]
+    others = [s.ms for s in standings if s.backend != "tilewright" and not s.failure]
+    return ours[0] / min(others) if ours and others else None
+
+
+# In a process of its own
+
+
+def _serve(backend: str, name: str, threads: int) -> None:
+    import torch
+
+    from bench.zoo.build import MODELS
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    made = MODELS[name]()
+    args = tuple(made.inputs.values())
+    torch.set_grad_enabled(False)
+    expected = made.module(*args)
+    # What PyTorch imports when it compiles for the first time is no backend's time.
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    torch._dynamo.utils.counters.clear()
+    function = torch.compile(made.module, backend=BACKENDS[backend]) if BACKENDS[backend] else made.module
+    for line in sys.stdin:
+        try:
+            answer = _compiled(function, args, expected) if line.strip() == "compile" else _timed(function, args)
+        except Exception as error:
+            answer = {"failure": f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"}
+        print(json.dumps(answer), flush=True)
+
+
+def _compiled(function: Any, args: Sequence[Any], expected: Any) -> dict[str, Any]:
+    import torch
+
+    start = time.perf_counter()
+    found = function(*args)
+    seconds = time.perf_counter() - start
+    pairs = zip(_flat(found), _flat(expected), strict=True)
+    error = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+    counters = torch._dynamo.utils.counters
+    return {
+        "seconds": seconds,
+        "error": error,
+        "graphs": counters["stats"]["unique_graphs"],
+        "breaks": sum(counters["graph_break"].values()),
+    }
+
+
+def _flat(x: Any) -> list[Any]:
+    return [y for part in x for y in _flat(part)] if isinstance(x, tuple | list) else [x]
+
+
+def _timed(function: Any, args: Sequence[Any]) -> dict[str, float]:
+    """The shortest call within half a second, of three at least."""
+    best, begin, calls = math.inf, time.perf_counter(), 0
+    while calls < 3 or time.perf_counter() - begin < 0.5:
+        start = time.perf_counter()
+        function(*args)
+        best, calls = min(best, time.perf_counter() - start), calls + 1
+    return {"ms": best * 1e3}
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))
