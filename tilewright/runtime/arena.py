@@ -41,6 +41,11 @@ def address_of(array: np.ndarray) -> int:
         return _pointer_at(_struct(array.__array_struct__, None) + _DATA).value or 0
 
 
+def flat_bytes(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array as u8[n], in place where they lie one after the other."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def aligned_bytes(nbytes: int) -> np.ndarray:
     """An uninitialised u8[nbytes] at a multiple of 64, and of a huge page where it fills at least two; MemoryError
     when there is none."""
