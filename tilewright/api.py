@@ -16,7 +16,7 @@ def compile(
     model: str | Path | bytes | Any,
     *,
     options: Options | None = None,
-    constants: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
@@ -26,9 +26,10 @@ def compile(
     return it ready to run.
 
     `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
-    values (arrays of their dtype, or Python numbers and lists), `shapes` fixes or names the dims of inputs;
-    `session` is the cache on disk and the plugins. `progress` is called with a `Progress` between the steps of the
-    compiler; a model that the cache has takes none. Raises ModelError, UnsupportedError, OptionError.
+    values (arrays of their dtype, or Python numbers and lists; or all tensors of a `.safetensors` file, given by its
+    path and mapped meanwhile), `shapes` fixes or names the dims of inputs; `session` is the cache on disk and the
+    plugins. `progress` is called with a `Progress` between the steps of the compiler; a model that the
+    cache has takes none. Raises ModelError, UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
     session = _session(session)
@@ -42,7 +43,7 @@ def compile_artifact(
     model: str | Path | bytes | Any,
     *,
     options: Options,
-    constants: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
