@@ -167,7 +167,7 @@ class Session:
         for name, array in sorted(request.constants.items()):
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
             is_text = array.dtype == np.object_
-            digest.update(repr(array.tolist()).encode() if is_text else flat_bytes(array))
+            digest.update(repr(array.tolist()).encode() if is_text else flat_bytes(array).data)
         try:
             digest.update(front_end.digest(request.model, self._remember))
         except (OSError, ValueError):  # a path that cannot be opened, or that is none
