@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.profile import KernelTime as KernelTime
     from tilewright.runtime.report import Report as Report
     from tilewright.runtime.sizes_seen import SizesSeen as SizesSeen
+    from tilewright.runtime.tensors import TensorModel as TensorModel
     from tilewright.runtime.values.node_arg import NodeArg as NodeArg
     from tilewright.session import Session as Session
     from tilewright.target.machine import TargetError as TargetError
@@ -64,6 +65,7 @@ _HOMES = {
     "SizesSeen": "tilewright.runtime.sizes_seen",
     "TargetError": "tilewright.target.machine",
     "TensorInfo": "tilewright.runtime",
+    "TensorModel": "tilewright.runtime.tensors",
     "TilewrightError": "tilewright.runtime.errors",
     "TypeRuleError": "tilewright.ir.diag",
     "UnsupportedError": "tilewright.ir.diag",

@@ -20,7 +20,7 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     options: Options | None = None,
-    constants: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
@@ -34,9 +34,10 @@ def compile(
     call, as torch.export.export has it. Inputs of the compiled model are all tensors among them, in order.
 
     `options` (or its fields as keywords: threads=2, numerics="strict", ...) say how; `constants` binds inputs to
-    values (arrays of their dtype, or Python numbers and lists), `shapes` fixes or names the dims of inputs;
-    `session` is the cache on disk and the plugins. `progress` is called with a `Progress` between the steps of the
-    compiler; a model that the cache has takes none. Raises ModelError, UnsupportedError, OptionError.
+    values (arrays of their dtype, or Python numbers and lists; or all tensors of a `.safetensors` file, given by its
+    path and mapped meanwhile), `shapes` fixes or names the dims of inputs; `session` is the cache on disk and the
+    plugins. `progress` is called with a `Progress` between the steps of the compiler; a model that the
+    cache has takes none. Raises ModelError, UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
     session = _session(session)
@@ -63,7 +64,7 @@ def compile_artifact(
     model: str | Path | bytes | Any,
     *,
     options: Options,
-    constants: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,

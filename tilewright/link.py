@@ -39,7 +39,7 @@ from tilewright.memory.storage import Place, Storage, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.view import copy
-from tilewright.runtime.arena import aligned_bytes
+from tilewright.runtime.arena import aligned_bytes, flat_bytes, release_free_memory
 from tilewright.runtime.artifact import (
     Artifact,
     ConstantInfo,
@@ -70,7 +70,7 @@ class Weights:
 
     def place(self, array: np.ndarray) -> int:
         """The offset of an array's bytes."""
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        data = flat_bytes(array)
         same = self._alike.setdefault((data.size, zlib.crc32(data[:_SAMPLE].data)), [])
         for offset, other in same:
             if _are_equal(data, other):
@@ -83,18 +83,26 @@ class Weights:
     def block(self) -> memoryview:
         """All of it, zeros between the constants, which are let go of."""
         self._alike.clear()
+        release_free_memory()
         block = aligned_bytes(self.total)
-        end = 0
+        end = freed = 0
         arrays, self._arrays = self._arrays[::-1], []
         while arrays:
             offset, data = arrays.pop()
             block[end:offset] = 0
             end = offset + data.size
             block[offset:end] = data
+            if end - freed >= RELEASED:
+                del data
+                release_free_memory()
+                freed = end
         block[end:] = 0
         return block.data
 
 
+RELEASED = 64 << 20
+"""Bytes of constants that have moved when the C library, which keeps arrays of up to 32 MiB after they are freed, is
+asked to give memory back."""
 _SAMPLE = 4096
 """Bytes by whose checksum constants that may be alike are found."""
 _PIECE = 1 << 20

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.frontends.weights.safetensors import SUFFIX, read_safetensors
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.sizes_seen import MAX_FREQUENT, SizesSeen
 from tilewright.runtime.threads import check_threads
@@ -216,9 +217,23 @@ class Request:
 def _constants(constants: object) -> dict[str, np.ndarray]:
     if constants is None:
         return {}
+    if isinstance(constants, str | os.PathLike):
+        return _constants_of_file(Path(constants))
     if not isinstance(constants, Mapping) or not all(isinstance(name, str) for name in constants):
-        raise OptionError(f"constants={constants!r:.80} is not allowed: give a dict of input names to arrays")
+        raise OptionError(
+            f"constants={constants!r:.80} is not allowed: give a dict of input names to arrays",
+            hint=f"or the path of a {SUFFIX} file",
+        )
     return {name: _constant(name, value) for name, value in constants.items()}
+
+
+def _constants_of_file(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix != SUFFIX:
+        raise OptionError(
+            f"constants={str(path)!r:.80} is not allowed: a file of constants is a {SUFFIX} file",
+            hint="give such a file, or a dict of input names to arrays",
+        )
+    return read_safetensors(path)
 
 
 def _constant(name: str, value: object) -> np.ndarray:

@@ -31,6 +31,7 @@ from tilewright.plugins import (
     load_plugins,
 )
 from tilewright.runtime import Artifact
+from tilewright.runtime.arena import flat_bytes
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.target.host import assembler_version
@@ -166,7 +167,7 @@ class Session:
         for name, array in sorted(request.constants.items()):
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
             is_text = array.dtype == np.object_
-            digest.update(repr(array.tolist()).encode() if is_text else np.ascontiguousarray(array).tobytes())
+            digest.update(repr(array.tolist()).encode() if is_text else flat_bytes(array).data)
         try:
             digest.update(front_end.digest(request.model, self._remember))
         except (OSError, ValueError):  # a path that cannot be opened, or that is none

@@ -45,7 +45,7 @@ def programs(
     *,
     kernel: str | None = None,
     options: Options | None = None,
-    constants: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,

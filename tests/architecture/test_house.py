@@ -33,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "asm": {"ir", "target"},
     "accounts": {"codegen", "graph", "ir", "loops", "ops", "target"},
     "runtime": set(),
-    "options": {"runtime"},
+    "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilewright
-from tilewright.compiler import compile_module
+from tilewright.compiler import compile_module, pass_context
+from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.types import tensor
@@ -88,3 +93,48 @@ def test_bytes_between_constants_are_zero() -> None:
         size = int(np.prod(c.shape)) * np.dtype(c.dtype).itemsize
         weights[c.offset : c.offset + size] = 0
     assert not weights.any()
+
+
+def test_folding_takes_the_place_of_its_operands() -> None:
+    """Of weights that are all folded, one at a time is there twice; an operand of two ops stays until the second."""
+    tracemalloc.start()
+    block, module = Block([], []), Module()
+    with Builder(block, module) as b:
+        results: list[Value] = [ew.neg(constant(np.full((512, 512), k, np.float32), f"w{k}")) for k in range(8)]
+        shared = constant(np.full(4, 3, np.float32), "shared")
+        b.emit("return", [*results, ew.neg(shared), ew.add(shared, shared)])
+    module.add(Func("main", block, "graph"))
+    context = pass_context(parse_target("host"), Options())
+    before = tracemalloc.get_traced_memory()[0]
+    Fold().run(module, context)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert before > 8 << 20 and peak - before < 6 << 20  # the interpreter takes four times an operand
+    assert sorted(float(a.flat[0]) for a in module.constants.values()) == [*range(-7, -2), -3, -2, -1, 0, 6]
+
+
+PEAK = """
+import sys
+import numpy as np
+from tilewright.link import Weights
+
+def megabytes(field):
+    with open("/proc/self/status") as status:
+        return int(dict(line.split(":", 1) for line in status)[field].split()[0]) / 1024
+
+np.empty(20 << 20, np.uint8).fill(1)  # arrays of this size come from the heap from now on
+before, weights = megabytes("VmRSS"), Weights()
+for k in range(16):
+    weights.place(np.full(16 << 20, k, np.uint8))
+block = weights.block()
+assert bytes(block[:: 16 << 20]) == bytes(range(16))
+print(megabytes("VmHWM") - before, megabytes("VmRSS") - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux")
+def test_constants_leave_memory_as_they_move_into_the_artefact() -> None:
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    peak, after = map(float, done.stdout.split())
+    assert peak < 256 + 120 and after < 256 + 40

@@ -49,7 +49,7 @@ def check(
     model: str | Path | bytes | Any,
     *,
     options: Options | None = None,
-    constants: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     sizes: Mapping[str, int] | None = None,
     session: Session | None = None,

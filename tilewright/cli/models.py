@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import tilewright
 from tilewright.cli.frequent import read_frequent
 from tilewright.cli.progress import compiling
 from tilewright.cli.tensors import load_array
+from tilewright.frontends.weights.safetensors import SUFFIX, read_safetensors
 from tilewright.runtime import Model
 
 ARTEFACT_SUFFIX = ".tw"
@@ -43,7 +45,8 @@ def model_options(command: F) -> F:
     """The options that say what becomes of the graph."""
     for decorate in (
         click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE",
-                     help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy."),
+                     help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy; or inputs to "
+                     "all tensors of a FILE.safetensors."),
         click.option("--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."),
         click.option("--frequent", multiple=True, metavar="NAME=SIZE,...",
                      help="Sizes of dims that calls often have, which get a program of their own; or FILE.json, as "
@@ -81,7 +84,7 @@ def compile_fields(
         "frequent": read_frequent(frequent),
         "cache": not no_cache,
         "shapes": unique("--shape", map(_shape, shapes)),
-        "constants": unique("--constant", map(_constant, constants)),
+        "constants": unique("--constant", chain.from_iterable(map(_bound, constants))),
     }
 
 
@@ -134,6 +137,11 @@ def unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
             raise click.UsageError(f"{option} is given twice for {name}")
         found[name] = value
     return found
+
+
+def _bound(text: str) -> Iterable[tuple[str, Any]]:
+    """Names and values of `FILE.safetensors`, or of `sr=16000`."""
+    return read_safetensors(Path(text)).items() if text.endswith(SUFFIX) else (_constant(text),)
 
 
 def _constant(text: str) -> tuple[str, Any]:

@@ -20,18 +20,30 @@ LEAST_SHRUNK = 1 << 20
 # looked up once: `address_of` runs for each tensor of each call
 _address = ctypes.addressof
 _byte_at = ctypes.c_char.from_buffer
+_pointer_at = ctypes.c_void_p.from_address
+_struct = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_DATA = 2 * ctypes.sizeof(ctypes.c_int) + 16 + 2 * ctypes.sizeof(ctypes.c_void_p)
+"""Where the pointer to the elements lies in NumPy's `PyArrayInterface`: after two numbers, a letter, the size of an
+element and flags, which take 16 bytes with what aligns them, and pointers to the shape and the strides."""
 
 
 def address_of(array: np.ndarray) -> int:
     """Address of an array's first byte.
 
-    The buffer route takes a quarter of the time of `__array_interface__`, but refuses arrays that are
-    read-only, empty or of an ml_dtypes type.
+    The buffer route is the fastest, but refuses arrays that are read-only, empty or of an ml_dtypes type. For those
+    `__array_struct__` takes a third of the time of `__array_interface__`.
     """
     try:
         return _address(_byte_at(array))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
-        return int(array.__array_interface__["data"][0])
+        return _pointer_at(_struct(array.__array_struct__, None) + _DATA).value or 0
+
+
+def flat_bytes(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array as u8[n], in place where they lie one after the other."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:

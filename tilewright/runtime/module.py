@@ -35,6 +35,7 @@ from tilewright.runtime.report import Report
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
+from tilewright.runtime.tensors import TensorModel
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
@@ -224,6 +225,14 @@ class Model:
         """As `run`, with the outputs by their names."""
         results = self(*place_named(self.inputs, (), check_named(inputs)), out=out)
         return {info.name: result for info, result in zip(self.outputs, results, strict=True)}
+
+    def with_outputs(self, package: Any) -> TensorModel:
+        """The same model, with outputs as tensors of a package: `net = model.with_outputs(torch)`, `(y,) = net(x)`.
+
+        The package is a module that has `from_dlpack`, such as `torch` and `jax.numpy`; nothing is copied, and of
+        bfloat16 they are as well. OptionError for another object, and for outputs of a dtype that the package lacks.
+        """
+        return TensorModel(self, package)
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs as ONNX Runtime's sessions describe them; see also `inputs`."""

@@ -3,6 +3,7 @@ definitions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -58,6 +59,7 @@ class Fold:
         body = module.main.body
         ops: list[Op] = []
         narrow = dequantizing_casts(module, ctx)
+        readers = Counter(op.attrs["name"] for f in module.funcs.values() for op in f.body.walk() if _is_stored(op))
         for op in body.ops:
             found = None if op in narrow else self._evaluate(op, module, ctx)
             if found is None:
@@ -69,7 +71,12 @@ class Fold:
                 folded.result.name = value.name
                 value.replace_by(folded.result)
                 ops.append(folded)
+            read = {v.op for v in op.operands if v.op is not None and _is_stored(v.op)}
             op.drop()
+            for name in (source.attrs["name"] for source in read if not source.result.users):
+                readers[name] -= 1
+                if not readers[name]:  # now, not with all others at the end: weights would be there twice
+                    del module.constants[name]
         replace_in_block(body, ops)
         drop_dead(module)
 
@@ -123,6 +130,10 @@ class Fold:
             computation = operator.compute(operands, op.attrs)
             work = product(e for _, e in (*computation.axes, *computation.reduce)).value
         return "" if work <= self.max_work else "evaluating it would take too long"
+
+
+def _is_stored(op: Op) -> bool:
+    return op.name == "constant"
 
 
 def _is_closed(op: Op) -> bool:

@@ -29,6 +29,8 @@ _NAMES = {
     (14, 8): "float8_e8m0fnu",
 }
 """Names of ml_dtypes by the code and bits of DLPack."""
+FOREIGN = frozenset(_NAMES.values())
+"""Dtypes that packages exchange, and NumPy itself does not have."""
 
 # Where the dtype lies in what a capsule of each name points to: after a data pointer, a device (8 bytes) and the
 # number of dims (4); in the newer kind a version, a context, a deleter and flags come first, of 8 bytes each.

@@ -11,6 +11,7 @@ from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.values.dlpack import shared_array
 from tilewright.runtime.values.dtypes import is_integer
+from tilewright.runtime.values.torch_tensors import is_torch_tensor, refusal, torch_array
 
 Shape = tuple[int, ...]
 
@@ -58,10 +59,13 @@ def as_array(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
     Arrays and tensors must have the dtype already; Python numbers and lists are converted when no value
     changes in kind or overflows. InputError otherwise.
     """
-    if isinstance(value, (bool, int, float, list, tuple)) and not isinstance(value, np.generic):
+    if is_torch_tensor(value):
+        array = _from_torch(value, info)
+    elif isinstance(value, (bool, int, float, list, tuple)) and not isinstance(value, np.generic):
         return _from_python(value, info, dtype)
-    array = _from_foreign(value, info)
-    if array.dtype != dtype:
+    else:
+        array = _from_foreign(value, info)
+    if array.dtype is not dtype and array.dtype != dtype:
         raise InputError(
             f"input '{info.name}' must be {dtype}, the given array is {array.dtype}{list(array.shape)}",
             hint=f'convert it, if that is meant: .astype("{dtype}")',
@@ -69,6 +73,17 @@ def as_array(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
     flags = array.flags
     # copy() and not ascontiguousarray(), which makes vectors of scalars
     return array if flags.c_contiguous and flags.aligned else array.copy(order="C")
+
+
+def _from_torch(value: Any, info: TensorInfo) -> np.ndarray:
+    try:
+        return torch_array(value)
+    except Exception as error:  # foreign code: anything can come
+        why, hint = refusal(value)
+        raise InputError(
+            f"input '{info.name}': the {type(value).__name__} cannot be read as an array ({why or error})",
+            hint=hint or "pass a tensor in the CPU's memory, or a NumPy array",
+        ) from error
 
 
 def _from_foreign(value: Any, info: TensorInfo) -> np.ndarray:

@@ -11,6 +11,7 @@ from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.values.dlpack import shared_array
 from tilewright.runtime.values.inputs import Shape
+from tilewright.runtime.values.torch_tensors import is_torch_tensor, refusal, torch_array
 
 
 def positions(infos: Sequence[TensorInfo], names: Any) -> list[int]:
@@ -59,14 +60,16 @@ _READ_ONLY = "give a NumPy array on the same memory (tensor.numpy()): before 2.1
 def _view(value: Any, info: TensorInfo) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
+    is_torch = is_torch_tensor(value)
     if not hasattr(value, "__dlpack__") or isinstance(value, np.generic):
         raise InputError(f"out for '{info.name}' must be an array, given is {type(value).__name__}")
     try:
-        return shared_array(value)
+        return torch_array(value) if is_torch else shared_array(value)
     except Exception as error:  # foreign code: anything can come
+        why, hint = refusal(value) if is_torch else ("", "")
         raise InputError(
-            f"out for '{info.name}': the {type(value).__name__} cannot be written as an array ({error})",
-            hint="pass a NumPy array, or a tensor in the CPU's memory that needs no gradient (tensor.detach())",
+            f"out for '{info.name}': the {type(value).__name__} cannot be written as an array ({why or error})",
+            hint=hint or "pass a NumPy array, or a tensor in the CPU's memory",
         ) from error
 
 

@@ -1,0 +1,1 @@
+"""Files of weights that belong to no format of models."""
