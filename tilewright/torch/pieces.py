@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -43,44 +42,20 @@ def compiled_pieces(
 
 
 class Compiled:
-    """A compiled graph that takes and gives tensors."""
+    """A compiled graph that takes and gives tensors. `results` are the places of its results among the outputs of the
+    model, and whether they are numbers; None for a result that is None."""
 
-    def __init__(self, model: Model, results: Sequence[Any], taken: Sequence[int]) -> None:
+    def __init__(self, model: Model, results: Sequence[tuple[int, bool] | None], taken: Sequence[int]) -> None:
         self.model = model
-        self._taken = tuple(taken)
-        self._kinds = [_Result.of(result) for result in results]
-        self._is_plain = all(kind.place == k and not kind.is_number for k, kind in enumerate(self._kinds))
+        self._call = model.with_outputs(torch)
+        self._taken, self._results = tuple(taken), tuple(results)
+        self._is_plain = all(r is not None and r == (k, False) for k, r in enumerate(results))
 
-    def __call__(self, *args: Any) -> list[Any]:
-        given = [args[k] for k in self._taken]
-        found = self.model(
-            *[x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x for x in given]
-        )
-        return [kind.taken(found) for kind in self._kinds]
-
-
-class _Result:
-    """What becomes of an output of a model: a tensor, a number, or None."""
-
-    def __init__(self, place: int | None, is_number: bool, dtype: torch.dtype | None) -> None:
-        self.place, self.is_number, self.dtype = place, is_number, dtype
-
-    @classmethod
-    def of(cls, given: tuple[int | None, Any]) -> _Result:
-        place, node = given
-        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-        is_number = not isinstance(value, torch.Tensor)
-        return cls(place, is_number, value.dtype if isinstance(value, torch.Tensor) else None)
-
-    def taken(self, found: Sequence[np.ndarray]) -> Any:
-        if self.place is None:
-            return None
-        array = found[self.place]
-        if self.is_number:
-            return array.item()
-        if self.dtype in (torch.bfloat16,):
-            return torch.from_numpy(array.view(np.int16)).view(self.dtype)
-        return torch.from_numpy(array)
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        found = self._call(*[args[k] for k in self._taken])
+        if self._is_plain:
+            return found
+        return [None if r is None else found[r[0]].item() if r[1] else found[r[0]] for r in self._results]
 
 
 def _whole(
@@ -92,7 +67,7 @@ def _whole(
     listed = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
     results = [r for r in listed if isinstance(r, torch.fx.Node)]
     places = iter(range(len(results)))
-    kinds = [(next(places), r) if isinstance(r, torch.fx.Node) else (None, r) for r in listed]
+    kinds = [(next(places), _is_number(r)) if isinstance(r, torch.fx.Node) else None for r in listed]
     free = [node for node in placeholders if node.name not in state]
     inputs = [node.name for node in free if _is_used(node)]
     names = tuple(f"output_{k}" for k in range(len(results)))
@@ -111,6 +86,10 @@ def _whole(
         eager.update({node: error.what for node in graph.graph.nodes if node.op == "call_function"})
         return None
     return Compiled(model, kinds, [k for k, node in enumerate(free) if _is_used(node)])
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    return not isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _is_used(node: torch.fx.Node) -> bool:
