@@ -15,7 +15,6 @@ import tilewright
 from tilewright.cli.frequent import read_frequent
 from tilewright.cli.progress import compiling
 from tilewright.cli.tensors import load_array
-from tilewright.frontends.weights.safetensors import SUFFIX, read_safetensors
 from tilewright.runtime import Model
 
 ARTEFACT_SUFFIX = ".tw"
@@ -141,7 +140,11 @@ def unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 def _bound(text: str) -> Iterable[tuple[str, Any]]:
     """Names and values of `FILE.safetensors`, or of `sr=16000`."""
-    return read_safetensors(Path(text)).items() if text.endswith(SUFFIX) else (_constant(text),)
+    if not text.endswith(".safetensors"):
+        return (_constant(text),)
+    from tilewright.frontends.weights.safetensors import read_safetensors
+
+    return read_safetensors(Path(text)).items()
 
 
 def _constant(text: str) -> tuple[str, Any]:
