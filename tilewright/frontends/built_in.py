@@ -2,5 +2,6 @@
 
 from tilewright.frontends.front_end import FrontEnd
 from tilewright.frontends.onnx import OnnxFrontEnd
+from tilewright.frontends.tflite import TfliteFrontEnd
 
-FRONT_ENDS: tuple[FrontEnd, ...] = (OnnxFrontEnd(),)
+FRONT_ENDS: tuple[FrontEnd, ...] = (OnnxFrontEnd(), TfliteFrontEnd())
