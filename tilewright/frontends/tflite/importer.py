@@ -131,9 +131,13 @@ class TfliteImporter:
         if number in scope.values:
             return scope.values[number]
         tensor = scope.graph.tensors[number]
-        if tensor.data is None:
+        if tensor.data is not None:
+            array = self.array(tensor)
+        elif 0 in (tensor.shape or ()) and -1 not in (tensor.shape or ()):  # a constant without elements
+            array = np.zeros(tensor.shape or (), dtype_of_tensor(tensor).storage)
+        else:
             raise ModelError(f"the tensor '{shown(tensor.name)}' is read, but no operator before gives it")
-        value = literal(self.array(tensor), tensor.name or f"tensor_{number}")
+        value = literal(array, tensor.name or f"tensor_{number}")
         scope.values[number] = value
         return value
 
