@@ -199,7 +199,7 @@ CASES = {
         TWICE_IN_A_ROW,
         lambda f: split(f, find_loop(f, "i"), 4, "overlap"),
         """
-        for j <= 0 in 0..1 {
+        for j in 0..1 {
           for io <= 2 in 0..3 with {overlap=true} {
             for ii <= 3 in 0..4 {
               y[j, ii + min(6, 4*io)] = x[ii + min(6, 4*io)] * 2
