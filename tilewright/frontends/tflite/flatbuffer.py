@@ -43,7 +43,7 @@ class Reader:
         if not 0 <= at <= len(self.data) - form.size:
             self.damaged(f"it refers to byte {at} of {len(self.data)}")
         (value,) = form.unpack_from(self.data, at)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def offset(self, at: int) -> int:
         """The place that the offset stored at `at` refers to."""
@@ -83,7 +83,7 @@ class Table:
         at = self._place(field)
         return self.reader.number(at, kind) if at else default
 
-    def int(self, field: int, kind: str = "i", default: int = 0) -> int:
+    def integer(self, field: int, kind: str = "i", default: int = 0) -> int:
         return int(self.number(field, kind, default))
 
     def table(self, field: int) -> Table | None:

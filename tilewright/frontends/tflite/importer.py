@@ -113,10 +113,13 @@ class TfliteImporter:
         found = adapter_of(operator.kind)
         if found is None:
             raise UnsupportedError("the operator is not supported")
-        values = [self._read(scope, n) if n >= 0 else None for n in operator.inputs]
-        if any(n >= 0 and v is None for n, v in zip(operator.inputs, values, strict=True)):
+        operands = [
+            None if n < 0 or _is_state(scope.graph.tensors[n]) else scope.graph.tensors[n]
+            for n in operator.inputs
+        ]
+        values = [None if t is None else self._read(scope, t.number) for t in operands]
+        if any(t is not None and v is None for t, v in zip(operands, values, strict=True)):
             raise BrokenInputError
-        operands = [scope.graph.tensors[n] if n >= 0 else None for n in operator.inputs]
         adapter, moves = found
         keeps = moves and _quantised_alike([*(t for t in operands if t is not None), *results])
         node = OperatorNode(operator, values, operands, results, self, keeps=keeps)
@@ -140,6 +143,11 @@ class TfliteImporter:
         value = literal(array, tensor.name or f"tensor_{number}")
         scope.values[number] = value
         return value
+
+
+def _is_state(tensor: TensorInfo) -> bool:
+    """Whether a tensor is a state that an operator keeps from call to call. Here each call begins anew, with zeros."""
+    return tensor.is_variable and tensor.data is None
 
 
 def is_quantised(tensor: TensorInfo) -> bool:

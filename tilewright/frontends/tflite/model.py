@@ -94,23 +94,23 @@ def _model(reader: Reader) -> ModelInfo:
     if len(reader.data) < 8 or reader.data[4:8] != b"TFL3":
         reader.damaged("it does not begin as one" if reader.data else "the file is empty")
     root = reader.root()
-    if root.int(0, "I") != _VERSION:
-        reader.damaged(f"version {root.int(0, 'I')} of the format is unknown")
+    if root.integer(0, "I") != _VERSION:
+        reader.damaged(f"version {root.integer(0, 'I')} of the format is unknown")
     names = [operator_name(code) for code in root.tables(1)]
     buffers = [_buffer(buffer, reader) for buffer in root.tables(4)]
     subgraphs = tuple(_subgraph(graph, names, buffers) for graph in root.tables(2))
     if not subgraphs:
         reader.damaged("it has no subgraph")
     for signature in root.tables(7):
-        if signature.int(4, "I") == 0:
-            inputs, outputs = ({t.int(1, "I"): t.text(0) for t in signature.tables(k)} for k in (0, 1))
+        if signature.integer(4, "I") == 0:
+            inputs, outputs = ({t.integer(1, "I"): t.text(0) for t in signature.tables(k)} for k in (0, 1))
             return ModelInfo(subgraphs, inputs, outputs)
     return ModelInfo(subgraphs, {}, {})
 
 
 def _buffer(buffer: Table, reader: Reader) -> np.ndarray | None:
     """The bytes of a buffer, in the file's tables or, of a large model, behind them; None where there are none."""
-    offset, size = buffer.int(1, "Q"), buffer.int(2, "Q")
+    offset, size = buffer.integer(1, "Q"), buffer.integer(2, "Q")
     if offset > 1:
         return np.frombuffer(reader.part(offset, size), np.uint8)
     data = buffer.array(0, "u1")
@@ -135,34 +135,34 @@ def _tensor(tensor: Table, number: int, buffers: list[np.ndarray | None]) -> Ten
     shape: tuple[int, ...] | None = tensor.ints(7) or tensor.ints(0)
     if len(shape or ()) > _MAX_RANK or any(d < -1 for d in shape or ()):
         raise ModelError(f"the tensor '{shown(name)}' has the shape {list(shape or ())}")
-    buffer = tensor.int(2, "I")
+    buffer = tensor.integer(2, "I")
     if buffer >= max(len(buffers), 1):
         tensor.reader.damaged(f"the tensor '{shown(name)}' refers to a buffer that does not exist")
-    if tensor.int(10, "I"):
+    if tensor.integer(10, "I"):
         raise ModelError(
             f"the elements of the tensor '{shown(name)}' lie in another file, which is not supported",
             hint="export the model as one file",
         )
     data = buffers[buffer] if buffer else None
-    if not shape and not tensor.int(8, "?") and data is None:
+    if not shape and not tensor.integer(8, "?") and data is None:
         shape = () if tensor.has(0) else None
     sparsity = tensor.table(6)
     return TensorInfo(
         name,
         number,
-        tensor.int(1, "b"),
+        tensor.integer(1, "b"),
         shape,
         data,
         _quantization(tensor.table(4), name),
         None if sparsity is None else _sparsity(sparsity),
-        bool(tensor.int(5, "?")),
+        bool(tensor.integer(5, "?")),
     )
 
 
 def _quantization(table: Table | None, name: str) -> Quantization | None:
     if table is None:
         return None
-    if table.int(4, "B") > 1:
+    if table.integer(4, "B") > 1:
         raise ModelError(f"the tensor '{shown(name)}' is quantised in a way that is not known")
     scales, zeros = table.array(2, "f4"), table.array(3, "i8")
     if not scales.any():
@@ -170,7 +170,7 @@ def _quantization(table: Table | None, name: str) -> Quantization | None:
     if zeros.size not in (0, 1, scales.size) or not np.all(np.isfinite(scales)) or scales.min() < 0:
         raise ModelError(f"the tensor '{shown(name)}' has no possible scales and zero points")
     return Quantization(
-        scales, np.resize(zeros, scales.size) if zeros.size else np.zeros(scales.size, np.int64), table.int(6)
+        scales, np.resize(zeros, scales.size) if zeros.size else np.zeros(scales.size, np.int64), table.integer(6)
     )
 
 
@@ -182,12 +182,12 @@ def _sparsity(table: Table) -> Sparsity:
 
 
 def _level(table: Table) -> Level:
-    if table.int(0, "b") == 0:
-        return Level(table.int(1), None, None)
+    if table.integer(0, "b") == 0:
+        return Level(table.integer(1), None, None)
 
     def vector(kind: int, values: int) -> np.ndarray:
         found = table.table(values)
-        form = _INDICES.get(table.int(kind, "B"))
+        form = _INDICES.get(table.integer(kind, "B"))
         if found is None or form is None:
             table.reader.damaged("a sparse tensor has no indices")
         return found.array(0, form).astype(np.int64)
@@ -196,7 +196,7 @@ def _level(table: Table) -> Level:
 
 
 def _operator(operator: Table, names: list[str]) -> OperatorInfo:
-    code = operator.int(0, "I")
+    code = operator.integer(0, "I")
     if code >= len(names):
         operator.reader.damaged("an operator refers to a code that does not exist")
     custom = operator.array(5, "u1").tobytes() if names[code].startswith("CUSTOM(") else b""

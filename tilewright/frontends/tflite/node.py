@@ -171,7 +171,7 @@ class OperatorNode:
 
     # Options
 
-    def int(self, name: str, least: int | None = None) -> int:
+    def integer(self, name: str, least: int | None = None) -> int:
         """An option that is a number; ModelError where it is less than `least`."""
         value = int(self.options[name])
         if least is not None and value < least:

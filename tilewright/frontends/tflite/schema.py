@@ -172,7 +172,7 @@ MIRRORS = ("reflect", "symmetric")
 
 def operator_name(code: Table) -> str:
     """The name of an operator code; of a custom operator its own, in brackets."""
-    early, late = code.int(0, "b"), code.int(3)
+    early, late = code.integer(0, "b"), code.integer(3)
     number = max(early, late)
     if early > _NEWEST_OF_ONE_BYTE or not 0 <= number < len(OPERATORS):
         return f"operator {number}"
@@ -193,12 +193,12 @@ def element_type(number: int, what: str) -> DType:
 def options_of(operator: Table, name: str) -> dict[str, Any]:
     """The options of an operator, with defaults for those that it leaves out."""
     if name == "STABLEHLO_COMPOSITE":
-        second = operator.table(12) if operator.int(11, "B") == _COMPOSITE else None
-        return {} if second is None else {"name": second.text(0), "subgraph": second.int(1)}
+        second = operator.table(12) if operator.integer(11, "B") == _COMPOSITE else None
+        return {} if second is None else {"name": second.text(0), "subgraph": second.integer(1)}
     if name not in OPTIONS:
         return {}
     number, fields = OPTIONS[name]
-    given = operator.int(3, "B")
+    given = operator.integer(3, "B")
     if given not in (0, number):
         raise ModelError(f"{name} has the options of another operator")
     table = operator.table(4) if given else None

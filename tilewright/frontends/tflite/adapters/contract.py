@@ -87,7 +87,7 @@ def transpose_conv(node: OperatorNode) -> Value:
 @tflite("FULLY_CONNECTED")
 def fully_connected(node: OperatorNode) -> Value:
     """Weights are [o, c]; the data are rows of c elements."""
-    if node.int("weights_format"):
+    if node.integer("weights_format"):
         raise node.refuse("shuffled weights")
     node.require_rank(1, 2)
     x, w, shape = node.input(0), node.input(1), node.shape(0)

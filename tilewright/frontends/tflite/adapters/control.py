@@ -13,7 +13,7 @@ from tilewright.ops.view import reshape
 @tflite("IF")
 def if_(node: OperatorNode) -> tuple[Value, ...]:
     operands = [node.raw(k) for k in range(1, node.count)]
-    ways = [node.body(node.int(f"{way}_subgraph_index")) for way in ("then", "else")]
+    ways = [node.body(node.integer(f"{way}_subgraph_index")) for way in ("then", "else")]
     then, other = ways
     return control_flow.branch(
         node.translation, node.raw(0), lambda: then(*operands), lambda: other(*operands)
@@ -23,7 +23,7 @@ def if_(node: OperatorNode) -> tuple[Value, ...]:
 @tflite("WHILE")
 def while_(node: OperatorNode) -> tuple[Value, ...]:
     state = [node.raw(k) for k in range(node.count)]
-    goes_on, trip = (node.body(node.int(f"{part}_subgraph_index")) for part in ("cond", "body"))
+    goes_on, trip = (node.body(node.integer(f"{part}_subgraph_index")) for part in ("cond", "body"))
 
     def condition(*values: Value) -> Value:
         found = goes_on(*values)
@@ -43,4 +43,4 @@ def call(node: OperatorNode) -> tuple[Value, ...]:
     """The subgraph that says what a composite operator means."""
     if "subgraph" not in node.options:
         raise UnsupportedError(f"{node.op} without a subgraph is not supported")
-    return node.body(node.int("subgraph"))(*[node.raw(k) for k in range(node.count)])
+    return node.body(node.integer("subgraph"))(*[node.raw(k) for k in range(node.count)])

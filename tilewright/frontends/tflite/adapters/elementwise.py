@@ -120,7 +120,7 @@ def densify(node: OperatorNode) -> Value:
 @tflite("FAKE_QUANT")
 def fake_quant(node: OperatorNode) -> Value:
     """The nearest of 2^bits numbers from `min` to `max`, moved so that 0 is one of them."""
-    low, high, bits = float(node.options["min"]), float(node.options["max"]), node.int("num_bits", 2)
+    low, high, bits = float(node.options["min"]), float(node.options["max"]), node.integer("num_bits", 2)
     least, most = int(node.flag("narrow_range")), 2**bits - 1
     if bits > 16 or not low < high:
         raise ModelError(f"FAKE_QUANT of {bits} bits from {low} to {high}")

@@ -23,8 +23,8 @@ from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, trans
 @tflite("GATHER", moves=True)
 def gather(node: OperatorNode) -> Value:
     """Slices along an axis; the first `batch_dims` axes of both operands go in step."""
-    rank, batch = node.rank(0), node.int("batch_dims")
-    axis = node.axis(node.int("axis"), rank)
+    rank, batch = node.rank(0), node.integer("batch_dims")
+    axis = node.axis(node.integer("axis"), rank)
     x, indices, inner = node.input(0), node.raw(1), node.rank(1)
     batch = batch + inner if batch < 0 else batch
     if not 0 <= batch <= min(inner, axis):
@@ -83,7 +83,7 @@ def _number(d: Sym) -> Value:
 @tflite("ONE_HOT")
 def one_hot(node: OperatorNode) -> Value:
     """Positions, depth, what stands at the position, and what elsewhere."""
-    axis, depth = node.int("axis"), node.one_symbol(1)
+    axis, depth = node.integer("axis"), node.one_symbol(1)
     axis = node.axis(axis, node.rank(0) + 1)
     checked_shape((*node.shape(0), depth), "ONE_HOT")
     values = concat(*[reshape(node.input(k), shape=(1,)) for k in (3, 2)], axis=0)
@@ -102,7 +102,7 @@ def topk_v2(node: OperatorNode) -> tuple[Value, ...]:
 def reverse_sequence(node: OperatorNode) -> Value:
     """The first `lengths[b]` elements along an axis in reverse order, for each b."""
     rank, shape = node.rank(0), node.shape(0)
-    time, batch = (node.axis(node.int(name), rank) for name in ("seq_dim", "batch_dim"))
+    time, batch = (node.axis(node.integer(name), rank) for name in ("seq_dim", "batch_dim"))
     if time == batch or node.rank(1) != 1:
         raise ModelError(f"REVERSE_SEQUENCE of {node.type(0)} with axes {batch} and {time}")
     lanes = tuple(d if k == batch else sym(1) for k, d in enumerate(shape))

@@ -69,7 +69,7 @@ def l2_normalization(node: OperatorNode) -> Value:
 @tflite("LOCAL_RESPONSE_NORMALIZATION")
 def local_response_normalization(node: OperatorNode) -> Value:
     node.require_rank(0, 4)
-    size = 2 * node.int("radius", 0) + 1
+    size = 2 * node.integer("radius", 0) + 1
     alpha, beta, bias = (float(node.options[name]) for name in ("alpha", "beta", "bias"))
     x = channels_first(node.input(0))
     return channels_last(norm.local_response_norm(x, size=size, alpha=alpha * size, beta=beta, bias=bias))

@@ -17,7 +17,7 @@ from tilewright.ops.view import shape_of
 def _windows(node: OperatorNode) -> tuple[Value, dict[str, Any]]:
     node.require_rank(0, 4)
     x = channels_first(node.input(0))
-    kernel = (sym(node.int("filter_height")), sym(node.int("filter_width")))
+    kernel = (sym(node.integer("filter_height")), sym(node.integer("filter_width")))
     window = window_of(node, kernel, shape_of(x)[2:])
     return x, {"kernel": window.kernel, **window.sliding}
 

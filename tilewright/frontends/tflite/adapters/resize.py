@@ -50,7 +50,7 @@ def _how(node: OperatorNode, mode: str) -> Resizing:
 @tflite("DEPTH_TO_SPACE", moves=True)
 def depth_to_space(node: OperatorNode) -> Value:
     node.require_rank(0, 4)
-    b, x = node.int("block_size", 1), channels_first(node.input(0))
+    b, x = node.integer("block_size", 1), channels_first(node.input(0))
     n, c, h, w = shape_of(x)
     if c.is_const and c.value % (b * b):
         raise ModelError(f"DEPTH_TO_SPACE of {node.type(0)} in blocks of {b} x {b}")
@@ -62,7 +62,7 @@ def depth_to_space(node: OperatorNode) -> Value:
 @tflite("SPACE_TO_DEPTH", moves=True)
 def space_to_depth(node: OperatorNode) -> Value:
     node.require_rank(0, 4)
-    b, x = node.int("block_size", 1), channels_first(node.input(0))
+    b, x = node.integer("block_size", 1), channels_first(node.input(0))
     n, c, h, w = shape_of(x)
     if any(d.is_const and d.value % b for d in (h, w)):
         raise ModelError(f"SPACE_TO_DEPTH of {node.type(0)} in blocks of {b} x {b}")

@@ -22,21 +22,21 @@ from tilewright.ops.view import concat, expand, pad, reshape, reverse, shape_of,
 
 @tflite("CONCATENATION", moves=True)
 def concatenation(node: OperatorNode) -> Value:
-    axis = node.axis(node.int("axis"), node.rank(0))
+    axis = node.axis(node.integer("axis"), node.rank(0))
     parts = node.inputs
     return node.activated(concat(*parts, axis=axis) if len(parts) > 1 else parts[0])
 
 
 @tflite("PACK", moves=True)
 def pack(node: OperatorNode) -> Value:
-    axis = node.axis(node.int("axis"), node.rank(0) + 1)
+    axis = node.axis(node.integer("axis"), node.rank(0) + 1)
     parts = [unsqueeze(x, axes=(axis,)) for x in node.inputs]
     return concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
 
 
 @tflite("UNPACK", moves=True)
 def unpack(node: OperatorNode) -> tuple[Value, ...]:
-    axis, x = node.axis(node.int("axis"), node.rank(0)), node.input(0)
+    axis, x = node.axis(node.integer("axis"), node.rank(0)), node.input(0)
     shape, count = shape_of(x), len(node.results)
     if not shape or (shape[axis].is_const and shape[axis] != count):
         raise ModelError(f"UNPACK of {node.type(0)} along axis {axis} into {count} results")
@@ -147,7 +147,7 @@ def _entries(node: OperatorNode, count: int, rank: int) -> list[int | None]:
 
 
 def _bit(node: OperatorNode, mask: str, k: int) -> bool:
-    return bool(node.int(mask) >> k & 1)
+    return bool(node.integer(mask) >> k & 1)
 
 
 def _from_front(position: Sym, size: Sym) -> Sym:

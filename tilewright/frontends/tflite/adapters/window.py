@@ -31,8 +31,8 @@ AXES = {2: "hw", 3: "dhw"}
 def window_of(node: OperatorNode, kernel: Sequence[Sym], space: Sequence[Sym]) -> WindowAttributes:
     """The window that slides over `space`, as the options have it."""
     letters = AXES[len(space)]
-    strides = tuple(node.int(f"stride_{a}", 1) for a in letters)
-    dilations = tuple(node.int(f"dilation_{a}", 1) if f"dilation_{a}" in node.options else 1 for a in letters)
+    strides = tuple(node.integer(f"stride_{a}", 1) for a in letters)
+    dilations = tuple(node.integer(f"dilation_{a}", 1) if f"dilation_{a}" in node.options else 1 for a in letters)
     pads = [(sym(0), sym(0))] * len(space)
     if any(k.is_const and k.value < 1 for k in kernel):
         raise ModelError(f"{node.op} has a window of {' x '.join(map(str, kernel))}")
