@@ -212,19 +212,18 @@ class OperatorNode:
         if name not in _LIMITS:
             raise UnsupportedError(f"{self.op} with the activation {name} is not supported")
         low, high = _LIMITS[name]
-        least, greatest = self._range()
-        if low is not None and least < low:
+        if low is not None and not self._holds_only(low, -1):
             x = ew.max_(x, low)
-        return ew.min_(x, high) if high is not None and greatest > high else x
+        return x if high is None or self._holds_only(high, 1) else ew.min_(x, high)
 
-    def _range(self) -> tuple[float, float]:
-        """The least and the greatest number that result 0 can stand for."""
-        how = self.results[0].quantization if self.results else None
-        dtype = self.dtype()
+    def _holds_only(self, limit: float, side: int) -> bool:
+        """Whether result 0 is quantised, and its integers end at the limit, or before it, on that side of 0."""
+        how, dtype = self.results[0].quantization if self.results else None, self.dtype()
         if how is None or not dtype.is_int or dtype.bits > WIDEST or how.scales.size > 1:
-            return -np.inf, np.inf
-        limits, zero, scale = np.iinfo(dtype.storage), int(how.zeros[0]), float(how.scales[0])
-        return (limits.min - zero) * scale, (limits.max - zero) * scale
+            return False
+        limits = np.iinfo(dtype.storage)
+        step = round(limit / float(how.scales[0])) + int(how.zeros[0])
+        return step >= limits.max if side > 0 else step <= limits.min
 
     def body(self, number: int) -> Callable[..., tuple[Value, ...]]:
         """A subgraph as a function that translates it in place."""
