@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -354,3 +355,10 @@ def test_every_operator_is_tested() -> None:
     here = Path(__file__).read_text()
     assert [name for name in tflite_operators() if f'"{name}"' not in here] == []
     assert set(tflite_operators()) >= ELSEWHERE
+
+
+def test_the_page_lists_every_operator() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "frontends.md").read_text()
+    rows = [line.split("|")[2] for line in page.split("## TFLite")[1].splitlines() if line.startswith("| ")]
+    listed = re.findall(r"\b[A-Z][A-Z0-9_]+\b", " ".join(rows))
+    assert sorted(listed) == list(tflite_operators())

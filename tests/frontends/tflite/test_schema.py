@@ -15,7 +15,7 @@ from tilewright.ir.dtype import DType
 
 tflite = pytest.importorskip("tflite")
 
-KINDS = {"Int8": "b", "Int32": "i", "Uint32": "I", "Bool": "?", "Float32": "f"}
+KINDS = {"Int8": "b", "Int32": "i", "Uint32": "I", "Int64": "q", "Bool": "?", "Float32": "f"}
 
 
 def _numbers(cls: type) -> dict[str, int]:
@@ -47,7 +47,8 @@ def test_fields_of_options() -> None:
             body, method = found[0]
             word = re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower().replace("fused_activation_function", "activation")
             assert word.replace("_factor", "") == name, (operator, field)
-            assert KINDS[re.findall(r"_tab\.Get\(flatbuffers\.number_types\.(\w+)Flags", body)[0]] == kind.strip("["), (operator, field)
+            stored = re.findall(r"_tab\.Get\(flatbuffers\.number_types\.(\w+)Flags", body)[0]
+            assert KINDS[stored] == kind.strip("["), (operator, field)
 
 
 def test_a_file_whose_parts_are_shared_too_often_is_refused() -> None:
