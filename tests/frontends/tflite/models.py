@@ -108,6 +108,8 @@ def _graph(b: Any, graph: Graph, kinds: Sequence[str], buffers: Any) -> int:
         if node.kind in OPTIONS:
             number, layout = OPTIONS[node.kind]
             fields |= {3: ("B", number), 4: _options(b, layout, node.options)}
+        if node.kind == "VAR_HANDLE":
+            fields |= {3: ("B", 111), 4: _table(b, {1: b.CreateString(node.options["name"])})}
         nodes.append(_table(b, fields))
     return _table(b, {0: tensors, 1: places(graph.inputs), 2: places(graph.outputs), 3: _tables(b, nodes)})
 

@@ -11,7 +11,8 @@ import tilewright
 from tests.frontends.tflite.models import Graph, Node, Tensor, constant, run, written
 from tilewright.frontends.tflite import TfliteFrontEnd
 from tilewright.frontends.tflite.load import load_tflite
-from tilewright.frontends.tflite.sparse import Level, Sparsity, dense
+from tilewright.frontends.tflite.sparse import SparseLevel, Sparsity, dense
+from tilewright.frontends.tflite.states import first_states
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.diag import ModelError
@@ -111,6 +112,31 @@ def test_loops() -> None:
     assert count == 10 and list(y) == [192, -128]
 
 
+def test_variables_are_inputs_and_outputs() -> None:
+    """A running sum, which begins with what the subgraph assigns that TFLite runs once."""
+    handle = Tensor("h", (), type_number=13)
+    main = Graph(
+        [Tensor("x", (3,)), handle, Tensor("old", (3,)), Tensor("y", (3,))],
+        [
+            Node("CALL_ONCE", [], [], {"init_subgraph_index": 1}), Node("VAR_HANDLE", [], ["h"], {"name": "sum"}),
+            Node("READ_VARIABLE", ["h"], ["old"]), Node("ADD", ["x", "old"], ["y"]),
+            Node("ASSIGN_VARIABLE", ["h", "y"], []),
+        ],
+        ["x"], ["y"],
+    )  # fmt: skip
+    first = np.array([1, 2, 3], np.float32)
+    nodes = [Node("VAR_HANDLE", [], ["h"], {"name": "sum"}), Node("ASSIGN_VARIABLE", ["h", "first"], [])]
+    data = written(main, Graph([handle, constant("first", first)], nodes, [], []))
+    module, states = load_tflite(data), first_states(data)
+    assert module.main.attrs["inputs"] == ("x", "sum") and module.main.attrs["outputs"] == ("y", "sum")
+    np.testing.assert_array_equal(states["sum"], first)
+    x = normal(3)
+    for result in run(data, x, states["sum"]):
+        np.testing.assert_array_equal(result, x + first)
+    with pytest.raises(ModelError, match="the first value of the variable 'sum'"):
+        first_states(written(Graph(main.tensors, main.nodes[1:], ["x"], ["y"])))
+
+
 def test_a_subgraph_that_calls_itself_is_refused() -> None:
     x = Tensor("x", (3,))
     call = Graph([x, Tensor("y", (3,))], [Node("CALL", ["x"], ["y"], {"subgraph": 1})], ["x"], ["y"])
@@ -120,13 +146,15 @@ def test_a_subgraph_that_calls_itself_is_refused() -> None:
 
 def test_sparse_tensors() -> None:
     """Rows that are compressed, and blocks of 1 x 2."""
-    rows = Sparsity((0, 1), (), (Level(3, None, None), Level(0, np.array([0, 2, 2, 3]), np.array([1, 3, 0]))))
+    whole, starts = SparseLevel(2, None, None), np.array([0, 2, 2, 3])
+    three = SparseLevel(3, None, None)
+    rows = Sparsity((0, 1), (), (three, SparseLevel(0, starts, np.array([1, 3, 0]))))
     found = dense(np.array([5.0, 6.0, 7.0]), (3, 4), rows)
     np.testing.assert_array_equal(found, [[0, 5, 0, 6], [0, 0, 0, 0], [7, 0, 0, 0]])
-    levels = (Level(2, None, None), Level(0, np.array([0, 1, 2]), np.array([1, 0])), Level(2, None, None))
+    levels = (whole, SparseLevel(0, np.array([0, 1, 2]), np.array([1, 0])), whole)
     found = dense(np.arange(1.0, 5.0), (2, 4), Sparsity((0, 1, 2), (1,), levels))
     np.testing.assert_array_equal(found, [[0, 0, 1, 2], [3, 4, 0, 0]])
-    wrong = Sparsity((0, 1), (), (Level(3, None, None), Level(0, np.array([0, 2, 2, 3]), np.array([1, 9, 0]))))
+    wrong = Sparsity((0, 1), (), (three, SparseLevel(0, starts, np.array([1, 9, 0]))))
     for how in (wrong, Sparsity((0, 0), (), rows.levels), Sparsity((0, 1), (5,), rows.levels)):
         with pytest.raises(ModelError, match="sparse"):
             dense(np.array([5.0, 6.0, 7.0]), (3, 4), how)

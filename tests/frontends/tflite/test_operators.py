@@ -13,6 +13,7 @@ import pytest
 from tests.frontends.tflite.models import Tensor, check, constant, node_model, run
 from tilewright.frontends.tflite import adapters  # noqa: F401
 from tilewright.frontends.tflite.registry import tflite_operators
+from tilewright.frontends.tflite.states import STATE_OPERATORS
 
 RNG = np.random.default_rng(7)
 
@@ -361,4 +362,4 @@ def test_the_page_lists_every_operator() -> None:
     page = (Path(__file__).parents[3] / "docs" / "frontends.md").read_text()
     rows = [line.split("|")[2] for line in page.split("## TFLite")[1].splitlines() if line.startswith("| ")]
     listed = re.findall(r"\b[A-Z][A-Z0-9_]+\b", " ".join(rows))
-    assert sorted(listed) == list(tflite_operators())
+    assert sorted(listed) == sorted([*tflite_operators(), *STATE_OPERATORS])

@@ -9,9 +9,10 @@ import numpy as np
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
-from tilewright.frontends.tflite.model import ModelInfo, OperatorInfo, SubgraphInfo, TensorInfo
+from tilewright.frontends.tflite.model import ModelInfo, OperatorInfo, SubgraphInfo, TfliteTensor
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import adapter_of
+from tilewright.frontends.tflite.states import STATE_OPERATORS, States
 from tilewright.frontends.tflite.tensors import WIDEST, array_of, dtype_of_tensor, quantized
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
@@ -36,24 +37,28 @@ class _Scope:
 class TfliteImporter:
     """Writes the program of a model; what cannot be translated is left to the problems of the translation."""
 
-    def __init__(self, translation: Translation, model: ModelInfo) -> None:
+    def __init__(self, translation: Translation, model: ModelInfo, states: States) -> None:
         self.translation = translation
-        self._model = model
+        self._model, self._states = model, states
+        self._variables: dict[str, Value | None] = {}
         self._scope: _Scope | None = None
         self._budget = MAX_OPERATORS
         self._arrays: dict[int, np.ndarray] = {}
 
-    def main(self, values: dict[int, Value | None]) -> Results:
-        """The results of the model's subgraph, whose inputs have these values."""
+    def main(self, values: dict[int, Value | None], variables: dict[str, Value | None]) -> Results:
+        """The results of the model's subgraph, whose inputs and variables have these values, and the variables that it
+        assigns."""
         graph = self._model.subgraphs[0]
+        self._variables = variables
         scope = _Scope(graph, values)
         self._translate(scope)
         self.translation.problems.raise_if_any()
-        return [self._read(scope, number) for number in graph.outputs]
+        assigned = [self._variables[name] for name in self._states.assigned]
+        return [*(self._read(scope, number) for number in graph.outputs), *assigned]
 
     # What operators ask
 
-    def array(self, tensor: TensorInfo) -> np.ndarray:
+    def array(self, tensor: TfliteTensor) -> np.ndarray:
         """The elements of a constant, decoded once."""
         key = id(tensor)
         if key not in self._arrays:
@@ -103,13 +108,24 @@ class TfliteImporter:
         name, kind = shown(results[0].name) if results else "", shown(operator.kind)
         loc = Loc(node=name, op=kind)
         label = f"operator {k} '{name}' ({kind})"
+        if operator.kind in STATE_OPERATORS and not scope.depth:
+            self._move_state(operator, scope)
+            return
         found = self.translation.node(loc, label, kind, lambda: self._results(operator, results, scope))
         for tensor, value in zip(results, found or [None] * len(results), strict=False):
             scope.values[tensor.number] = value
             if value is not None and not value.name:
                 value.name = tensor.name
 
-    def _results(self, operator: OperatorInfo, results: Sequence[TensorInfo], scope: _Scope) -> Results:
+    def _move_state(self, operator: OperatorInfo, scope: _Scope) -> None:
+        if operator.kind == "READ_VARIABLE" and operator.outputs:
+            scope.values[operator.outputs[0]] = self._variables[self._states.handles[operator.inputs[0]]]
+        elif operator.kind == "ASSIGN_VARIABLE":
+            if len(operator.inputs) != 2 or operator.inputs[1] < 0:
+                raise ModelError("ASSIGN_VARIABLE takes a variable and a value")
+            self._variables[self._states.handles[operator.inputs[0]]] = self._read(scope, operator.inputs[1])
+
+    def _results(self, operator: OperatorInfo, results: Sequence[TfliteTensor], scope: _Scope) -> Results:
         found = adapter_of(operator.kind)
         if found is None:
             raise UnsupportedError("the operator is not supported")
@@ -145,19 +161,19 @@ class TfliteImporter:
         return value
 
 
-def _is_state(tensor: TensorInfo) -> bool:
+def _is_state(tensor: TfliteTensor) -> bool:
     """Whether a tensor is a state that an operator keeps from call to call. Here each call begins anew, with zeros."""
     return tensor.is_variable and tensor.data is None
 
 
-def is_quantised(tensor: TensorInfo) -> bool:
+def is_quantised(tensor: TfliteTensor) -> bool:
     """Whether a tensor holds integers that stand for floats, other than a bias."""
     return (
         tensor.quantization is not None and (dtype := dtype_of_tensor(tensor)).is_int and dtype.bits <= WIDEST
     )
 
 
-def _quantised_alike(tensors: Sequence[TensorInfo]) -> bool:
+def _quantised_alike(tensors: Sequence[TfliteTensor]) -> bool:
     found = [t for t in tensors if is_quantised(t)]
     first = found[0] if found else None
     if first is None or first.quantization is None:
@@ -171,7 +187,7 @@ def _quantised_alike(tensors: Sequence[TensorInfo]) -> bool:
     )
 
 
-def _as_declared(value: Value, tensor: TensorInfo) -> Value:
+def _as_declared(value: Value, tensor: TfliteTensor) -> Value:
     """What an operator gives, quantised where the file has it so."""
     declared = dtype_of_tensor(tensor)
     if is_quantised(tensor) and dtype_of(value).is_float:

@@ -15,7 +15,7 @@ from tilewright.frontends.errors import shown
 from tilewright.frontends.files import read_file
 from tilewright.frontends.tflite.flatbuffer import Reader, Table
 from tilewright.frontends.tflite.schema import operator_name, options_of
-from tilewright.frontends.tflite.sparse import Level, Sparsity
+from tilewright.frontends.tflite.sparse import SparseLevel, Sparsity
 from tilewright.ir.diag import ModelError
 
 Source = str | os.PathLike[str] | bytes
@@ -26,21 +26,21 @@ _MAX_RANK = 32
 
 
 @dataclass(frozen=True)
-class Quantization:
+class QuantizedAs:
     """What the integers of a tensor stand for: (n - zero) * scale, with one scale or one for each place on `axis`."""
 
     scales: np.ndarray
     zeros: np.ndarray
     axis: int
 
-    def same_as(self, other: Quantization) -> bool:
+    def same_as(self, other: QuantizedAs) -> bool:
         same_axis = self.axis == other.axis or self.scales.size == 1
         pairs = ((self.scales, other.scales), (self.zeros, other.zeros))
         return same_axis and all(np.array_equal(a, b) for a, b in pairs)
 
 
 @dataclass(frozen=True)
-class TensorInfo:
+class TfliteTensor:
     """A tensor as the file declares it. `shape` has -1 for a dim that calls choose, or is None where the rank is open;
     `data` are the bytes of a constant."""
 
@@ -49,7 +49,7 @@ class TensorInfo:
     type: int
     shape: tuple[int, ...] | None
     data: np.ndarray | None
-    quantization: Quantization | None
+    quantization: QuantizedAs | None
     sparsity: Sparsity | None
     is_variable: bool
 
@@ -67,7 +67,7 @@ class OperatorInfo:
 
 @dataclass(frozen=True)
 class SubgraphInfo:
-    tensors: tuple[TensorInfo, ...]
+    tensors: tuple[TfliteTensor, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[OperatorInfo, ...]
@@ -130,7 +130,7 @@ def _subgraph(graph: Table, names: list[str], buffers: list[np.ndarray | None]) 
     return SubgraphInfo(tensors, inputs, outputs, operators)
 
 
-def _tensor(tensor: Table, number: int, buffers: list[np.ndarray | None]) -> TensorInfo:
+def _tensor(tensor: Table, number: int, buffers: list[np.ndarray | None]) -> TfliteTensor:
     name = tensor.text(3)
     shape: tuple[int, ...] | None = tensor.ints(7) or tensor.ints(0)
     if len(shape or ()) > _MAX_RANK or any(d < -1 for d in shape or ()):
@@ -147,7 +147,7 @@ def _tensor(tensor: Table, number: int, buffers: list[np.ndarray | None]) -> Ten
     if not shape and not tensor.integer(8, "?") and data is None:
         shape = () if tensor.has(0) else None
     sparsity = tensor.table(6)
-    return TensorInfo(
+    return TfliteTensor(
         name,
         number,
         tensor.integer(1, "b"),
@@ -159,7 +159,7 @@ def _tensor(tensor: Table, number: int, buffers: list[np.ndarray | None]) -> Ten
     )
 
 
-def _quantization(table: Table | None, name: str) -> Quantization | None:
+def _quantization(table: Table | None, name: str) -> QuantizedAs | None:
     if table is None:
         return None
     if table.integer(4, "B") > 1:
@@ -169,7 +169,7 @@ def _quantization(table: Table | None, name: str) -> Quantization | None:
         return None
     if zeros.size not in (0, 1, scales.size) or not np.all(np.isfinite(scales)) or scales.min() < 0:
         raise ModelError(f"the tensor '{shown(name)}' has no possible scales and zero points")
-    return Quantization(
+    return QuantizedAs(
         scales, np.resize(zeros, scales.size) if zeros.size else np.zeros(scales.size, np.int64), table.integer(6)
     )
 
@@ -181,9 +181,9 @@ def _sparsity(table: Table) -> Sparsity:
     return Sparsity(table.ints(0), table.ints(1), tuple(map(_level, table.tables(2))))
 
 
-def _level(table: Table) -> Level:
+def _level(table: Table) -> SparseLevel:
     if table.integer(0, "b") == 0:
-        return Level(table.integer(1), None, None)
+        return SparseLevel(table.integer(1), None, None)
 
     def vector(kind: int, values: int) -> np.ndarray:
         found = table.table(values)
@@ -192,7 +192,7 @@ def _level(table: Table) -> Level:
             table.reader.damaged("a sparse tensor has no indices")
         return found.array(0, form).astype(np.int64)
 
-    return Level(0, vector(2, 3), vector(4, 5))
+    return SparseLevel(0, vector(2, 3), vector(4, 5))
 
 
 def _operator(operator: Table, names: list[str]) -> OperatorInfo:

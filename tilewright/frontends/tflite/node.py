@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
-from tilewright.frontends.tflite.model import OperatorInfo, TensorInfo
+from tilewright.frontends.tflite.model import OperatorInfo, TfliteTensor
 from tilewright.frontends.tflite.schema import ACTIVATIONS
 from tilewright.frontends.tflite.tensors import WIDEST, dequantized, dtype_of_tensor, float_bias
 from tilewright.frontends.translation import type_of
@@ -42,8 +42,8 @@ class OperatorNode:
         self,
         info: OperatorInfo,
         values: Sequence[Value | None],
-        operands: Sequence[TensorInfo | None],
-        results: Sequence[TensorInfo],
+        operands: Sequence[TfliteTensor | None],
+        results: Sequence[TfliteTensor],
         importer: TfliteImporter,
         *,
         keeps: bool = False,
@@ -70,7 +70,7 @@ class OperatorNode:
             raise ModelError(f"{self.op} needs an operand {k}")
         return value
 
-    def tensor(self, k: int) -> TensorInfo:
+    def tensor(self, k: int) -> TfliteTensor:
         """What the file says of operand `k`."""
         self.raw(k)
         found = self._operands[k]

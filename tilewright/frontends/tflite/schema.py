@@ -165,6 +165,9 @@ the kind is a letter of `struct`, after [ for a vector."""
 _COMPOSITE = 21
 """The table of options of STABLEHLO_COMPOSITE, among the second options."""
 
+_VARIABLE = 111
+"""The table of options of VAR_HANDLE, whose second field is the variable's name."""
+
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 PADDINGS = ("SAME", "VALID")
 MIRRORS = ("reflect", "symmetric")
@@ -195,6 +198,9 @@ def options_of(operator: Table, name: str) -> dict[str, Any]:
     if name == "STABLEHLO_COMPOSITE":
         second = operator.table(12) if operator.integer(11, "B") == _COMPOSITE else None
         return {} if second is None else {"name": second.text(0), "subgraph": second.integer(1)}
+    if name == "VAR_HANDLE":
+        table = operator.table(4) if operator.integer(3, "B") == _VARIABLE else None
+        return {"name": "" if table is None else table.text(1)}
     if name not in OPTIONS:
         return {}
     number, fields = OPTIONS[name]

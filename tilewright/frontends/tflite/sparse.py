@@ -11,7 +11,7 @@ from tilewright.ir.diag import ModelError
 
 
 @dataclass(frozen=True)
-class Level:
+class SparseLevel:
     """One axis of a traversal: all `size` places, or for each element of the level before it those of
     `indices[segments[k] : segments[k + 1]]`."""
 
@@ -27,7 +27,7 @@ class Sparsity:
 
     order: tuple[int, ...]
     blocked: tuple[int, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[SparseLevel, ...]
 
 
 def dense(values: np.ndarray, shape: tuple[int, ...], how: Sparsity) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.frontends.composites.shapes import MAX_ELEMENTS
 from tilewright.frontends.errors import shown
-from tilewright.frontends.tflite.model import Quantization, TensorInfo
+from tilewright.frontends.tflite.model import QuantizedAs, TfliteTensor
 from tilewright.frontends.tflite.schema import element_type
 from tilewright.frontends.tflite.sparse import dense
 from tilewright.ir import dtype as dt
@@ -24,11 +24,11 @@ WIDEST = 16
 """Bits of the integers that activations and weights are quantised to; those of more bits are biases."""
 
 
-def dtype_of_tensor(tensor: TensorInfo) -> DType:
+def dtype_of_tensor(tensor: TfliteTensor) -> DType:
     return element_type(tensor.type, f"the tensor '{shown(tensor.name)}'")
 
 
-def array_of(tensor: TensorInfo) -> np.ndarray:
+def array_of(tensor: TfliteTensor) -> np.ndarray:
     """The elements of a constant."""
     assert tensor.data is not None
     dtype, what = dtype_of_tensor(tensor), f"the tensor '{shown(tensor.name)}'"
@@ -72,20 +72,20 @@ def _require_bytes(data: np.ndarray, wanted: int, what: str) -> None:
         )
 
 
-def dequantized(x: Value, how: Quantization, name: str, axis: int | None = None) -> Value:
+def dequantized(x: Value, how: QuantizedAs, name: str, axis: int | None = None) -> Value:
     """The floats that a quantised tensor stands for; `axis` is where the axis of its scales lies now."""
     scale, zero = _parameters(x, how, name, how.axis if axis is None else axis)
     return quant.dequantize_linear(x, scale, zero, dtype=dt.f32)
 
 
-def quantized(x: Value, how: Quantization, dtype: DType, name: str) -> Value:
+def quantized(x: Value, how: QuantizedAs, dtype: DType, name: str) -> Value:
     """The integers that stand for floats: rounded, and saturated."""
     scale, zero = _parameters(x, how, name, how.axis, dtype)
     return quant.quantize_linear(x, scale, zero, dtype=dtype)
 
 
 def _parameters(
-    x: Value, how: Quantization, name: str, axis: int, dtype: DType | None = None
+    x: Value, how: QuantizedAs, name: str, axis: int, dtype: DType | None = None
 ) -> tuple[Value, Value]:
     kind, shape = dtype or dtype_of(x), shape_of(x)
     limits = np.iinfo(kind.storage) if kind.bits >= 8 else None
@@ -102,7 +102,7 @@ def _parameters(
     return constant(scales.reshape(lanes), f"{name}.scale"), constant(zeros.reshape(lanes), f"{name}.zero")
 
 
-def float_bias(array: np.ndarray, how: Quantization) -> np.ndarray:
+def float_bias(array: np.ndarray, how: QuantizedAs) -> np.ndarray:
     """A bias of wide integers, as floats: they were rounded to steps that floats of 24 digits hold well enough."""
     lanes = [-1 if k == how.axis else 1 for k in range(array.ndim)] if how.scales.size > 1 else []
     steps = array.astype(np.float64) - how.zeros.reshape(lanes)
