@@ -26,6 +26,18 @@ kernel @k(x: &f64[10], y: &f64[10], z: &f64[10]) dims() with {outputs=2} {
 }
 """
 
+TWICE_IN_A_ROW = """
+kernel @k(x: &f64[10], y: &f64[1, 10], z: &f64[10]) dims() with {outputs=2} {
+  for j in 0..1 {
+    for i in 0..10 {
+      y[j, i] = x[i] * 2
+      z[i] = y[0, i] + 1
+    }
+  }
+  return
+}
+"""
+
 REGISTERS_BEFORE_THREADS = """
 kernel @k(x: &f64[3], y: &f64[3]) dims() with {outputs=1} {
   alloc r: reg f64[3]

@@ -14,6 +14,7 @@ from tests.loops.kernel_texts import (
     SUM,
     SYMBOLIC,
     TWICE,
+    TWICE_IN_A_ROW,
     TWO_STAGES,
     buffer,
     read,
@@ -190,6 +191,20 @@ CASES = {
           for ii <= 3 in 0..4 {
             y[ii + min(6, 4*io)] = x[ii + min(6, 4*io)] * 2
             z[ii + min(6, 4*io)] = y[ii + min(6, 4*io)] + 1
+          }
+        }
+        """,
+    ),
+    "overlapping iterations that read it in other words": (
+        TWICE_IN_A_ROW,
+        lambda f: split(f, find_loop(f, "i"), 4, "overlap"),
+        """
+        for j in 0..1 {
+          for io <= 2 in 0..3 with {overlap=true} {
+            for ii <= 3 in 0..4 {
+              y[j, ii + min(6, 4*io)] = x[ii + min(6, 4*io)] * 2
+              z[ii + min(6, 4*io)] = y[0, ii + min(6, 4*io)] + 1
+            }
           }
         }
         """,

@@ -263,6 +263,11 @@ def _recurrent_in(dtype: np.dtype) -> Iterator[Sample]:
                     lambda o=(gates, by_floats, peepholes, h, c), n=given, b=reverse, x=couple: _lstm(*o, n, b, x),
                     reverse=reverse, couple=couple, loose=20,
                 )  # fmt: skip
+            yield sample(
+                "lstm", [gates, r, peepholes, h, c, *given],
+                lambda o=(gates, by_floats, peepholes, h, c), n=given, b=reverse: _lstm(*o, n, b, False, 0.5),
+                reverse=reverse, clip=0.5, loose=20,
+            )  # fmt: skip
 
 
 def quantised_row(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
@@ -325,6 +330,7 @@ def _lstm(
     lengths: Sequence[np.ndarray],
     reverse: bool,
     couple: bool,
+    clip: float = np.inf,
 ) -> tuple[np.ndarray, ...]:
     gates, h, c = wide(gates), wide(h).copy(), wide(c).copy()
     to_i, to_o, to_f = np.split(wide(peepholes), 3)
@@ -336,6 +342,6 @@ def _lstm(
             )
             i = FUNCTIONS["sigmoid"](of_i + to_i * c[b])
             kept = 1 - i if couple else FUNCTIONS["sigmoid"](of_f + to_f * c[b])
-            c[b] = kept * c[b] + i * np.tanh(of_c)
+            c[b] = np.clip(kept * c[b] + i * np.tanh(of_c), -clip, clip)
             y[t, b] = h[b] = FUNCTIONS["sigmoid"](of_o + to_o * c[b]) * np.tanh(c[b])
     return y, h, c

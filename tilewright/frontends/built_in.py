@@ -2,6 +2,7 @@
 
 from tilewright.frontends.front_end import FrontEnd
 from tilewright.frontends.onnx import OnnxFrontEnd
+from tilewright.frontends.tflite import TfliteFrontEnd
 from tilewright.frontends.torch import TorchFrontEnd
 
-FRONT_ENDS: tuple[FrontEnd, ...] = (OnnxFrontEnd(), TorchFrontEnd())
+FRONT_ENDS: tuple[FrontEnd, ...] = (OnnxFrontEnd(), TorchFrontEnd(), TfliteFrontEnd())

@@ -364,10 +364,13 @@ def _lstm_types(
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
     couple: bool = False,
+    clip: float = 0.0,
     entries: int = 1,
     line: int = 1,
 ) -> tuple[TensorType, ...]:
     _require_vector(peepholes, 3 * r.shape[2], "peepholes")
+    if not clip >= 0:
+        raise ValueError(f"cells cannot be limited to {clip}")
     over_time, last = _checked(gates, r, lengths, 4, activations, line, h, c)
     return over_time, last, last
 
@@ -381,18 +384,19 @@ def lstm(
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
     couple: bool = False,
+    clip: float = 0.0,
     entries: int = 1,
     line: int = 1,
 ) -> None:
     """Long short-term memory, gates in the order i, o, f, c (Hochreiter & Schmidhuber, 1997).
 
-    `peepholes` [3 * hidden] (i, o, f) let gates see the cell; with `couple` f is 1 - i. Gives the outputs of
-    all steps, the last h and the last c.
+    `peepholes` [3 * hidden] (i, o, f) let gates see the cell; with `couple` f is 1 - i. Cells are
+    limited to -clip..clip where `clip` is not 0. Gives the outputs of all steps, the last h and the last c.
     """
     (gates, r, *rest) = inputs
     _lstm_steps(
-        t, gates, rest, outputs, lambda group, h: _float_sums(t, group, r, h), activations, reverse, couple, entries,
-        line,
+        t, gates, rest, outputs, lambda group, h: _float_sums(t, group, r, h), activations, reverse, couple, clip,
+        entries, line,
     )  # fmt: skip
 
 
@@ -419,6 +423,7 @@ def _lstm_quantized_types(
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
     couple: bool = False,
+    clip: float = 0.0,
     entries: int = 1,
     line: int = 1,
 ) -> tuple[TensorType, ...]:
@@ -429,8 +434,8 @@ def _lstm_quantized_types(
     _require_vector(scale, 4 * r.shape[2], "scale")
     _require_vector(totals, 4 * r.shape[2], "totals")
     return _lstm_types(
-        gates, r, peepholes, h, c, lengths, activations=activations, reverse=reverse, couple=couple, entries=entries,
-        line=line,
+        gates, r, peepholes, h, c, lengths, activations=activations, reverse=reverse, couple=couple, clip=clip,
+        entries=entries, line=line,
     )  # fmt: skip
 
 
@@ -444,6 +449,7 @@ def lstm_quantized(
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
     couple: bool = False,
+    clip: float = 0.0,
     entries: int = 1,
     line: int = 1,
 ) -> None:
@@ -465,7 +471,7 @@ def lstm_quantized(
 
         return sum_of
 
-    _lstm_steps(t, gates, rest, outputs, sums_of, activations, reverse, couple, entries, line)
+    _lstm_steps(t, gates, rest, outputs, sums_of, activations, reverse, couple, clip, entries, line)
 
 
 def _lstm_steps(
@@ -477,6 +483,7 @@ def _lstm_steps(
     activations: Sequence[str],
     reverse: bool,
     couple: bool,
+    clip: float,
     entries: int,
     line: int,
 ) -> None:
@@ -502,6 +509,8 @@ def _lstm_steps(
             entering = activated(t, f, i + peep(0, old))
             kept = 1 - entering if couple else activated(t, f, forget + peep(2, old))
             cell = kept * old + entering * activated(t, g, entry)
+            if clip:
+                cell = t.apply("min", t.apply("max", cell, -clip), clip)
             value = activated(t, f, o + peep(1, cell)) * activated(t, out, cell)
             y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
             c.store((e, j), now.kept(t, cell, old))

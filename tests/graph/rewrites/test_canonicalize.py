@@ -119,6 +119,21 @@ CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
         ),
         ["reshape", "add", "reshape"],
     ),
+    "padding before a convolution": (
+        lambda x: ct.conv(
+            vw.pad(x, before=(0, 0, 1), after=(0, 0, 2)), weights(5, 4, 3), pads_begin=(1,), pads_end=(0,)
+        ),
+        ["conv"],
+    ),
+    "padding with channels before a convolution": (
+        lambda x: ct.conv(vw.pad(x, before=(0, 1, 0), after=(0, 1, 0)), weights(5, 6, 3)),
+        ["pad", "conv"],
+    ),
+    "a convolution of each element": (lambda x: ct.conv(x, weights(4, 1, 1), groups=4), ["mul"]),
+    "a convolution of every other element": (
+        lambda x: ct.conv(x, weights(4, 1, 1), groups=4, strides=(2,)),
+        ["conv"],
+    ),
     "reshapes around elementwise work": (
         lambda x: vw.reshape(ew.exp(vw.reshape(x, shape=(12, 6))), shape=(3, 4, 6)),
         ["exp"],

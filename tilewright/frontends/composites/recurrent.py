@@ -31,7 +31,8 @@ class Direction:
     input_product multiplies x [rows, width] with the input weights to [rows, gates * hidden]; weights [gates * hidden,
     hidden] (of LSTM, integers where a `scale` [gates * hidden] is given: states are quantised then), biases [gates *
     hidden] each or None, state and cell [batch, hidden] or None for zeros, lengths [batch] of i64 where entries end
-    early, peepholes [3 * hidden] or None. `activations` are in lower case.
+    early, peepholes [3 * hidden] or None. `activations` are in lower
+    case; cells of LSTM are limited to -clip..clip where `clip` is not 0.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Direction:
     reverse: bool = False
     linear_before_reset: bool = False
     couple: bool = False
+    clip: float = 0.0
     scale: Value | None = None
 
 
@@ -79,10 +81,10 @@ def layer(x: Value, d: Direction) -> tuple[Value, ...]:
         return recurrent.gru(gates, r, last, h, *lengths, linear_before_reset=d.linear_before_reset, **attrs)
     peepholes = full(value=0.0, dtype=dtype, shape=(3 * hidden,)) if d.peepholes is None else d.peepholes
     if d.scale is None:
-        return recurrent.lstm(gates, r, peepholes, h, *cells, *lengths, couple=d.couple, **attrs)
+        return recurrent.lstm(gates, r, peepholes, h, *cells, *lengths, couple=d.couple, clip=d.clip, **attrs)
     totals = reduce_sum(ew.cast(d.weights, dtype=dt.i32), axes=(1,), keepdims=False)
     others = (d.scale, totals, peepholes, h, *cells, *lengths)
-    return recurrent.lstm_quantized(gates, r, *others, couple=d.couple, **attrs)
+    return recurrent.lstm_quantized(gates, r, *others, couple=d.couple, clip=d.clip, **attrs)
 
 
 def _shared_bias(kind: str, input_bias: Value, bias: Value, hidden: int, dtype: DType) -> Value:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.graph.rewrites.arithmetic import ARITHMETIC_RULES, ROUNDING_RULES
+from tilewright.graph.rewrites.convolutions import CONVOLUTION_RULES
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.duplicates import merge_duplicates
 from tilewright.graph.rewrites.sink import SINK_RULES
@@ -22,7 +23,9 @@ class Canonicalize:
     name: ClassVar[str] = "canonicalize"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        rules = (*ARITHMETIC_RULES, *VIEW_RULES, *SINK_RULES, *(() if ctx.strict else ROUNDING_RULES))
+        rules = (
+            *ARITHMETIC_RULES, *VIEW_RULES, *SINK_RULES, *CONVOLUTION_RULES, *(() if ctx.strict else ROUNDING_RULES),
+        )  # fmt: skip
         changed = True
         while changed:
             rewrite(module.main, rules, module, stage=self.name)

@@ -110,8 +110,8 @@ def copy_nest(
     return nest_of(axes, [load, store]) or [load, store]
 
 
-def covers(access: Access, region: Box) -> bool:
-    """Whether a store, over the loops around it, certainly fills the region."""
+def covers(access: Access, region: Box, around: Ranges | None = None) -> bool:
+    """Whether a store, over the loops around it, certainly fills the region; `around` are those that stand still."""
     if access.conditional or access.unknown:
         return False
     ranges = ranges_of(access.loops)
@@ -121,7 +121,7 @@ def covers(access: Access, region: Box) -> bool:
     extents = {loop_var(o): loop_range(o)[1] + 1 for o in access.loops}
     used: set[Sym] = set()
     for i, start, size in zip(access.idx, region.start, region.sizes, strict=True):
-        offset = i - start
+        offset = ZERO if _is_same(i, start, around or {}) else i - start
         if used & offset.vars:
             return False
         used |= offset.vars
@@ -130,17 +130,23 @@ def covers(access: Access, region: Box) -> bool:
     return True
 
 
-def written_first(found: Sequence[Access], region: Box) -> bool:
+def written_first(found: Sequence[Access], region: Box, around: Ranges | None = None) -> bool:
     """Whether the first access (with the loops around it) fills the region before anything is read.
 
-    Reads in the same nest come after it when they read just the element that it wrote.
+    Reads in the same nest come after it when they read just the element that it wrote, in whatever words: along an
+    axis of one element that is position 0 as well as the variable of a loop (of `around`, or one inside).
     """
     first = found[0]
-    if not first.write or not covers(first, region):
+    if not first.write or not covers(first, region, around):
         return False
     nest = first.loops[0] if first.loops else None
     same_nest = [a for a in found if not a.write and a.loops and a.loops[0] is nest]
-    return all(a.idx == first.idx for a in same_nest)
+    ranges = (around or {}) | ranges_of(first.loops)
+    return all(_is_same(i, j, ranges) for a in same_nest for i, j in zip(a.idx, first.idx, strict=True))
+
+
+def _is_same(a: Sym, b: Sym, ranges: Ranges) -> bool:
+    return a is b or (holds(ge0(a - b), ranges) is True and holds(ge0(b - a), ranges) is True)
 
 
 def _fills(offset: Sym, extents: dict[Sym, Sym], size: Sym) -> bool:

@@ -145,8 +145,8 @@ def check_repeatable(step: str, loop: Op) -> None:
     for buffer in written_buffers(body) - private:
         found = [a for a in body if a.buffer is buffer]
         if any(not a.write for a in found):
-            region = region_of(step, buffer, found, ranges_of([*enclosing_loops(loop), loop]))
-            if not written_first(found, region):
+            around = ranges_of([*enclosing_loops(loop), loop])
+            if not written_first(found, region_of(step, buffer, found, around), around):
                 refuse(
                     step, loop,
                     f"tail 'overlap' runs some iterations twice, and they change {describe(buffer)}, which they read",

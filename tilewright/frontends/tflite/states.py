@@ -1,0 +1,75 @@
+"""Variables of streaming models, which TFLite keeps from one call to the next.
+
+A compiled model keeps nothing: each variable that is read is an input behind the model's own, each that is assigned an
+output behind its own, of the same name. Whoever calls the model hands the one on as the other; the first values are
+those of the subgraph that TFLite runs once (`first_states`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.frontends.errors import shown
+from tilewright.frontends.tflite.model import ModelInfo, Source, SubgraphInfo, TfliteTensor, read_model
+from tilewright.frontends.tflite.tensors import array_of
+from tilewright.ir.diag import ModelError
+
+STATE_OPERATORS = ("ASSIGN_VARIABLE", "CALL_ONCE", "READ_VARIABLE", "VAR_HANDLE")
+
+
+@dataclass(frozen=True)
+class States:
+    """Names of variables by the tensors that stand for them; what is read, as it is declared, and what is assigned."""
+
+    handles: Mapping[int, str]
+    read: Mapping[str, TfliteTensor]
+    assigned: tuple[str, ...]
+
+
+def states_of(graph: SubgraphInfo) -> States:
+    """The variables of a subgraph."""
+    handles = {o.outputs[0]: str(o.options["name"]) for o in graph.operators if o.kind == "VAR_HANDLE" and o.outputs}
+    read: dict[str, TfliteTensor] = {}
+    assigned: dict[str, None] = {}
+    for operator in graph.operators:
+        if operator.kind in ("READ_VARIABLE", "ASSIGN_VARIABLE"):
+            name = handles.get(operator.inputs[0]) if operator.inputs else None
+            if name is None:
+                raise ModelError(f"{operator.kind} without the variable that it means", hint="export the model again")
+            if operator.kind == "ASSIGN_VARIABLE":
+                assigned[name] = None
+            elif name not in assigned and operator.outputs:
+                read.setdefault(name, graph.tensors[operator.outputs[0]])
+    return States(handles, read, tuple(assigned))
+
+
+def first_states(source: Source) -> dict[str, np.ndarray]:
+    """The values that the variables of a model have before its first call, by name. ModelError where they are not
+    constants of the subgraph that is run once."""
+    model = read_model(source)
+    found: dict[str, np.ndarray] = {}
+    for operator in model.subgraphs[0].operators:
+        if operator.kind == "CALL_ONCE":
+            found |= _assigned_in(model, int(operator.options["init_subgraph_index"]))
+    wanted = states_of(model.subgraphs[0]).read
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ModelError(f"the first value of the variable '{shown(missing[0])}' is not a constant of the file")
+    return {name: found[name] for name in wanted}
+
+
+def _assigned_in(model: ModelInfo, number: int) -> dict[str, np.ndarray]:
+    if not 0 < number < len(model.subgraphs):
+        raise ModelError(f"there is no subgraph {number} to call")
+    graph = model.subgraphs[number]
+    handles = states_of(graph).handles
+    found = {}
+    for operator in graph.operators:
+        if operator.kind == "ASSIGN_VARIABLE" and len(operator.inputs) == 2 and operator.inputs[1] >= 0:
+            tensor = graph.tensors[operator.inputs[1]]
+            if tensor.data is not None:
+                found[handles[operator.inputs[0]]] = array_of(tensor)
+    return found
