@@ -3,6 +3,7 @@
 from tilewright.frontends.torch.adapters import activation as activation
 from tilewright.frontends.torch.adapters import attention as attention
 from tilewright.frontends.torch.adapters import contract as contract
+from tilewright.frontends.torch.adapters import control as control
 from tilewright.frontends.torch.adapters import elementwise as elementwise
 from tilewright.frontends.torch.adapters import index as index
 from tilewright.frontends.torch.adapters import norm as norm
