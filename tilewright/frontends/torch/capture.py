@@ -18,6 +18,7 @@ from torch.export.exported_program import (
 from torch.export.graph_signature import InputKind, OutputKind
 
 from tilewright.frontends.torch import adapters as adapters
+from tilewright.frontends.torch.custom import custom_decompositions
 from tilewright.frontends.torch.registry import find_adapter
 from tilewright.ir.diag import ModelError, UnsupportedError
 
@@ -42,7 +43,7 @@ class Captured:
 
 def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
     """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
-    program = program.run_decompositions(decompositions())
+    program = _decomposed(program)
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
     inputs: list[str] = []
@@ -75,6 +76,20 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
         )
     names = _output_names(program, results)
     return Captured(program.graph_module, tuple(inputs), state, names, tuple(results), dims or {})
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    table = decompositions() | custom_decompositions(program.graph_module, kept)
+    try:
+        return program.run_decompositions(table)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        hint = "is the program complete? it must also run with torch.export's own decompositions"
+        if "alias" in first:
+            hint = "what torch.cond, while_loop and their like take and give must be different tensors: call .clone()"
+        raise ModelError(
+            f"PyTorch cannot decompose the exported program: {type(error).__name__}: {first[:600]}", hint=hint
+        ) from error
 
 
 def exported(
