@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-_OWN = ("aten", "prims", "prim", "quantized_decomposed", "higher_order")
+_OWN = ("aten", "prims", "prim")
 _KEYS = ("CPU", "CompositeExplicitAutograd")
 
 Decomposition = Callable[..., Any]

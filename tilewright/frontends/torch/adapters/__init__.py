@@ -8,6 +8,7 @@ from tilewright.frontends.torch.adapters import elementwise as elementwise
 from tilewright.frontends.torch.adapters import index as index
 from tilewright.frontends.torch.adapters import norm as norm
 from tilewright.frontends.torch.adapters import pool as pool
+from tilewright.frontends.torch.adapters import quant as quant
 from tilewright.frontends.torch.adapters import recurrent as recurrent
 from tilewright.frontends.torch.adapters import reduce as reduce
 from tilewright.frontends.torch.adapters import resize as resize
