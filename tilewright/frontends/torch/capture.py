@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from tilewright.frontends.torch import adapters as adapters
 from tilewright.frontends.torch.custom import custom_decompositions
+from tilewright.frontends.torch.recurrent import shapes_of_layers
 from tilewright.frontends.torch.registry import find_adapter
 from tilewright.ir.diag import ModelError, UnsupportedError
 
@@ -81,7 +82,8 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
     table = decompositions() | custom_decompositions(program.graph_module, kept)
     try:
-        return program.run_decompositions(table)
+        with shapes_of_layers(), _without_guards(program):
+            return program.run_decompositions(table)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = "is the program complete? it must also run with torch.export's own decompositions"
@@ -90,6 +92,16 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
         raise ModelError(
             f"PyTorch cannot decompose the exported program: {type(error).__name__}: {first[:600]}", hint=hint
         ) from error
+
+
+@contextmanager
+def _without_guards(program: ExportedProgram) -> Iterator[None]:
+    """Code that checks inputs is for calls of the program, and fails for some that are no tensors."""
+    guards, program._guards_code = program._guards_code, []
+    try:
+        yield
+    finally:
+        program._guards_code = guards
 
 
 def exported(
@@ -102,7 +114,7 @@ def exported(
             hint="call .eval() first: dropout and batch norm compute something else while training",
         )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), shapes_of_layers():
             return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
     except Exception as error:
         raise _not_exported(module, error) from error
