@@ -18,6 +18,8 @@ from torch.export.exported_program import (
 from torch.export.graph_signature import InputKind, OutputKind
 
 from tilewright.frontends.torch import adapters as adapters
+from tilewright.frontends.torch.custom import custom_decompositions
+from tilewright.frontends.torch.recurrent import shapes_of_layers
 from tilewright.frontends.torch.registry import find_adapter
 from tilewright.ir.diag import ModelError, UnsupportedError
 
@@ -42,7 +44,7 @@ class Captured:
 
 def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
     """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
-    program = program.run_decompositions(decompositions())
+    program = _decomposed(program)
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
     inputs: list[str] = []
@@ -77,6 +79,31 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
     return Captured(program.graph_module, tuple(inputs), state, names, tuple(results), dims or {})
 
 
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    table = decompositions() | custom_decompositions(program.graph_module, kept)
+    try:
+        with shapes_of_layers(), _without_guards(program):
+            return program.run_decompositions(table)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        hint = "is the program complete? it must also run with torch.export's own decompositions"
+        if "alias" in first:
+            hint = "what torch.cond, while_loop and their like take and give must be different tensors: call .clone()"
+        raise ModelError(
+            f"PyTorch cannot decompose the exported program: {type(error).__name__}: {first[:600]}", hint=hint
+        ) from error
+
+
+@contextmanager
+def _without_guards(program: ExportedProgram) -> Iterator[None]:
+    """Code that checks inputs is for calls of the program, and fails for some that are no tensors."""
+    guards, program._guards_code = program._guards_code, []
+    try:
+        yield
+    finally:
+        program._guards_code = guards
+
+
 def exported(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dims: Any
 ) -> ExportedProgram:
@@ -87,7 +114,7 @@ def exported(
             hint="call .eval() first: dropout and batch norm compute something else while training",
         )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), shapes_of_layers():
             return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
     except Exception as error:
         raise _not_exported(module, error) from error

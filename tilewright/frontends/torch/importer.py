@@ -269,17 +269,30 @@ class GraphImporter:
 
     def _body(self, graph: torch.fx.GraphModule) -> Callable[..., tuple[Value, ...]]:
         def inlined(*arguments: Any) -> tuple[Value, ...]:
-            placeholders = graph.graph.find_nodes(op="placeholder")
-            values: dict[torch.fx.Node, Given] = dict(zip(placeholders, arguments, strict=True))
-            for node, value in zip(placeholders, arguments, strict=True):
-                if isinstance(value, Value):
-                    self._input(node, value)
-            self._walk(graph, values)
-            (output,) = graph.graph.find_nodes(op="output")
-            given = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
-            return tuple(self._result(self._argument(g, values)) for g in given if g is not None)
+            # What is written in a block, and sizes that are measured there, are not known outside of it.
+            outer = self._sizes, self._literals
+            self._sizes, self._literals = self._sizes.inner(), dict(self._literals)
+            try:
+                placeholders = graph.graph.find_nodes(op="placeholder")
+                pairs = list(zip(placeholders, arguments, strict=True))
+                values: dict[torch.fx.Node, Given] = {node: self._bound_input(node, x) for node, x in pairs}
+                self._walk(graph, values)
+                (output,) = graph.graph.find_nodes(op="output")
+                given = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
+                return tuple(self._result(self._argument(g, values)) for g in given if g is not None)
+            finally:
+                self._sizes, self._literals = outer
 
         return inlined
+
+    def _bound_input(self, node: torch.fx.Node, value: Given) -> Given:
+        """What a placeholder of a subgraph stands for."""
+        if isinstance(value, Value):
+            return self._input(node, value)
+        result = node.meta.get("val")
+        if isinstance(value, Sym) and isinstance(result, torch.SymInt) and isinstance(result.node.expr, sympy.Symbol):
+            self._sizes.bind(result.node.expr, value)
+        return value
 
     def _result(self, given: Given) -> Value:
         """A result of the graph as a tensor: sizes and numbers are scalars of 64 bits."""

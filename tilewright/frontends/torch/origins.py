@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_LIBRARY = re.compile(r"[\\/]torch[\\/]")
+_LIBRARY = re.compile(r"[\\/]torch[\\/]|^torch[\\/]|^<")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def module_path(node: torch.fx.Node) -> str:
 
 
 def _source(node: torch.fx.Node) -> str:
-    """The innermost line that is not PyTorch's own; of modules of PyTorch's the line that called them."""
+    """The innermost line that is neither PyTorch's own nor of generated code; of modules of PyTorch's the line that called
+    them."""
     frames = [m for m in _FRAME.finditer(node.meta.get("stack_trace") or "")]
     own = [m for m in frames if not _LIBRARY.search(m["file"])] or frames
     return f"{own[-1]['file']}:{own[-1]['line']}" if own else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import sympy
@@ -80,8 +80,12 @@ _OF_QUOTIENTS: dict[str, Callable[[Sym, Sym], Sym]] = {
 class Sizes:
     """What the symbols of one program mean."""
 
-    def __init__(self) -> None:
-        self._symbols: dict[sympy.Symbol, Sym] = {}
+    def __init__(self, known: Mapping[sympy.Symbol, Sym] | None = None) -> None:
+        self._symbols: dict[sympy.Symbol, Sym] = dict(known or {})
+
+    def inner(self) -> Sizes:
+        """Those of a subgraph: what it defines is known in it alone."""
+        return Sizes(self._symbols)
 
     def knows(self, expression: sympy.Expr) -> bool:
         return all(symbol in self._symbols for symbol in expression.free_symbols)

@@ -3,10 +3,12 @@
 from tilewright.frontends.torch.adapters import activation as activation
 from tilewright.frontends.torch.adapters import attention as attention
 from tilewright.frontends.torch.adapters import contract as contract
+from tilewright.frontends.torch.adapters import control as control
 from tilewright.frontends.torch.adapters import elementwise as elementwise
 from tilewright.frontends.torch.adapters import index as index
 from tilewright.frontends.torch.adapters import norm as norm
 from tilewright.frontends.torch.adapters import pool as pool
+from tilewright.frontends.torch.adapters import quant as quant
 from tilewright.frontends.torch.adapters import recurrent as recurrent
 from tilewright.frontends.torch.adapters import reduce as reduce
 from tilewright.frontends.torch.adapters import resize as resize

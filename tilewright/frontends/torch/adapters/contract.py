@@ -9,13 +9,15 @@ from tilewright.frontends.composites.products import einsum_of, matrix_product, 
 from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
+from tilewright.frontends.unroll import element
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.reduce import reduce_sum
-from tilewright.ops.view import reshape, shape_of, transpose
+from tilewright.ops.source import full
+from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
 
 
 def product(a: Value, b: Value) -> Value:
@@ -167,3 +169,38 @@ def conv_transpose(
     dilation: Sequence[int] = (1,),
 ) -> Value:
     return convolution(node, input, weight, bias, stride, padding, dilation, True, output_padding, groups)
+
+
+@aten("_grouped_mm")
+def grouped_mm(
+    node: AtenNode,
+    self: Value,
+    mat2: Value,
+    offs: Value | None = None,
+    bias: Value | None = None,
+    out_dtype: object = None,
+) -> Value:
+    """Rows up to offs[0] times the first matrix, those up to offs[1] times the second, ..."""
+    if offs is None and bias is None:
+        return node.value(product(self, mat2), node.dtype)
+    if offs is None or bias is not None or (len(shape_of(self)), len(shape_of(mat2))) != (2, 3):
+        raise node.refuse("groups of columns, of batches, or with a bias")
+    return node.value(product_of_groups(node, self, mat2, offs), node.dtype)
+
+
+@aten("grouped_mm_fallback", namespace="transformers")
+def grouped_mm_fallback(node: AtenNode, input: Value, weight: Value, offs: Value) -> Value:
+    """The same, as the Transformers library computes it in Python."""
+    return product_of_groups(node, input, weight, offs)
+
+
+def product_of_groups(node: AtenNode, rows: Value, matrices: Value, ends: Value) -> Value:
+    """Rows [n, inner] up to ends[k] times matrices[k] [inner, columns]; zeros for rows that are after all ends."""
+    (count, inner), columns = shape_of(rows), shape_of(matrices)[2]
+    parts, begin = [], s.sym(0)
+    for k, end in enumerate(node.symbols(ends)):
+        own = slice_(rows, starts=(begin, s.sym(0)), sizes=(end - begin, inner), steps=(1, 1))
+        parts.append(product(own, element(matrices, 0, k)))
+        begin = end
+    parts.append(full(value=0, dtype=type_of(rows).dtype, shape=(count - begin, columns)))
+    return concat(*parts, axis=0)

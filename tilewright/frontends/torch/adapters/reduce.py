@@ -17,6 +17,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops.scan import cumprod, cumsum
 from tilewright.ops.sort import topk
+from tilewright.ops.source import iota
 from tilewright.ops.view import reshape, shape_of, squeeze
 
 Axes = Sequence[int] | int | None
@@ -176,3 +177,25 @@ def argsort(
     node: AtenNode, self: Value, dim: int = -1, descending: bool = False, stable: Any = None
 ) -> Value:
     return sort(node, self, dim, descending)[1]
+
+
+@aten("histc")
+def histc(node: AtenNode, self: Value, bins: Number = 100, min: Number = 0, max: Number = 0) -> Value:
+    """How many elements are in each of `bins` equal parts of [min, max], or of [the least, the greatest] where these are
+    the same; the greatest belongs to the last part, and elements outside count nowhere."""
+    dtype = type_of(self).dtype
+    x = reshape(node.value(self, dtype if dtype.is_float else dt.f64), shape=(product(shape_of(self)),))
+    inner = type_of(x).dtype
+    low, high = node.value(min, inner), node.value(max, inner)
+    if min == max:
+        low, high = rd.reduce_min(x, axes=(0,), keepdims=False), rd.reduce_max(x, axes=(0,), keepdims=False)
+        same = ew.eq(low, high)
+        one = node.value(1, inner)
+        low, high = ew.select(same, ew.sub(low, one), low), ew.select(same, ew.add(high, one), high)
+    count = node.value(bins, inner)
+    place = ew.floor(ew.mul(ew.div(ew.sub(x, low), ew.sub(high, low)), count))
+    place = ew.min_(place, ew.sub(count, node.value(1, inner)))
+    inside = ew.and_(ew.ge(x, low), ew.le(x, high))
+    places = ew.cast(iota(shape=(whole(bins), 1), axis=0), dtype=inner)
+    hits = ew.and_(ew.eq(place, places), inside)
+    return node.value(rd.reduce_sum(ew.cast(hits, dtype=inner), axes=(1,), keepdims=False), node.dtype)
