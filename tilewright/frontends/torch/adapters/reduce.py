@@ -1,12 +1,11 @@
-"""Reductions, orders and running totals."""
+"""Reductions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tilewright.frontends.torch.adapters.elementwise import as_bool
-from tilewright.frontends.torch.node import AtenNode, Number, whole
+from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -15,8 +14,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
-from tilewright.ops.scan import cumprod, cumsum
-from tilewright.ops.sort import topk
 from tilewright.ops.view import reshape, shape_of, squeeze
 
 Axes = Sequence[int] | int | None
@@ -138,41 +135,3 @@ def spread(
 @aten("logsumexp")
 def logsumexp(node: AtenNode, self: Value, dim: Axes, keepdim: bool = False) -> Value:
     return _reduced(node, node.value(self, node.dtype), dim, keepdim, rd.reduce_logsumexp)
-
-
-@aten("cumsum", "cumprod")
-def running_total(node: AtenNode, self: Value, dim: int, dtype: DType | None = None) -> Value:
-    x, rank = node.value(self, node.dtype), len(shape_of(self))
-    operator = cumsum if node.op.startswith("aten.cumsum") else cumprod
-    return operator(x, axis=node.axis(dim, rank)) if rank else x
-
-
-@aten("topk")
-def topk_(
-    node: AtenNode, self: Value, k: Number, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Value, ...]:
-    rank = len(shape_of(self))
-    if rank == 0:
-        return self, ew.cast(ew.ne(self, self), dtype=dt.i64)
-    return tuple(topk(self, k=whole(k), axis=node.axis(dim, rank), largest=largest))
-
-
-@aten("sort")
-def sort(
-    node: AtenNode, self: Value, dim: int = -1, descending: bool = False, stable: Any = None
-) -> tuple[Value, ...]:
-    """Equal elements keep their order."""
-    rank = len(shape_of(self))
-    if rank == 0:
-        return self, ew.cast(ew.ne(self, self), dtype=dt.i64)
-    axis = node.axis(dim, rank)
-    x = ew.cast(self, dtype=dt.u8) if type_of(self).dtype is dt.bool_ else self
-    values, places = topk(x, k=shape_of(x)[axis], axis=axis, largest=descending)
-    return node.value(values, type_of(self).dtype), places
-
-
-@aten("argsort")
-def argsort(
-    node: AtenNode, self: Value, dim: int = -1, descending: bool = False, stable: Any = None
-) -> Value:
-    return sort(node, self, dim, descending)[1]
