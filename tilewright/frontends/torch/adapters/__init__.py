@@ -5,6 +5,7 @@ from tilewright.frontends.torch.adapters import attention as attention
 from tilewright.frontends.torch.adapters import contract as contract
 from tilewright.frontends.torch.adapters import elementwise as elementwise
 from tilewright.frontends.torch.adapters import index as index
+from tilewright.frontends.torch.adapters import linalg as linalg
 from tilewright.frontends.torch.adapters import norm as norm
 from tilewright.frontends.torch.adapters import order as order
 from tilewright.frontends.torch.adapters import pool as pool

@@ -347,6 +347,29 @@ def select_scatter(node: AtenNode, self: Value, src: Value, dim: int, index: Num
     return slice_scatter(node, self, rows, dim, place, place + 1)
 
 
+@aten("diagonal_scatter")
+def diagonal_scatter(
+    node: AtenNode, self: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """self with src as a diagonal of the matrices of two axes."""
+    rank = len(shape_of(self))
+    a, b = node.axis(dim1, rank), node.axis(dim2, rank)
+    rows, columns = iota(shape=_ones(self, a), axis=a), iota(shape=_ones(self, b), axis=b)
+    is_there = ew.eq(ew.sub(columns, rows), _scalar(offset))
+    # The k-th element of the diagonal is in row k, or of negative offsets in column k.
+    along, size = (a, shape_of(src)[-1]) if offset >= 0 else (b, shape_of(src)[-1])
+    lines = expand(unsqueeze(node.value(src, node.dtype), axes=(len(shape_of(src)),)), shape=(*shape_of(src), 1))
+    other = b if along == a else a
+    order = [k for k in range(rank) if k not in (a, b)] + [along, other]
+    spread = transpose(lines, perm=tuple(order.index(k) for k in range(rank)))
+    place = ew.min_(iota(shape=(shape_of(self)[along],), axis=0), _scalar(size - 1))
+    return ew.select(is_there, gather(spread, place, axis=along), self) if size != 0 else self
+
+
+def _ones(x: Value, axis: int) -> tuple[Any, ...]:
+    return tuple(d if k == axis else 1 for k, d in enumerate(shape_of(x)))
+
+
 def _scalar(d: Any) -> Value:
     return sym_tensor(values=(sym(d),), scalar=True)
 

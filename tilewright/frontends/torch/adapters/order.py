@@ -261,7 +261,14 @@ def unique(
 ) -> tuple[Value, ...]:
     kinds, _, which, often = ps.unique(node.translation, _orderable(_flat(self)), True)
     found = (node.value(kinds, type_of(self).dtype), reshape(which, shape=shape_of(self)), often)
-    return found[: len(node.result)]
+    return _wanted(node, found)
+
+
+def _wanted(node: AtenNode, found: tuple[Value, Value, Value]) -> tuple[Value, ...]:
+    """The results; those that are not asked for are empty in PyTorch."""
+    nothing = full(value=0, dtype=dt.i64, shape=(0,))
+    is_asked = [len(r.shape) != 1 or not isinstance(r.shape[0], int) or r.shape[0] != 0 for r in node.result]
+    return tuple(x if k == 0 or asked else nothing for k, (x, asked) in enumerate(zip(found, is_asked, strict=False)))
 
 
 @aten("unique_consecutive")
@@ -286,7 +293,7 @@ def unique_consecutive(
         full(value=0, dtype=dt.i64, shape=shape_of(starts)), which, full(value=1, dtype=dt.i64, shape=(size,)),
         axis=0, reduction="add",
     )  # fmt: skip
-    return gather(x, starts, axis=0), reshape(which, shape=shape_of(self)), often
+    return _wanted(node, (gather(x, starts, axis=0), reshape(which, shape=shape_of(self)), often))
 
 
 @aten("repeat_interleave")

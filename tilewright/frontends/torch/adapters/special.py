@@ -12,6 +12,8 @@ from tilewright.frontends.torch.registry import aten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
+from tilewright.ops.polynomials import orthogonal_polynomial
+from tilewright.ops.view import expand
 
 Function = Callable[[Value], Value]
 
@@ -92,3 +94,24 @@ def spherical_bessel_j0(node: AtenNode, x: Value) -> Value:
     near = sp.polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(6)])
     found = sp.where(ew.lt(ew.abs_(wide), 0.5), near, ew.div(ew.sin(wide), wide))
     return node.value(sp.where(ew.is_inf(wide), 0.0, found), node.dtype)
+
+_SERIES = (
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p",
+)  # fmt: skip
+_SHIFTED = tuple(f"shifted_{name}" for name in _SERIES[:4])
+
+
+@aten(*(f"special_{name}" for name in (*_SERIES, *_SHIFTED)))
+def orthogonal(node: AtenNode, x: Value | Number, n: Value | Number) -> Value:
+    """Polynomials whose degrees are data."""
+    kind = node.op.split(".")[1].removeprefix("special_")
+    wide = node.value(x, dt.f64)
+    if kind.startswith("shifted_"):
+        wide = ew.sub(ew.add(wide, wide), 1.0)
+    kind = kind.removeprefix("shifted_").replace("_polynomial", "")
+    degree = node.value(n, dt.i64)
+    found = orthogonal_polynomial(
+        expand(wide, shape=node.shape), expand(degree, shape=node.shape), kind=kind
+    )
+    return node.value(found, node.dtype)
