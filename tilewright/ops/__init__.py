@@ -11,6 +11,7 @@ from tilewright.ops import image as image
 from tilewright.ops import index as index
 from tilewright.ops import linalg as linalg
 from tilewright.ops import norm as norm
+from tilewright.ops import polynomials as polynomials
 from tilewright.ops import pool as pool
 from tilewright.ops import positions as positions
 from tilewright.ops import quant as quant

@@ -101,7 +101,9 @@ def _index_depth(indices: Array | TensorType, rank: int, batch_dims: int = 0) ->
         raise ValueError("indices must have an axis of index vectors")
     if not indices.shape[-1].is_const:
         dim = indices.shape[-1]
-        raise UndecidedDimsError(f"the size of index vectors, {dim}, must be known: it decides the rank", (dim,))
+        raise UndecidedDimsError(
+            f"the size of index vectors, {dim}, must be known: it decides the rank", (dim,)
+        )
     depth = indices.shape[-1].value
     if not 0 <= batch_dims < max(indices.rank, 1) or batch_dims + depth > rank:
         raise ValueError(f"index vectors of {depth} after {batch_dims} batch axes do not fit {rank} axes")
@@ -150,6 +152,37 @@ def lookup(x: Array, keys: Array, values: Array, default: Array, *, required: bo
         return t.select(found, values[at], default[()])
 
     return compute([x, keys, values, default], x.shape, body, dtype=values.dtype)
+
+
+@primitive
+def searchsorted(x: Array, bounds: Array, *, right: bool = False) -> Compute:
+    """How many of `bounds`, which ascend along their last axis, are below each element of x, or where `right`, not
+    above it (i64). Outer axes of `bounds` are those of x. NaN is above all numbers."""
+    *outer, count = bounds.shape
+    if bounds.dtype != x.dtype or (outer and list(x.shape[:-1]) != outer):
+        raise ValueError(f"the place of {x.type} among {bounds.type}")
+    most = count.bounds[1]
+    steps = 48 if most is None else int(most).bit_length()
+
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        wanted, row = x[tuple(i)], tuple(i[: len(outer)])
+        low, high = t.const(0, dt.i64), t.index(count)
+        for _ in range(steps):
+            middle = t.apply("shr", low + high, 1)
+            at = t.bind(t.apply("min", middle, t.index(count - 1)), "middle", 0, None)
+            bound = bounds[(*row, at)]
+            is_below = bound <= wanted if right else bound < wanted
+            if x.dtype.is_float:  # NaN is the last in order
+                nan = t.apply("is_nan", wanted)
+                is_below = t.apply(
+                    "or", is_below, nan if right else nan & t.apply("not", t.apply("is_nan", bound))
+                )
+            goes_up = (low < high) & is_below
+            high = t.select(goes_up, high, t.apply("min", middle, high))
+            low = t.select(goes_up, middle + 1, low)
+        return low
+
+    return compute([x, bounds], x.shape, body, dtype=dt.i64)
 
 
 @primitive
@@ -244,7 +277,12 @@ def _put(t: ScalarBuilder, out: Array, index: Sequence[Sym], value: Scalar, redu
 
 
 def _put_checked(
-    t: ScalarBuilder, out: Array, raw: Sequence[tuple[int, Scalar]], index: list[Sym], value: Scalar, reduction: str
+    t: ScalarBuilder,
+    out: Array,
+    raw: Sequence[tuple[int, Scalar]],
+    index: list[Sym],
+    value: Scalar,
+    reduction: str,
 ) -> None:
     """Put `value` at `index`, of which the axes in `raw` are data; nothing where an index is out of range."""
     pairs = [(axis, *_in_range(t, position, out.shape[axis])) for axis, position in raw]
@@ -276,7 +314,9 @@ scatter_elements.onnx("Scatter", since=9, axis="axis")
 
 
 @irregular(_scatter_nd_types)
-def scatter_nd(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, reduction: str = "none") -> None:
+def scatter_nd(
+    t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, reduction: str = "none"
+) -> None:
     """x with the slices of `updates` put at the index vectors of `indices`, in row-major order."""
     (x, indices, updates), (out,) = inputs, outputs
     depth = indices.shape[-1].value

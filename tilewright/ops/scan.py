@@ -9,9 +9,11 @@ totals of the other axes are those that are interleaved:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilewright.ir.core import Value
+from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, ceildiv, le, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular, op
@@ -24,6 +26,9 @@ STRIP = 1024
 
 GROUP = 8
 """Rows that are summed together: their additions hide one another's latency."""
+
+LOGADDEXP = "logaddexp"
+COMBINATIONS = ("add", "mul", "max", "min", LOGADDEXP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +48,23 @@ class _Running:
         return self.trace.alloc(dtype, (count,), space)
 
     def start(self, totals: Array, k: Sym | int) -> None:
-        totals.store((k,), 0 if self.combine == "add" else 1)
+        is_log = self.combine == LOGADDEXP
+        totals.store((k,), -math.inf if is_log else identity(self.combine, totals.dtype))
 
     def step(self, totals: Array, k: Sym | int, row: Sym, j: Sym, column: Sym) -> None:
         """Take the j-th element from the start into total k."""
         place = (row, self.x.shape[1] - 1 - j if self.reverse else j, column)
         before = totals[k]
-        after: Scalar = self.trace.apply(self.combine, before, self.x[place].cast(totals.dtype))
+        after = self._combined(before, self.x[place].cast(totals.dtype))
         totals.store((k,), after)
         self.out.store(place, (before if self.exclusive else after).cast(self.out.dtype))
+
+    def _combined(self, a: Scalar, b: Scalar) -> Scalar:
+        t = self.trace
+        if self.combine != LOGADDEXP:
+            return t.apply(self.combine, a, b)
+        rest = t.apply("log1p", t.apply("exp", -t.apply("abs", a - b)))
+        return t.select(a.eq(b), a + math.log(2), t.apply("max", a, b) + rest)  # the first is for infinities
 
 
 def _scan_columns(scan: _Running) -> None:
@@ -86,8 +99,10 @@ def _scan_rows(scan: _Running) -> None:
 
 
 def _running_types(x: TensorType, *, combine: str, exclusive: bool, reverse: bool) -> tuple[TensorType, ...]:
-    if combine not in ("add", "mul"):
-        raise ValueError(f"running totals are sums or products, not {combine!r}")
+    if combine not in COMBINATIONS:
+        raise ValueError(f"running totals combine with one of {', '.join(COMBINATIONS)}, not {combine!r}")
+    if combine == LOGADDEXP and not x.dtype.is_float:
+        raise ValueError("logarithms of sums are floats")
     if x.rank != 3:
         raise ValueError(f"running totals go along the middle one of three axes, not of {x.rank}")
     if x.dtype.kind == "bool":
@@ -105,8 +120,8 @@ def running(
     exclusive: bool = False,
     reverse: bool = False,
 ) -> None:
-    """y[b, i, a] = combine ("add" or "mul") of x[b, 0..i, a]; `exclusive` leaves out x[b, i, a], `reverse` starts at
-    the other end. 16-bit floats are combined in f32."""
+    """y[b, i, a] = combine ("add", "mul", "max", "min" or "logaddexp") of x[b, 0..i, a]; `exclusive` leaves out
+    x[b, i, a], `reverse` starts at the other end. 16-bit floats are combined in f32."""
     scan = _Running(t, inputs[0], outputs[0], combine, exclusive, reverse)
     if scan.x.shape[2] == 1:
         _scan_rows(scan)
@@ -132,3 +147,21 @@ def cumsum(x: Value, *, axis: int, exclusive: bool = False, reverse: bool = Fals
 def cumprod(x: Value, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Value:
     """The product of all elements up to each position along `axis`."""
     return _along(x, axis, "mul", exclusive, reverse)
+
+
+@op
+def cummax(x: Value, *, axis: int) -> Value:
+    """The greatest of all elements up to each position along `axis`; NaN from the first NaN on."""
+    return _along(x, axis, "max", False, False)
+
+
+@op
+def cummin(x: Value, *, axis: int) -> Value:
+    """The least of all elements up to each position along `axis`; NaN from the first NaN on."""
+    return _along(x, axis, "min", False, False)
+
+
+@op
+def cumlogsumexp(x: Value, *, axis: int) -> Value:
+    """The logarithm of the sum of exp of all elements up to each position along `axis`."""
+    return _along(x, axis, LOGADDEXP, False, False)

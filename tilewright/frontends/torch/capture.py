@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch.export import ExportedProgram
 from torch.export.exported_program import (
     _override_composite_implicit_decomp,
@@ -24,6 +25,8 @@ from tilewright.frontends.torch.registry import find_adapter
 from tilewright.ir.diag import ModelError, UnsupportedError
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+_CHECK = "aten::_linalg_check_errors"
 
 _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
@@ -44,7 +47,8 @@ class Captured:
 
 def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
     """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
-    program = _decomposed(program)
+    with _without_checks():
+        program = _decomposed(program)
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
     inputs: list[str] = []
@@ -114,7 +118,7 @@ def exported(
             hint="call .eval() first: dropout and batch norm compute something else while training",
         )
     try:
-        with torch.no_grad(), shapes_of_layers():
+        with torch.no_grad(), shapes_of_layers(), _without_checks():
             return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
     except Exception as error:
         raise _not_exported(module, error) from error
@@ -191,8 +195,19 @@ def decompositions_kept() -> Iterator[dict[Any, Callable[..., Any]]]:
     """The same as a table for AOTAutograd; while the context lasts, PyTorch's dispatcher keeps composite operators that
     have adapters, as it does for torch.export."""
     composites, table = _split_decomp_table_to_cia_and_python_decomp(decompositions())
-    with _override_composite_implicit_decomp(composites):
+    with _override_composite_implicit_decomp(composites), _without_checks():
         yield table
+
+
+@contextmanager
+def _without_checks() -> Iterator[None]:
+    """PyTorch keeps checks for singular matrices in order by tokens, which become inputs and outputs of the graph; here
+    such a check is an operator without a result, which is left out."""
+    _register_effectful_op(_CHECK, None)
+    try:
+        yield
+    finally:
+        _register_effectful_op(_CHECK, _EffectType.ORDERED)
 
 
 # Names of dims

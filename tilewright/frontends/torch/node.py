@@ -41,7 +41,8 @@ _ORDER = [
 
 
 class AtenNode:
-    """One call of an operator. `result` is what PyTorch says of its result: a fake tensor, a number, or a list."""
+    """One call of an operator. `result` is what PyTorch says of its result: a fake tensor, a number, or a list;
+    `operands` what it says of the positional arguments."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class AtenNode:
         bodies: Callable[[Any], Callable[..., tuple[Value, ...]]],
     ) -> None:
         self.name, self.op, self.result, self.translation = name, op, result, translation
+        self.operands: tuple[Any, ...] = ()
         self._size, self._bodies = size, bodies
 
     # What PyTorch says

@@ -69,7 +69,7 @@ def product_and_sum(
         left = next(x for x in (mat1, batch1, mat) if x is not None)
         right = next(x for x in (mat2, batch2, vec) if x is not None)
         found = product(*node.promoted(left, right))
-        if "addbmm" in node.op:
+        if node.op.startswith("aten.addbmm"):
             found = reduce_sum(found, axes=(0,), keepdims=False)
     if alpha != 1:
         found = ew.mul(found, node.value(alpha, node.dtype))
@@ -77,6 +77,18 @@ def product_and_sum(
         return found
     added = node.value(self, node.dtype)
     return ew.add(found, added if beta == 1 else ew.mul(added, node.value(beta, node.dtype)))
+
+
+@aten("_trilinear")
+def trilinear(
+    node: AtenNode, i1: Value, i2: Value, i3: Value, expand1: Sequence[int], expand2: Sequence[int],
+    expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Value:  # fmt: skip
+    """The sums over some axes of the product of three operands, each with axes of 1 put in."""
+    letters = "abcdefgh"[: len(shape_of(i1)) + len(expand1)]
+    terms = ["".join(c for k, c in enumerate(letters) if k not in axes) for axes in (expand1, expand2, expand3)]
+    result = "".join(c for k, c in enumerate(letters) if k not in sumdim)
+    return einsum_of(f"{','.join(terms)}->{result}", node.promoted(i1, i2, i3))
 
 
 @aten("einsum")

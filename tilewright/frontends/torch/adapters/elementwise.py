@@ -139,11 +139,6 @@ def exp2(node: AtenNode, self: Value) -> Value:
     return ew.pow_(node.value(2, node.dtype), node.value(self, node.dtype))
 
 
-@aten("erfc", "special_erfc")
-def erfc(node: AtenNode, self: Value) -> Value:
-    return ew.sub(node.value(1, node.dtype), ew.erf(node.value(self, node.dtype)))
-
-
 # Logic and comparisons
 
 
@@ -364,3 +359,77 @@ def heaviside(node: AtenNode, self: Value, values: Value) -> Value:
     a, b = node.promoted(self, values)
     zero = node.value(0, node.dtype)
     return ew.select(ew.eq(a, zero), b, ew.cast(ew.gt(a, zero), dtype=node.dtype))
+
+
+@aten("hypot")
+def hypot(node: AtenNode, self: Value, other: Value) -> Value:
+    """The length of a vector, without overflow: f32 is squared in f64, other types are divided by the longer part."""
+    a, b = node.promoted(self, other)
+    if node.dtype is not dt.f64:
+        x, y = (ew.cast(v, dtype=dt.f64) for v in (a, b))
+        return ew.cast(ew.sqrt(ew.add(ew.mul(x, x), ew.mul(y, y))), dtype=node.dtype)
+    long, short = ew.max_(ew.abs_(a), ew.abs_(b)), ew.min_(ew.abs_(a), ew.abs_(b))
+    ratio = ew.select(ew.eq(long, short), node.value(1, dt.f64), ew.div(short, long))
+    found = ew.mul(long, ew.sqrt(ew.add(node.value(1, dt.f64), ew.mul(ratio, ratio))))
+    return ew.select(ew.eq(long, node.value(0, dt.f64)), long, found)
+
+
+@aten("hypot", namespace="prims")
+def hypot_(node: AtenNode, self: Value, other: Value) -> Value:
+    return hypot(node, self, other)
+
+
+@aten("angle")
+def angle(node: AtenNode, self: Value) -> Value:
+    """0 of what is not negative, else pi."""
+    x = node.value(self, node.dtype)
+    found = ew.select(
+        ew.lt(x, node.value(0, node.dtype)), node.value(math.pi, node.dtype), node.value(0, node.dtype)
+    )
+    return ew.select(ew.is_nan(x), x, found)
+
+
+_LAYOUT = {2: (dt.i16, 10, 15), 4: (dt.i32, 23, 127), 8: (dt.i64, 52, 1023)}
+"""Of IEEE floats by their bytes: integers of the width, bits of the fraction, what exponents are stored with."""
+
+
+@aten("nextafter", namespace="prims")
+def next_after(node: AtenNode, self: Value, other: Value) -> Value:
+    """The neighbour of a number in the direction of another; floats of one sign are ordered as their bits."""
+    a, b = node.promoted(self, other)
+    bits, zero = _LAYOUT[node.dtype.bytes][0], node.value(0, node.dtype)
+    one = node.value(1, bits)
+    whole_ = ew.bitcast(a, dtype=bits)
+    away = ew.eq(ew.gt(b, a), ew.gt(a, zero))
+    moved = ew.bitcast(ew.select(away, ew.add(whole_, one), ew.sub(whole_, one)), dtype=node.dtype)
+    least = ew.bitcast(one, dtype=node.dtype)
+    moved = ew.select(ew.eq(a, zero), ew.select(ew.gt(b, zero), least, ew.neg(least)), moved)
+    moved = ew.select(ew.eq(a, b), b, moved)
+    return ew.select(ew.or_(ew.is_nan(a), ew.is_nan(b)), ew.add(a, b), moved)
+
+
+@aten("frexp")
+def frexp(node: AtenNode, self: Value) -> tuple[Value, Value]:
+    """A fraction of 0.5 up to 1 and the power of two that it is multiplied with; denormals are scaled first."""
+    dtype = type_of(self).dtype
+    if dtype is dt.bf16 or dtype.bytes not in _LAYOUT:
+        raise node.refuse(f"the fraction of {dtype}")
+    bits, fraction, bias = _LAYOUT[dtype.bytes]
+    zero = node.value(0, dtype)
+    is_small = ew.lt(ew.abs_(self), node.value(2.0 ** (2 - bias), dtype))
+    lift = fraction + 2
+    x = ew.select(is_small, ew.mul(self, node.value(2.0**lift, dtype)), self)
+    raw = ew.bitcast(x, dtype=bits)
+    stored = ew.and_(ew.shr(raw, node.value(fraction, bits)), node.value(2 * bias + 1, bits))
+    power = ew.sub(stored, node.value(bias - 1, bits))
+    power = ew.select(is_small, ew.sub(power, node.value(lift, bits)), power)
+    cleared = ew.and_(raw, node.value(~((2 * bias + 1) << fraction), bits))
+    part = ew.bitcast(ew.or_(cleared, node.value((bias - 1) << fraction, bits)), dtype=dtype)
+    is_plain = ew.and_(_is_finite(self), ew.ne(self, zero))
+    power = ew.select(is_plain, power, node.value(0, bits))
+    return ew.select(is_plain, part, self), ew.cast(power, dtype=dt.i32)
+
+
+@aten("frexp", namespace="prims")
+def frexp_(node: AtenNode, self: Value) -> tuple[Value, Value]:
+    return frexp(node, self)

@@ -19,7 +19,14 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
-from tilewright.ops.index import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from tilewright.ops.index import (
+    gather,
+    gather_elements,
+    gather_nd,
+    scatter_elements,
+    scatter_nd,
+    searchsorted,
+)
 from tilewright.ops.scan import cumsum
 from tilewright.ops.shape import broadcast
 from tilewright.ops.source import full, iota, sym_tensor
@@ -127,9 +134,59 @@ def embedding(node: AtenNode, weight: Value, indices: Value, padding_idx: Any = 
     return gather(weight, indices, axis=0)
 
 
+_BAG_MODES = {0: "sum", 1: "mean", 2: "amax"}
+
+
+@aten("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    node: AtenNode, weight: Value, indices: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0,
+    sparse: bool = False, per_sample_weights: Value | None = None, include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Value | None, ...]:  # fmt: skip
+    """Sums, means or maxima of the rows of each bag, which begins at its offset; bags of nothing give 0."""
+    rows, dtype = gather(weight, indices, axis=0), node.dtype
+    count, width = shape_of(rows)
+    starts = node.value(offsets, dt.i64)
+    bags = node.shape[0]
+    if include_last_offset:
+        starts = slice_(starts, starts=(0,), sizes=(bags,), steps=(1,))
+    which = ew.sub(searchsorted(iota(shape=(count,), axis=0), starts, right=True), _scalar(1))
+    if per_sample_weights is not None:
+        rows = ew.mul(rows, reshape(node.value(per_sample_weights, dtype), shape=(count, 1)))
+    if padding_idx >= 0:  # such rows go to a bag of their own
+        is_padding = ew.eq(node.value(indices, dt.i64), node.value(padding_idx, dt.i64))
+        which = ew.select(is_padding, _scalar(bags), which)
+    places = expand(reshape(which, shape=(count, 1)), shape=(count, width))
+    start = full(value=0 if mode < 2 else float("-inf"), dtype=dtype, shape=(bags + 1, width))
+    combine = REDUCTIONS[_BAG_MODES[mode]] if mode != 1 else "add"
+    found = scatter_elements(start, places, rows, axis=0, reduction=combine)
+    ones = full(value=1, dtype=dt.i64, shape=(count,))
+    sizes = scatter_elements(
+        full(value=0, dtype=dt.i64, shape=(bags + 1,)), which, ones, axis=0, reduction="add"
+    )
+    found, sizes = (slice_(x, starts=(0,) * len(shape_of(x)), sizes=(bags, *shape_of(x)[1:]),
+                           steps=(1,) * len(shape_of(x))) for x in (found, sizes))  # fmt: skip
+    per_row = reshape(sizes, shape=(bags, 1))
+    if mode == 1:
+        found = ew.div(found, node.value(ew.max_(per_row, _scalar(1)), dtype))
+    if mode == 2:
+        found = ew.select(ew.eq(per_row, _scalar(0)), node.value(0, dtype), found)
+    return (found, None, None, None)
+
+
 @aten("take")
 def take(node: AtenNode, self: Value, index: Value) -> Value:
     return gather(reshape(self, shape=(product(shape_of(self)),)), index, axis=0)
+
+
+@aten("put")
+def put(node: AtenNode, self: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    """Elements at positions in the flat tensor."""
+    flat = reshape(self, shape=(product(shape_of(self)),))
+    places, elements = (reshape(x, shape=(product(shape_of(x)),)) for x in (_as_index(index), source))
+    reduction = "add" if accumulate else "none"
+    found = scatter_elements(flat, places, node.value(elements, node.dtype), axis=0, reduction=reduction)
+    return reshape(found, shape=shape_of(self))
 
 
 def _at_least_1d(x: Value) -> Value:
@@ -183,6 +240,21 @@ def scatter_reduce(
     node: AtenNode, self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True
 ) -> Value:
     """Without `include_self` elements that something is put to begin from nothing."""
+    return _scatter_reduced(node, self, dim, index, src, reduce, include_self)
+
+
+@aten("index_reduce")
+def index_reduce(
+    node: AtenNode, self: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True
+) -> Value:
+    src, rank = _at_least_1d(source), max(len(shape_of(self)), 1)
+    places = _along(index, node.axis(dim, rank), shape_of(src))
+    return _scatter_reduced(node, self, dim, places, src, reduce, include_self)
+
+
+def _scatter_reduced(
+    node: AtenNode, self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool
+) -> Value:
     x, dtype = self, node.dtype
     if not include_self:
         start = _neutral(reduce, node)
@@ -273,6 +345,29 @@ def select_scatter(node: AtenNode, self: Value, src: Value, dim: int, index: Num
         place = place + shape_of(self)[axis]
     rows = unsqueeze(node.value(src, node.dtype), axes=(axis,))
     return slice_scatter(node, self, rows, dim, place, place + 1)
+
+
+@aten("diagonal_scatter")
+def diagonal_scatter(
+    node: AtenNode, self: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """self with src as a diagonal of the matrices of two axes."""
+    rank = len(shape_of(self))
+    a, b = node.axis(dim1, rank), node.axis(dim2, rank)
+    rows, columns = iota(shape=_ones(self, a), axis=a), iota(shape=_ones(self, b), axis=b)
+    is_there = ew.eq(ew.sub(columns, rows), _scalar(offset))
+    # The k-th element of the diagonal is in row k, or of negative offsets in column k.
+    along, size = (a, shape_of(src)[-1]) if offset >= 0 else (b, shape_of(src)[-1])
+    lines = expand(unsqueeze(node.value(src, node.dtype), axes=(len(shape_of(src)),)), shape=(*shape_of(src), 1))
+    other = b if along == a else a
+    order = [k for k in range(rank) if k not in (a, b)] + [along, other]
+    spread = transpose(lines, perm=tuple(order.index(k) for k in range(rank)))
+    place = ew.min_(iota(shape=(shape_of(self)[along],), axis=0), _scalar(size - 1))
+    return ew.select(is_there, gather(spread, place, axis=along), self) if size != 0 else self
+
+
+def _ones(x: Value, axis: int) -> tuple[Any, ...]:
+    return tuple(d if k == axis else 1 for k, d in enumerate(shape_of(x)))
 
 
 def _scalar(d: Any) -> Value:

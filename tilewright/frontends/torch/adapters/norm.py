@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
@@ -15,6 +17,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
 from tilewright.ops import norm
 from tilewright.ops import reduce as rd
+from tilewright.ops.define import constant
+from tilewright.ops.index import gather
 from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of
 
@@ -114,7 +118,13 @@ def batch_norm(
     ]
     found = norm.batch_norm(input, *parameters, epsilon=float(eps))
     count = len(node.result) if isinstance(node.result, tuple | list) else 0
-    return (found, *[None] * (count - 1)) if count else found
+    if not count:
+        return found
+    if node.result[1].numel() == 0:
+        nothing = full(value=0.0, dtype=type_of(running_mean).dtype, shape=(0,))
+        return (found, nothing, nothing, *[None] * (count - 3))
+    deviation = ew.rsqrt(ew.add(running_var, node.value(eps, type_of(running_var).dtype)))
+    return (found, running_mean, deviation, *[None] * (count - 3))
 
 
 @aten("instance_norm")
@@ -180,3 +190,42 @@ def vector_norm(
         powers = rd.reduce_sum(ew.pow_(size, node.value(order, type_of(x).dtype)), **how)
         found = ew.pow_(powers, node.value(1 / float(order), type_of(x).dtype))
     return rd.as_dtype(found, node.dtype)
+
+
+# Distances
+
+
+@aten("_cdist_forward")
+def cdist(node: AtenNode, x1: Value, x2: Value, p: float, compute_mode: int | None = None) -> Value:
+    """Distances of all rows of one operand from all of the other."""
+    *_, rows, width = shape_of(x1)
+    other = shape_of(x2)[-2]
+    a = reshape(x1, shape=(*shape_of(x1)[:-2], rows, 1, width))
+    b = reshape(x2, shape=(*shape_of(x2)[:-2], 1, other, width))
+    return _length(node, ew.sub(a, b), p)
+
+
+@aten("_pdist_forward")
+def pdist(node: AtenNode, self: Value, p: float = 2.0) -> Value:
+    """Distances of each row from those after it."""
+    count = shape_of(self)[0]
+    if not count.is_const:
+        raise node.refuse("distances of a number of rows that is not known", node.translation.fixing(count))
+    first, second = (constant(k.astype(np.int64), "rows") for k in np.triu_indices(count.value, 1))
+    return _length(node, ew.sub(gather(self, first, axis=0), gather(self, second, axis=0)), p)
+
+
+def _length(node: AtenNode, x: Value, p: float) -> Value:
+    """The p-norm along the last axis."""
+    how = {"axes": (len(shape_of(x)) - 1,), "keepdims": False}
+    if p == 2:
+        return rd.reduce_l2(x, **how)
+    size = ew.abs_(x)
+    if p == math.inf:
+        return rd.reduce_max(size, **how) if shape_of(x)[-1] != 0 else rd.reduce_sum(size, **how)
+    if p == 0:
+        return rd.reduce_sum(ew.cast(ew.ne(x, ew.sub(x, x)), dtype=node.dtype), **how)
+    if p == 1:
+        return rd.reduce_sum(size, **how)
+    total = rd.reduce_sum(ew.pow_(size, node.value(p, node.dtype)), **how)
+    return ew.pow_(total, node.value(1 / p, node.dtype))

@@ -21,6 +21,8 @@ from tilewright.ops import reduce as rd
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.image import size_scalar
+from tilewright.ops.index import gather
+from tilewright.ops.source import iota
 from tilewright.ops.view import reshape, shape_of, transpose
 
 
@@ -163,8 +165,47 @@ def adaptive_max(node: AtenNode, self: Value, output_size: Sequence[Number]) -> 
     x, sizes = _batched(self, space), [whole(n) for n in output_size]
     window = _even_windows(shape_of(x)[2:], sizes)
     if window is None:
-        raise node.refuse("windows that do not divide the input evenly", "choose a size that divides it")
+        found, places = _greatest(node, x, sizes)
+        return _unbatched(found, self), _unbatched(places, self)
     found = pool.max_pool(x, kernel=window, strides=window)
     places = pool.max_pool_positions(x, found, kernel=window, strides=window)
     plane = size_scalar(product(shape_of(x)[2:]), dt.i64)
     return _unbatched(found, self), _unbatched(ew.rem(places, plane), self)
+
+
+def _greatest(node: AtenNode, x: Value, sizes: Sequence[Sym]) -> tuple[Value, Value]:
+    """The greatest elements of windows that overlap unevenly, and their positions in the plane: a gather of as many
+    elements as the greatest window has, of which the last ones may be repeated."""
+    space = shape_of(x)[2:]
+    if not all(d.is_const for d in (*space, *sizes)):
+        raise node.refuse("windows of sizes that are not known", node.translation.fixing(*space, *sizes))
+    plane = np.zeros((1,), np.int64)
+    counts: list[int] = []
+    for d, n in zip(space, sizes, strict=True):
+        size, count = d.value, n.value
+        begin = np.arange(count) * size // count
+        end = -(-(np.arange(count) + 1) * size // count)
+        widest = int((end - begin).max(initial=1))
+        at = np.minimum(begin[:, None] + np.arange(widest), end[:, None] - 1)
+        plane = (
+            (plane.reshape(-1, 1, 1, plane.shape[-1], 1) * size + at[None, :, None, None, :])
+            if counts
+            else at[None]
+        )
+        plane = plane.reshape(*([-1] if not counts else []), count, widest) if not counts else plane
+        plane = (
+            plane.reshape(-1, plane.shape[-1]) if not counts else plane.reshape(plane.shape[0] * count, -1)
+        )
+        counts.append(count)
+    windows, width = plane.shape
+    outer = shape_of(x)[:2]
+    flat = reshape(x, shape=(*outer, product(space)))
+    taken = gather(flat, constant(plane.astype(np.int64), "windows"), axis=2)
+    best = rd.argmax(taken, axis=3, keepdims=True)
+    found = rd.reduce_max(taken, axes=(3,), keepdims=False)
+    table = constant((plane + np.zeros((windows, width), np.int64)).reshape(-1), "windows")
+    row = reshape(iota(shape=(windows,), axis=0), shape=(windows, 1))
+    at_ = ew.add(ew.mul(row, node.value(width, dt.i64)), best)
+    places = reshape(gather(table, at_, axis=0), shape=(*outer, windows))
+    shape = (*outer, *counts)
+    return reshape(found, shape=shape), reshape(places, shape=shape)

@@ -1,12 +1,11 @@
-"""Reductions, orders and running totals."""
+"""Reductions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tilewright.frontends.torch.adapters.elementwise import as_bool
-from tilewright.frontends.torch.node import AtenNode, Number, whole
+from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -15,9 +14,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
-from tilewright.ops.scan import cumprod, cumsum
-from tilewright.ops.sort import topk
-from tilewright.ops.source import iota
 from tilewright.ops.view import reshape, shape_of, squeeze
 
 Axes = Sequence[int] | int | None
@@ -139,63 +135,3 @@ def spread(
 @aten("logsumexp")
 def logsumexp(node: AtenNode, self: Value, dim: Axes, keepdim: bool = False) -> Value:
     return _reduced(node, node.value(self, node.dtype), dim, keepdim, rd.reduce_logsumexp)
-
-
-@aten("cumsum", "cumprod")
-def running_total(node: AtenNode, self: Value, dim: int, dtype: DType | None = None) -> Value:
-    x, rank = node.value(self, node.dtype), len(shape_of(self))
-    operator = cumsum if node.op.startswith("aten.cumsum") else cumprod
-    return operator(x, axis=node.axis(dim, rank)) if rank else x
-
-
-@aten("topk")
-def topk_(
-    node: AtenNode, self: Value, k: Number, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Value, ...]:
-    rank = len(shape_of(self))
-    if rank == 0:
-        return self, ew.cast(ew.ne(self, self), dtype=dt.i64)
-    return tuple(topk(self, k=whole(k), axis=node.axis(dim, rank), largest=largest))
-
-
-@aten("sort")
-def sort(
-    node: AtenNode, self: Value, dim: int = -1, descending: bool = False, stable: Any = None
-) -> tuple[Value, ...]:
-    """Equal elements keep their order."""
-    rank = len(shape_of(self))
-    if rank == 0:
-        return self, ew.cast(ew.ne(self, self), dtype=dt.i64)
-    axis = node.axis(dim, rank)
-    x = ew.cast(self, dtype=dt.u8) if type_of(self).dtype is dt.bool_ else self
-    values, places = topk(x, k=shape_of(x)[axis], axis=axis, largest=descending)
-    return node.value(values, type_of(self).dtype), places
-
-
-@aten("argsort")
-def argsort(
-    node: AtenNode, self: Value, dim: int = -1, descending: bool = False, stable: Any = None
-) -> Value:
-    return sort(node, self, dim, descending)[1]
-
-
-@aten("histc")
-def histc(node: AtenNode, self: Value, bins: Number = 100, min: Number = 0, max: Number = 0) -> Value:
-    """How many elements are in each of `bins` equal parts of [min, max], or of [the least, the greatest] where these are
-    the same; the greatest belongs to the last part, and elements outside count nowhere."""
-    dtype = type_of(self).dtype
-    x = reshape(node.value(self, dtype if dtype.is_float else dt.f64), shape=(product(shape_of(self)),))
-    inner = type_of(x).dtype
-    low, high = node.value(min, inner), node.value(max, inner)
-    if min == max:
-        low, high = rd.reduce_min(x, axes=(0,), keepdims=False), rd.reduce_max(x, axes=(0,), keepdims=False)
-        same = ew.eq(low, high)
-        one = node.value(1, inner)
-        low, high = ew.select(same, ew.sub(low, one), low), ew.select(same, ew.add(high, one), high)
-    count = node.value(bins, inner)
-    place = ew.floor(ew.mul(ew.div(ew.sub(x, low), ew.sub(high, low)), count))
-    place = ew.min_(place, ew.sub(count, node.value(1, inner)))
-    inside = ew.and_(ew.ge(x, low), ew.le(x, high))
-    places = ew.cast(iota(shape=(whole(bins), 1), axis=0), dtype=inner)
-    hits = ew.and_(ew.eq(place, places), inside)
-    return node.value(rd.reduce_sum(ew.cast(hits, dtype=inner), axes=(1,), keepdims=False), node.dtype)

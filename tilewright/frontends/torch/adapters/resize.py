@@ -1,4 +1,4 @@
-"""Interpolation to other sizes."""
+"""Interpolation: to other sizes, and at computed coordinates."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
+from tilewright.ops.image import grid_sample
 from tilewright.ops.view import shape_of
 
 _MODES = {
@@ -59,3 +60,17 @@ def _resized(x: Value, axis: int, old: Sym, new: Sym, factor: Any, how: Resizing
     if old == new and scale in (None, 1.0):
         return x
     return resized_along(x, ResizedAxis(axis, old, new, scale), how)
+
+
+@aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler")
+def grid_sampler(
+    node: AtenNode,
+    input: Value,
+    grid: Value,
+    interpolation_mode: int = 0,
+    padding_mode: int = 0,
+    align_corners: bool = False,
+) -> Value:
+    mode = ("linear", "nearest", "cubic")[interpolation_mode]
+    padding = ("zeros", "border", "reflection")[padding_mode]
+    return grid_sample(input, grid, mode=mode, padding=padding, align_corners=bool(align_corners))

@@ -16,8 +16,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import view
-from tilewright.ops.index import gather, triangle
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.index import gather, scatter_elements, triangle
+from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, pad, reshape, reverse, shape_of, slice_, transpose
 
 
@@ -275,6 +275,8 @@ def circular_pad(node: AtenNode, self: Value, pad: Sequence[Number]) -> Value:
 def padded(node: AtenNode, x: Value, amounts: Sequence[Number], mode: str, value: Number) -> Value:
     """Amounts are pairs, of the last axis first; negative ones crop."""
     rank, listed = rank_of(x), [whole(a) for a in amounts]
+    if mode == "edge" and any(a.is_const and a.value < 0 for a in listed):
+        return _clamped(x, listed)
     before, after = [sym(0)] * rank, [sym(0)] * rank
     for k in range(len(listed) // 2):
         before[rank - 1 - k], after[rank - 1 - k] = listed[2 * k], listed[2 * k + 1]
@@ -286,9 +288,22 @@ def padded(node: AtenNode, x: Value, amounts: Sequence[Number], mode: str, value
         return x
     if isinstance(value, Sym):
         raise node.refuse("padding with a number that is computed from sizes")
+    if any(d.is_const and d.value == 0 for d in node.shape):
+        return full(value=0, dtype=type_of(x).dtype, shape=node.shape)
     dtype = type_of(x).dtype
     filler = value if dtype.is_float else bool(value) if dtype is dt.bool_ else int(value)
     return pad(x, before=tuple(before), after=tuple(after), mode=mode, value=filler)
+
+
+def _clamped(x: Value, amounts: Sequence[Sym]) -> Value:
+    """x padded with its outermost elements; what negative amounts crop may be among these."""
+    for k in range(len(amounts) // 2):
+        axis = rank_of(x) - 1 - k
+        size = shape_of(x)[axis]
+        places = iota(shape=(size + amounts[2 * k] + amounts[2 * k + 1],), axis=0)
+        at = ew.min_(ew.max_(ew.sub(places, _scalar(amounts[2 * k])), _scalar(sym(0))), _scalar(size - 1))
+        x = gather(x, at, axis=axis)
+    return x
 
 
 @aten("tril", "triu")
@@ -342,3 +357,91 @@ def size_of(node: AtenNode, self: Value, dim: int | None = None) -> Sym:
     if node.op.startswith("aten.sym_size") and dim is not None:
         return shape_of(self)[node.axis(dim, rank_of(self))]
     return product(shape_of(self))
+
+
+@aten("unfold", "unfold_copy")
+def unfold(node: AtenNode, self: Value, dimension: int, size: Number, step: Number) -> Value:
+    """Windows of `size` elements, `step` apart, as a last axis."""
+    if not shape_of(self):
+        return reshape(self, shape=node.shape)
+    axis, rank, width = node.axis(dimension, rank_of(self)), rank_of(self), whole(size)
+    count = node.shape[axis]
+    starts = ew.mul(iota(shape=(count, 1), axis=0), _scalar(whole(step)))
+    found = gather(self, ew.add(starts, iota(shape=(1, width), axis=1)), axis=axis)
+    order = (*range(axis + 1), *range(axis + 2, rank + 1), axis + 1)
+    return transpose(found, perm=order)
+
+
+@aten("as_strided", "as_strided_copy")
+def as_strided(
+    node: AtenNode,
+    self: Value,
+    size: Sequence[Number],
+    stride: Sequence[Number],
+    storage_offset: Number | None = None,
+) -> Value:
+    """Elements at positions of PyTorch's memory, as it lays out the operand."""
+    flat, at = _in_memory(node, self), _addresses(node, size, stride, storage_offset)
+    return gather(flat, at, axis=0)
+
+
+@aten("as_strided_scatter")
+def as_strided_scatter(
+    node: AtenNode,
+    self: Value,
+    src: Value,
+    size: Sequence[Number],
+    stride: Sequence[Number],
+    storage_offset: Number | None = None,
+) -> Value:
+    """The operand with `src` at these positions of its memory."""
+    flat, at = _in_memory(node, self), _addresses(node, size, stride, storage_offset)
+    count = product(shape_of(at))
+    places, elements = reshape(at, shape=(count,)), reshape(node.value(src, node.dtype), shape=(count,))
+    found = scatter_elements(flat, places, elements, axis=0, reduction="none")
+    order = _memory_order(node)
+    apart = reshape(found, shape=tuple(shape_of(self)[k] for k in order))
+    return transpose(apart, perm=tuple(order.index(k) for k in range(len(order)))) if order else apart
+
+
+@aten("as_strided_scatter", namespace="prims")
+def as_strided_scatter_(
+    node: AtenNode,
+    self: Value,
+    src: Value,
+    size: Sequence[Number],
+    stride: Sequence[Number],
+    storage_offset: Number,
+) -> Value:
+    return as_strided_scatter(node, self, src, size, stride, storage_offset)
+
+
+def _memory_order(node: AtenNode) -> list[int]:
+    """The axes of the first operand from the outermost one in memory on; it must have no gaps."""
+    given = node.operands[0]
+    order = sorted(range(given.dim()), key=lambda k: (-given.stride(k), -given.shape[k], k))
+    expected = 1
+    for k in reversed(order):
+        if given.shape[k] != 1 and given.stride(k) != expected:
+            raise node.refuse("positions in the memory of a tensor with gaps", "make it .contiguous() first")
+        expected = expected * given.shape[k]
+    return order
+
+
+def _in_memory(node: AtenNode, x: Value) -> Value:
+    order = _memory_order(node)
+    return reshape(transpose(x, perm=tuple(order)) if order else x, shape=(product(shape_of(x)),))
+
+
+def _addresses(
+    node: AtenNode, size: Sequence[Number], stride: Sequence[Number], offset: Number | None
+) -> Value:
+    """The positions, counted from the first element of the operand."""
+    base = node.operands[0].storage_offset()
+    start = sym(0) if offset is None else whole(offset) - node.size(base)
+    shape = tuple(map(whole, size))
+    found = view.expand(_scalar(start), shape=shape)
+    for axis, step in enumerate(stride):
+        ones = tuple(d if k == axis else sym(1) for k, d in enumerate(shape))
+        found = ew.add(found, ew.mul(iota(shape=ones, axis=axis), _scalar(whole(step))))
+    return found
