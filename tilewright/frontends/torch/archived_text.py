@@ -19,7 +19,13 @@ _TARGET = re.compile(
     r"(torch\.ops\.[a-zA-Z_]\w*(\.[a-zA-Z]\w*|\.__?[a-z]+_?_?){1,2}|_operator\.[a-z]+_?|math\.[a-z]+|torch\.sym_[a-z]+)\Z"
 )
 _FUNCTIONS = frozenset(
-    ["Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Abs", "Max", "Min", "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "Equality", "Unequality", "StrictLessThan", "LessThan", "StrictGreaterThan", "GreaterThan", "And", "Or", "Not", "Piecewise", "ExprCondPair", "Tuple", "floor", "ceiling", "true", "false", "oo", "int_oo", "FloorDiv", "CleanDiv", "CeilDiv", "ModularIndexing", "Where", "Mod", "PythonMod", "CeilToInt", "FloorToInt", "TruncToInt", "TruncToFloat", "RoundToInt", "RoundDecimal", "ToFloat", "IntTrueDiv", "FloatTrueDiv", "FloatPow", "PowByNatural", "LShift", "RShift", "Identity", "IsNonOverlappingAndDenseIndicator", "BitwiseFn_bitwise_and", "BitwiseFn_bitwise_or", "BitwiseFn_bitwise_xor", "OpaqueUnaryFn_sqrt", "OpaqueUnaryFn_exp", "OpaqueUnaryFn_log", "OpaqueUnaryFn_log2", "OpaqueUnaryFn_sin", "OpaqueUnaryFn_cos", "OpaqueUnaryFn_tan", "OpaqueUnaryFn_tanh"]
+    "Symbol Integer Float Rational Add Mul Pow Abs Max Min Eq Ne Lt Le Gt Ge Equality Unequality StrictLessThan LessThan "
+    "StrictGreaterThan GreaterThan And Or Not Piecewise ExprCondPair Tuple floor ceiling true false oo int_oo FloorDiv "
+    "CleanDiv CeilDiv ModularIndexing Where Mod PythonMod CeilToInt FloorToInt TruncToInt TruncToFloat RoundToInt "
+    "RoundDecimal ToFloat IntTrueDiv FloatTrueDiv FloatPow PowByNatural LShift RShift Identity "
+    "IsNonOverlappingAndDenseIndicator BitwiseFn_bitwise_and BitwiseFn_bitwise_or BitwiseFn_bitwise_xor "
+    "OpaqueUnaryFn_sqrt OpaqueUnaryFn_exp OpaqueUnaryFn_log OpaqueUnaryFn_log2 OpaqueUnaryFn_sin OpaqueUnaryFn_cos "
+    "OpaqueUnaryFn_tan OpaqueUnaryFn_tanh".split()
 )
 _POWERS = ("Pow", "PowByNatural", "FloatPow", "LShift")
 _GREATEST_POWER = 64
