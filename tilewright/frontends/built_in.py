@@ -2,5 +2,6 @@
 
 from tilewright.frontends.front_end import FrontEnd
 from tilewright.frontends.onnx import OnnxFrontEnd
+from tilewright.frontends.stablehlo import StablehloFrontEnd
 
-FRONT_ENDS: tuple[FrontEnd, ...] = (OnnxFrontEnd(),)
+FRONT_ENDS: tuple[FrontEnd, ...] = (OnnxFrontEnd(), StablehloFrontEnd())

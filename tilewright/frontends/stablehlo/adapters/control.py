@@ -1,0 +1,280 @@
+"""Calls, branches and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from tilewright.frontends import control_flow
+from tilewright.frontends.stablehlo.adapters.elementwise import direction_of, number
+from tilewright.frontends.stablehlo.node import Node, adapter
+from tilewright.frontends.stablehlo.types import constant_of, tensor_type
+from tilewright.frontends.stablehlo.values import Held, Pair, ReadRowsError, Rows, as_value, flat
+from tilewright.frontends.translation import type_of
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
+from tilewright.ops.view import reshape, reverse, shape_of
+
+
+@adapter("func.call", "call")
+def _call(node: Node) -> Sequence[Held]:
+    return node.importer.called(str(node.attribute("callee").value), node.operands, node.frame)
+
+
+# Branches
+
+
+def _regrouped(values: Sequence[Value], like: Sequence[bool]) -> list[Held]:
+    """Tensors and pairs of them, of which `like` tells which is complex."""
+    found: list[Held] = []
+    rest = list(values)
+    for is_complex in like:
+        found.append(Pair(rest.pop(0), rest.pop(0)) if is_complex else rest.pop(0))
+    return found
+
+
+def _way(node: Node, k: int) -> Callable[[], tuple[Value, ...]]:
+    def written() -> tuple[Value, ...]:
+        return tuple(v for held in node.written(node.region(k), ()) for v in flat(held))
+
+    return written
+
+
+def _results(node: Node, values: Sequence[Value]) -> list[Held]:
+    return _regrouped(values, [t.is_complex for t in node.types])
+
+
+@adapter("if")
+def _if(node: Node) -> Sequence[Held]:
+    return _results(node, control_flow.branch(node.translation, node.x(0), _way(node, 0), _way(node, 1)))
+
+
+@adapter("case")
+def _case(node: Node) -> Sequence[Held]:
+    """One branch after the other is asked for; a number that none has takes the last one."""
+    which, count = node.x(0), len(node.op.regions)
+    if not count:
+        raise ModelError("a case has no branches")
+
+    def from_branch(k: int) -> Callable[[], tuple[Value, ...]]:
+        if k == count - 1:
+            return _way(node, k)
+
+        def written() -> tuple[Value, ...]:
+            is_it = ew.eq(which, number(k, which))
+            return control_flow.branch(node.translation, is_it, _way(node, k), from_branch(k + 1))
+
+        return written
+
+    return _results(node, from_branch(0)())
+
+
+# Loops
+
+
+@dataclass
+class Loop:
+    """A loop as it is written: which states never change, which counts trips, which are filled row by row."""
+
+    states: list[Held]
+    fixed: frozenset[int]
+    counter: int | None
+    trips: int | None
+    start: int
+    rows: set[int] = field(default_factory=set)
+    backward: dict[int, bool] = field(default_factory=dict)
+
+    @property
+    def carried(self) -> list[int]:
+        return [k for k in range(len(self.states)) if k not in self.fixed and k not in self.rows and k != self.counter]
+
+
+@adapter("while")
+def _while(node: Node) -> Sequence[Held]:
+    condition, body = node.region(0), node.region(1)
+    states = list(node.operands)
+    *_, end = body.operations
+    returned = list(end.operation.operands)
+    if len(returned) != len(states):
+        raise ModelError(f"a loop of {len(states)} states gives {len(returned)}")
+    fixed = frozenset(k for k, v in enumerate(returned) if v == body.arguments[k])
+    counter, trips, start = _counted(node, condition, body, returned)
+    found = Loop(states, fixed, counter, trips, start)
+    found.rows = {
+        k for k in found.carried
+        if trips and isinstance(states[k], Value) and _is_first_dim(as_value(states[k]), trips)
+    }  # fmt: skip
+    while True:
+        mark = node.translation.mark()
+        try:
+            return _written(node, found, condition, body)
+        except ReadRowsError as error:
+            node.translation.rewind(mark)
+            found.rows.discard(error.state)
+            found.backward.clear()
+
+
+def _is_first_dim(value: Value, size: int) -> bool:
+    shape = shape_of(value)
+    return bool(shape) and bool(shape[0] == size)
+
+
+def _counted(
+    node: Node, condition: ir.Block, body: ir.Block, returned: Sequence[ir.Value]
+) -> tuple[int | None, int | None, int]:
+    """The state that counts trips from a known number on, by ones, as long as it is below another, the trips, and the
+    number that it begins with."""
+    *_, end = condition.operations
+    op = _op(end.operation.operands[0])
+    if op is None or op.name != "stablehlo.compare" or direction_of(op.attributes["comparison_direction"]) != "LT":
+        return None, None, 0
+    left, right = op.operands
+    arguments = list(condition.arguments)
+    if left not in arguments:
+        return None, None, 0
+    k = arguments.index(left)
+    limit = _number(node, right, arguments)
+    start = node.translation.constant_of(as_value(node.held(k))) if isinstance(node.held(k), Value) else None
+    step = _op(returned[k])
+    if limit is None or start is None or step is None or step.name != "stablehlo.add":
+        return None, None, 0
+    for a, b in (tuple(step.operands), tuple(step.operands)[::-1]):
+        if a == body.arguments[k] and _number(node, b, ()) == 1:
+            first = int(start.reshape(()))
+            return k, max(limit - first, 0), first
+    return None, None, 0
+
+
+def _number(node: Node, value: ir.Value, arguments: Sequence[ir.Value]) -> int | None:
+    """A number that is known before the loop: a constant, or what a state that never changes begins with."""
+    if value in arguments:
+        k = list(arguments).index(value)
+        *_, end = node.region(1).operations
+        if end.operation.operands[k] != node.region(1).arguments[k] or not isinstance(node.held(k), Value):
+            return None
+        known = node.translation.constant_of(as_value(node.held(k)))
+        return None if known is None or known.size != 1 else int(known.reshape(()))
+    op = _op(value)
+    if op is not None and op.name == "stablehlo.constant":
+        if tensor_type(value.type).shape or not tensor_type(value.type).dtype.is_int:
+            return None
+        return int(constant_of(op).array.reshape(()))
+    try:
+        held = node.frame.find(value)
+    except ModelError:
+        return None
+    known = node.translation.constant_of(held) if isinstance(held, Value) else None
+    return None if known is None or known.size != 1 else int(known.reshape(()))
+
+
+def _op(value: ir.Value) -> ir.Operation | None:
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> list[Held]:
+    shapes = {k: [type_of(v) for v in flat(loop.states[k])] for k in loop.carried}
+    rows = sorted(loop.rows)
+
+    def states_of(trip: Value | None, carried: Sequence[Value]) -> list[Held]:
+        found, rest = list(loop.states), list(carried)
+        for k in loop.carried:
+            parts = [rest.pop(0) for _ in shapes[k]]
+            found[k] = Pair(*parts) if len(parts) == 2 else parts[0]
+        for k in rows:
+            found[k] = Rows(k, as_value(loop.states[k]))
+        if loop.counter is not None and trip is not None:
+            dtype = type_of(as_value(loop.states[loop.counter])).dtype
+            count = trip if type_of(trip).dtype == dtype else ew.cast(trip, dtype=dtype)
+            found[loop.counter] = ew.add(count, number(loop.start, count)) if loop.start else count
+        return found
+
+    def goes_on(states: Sequence[Held]) -> Value:
+        (found,) = node.written(condition, states)
+        return as_value(found)
+
+    def trip(position: Value, holds: Value, *carried: Value) -> tuple[Value, ...]:
+        states = states_of(position, carried)
+        with node.importer.rows_of(position if loop.trips else None) as places:
+            results = node.written(body, states)
+        made = [v for k in loop.carried for v in flat(results[k])]
+        collected = []
+        for k in rows:
+            row = results[k]
+            if not isinstance(row, Rows) or row.state != k or row.update is None:
+                raise ReadRowsError(k)
+            backward = _is_backward(node, places[k], states[loop.counter or 0], loop)
+            if backward is None or loop.backward.setdefault(k, backward) != backward:
+                raise ReadRowsError(k)
+            collected.append(row.update)
+        return (holds if loop.trips is not None else goes_on(results), *made, *collected)
+
+    initial = [v for k in loop.carried for v in flat(loop.states[k])]
+    if loop.trips == 0:
+        return list(loop.states)
+    limit = None if loop.trips is None else constant(np.array(loop.trips, np.int64), "trips")
+    begins = None if loop.trips is not None else goes_on(loop.states)
+    found = control_flow.loop(node.translation, limit, begins, initial, trip, len(rows))
+    results = states_of(None, found[: len(initial)])
+    for k, row in zip(rows, found[len(initial) :], strict=True):
+        results[k] = reverse(row, axes=(0,)) if loop.backward[k] else row
+        shape = shape_of(as_value(loop.states[k]))
+        results[k] = row if shape_of(row) == shape and not loop.backward[k] else reshape(as_value(results[k]), shape=shape)
+    if loop.counter is not None:
+        x = as_value(loop.states[loop.counter])
+        results[loop.counter] = number(loop.start + (loop.trips or 0), x)
+    return results
+
+
+def _is_backward(node: Node, place: Value, counter: Held, loop: Loop) -> bool | None:
+    """Whether a row is the one of the trip, counted from the end; None where it is another."""
+    found = _affine(node, place, as_value(counter), 0)
+    if found is None or loop.trips is None:
+        return None
+    factor, shift = found
+    if (factor, shift) == (1, -loop.start):
+        return False
+    return True if (factor, shift) == (-1, loop.start + loop.trips - 1) else None
+
+
+_MOST_STEPS = 40
+
+
+def _affine(node: Node, value: Value, counter: Value, depth: int) -> tuple[int, int] | None:
+    """Factor and shift by which an integer follows from the counter."""
+    if value is counter:
+        return 1, 0
+    op = value.op
+    if op is None or depth > _MOST_STEPS:
+        return None
+    if op.name in ("cast", "reshape"):
+        return _affine(node, op.operands[0], counter, depth + 1)
+    if op.name in ("add", "sub"):
+        a, b = (_affine(node, v, counter, depth + 1) for v in op.operands)
+        if a is None or b is None:
+            return None
+        sign = 1 if op.name == "add" else -1
+        return a[0] + sign * b[0], a[1] + sign * b[1]
+    if op.name == "select":
+        return _not_below_zero(node, op.operands, counter, depth)
+    known = node.translation.constant_of(value)
+    return None if known is None or known.size != 1 or known.dtype.kind not in "iu" else (0, int(known.reshape(())))
+
+
+def _not_below_zero(
+    node: Node, operands: Sequence[Value], counter: Value, depth: int
+) -> tuple[int, int] | None:
+    """`i + n` where i is below 0, else i: of a counter it is i."""
+    condition, _, plain = operands
+    if condition.op is None or condition.op.name != "lt":
+        return None
+    tested, zero = condition.op.operands
+    found, limit = _affine(node, tested, counter, depth + 1), _affine(node, zero, counter, depth + 1)
+    other = _affine(node, plain, counter, depth + 1)
+    return found if found is not None and limit == (0, 0) and found == other else None
+
+
