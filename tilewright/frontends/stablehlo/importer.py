@@ -62,7 +62,11 @@ class Importer:
 
     def main(self, function: ir.Operation, inputs: Sequence[Value | None]) -> Results:
         """The results of the function."""
-        found = self.function(function, [v for v in inputs if v is not None], "", 0)
+        try:
+            found = self.function(function, [v for v in inputs if v is not None], "", 0)
+        except BrokenInputError:
+            self.translation.problems.raise_if_any()
+            raise
         self.translation.problems.raise_if_any()
         if any(isinstance(held, Pair) for held in found):
             raise UnsupportedError(
@@ -84,6 +88,12 @@ class Importer:
             raise ModelError(f"the function '{shown(name)}' does not exist")
         return self.function(self._functions[name], arguments, self.translation.builder.loc.node, frame.depth + 1)
 
+    def function_named(self, name: str) -> ir.Block:
+        """The block of a function of the module."""
+        if name not in self._functions or len(self._functions[name].regions[0].blocks) != 1:
+            raise ModelError(f"the function '{shown(name)}' does not exist")
+        return self._functions[name].regions[0].blocks[0]
+
     def block(self, block: ir.Block, arguments: Sequence[Held], frame: Frame) -> list[Held]:
         """What a region gives, which may read values around it. Scalars of a body may be whole tensors."""
         if frame.depth >= MAX_DEPTH:
@@ -99,7 +109,7 @@ class Importer:
     # Rows that loops make
 
     @contextmanager
-    def rows_of(self, position: Value | None) -> Iterator[dict[int, Value]]:
+    def rows_of(self) -> Iterator[dict[int, Value]]:
         """Where the rows are put that a trip makes, by the states that they are of."""
         outer, self._rows = self._rows, {}
         try:
@@ -132,14 +142,13 @@ class Importer:
             raise ModelError(f"the program unfolds to more than {MAX_NODES} ops")
         kind = op.name.removeprefix("stablehlo.")
         place = self._place(op)
+        path = place.path
         if op.name in _CONSTANTS:
-            name = "constant"
-        elif frame.path and place.path and not place.path.startswith(frame.path):
-            name = f"{frame.path}/{place.path}"
-        else:
-            name = place.path or frame.path or kind
-        loc = Loc(node=shown(name, 200), op=shown(kind), file=shown(place.file, 200), line=place.line)
-        label = f"{shown(name)} ({shown(place.file)}:{place.line})" if place.file else shown(name)
+            path = ""
+        elif frame.path and not path.startswith(frame.path):
+            path = f"{frame.path}/{path}" if path else frame.path
+        loc = Loc(shown(path, 200), shown(kind), shown(place.file, 200), place.line)
+        label = shown(path or kind) + (f" ({shown(place.file)}:{place.line})" if place.file else "")
         held: list[Held] = []
 
         def results() -> Results:
@@ -154,7 +163,7 @@ class Importer:
             frame.held[result] = held[k] if held else None
         for value in (v for h in held if not isinstance(h, Rows) for v in flat(h)):
             if not value.name:
-                value.name = self._free(loc.node)
+                value.name = self._free(path or kind)
 
     def _place(self, op: ir.Operation) -> Place:
         location = op.location

@@ -14,10 +14,14 @@ from tilewright.frontends.stablehlo.node import Node, adapter
 from tilewright.frontends.stablehlo.types import constant_of, tensor_type
 from tilewright.frontends.stablehlo.values import Held, Pair, ReadRowsError, Rows, as_value, flat
 from tilewright.frontends.translation import type_of
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
+from tilewright.ir.sym import ZERO, Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
+from tilewright.ops.define.binding import is_input_value
+from tilewright.ops.source import sym_tensor
 from tilewright.ops.view import reshape, reverse, shape_of
 
 
@@ -84,7 +88,7 @@ class Loop:
     states: list[Held]
     fixed: frozenset[int]
     counter: int | None
-    trips: int | None
+    trips: Sym | None
     start: int
     rows: set[int] = field(default_factory=set)
     backward: dict[int, bool] = field(default_factory=dict)
@@ -107,7 +111,8 @@ def _while(node: Node) -> Sequence[Held]:
     found = Loop(states, fixed, counter, trips, start)
     found.rows = {
         k for k in found.carried
-        if trips and isinstance(states[k], Value) and _is_first_dim(as_value(states[k]), trips)
+        if trips is not None and trips != 0
+        and isinstance(states[k], Value) and _is_first_dim(as_value(states[k]), trips)
     }  # fmt: skip
     while True:
         mark = node.translation.mark()
@@ -119,14 +124,14 @@ def _while(node: Node) -> Sequence[Held]:
             found.backward.clear()
 
 
-def _is_first_dim(value: Value, size: int) -> bool:
+def _is_first_dim(value: Value, size: Sym) -> bool:
     shape = shape_of(value)
     return bool(shape) and bool(shape[0] == size)
 
 
 def _counted(
     node: Node, condition: ir.Block, body: ir.Block, returned: Sequence[ir.Value]
-) -> tuple[int | None, int | None, int]:
+) -> tuple[int | None, Sym | None, int]:
     """The state that counts trips from a known number on, by ones, as long as it is below another, the trips, and the
     number that it begins with."""
     *_, end = condition.operations
@@ -146,30 +151,42 @@ def _counted(
     for a, b in (tuple(step.operands), tuple(step.operands)[::-1]):
         if a == body.arguments[k] and _number(node, b, ()) == 1:
             first = int(start.reshape(()))
-            return k, max(limit - first, 0), first
+            return k, s.maximum(limit - first, 0), first
     return None, None, 0
 
 
-def _number(node: Node, value: ir.Value, arguments: Sequence[ir.Value]) -> int | None:
-    """A number that is known before the loop: a constant, or what a state that never changes begins with."""
+def _number(node: Node, value: ir.Value, arguments: Sequence[ir.Value]) -> Sym | None:
+    """An integer that is known before the loop: a constant, or what a state that never changes begins with."""
+    op = _op(value)
+    held: Held | None
     if value in arguments:
         k = list(arguments).index(value)
         *_, end = node.region(1).operations
-        if end.operation.operands[k] != node.region(1).arguments[k] or not isinstance(node.held(k), Value):
+        if end.operation.operands[k] != node.region(1).arguments[k]:
             return None
-        known = node.translation.constant_of(as_value(node.held(k)))
-        return None if known is None or known.size != 1 else int(known.reshape(()))
-    op = _op(value)
-    if op is not None and op.name == "stablehlo.constant":
+        held = node.held(k)
+    elif op is not None and op.name == "stablehlo.constant":
         if tensor_type(value.type).shape or not tensor_type(value.type).dtype.is_int:
             return None
-        return int(constant_of(op).array.reshape(()))
-    try:
-        held = node.frame.find(value)
-    except ModelError:
+        return sym(int(constant_of(op).array.reshape(())))
+    else:
+        try:
+            held = node.frame.find(value)
+        except ModelError:  # defined in the region
+            return None
+    return _symbol(node, held) if isinstance(held, Value) else None
+
+
+def _symbol(node: Node, value: Value) -> Sym | None:
+    """One integer that follows from numbers and dims."""
+    type = type_of(value)
+    if type.size != 1 or not type.dtype.is_int:
         return None
-    known = node.translation.constant_of(held) if isinstance(held, Value) else None
-    return None if known is None or known.size != 1 else int(known.reshape(()))
+    found = node.translation.symbols_of(value)
+    if found is None or any(is_input_value(v) for v in found.reshape(-1)[0].vars):
+        return None
+    symbol: Sym = found.reshape(-1)[0]
+    return symbol
 
 
 def _op(value: ir.Value) -> ir.Operation | None:
@@ -199,7 +216,7 @@ def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> lis
 
     def trip(position: Value, holds: Value, *carried: Value) -> tuple[Value, ...]:
         states = states_of(position, carried)
-        with node.importer.rows_of(position if loop.trips else None) as places:
+        with node.importer.rows_of() as places:
             results = node.written(body, states)
         made = [v for k in loop.carried for v in flat(results[k])]
         collected = []
@@ -214,20 +231,27 @@ def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> lis
         return (holds if loop.trips is not None else goes_on(results), *made, *collected)
 
     initial = [v for k in loop.carried for v in flat(loop.states[k])]
-    if loop.trips == 0:
+    if loop.trips is not None and loop.trips == 0:
         return list(loop.states)
-    limit = None if loop.trips is None else constant(np.array(loop.trips, np.int64), "trips")
+    limit = None if loop.trips is None else _integer(loop.trips)
     begins = None if loop.trips is not None else goes_on(loop.states)
     found = control_flow.loop(node.translation, limit, begins, initial, trip, len(rows))
     results = states_of(None, found[: len(initial)])
     for k, row in zip(rows, found[len(initial) :], strict=True):
-        results[k] = reverse(row, axes=(0,)) if loop.backward[k] else row
+        ordered = reverse(row, axes=(0,)) if loop.backward[k] else row
         shape = shape_of(as_value(loop.states[k]))
-        results[k] = row if shape_of(row) == shape and not loop.backward[k] else reshape(as_value(results[k]), shape=shape)
+        results[k] = ordered if shape_of(ordered) == shape else reshape(ordered, shape=shape)
     if loop.counter is not None:
-        x = as_value(loop.states[loop.counter])
-        results[loop.counter] = number(loop.start + (loop.trips or 0), x)
+        dtype = type_of(as_value(loop.states[loop.counter])).dtype
+        last = sym(loop.start) if loop.trips is None else loop.trips + loop.start
+        results[loop.counter] = ew.cast(_integer(last), dtype=dtype)
     return results
+
+
+def _integer(symbol: Sym) -> Value:
+    if symbol.is_const:
+        return constant(np.array(symbol.value, np.int64), "trips")
+    return sym_tensor(values=(symbol,), scalar=True)
 
 
 def _is_backward(node: Node, place: Value, counter: Held, loop: Loop) -> bool | None:
@@ -236,18 +260,18 @@ def _is_backward(node: Node, place: Value, counter: Held, loop: Loop) -> bool | 
     if found is None or loop.trips is None:
         return None
     factor, shift = found
-    if (factor, shift) == (1, -loop.start):
+    if factor == 1 and shift == -loop.start:
         return False
-    return True if (factor, shift) == (-1, loop.start + loop.trips - 1) else None
+    return True if factor == -1 and shift == loop.trips + (loop.start - 1) else None
 
 
 _MOST_STEPS = 40
 
 
-def _affine(node: Node, value: Value, counter: Value, depth: int) -> tuple[int, int] | None:
+def _affine(node: Node, value: Value, counter: Value, depth: int) -> tuple[int, Sym] | None:
     """Factor and shift by which an integer follows from the counter."""
     if value is counter:
-        return 1, 0
+        return 1, ZERO
     op = value.op
     if op is None or depth > _MOST_STEPS:
         return None
@@ -261,13 +285,13 @@ def _affine(node: Node, value: Value, counter: Value, depth: int) -> tuple[int, 
         return a[0] + sign * b[0], a[1] + sign * b[1]
     if op.name == "select":
         return _not_below_zero(node, op.operands, counter, depth)
-    known = node.translation.constant_of(value)
-    return None if known is None or known.size != 1 or known.dtype.kind not in "iu" else (0, int(known.reshape(())))
+    known = _symbol(node, value)
+    return None if known is None else (0, known)
 
 
 def _not_below_zero(
     node: Node, operands: Sequence[Value], counter: Value, depth: int
-) -> tuple[int, int] | None:
+) -> tuple[int, Sym] | None:
     """`i + n` where i is below 0, else i: of a counter it is i."""
     condition, _, plain = operands
     if condition.op is None or condition.op.name != "lt":
@@ -275,6 +299,4 @@ def _not_below_zero(
     tested, zero = condition.op.operands
     found, limit = _affine(node, tested, counter, depth + 1), _affine(node, zero, counter, depth + 1)
     other = _affine(node, plain, counter, depth + 1)
-    return found if found is not None and limit == (0, 0) and found == other else None
-
-
+    return found if found is not None and limit == (0, ZERO) and found == other else None

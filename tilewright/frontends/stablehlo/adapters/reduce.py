@@ -135,22 +135,17 @@ def _extreme(node: Node, block: ir.Block, axis: int, xs: Sequence[Value]) -> Seq
 def _is_counter(node: Node, axis: int) -> bool:
     """Whether the second operand counts along the axis: that follows from what it is computed from."""
     value = node.x(1)
-    while value.op is not None and value.op.name in ("cast", "expand", "reshape"):
-        (value,) = value.op.operands
-    if value.op is None or value.op.name != "iota":
-        return False
-    shape, own = shape_of(node.x(1)), shape_of(value)
-    if len(own) == 1:  # spread to the shape of the first operand
-        return _spread_along(node.x(1), axis)
-    return len(own) == len(shape) and own[axis] == shape[axis] and value.op.attrs["axis"] == axis
-
-
-def _spread_along(value: Value, axis: int) -> bool:
-    """Whether a vector was spread so that it varies along one axis alone."""
-    while value.op is not None and value.op.name in ("cast", "expand"):
+    rank = len(shape_of(value))
+    while value.op is not None and value.op.name in ("cast", "expand") and len(shape_of(value.op.operands[0])) == rank:
         (value,) = value.op.operands
     shape = shape_of(value)
-    return all(k == axis or d == 1 for k, d in enumerate(shape)) and len(shape) > axis
+    if value.op is not None and value.op.name == "reshape":  # a vector, spread along one axis
+        (value,) = value.op.operands
+        while value.op is not None and value.op.name == "cast":
+            (value,) = value.op.operands
+        is_along = all(k == axis or d == 1 for k, d in enumerate(shape))
+        return is_along and len(shape_of(value)) == 1 and value.op is not None and value.op.name == "iota"
+    return value.op is not None and value.op.name == "iota" and bool(value.op.attrs["axis"] == axis)
 
 
 def _agrees(block: ir.Block, a: float, b: float, i: int, j: int, largest: bool) -> bool:

@@ -11,13 +11,14 @@ from jaxlib.mlir import ir
 from tilewright.frontends.stablehlo.adapters.elementwise import BINARY, number
 from tilewright.frontends.stablehlo.adapters.reduce import combiner, is_neutral
 from tilewright.frontends.stablehlo.adapters.view import padded
-from tilewright.frontends.stablehlo.node import Node, adapter
+from tilewright.frontends.stablehlo.node import Node, adapter, custom_call
 from tilewright.frontends.stablehlo.values import Held, as_value
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import ZERO, Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.pool import max_pool, sum_pool
@@ -32,35 +33,69 @@ MOST_TAPS = 512
 class Windows:
     """One entry for each axis of the operand."""
 
-    sizes: tuple[int, ...]
+    sizes: tuple[Sym, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     apart: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
+    pads: tuple[tuple[Sym, Sym], ...]
 
     def is_trivial(self, k: int) -> bool:
-        return self.sizes[k] == self.strides[k] == self.apart[k] == 1 and self.pads[k] == (0, 0)
+        is_plain = self.strides[k] == self.apart[k] == 1 and self.pads[k] == (ZERO, ZERO)
+        return is_plain and bool(self.sizes[k] == 1)
 
 
 def windows_of(node: Node, rank: int) -> Windows:
     ones = (1,) * rank
+    sizes = tuple(map(sym, node.integers("window_dimensions")))
+    pads = tuple((sym(a), sym(b)) for a, b in node.pads(rank))
     found = Windows(
-        node.integers("window_dimensions"), node.integers("window_strides", ones),
-        node.integers("window_dilations", ones), node.integers("base_dilations", ones), node.pads(rank),
+        sizes, node.integers("window_strides", ones), node.integers("window_dilations", ones),
+        node.integers("base_dilations", ones), pads,
     )  # fmt: skip
-    if any(len(part) != rank for part in (found.sizes, found.strides, found.dilations, found.apart)):
+    return _checked(found, rank)
+
+
+def _checked(windows: Windows, rank: int) -> Windows:
+    if any(
+        len(part) != rank
+        for part in (windows.sizes, windows.strides, windows.dilations, windows.apart, windows.pads)
+    ):
         raise ModelError(f"windows have an entry for each of {rank} axes")
-    return found
+    return windows
 
 
 @adapter("reduce_window")
 def _reduce_window(node: Node) -> Sequence[Held]:
     count = len(node.operands) // 2
-    block = node.region(0)
-    if not count or len(block.arguments) != 2 * count:
-        raise ModelError("the body of a reduction does not fit its operands")
+    if not count:
+        raise ModelError("a reduction has no operands")
     xs, inits = node.values[:count], node.values[count:]
-    windows = windows_of(node, len(shape_of(xs[0])))
+    return _reduced(node, node.region(0), xs, inits, windows_of(node, len(shape_of(xs[0]))))
+
+
+@custom_call("stablehlo.dynamic_reduce_window")
+def _dynamic_reduce_window(node: Node) -> Sequence[Held]:
+    """Operands tell what else attributes do: sizes, strides, base dilations, window dilations and pads."""
+    count = (len(node.operands) - 5) // 2
+    called = list(node.attribute("called_computations")) if node.has("called_computations") else []
+    if count < 1 or len(called) != 1 or len(node.operands) != 2 * count + 5:
+        raise ModelError("the call of a reduction over windows does not fit its operands")
+    xs, inits = node.values[:count], node.values[count : 2 * count]
+    sizes, strides, apart, dilations, pads = (node.symbols(2 * count + k) for k in range(5))
+    known = [tuple(n.value if n.is_const else -1 for n in part) for part in (strides, dilations, apart)]
+    if any(n < 1 for part in known for n in part):
+        raise UnsupportedError("the strides of windows must be known")
+    windows = Windows(sizes, *known, tuple(zip(pads[0::2], pads[1::2], strict=True)))
+    function = node.importer.function_named(str(called[0].value))
+    return _reduced(node, function, xs, inits, _checked(windows, len(shape_of(xs[0]))))
+
+
+def _reduced(
+    node: Node, block: ir.Block, xs: Sequence[Value], inits: Sequence[Value], windows: Windows
+) -> Sequence[Held]:
+    count = len(xs)
+    if len(block.arguments) != 2 * count:
+        raise ModelError("the body of a reduction does not fit its operands")
     names = [combiner(block, k, count) for k in range(count)]
     found = [_pooled(node, x, init, name, windows) for x, init, name in zip(xs, inits, names, strict=True) if name]
     if len(found) == count and all(v is not None for v in found):
@@ -82,11 +117,9 @@ def _pooled(node: Node, x: Value, init: Value, name: str, windows: Windows) -> V
     if op in ("and", "or", "xor"):
         return None
     if not is_neutral(node, init, name):  # it takes part in each window once, and at each padded place
-        zeros = (0,) * len(windows.sizes)
-        if any(p != (0, 0) for p in windows.pads) or any(n != 1 for n in windows.apart):
+        if any(p != (ZERO, ZERO) for p in windows.pads) or any(n != 1 for n in windows.apart):
             return None
-        plain = Windows(windows.sizes, windows.strides, windows.dilations, windows.apart, ((0, 0),) * len(zeros))
-        found = _neutral(node, x, op, plain)
+        found = _neutral(node, x, op, windows)
         return None if found is None else BINARY[op](found, init)
     return _neutral(node, x, op, windows)
 
@@ -113,10 +146,10 @@ def _running(x: Value, op: str, windows: Windows) -> Value | None:
     size = shape_of(x)[axis]
     if size != windows.sizes[axis] or windows.strides[axis] != 1 or windows.dilations[axis] != 1:
         return None
-    if windows.apart[axis] != 1 or windows.pads[axis] not in ((size.value - 1, 0), (0, size.value - 1)):
+    if windows.apart[axis] != 1 or windows.pads[axis] not in ((size - 1, ZERO), (ZERO, size - 1)):
         return None
     run = cumsum if op == "add" else cumprod
-    return run(x, axis=axis, reverse=windows.pads[axis][0] == 0 and size.value > 1)
+    return run(x, axis=axis, reverse=windows.pads[axis] == (ZERO, size - 1))
 
 
 def _over_space(node: Node, x: Value, windows: Windows, pool: object, op: str) -> Value:
@@ -137,10 +170,10 @@ def _over_space(node: Node, x: Value, windows: Windows, pool: object, op: str) -
     moved = reshape(moved, shape=(*lead, *(shape_of(x)[k] for k in space)))
     # max_pool knows no pads below 0
     low, high = ([windows.pads[k][n] for k in space] for n in (0, 1))
-    if any(p < 0 for p in (*low, *high)):
-        cut = [[sym(0), sym(0), *(sym(min(p, 0)) for p in side)] for side in (low, high)]
+    if any(p.is_const and p.value < 0 for p in (*low, *high)):
+        cut = [[ZERO, ZERO, *(s.minimum(p, 0) for p in side)] for side in (low, high)]
         moved = padded(node.translation, moved, number(0, moved), cut[0], cut[1], (0,) * len(cut[0]))
-        low, high = ([max(p, 0) for p in side] for side in (low, high))
+        low, high = ([s.maximum(p, 0) for p in side] for side in (low, high))
     found = pool(  # type: ignore[operator]
         moved, kernel=tuple(windows.sizes[k] for k in space), strides=tuple(windows.strides[k] for k in space),
         pads_begin=tuple(low), pads_end=tuple(high), dilations=tuple(windows.dilations[k] for k in space),
@@ -161,15 +194,13 @@ def _by_taps(
     node: Node, block: ir.Block, xs: Sequence[Value], inits: Sequence[Value], windows: Windows
 ) -> Sequence[Held]:
     """The body, for each place in the window once: for all windows at the same time."""
-    taps = 1
-    for n in windows.sizes:
-        taps *= n
-    if taps > MOST_TAPS:
+    taps = product(windows.sizes)
+    if not taps.is_const or taps.value > MOST_TAPS:
         raise UnsupportedError(
             f"windows of {taps} elements with a body other than add, multiply, minimum or maximum are not supported "
             f"(at most {MOST_TAPS})"
         )
-    low, high = (tuple(sym(p[n]) for p in windows.pads) for n in (0, 1))
+    low, high = (tuple(p[n] for p in windows.pads) for n in (0, 1))
     between = tuple(n - 1 for n in windows.apart)
     wide = [padded(node.translation, x, i, low, high, between) for x, i in zip(xs, inits, strict=True)]
     counts = tuple(
@@ -179,7 +210,7 @@ def _by_taps(
         )
     )
     rows = [expand(i, shape=counts) if counts else i for i in inits]
-    for place in itertools.product(*map(range, windows.sizes)):
+    for place in itertools.product(*(range(n.value) for n in windows.sizes)):
         starts = tuple(p * k for p, k in zip(place, windows.dilations, strict=True))
         parts = [slice_(x, starts=starts, sizes=counts, steps=windows.strides) for x in wide]
         rows = [as_value(v) for v in node.written(block, [*rows, *parts])]
