@@ -61,6 +61,8 @@ ROOMS |= {
 FOREIGN: dict[str, set[str]] = {
     "onnx": {"comparison", "frontends", "quantization"},
     "torch": {"frontends"},
+    "jaxlib": {"frontends"},
+    "jax": set(),
     "llvmlite": {"codegen", "target", "runtime", "cli"},
     "click": {"cli"},
     "rich": {"cli"},
@@ -73,6 +75,7 @@ LATE = {
     ("__init__.py", "importlib"),
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
+    ("frontends/stablehlo/__init__.py", "tilewright.frontends.stablehlo.load"),  # nor jaxlib, an extra
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part

@@ -1,7 +1,7 @@
 """Programs as MLIR's bindings read them, after a process of its own has read them without harm.
 
-MLIR's reader of bytecode is written for files that it wrote itself: bytes that were changed may end the process, or keep
-it busy for ever. Other readers of these formats have the same code; so bytes are first read by a child.
+MLIR's reader of bytecode is written for files that it wrote itself: bytes that were changed may end the process, or
+keep it busy for ever. So what comes from a file is first read by a child.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def parsed(data: bytes) -> ir.Module:
 
 
 def read_program(data: bytes, where: str, *, trusted: bool = False) -> ir.Module:
-    """The program in an artefact or text; ModelError where it is damaged. What comes from a live object is `trusted`."""
+    """The program in an artefact or text; ModelError where it is damaged. What a live object gives is
+    `trusted`."""
     if not trusted:
         _check(data, where)
     try:

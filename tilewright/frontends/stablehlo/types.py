@@ -142,7 +142,9 @@ class Place(NamedTuple):
 
 
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
-_CALL = re.compile(r"(^|/)(?:p?jit|xla_call|core_call|checkpoint|closed_call|custom_[jv][vj]p(?:_call)?)(?:\([^()]*\))?(?=/|$)")
+_CALL = re.compile(
+    r"(^|/)(?:p?jit|xla_call|core_call|checkpoint|closed_call|custom_[jv][vj]p(?:_call)?)(?:\([^()]*\))?(?=/|$)"
+)
 
 
 def place_of(location: ir.Location) -> Place:

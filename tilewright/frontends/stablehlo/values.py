@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.frontends.translation import type_of
 from tilewright.ir.core import Value
@@ -25,6 +25,8 @@ class Rows:
 
     state: int
     like: Value
+    misread: set[int] = field(default_factory=set)
+    """The states of the loop that were read nevertheless."""
     update: Value | None = None
 
 
@@ -43,6 +45,7 @@ class ReadRowsError(UnsupportedError):
 def as_value(held: Held) -> Value:
     """The tensor; UnsupportedError for complex numbers."""
     if isinstance(held, Rows):
+        held.misread.add(held.state)
         raise ReadRowsError(held.state)
     if isinstance(held, Pair):
         raise UnsupportedError(

@@ -9,6 +9,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from tilewright.frontends import control_flow
+from tilewright.frontends.problems import Problems
 from tilewright.frontends.stablehlo.adapters.elementwise import direction_of, number
 from tilewright.frontends.stablehlo.node import Node, adapter
 from tilewright.frontends.stablehlo.types import constant_of, tensor_type
@@ -92,6 +93,7 @@ class Loop:
     start: int
     rows: set[int] = field(default_factory=set)
     backward: dict[int, bool] = field(default_factory=dict)
+    misread: set[int] = field(default_factory=set)
 
     @property
     def carried(self) -> list[int]:
@@ -102,6 +104,8 @@ class Loop:
 def _while(node: Node) -> Sequence[Held]:
     condition, body = node.region(0), node.region(1)
     states = list(node.operands)
+    for state in states:
+        flat(state)  # rows of a loop around this one are none of its own
     *_, end = body.operations
     returned = list(end.operation.operands)
     if len(returned) != len(states):
@@ -120,8 +124,9 @@ def _while(node: Node) -> Sequence[Held]:
             return _written(node, found, condition, body)
         except ReadRowsError as error:
             node.translation.rewind(mark)
-            found.rows.discard(error.state)
+            found.rows -= {error.state, *found.misread}
             found.backward.clear()
+            found.misread.clear()
 
 
 def _is_first_dim(value: Value, size: Sym) -> bool:
@@ -203,7 +208,7 @@ def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> lis
             parts = [rest.pop(0) for _ in shapes[k]]
             found[k] = Pair(*parts) if len(parts) == 2 else parts[0]
         for k in rows:
-            found[k] = Rows(k, as_value(loop.states[k]))
+            found[k] = Rows(k, as_value(loop.states[k]), loop.misread)
         if loop.counter is not None and trip is not None:
             dtype = type_of(as_value(loop.states[loop.counter])).dtype
             count = trip if type_of(trip).dtype == dtype else ew.cast(trip, dtype=dtype)
@@ -217,7 +222,7 @@ def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> lis
     def trip(position: Value, holds: Value, *carried: Value) -> tuple[Value, ...]:
         states = states_of(position, carried)
         with node.importer.rows_of() as places:
-            results = node.written(body, states)
+            results = _body(node, loop, body, states)
         made = [v for k in loop.carried for v in flat(results[k])]
         collected = []
         for k in rows:
@@ -246,6 +251,19 @@ def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> lis
         last = sym(loop.start) if loop.trips is None else loop.trips + loop.start
         results[loop.counter] = ew.cast(_integer(last), dtype=dtype)
     return results
+
+
+def _body(node: Node, loop: Loop, body: ir.Block, states: Sequence[Held]) -> list[Held]:
+    """What a trip gives; ReadRowsError where it has read what it was to write."""
+    translation = node.translation
+    outer, translation.problems = translation.problems, Problems()
+    try:
+        return node.written(body, states)
+    finally:
+        found, translation.problems = translation.problems, outer
+        if loop.misread:
+            raise ReadRowsError(min(loop.misread))
+        outer.extend(found)
 
 
 def _integer(symbol: Sym) -> Value:

@@ -156,8 +156,9 @@ def _agrees(block: ir.Block, a: float, b: float, i: int, j: int, largest: bool) 
     if a == b:
         return bool(value == a) and place == min(i, j)
     if np.isnan(a) or np.isnan(b):
-        wanted = min(i, j) if np.isnan(a) and np.isnan(b) else (i if np.isnan(a) else j)
-        return bool(np.isnan(value)) and place == wanted
+        if np.isnan(a) and np.isnan(b):  # in order, the first; programs do not look at places then
+            return bool(np.isnan(value)) and (place == i or i > j)
+        return bool(np.isnan(value)) and place == (i if np.isnan(a) else j)
     first = a > b if largest else a < b
     return (value, place) == ((a, i) if first else (b, j))
 

@@ -77,7 +77,7 @@ def _with_body(node: Node, numbers: Numbers) -> Value:
     """What the body makes of old elements and updates, which are spread over a tensor of their own, where there are
     any."""
     x, updates = node.x(0), node.x(2)
-    zeros = ew.sub(x, x) if not str(node.type.dtype) == "bool" else ew.xor(x, x)
+    zeros = ew.sub(x, x) if str(node.type.dtype) != "bool" else ew.xor(x, x)
     spread = scattered(zeros, node.x(1), updates, numbers, "none")
     ones = ew.eq(updates, updates) if str(node.type.dtype) == "bool" else ew.or_(
         ew.eq(updates, updates), ew.ne(updates, updates)

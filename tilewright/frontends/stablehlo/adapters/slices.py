@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.frontends.stablehlo.adapters.complexes import as_pair
 from tilewright.frontends.stablehlo.node import Node, adapter
-from tilewright.frontends.stablehlo.values import Held, Pair, ReadRowsError, Rows, as_value, each
+from tilewright.frontends.stablehlo.values import Held, Pair, Rows, as_value, each
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -105,7 +105,7 @@ def _row(node: Node, rows: Rows, update: Value, starts: Sequence[Value]) -> Held
     """The row that this trip of a loop puts; its place is for the loop to judge."""
     shape, own = shape_of(update), shape_of(rows.like)
     if rows.update is not None or shape[0] != 1 or shape[1:] != own[1:] or len(starts) != len(own):
-        raise ReadRowsError(rows.state)
+        as_value(rows)
     node.importer.note_row(rows.state, starts[0])
     return replace(rows, update=reshape(update, shape=shape[1:]))
 
