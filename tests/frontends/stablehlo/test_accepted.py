@@ -31,7 +31,8 @@ def test_sources_are_told_by_suffix_first_bytes_and_type(tmp_path: Path) -> None
 def test_a_missing_package_is_told_with_the_way_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.startswith("tilewright.frontends.stablehlo.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "jaxlib", None)
+    for name in ("jaxlib", "jaxlib.mlir"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(tilewright.TilewrightError) as caught:
         FRONT_END.load(b"module {}", constants={}, shapes={})
     assert "jaxlib" in str(caught.value) and "tilewright[jax]" in str(caught.value)

@@ -6,7 +6,6 @@ import re
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir
 
@@ -102,11 +101,20 @@ def _from_text(attribute: Any, dtype: DType) -> np.ndarray:
     """Many elements are printed as the bytes that they have, a few each for itself."""
     found = _HEX.match(str(attribute))
     if found is None:
-        return np.array([attribute[k] for k in range(len(attribute))], dtype.storage)
+        return _from_numbers(str(attribute), dtype)
     data = np.frombuffer(bytes.fromhex(found[1]), np.uint8)
     if dtype.bits < 8:
         return data.view(np.int8 if dtype.kind == "int" else np.uint8).astype(dtype.storage)
     return data.view(dtype.storage)
+
+
+_ELEMENT = re.compile(r"-?0x[0-9A-Fa-f]+|-?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?")
+
+
+def _from_numbers(text: str, dtype: DType) -> np.ndarray:
+    """Of floats that have no digits the bits are printed."""
+    listed = text.partition("<")[2].rpartition(">")[0].rpartition(":")[0].rpartition(">")[0]
+    return np.array([_number(n, dtype) for n in _ELEMENT.findall(listed)], np.float64).astype(dtype.storage)
 
 
 def _complex_elements(op: ir.Operation, type: TensorLike, shape: tuple[int, ...]) -> np.ndarray:
@@ -129,8 +137,6 @@ def _number(text: str, dtype: DType) -> float:
         return float(np.array(int(text, 16), f"u{dtype.bytes}").view(dtype.storage))
     return float(text)
 
-
-assert ml_dtypes.bfloat16 is not None  # `np.array(value, bfloat16)` needs its registration
 
 
 class Place(NamedTuple):

@@ -46,13 +46,11 @@ def _sort(node: Node) -> Sequence[Held]:
     keys = _keys(end.operation.operands[0], list(block.arguments))
     if keys is None:
         return _by_counting(node, block, values, axis)
+    places: Value | None = None
     if len(keys) == 1:
         x, (key,) = values[keys[0].operand], keys
         ordered, places = _ordered(x, axis, key.largest)
-        return [
-            ordered if v is x else _moved(node, k, v, places, axis) for k, v in enumerate(values)
-        ]
-    places: Value | None = None
+        return [ordered if v is x else _moved(node, k, v, places, axis) for k, v in enumerate(values)]
     for key in reversed(keys):  # stable: the last sort decides first
         x = values[key.operand] if places is None else gather_elements(values[key.operand], places, axis=axis)
         _, found = _ordered(x, axis, key.largest)

@@ -82,10 +82,10 @@ def _dynamic_reduce_window(node: Node) -> Sequence[Held]:
         raise ModelError("the call of a reduction over windows does not fit its operands")
     xs, inits = node.values[:count], node.values[count : 2 * count]
     sizes, strides, apart, dilations, pads = (node.symbols(2 * count + k) for k in range(5))
-    known = [tuple(n.value if n.is_const else -1 for n in part) for part in (strides, dilations, apart)]
-    if any(n < 1 for part in known for n in part):
+    steps, taps, between = (tuple(n.value if n.is_const else 0 for n in p) for p in (strides, dilations, apart))
+    if any(n < 1 for n in (*steps, *taps, *between)):
         raise UnsupportedError("the strides of windows must be known")
-    windows = Windows(sizes, *known, tuple(zip(pads[0::2], pads[1::2], strict=True)))
+    windows = Windows(sizes, steps, taps, between, tuple(zip(pads[0::2], pads[1::2], strict=True)))
     function = node.importer.function_named(str(called[0].value))
     return _reduced(node, function, xs, inits, _checked(windows, len(shape_of(xs[0]))))
 
@@ -110,9 +110,9 @@ def _pooled(node: Node, x: Value, init: Value, name: str, windows: Windows) -> V
     if dtype is dt.bool_:
         if op not in ("and", "or", "minimum", "maximum", "add", "multiply"):
             return None
-        bytes_ = [ew.cast(v, dtype=dt.u8) for v in (x, init)]
+        wide, first = ew.cast(x, dtype=dt.u8), ew.cast(init, dtype=dt.u8)
         is_all = op in ("and", "minimum", "multiply")
-        found = _pooled(node, *bytes_, f"stablehlo.{'minimum' if is_all else 'maximum'}", windows)
+        found = _pooled(node, wide, first, f"stablehlo.{'minimum' if is_all else 'maximum'}", windows)
         return None if found is None else ew.ne(found, number(0, found))
     if op in ("and", "or", "xor"):
         return None
