@@ -210,7 +210,7 @@ class Importer:
             return Pair(literal(real, "constant"), literal(imaginary, "constant"))
         if is_splat and type.shape:
             return full(value=array.item(), dtype=type.dtype, shape=tuple(sym(d or 0) for d in type.shape))
-        return literal(array.reshape(type.shape) if is_splat else array, "constant")
+        return literal(array, "constant")
 
 
 class _Written(tuple):  # type: ignore[type-arg]

@@ -128,7 +128,7 @@ def _complex_elements(op: ir.Operation, type: TensorLike, shape: tuple[int, ...]
         return np.frombuffer(bytes.fromhex(bits[1]), storage).reshape(shape)
     numbers = [complex(_number(a, type.dtype), _number(b, type.dtype)) for a, b in _NUMBER.findall(found[1])]
     flat = np.array(numbers, storage)
-    return np.broadcast_to(flat, shape) if flat.size == 1 else flat.reshape(shape)
+    return np.full(shape, flat[0]) if flat.size == 1 else flat.reshape(shape)
 
 
 def _number(text: str, dtype: DType) -> float:
