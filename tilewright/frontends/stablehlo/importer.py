@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
 from tilewright.frontends.stablehlo.node import ADAPTERS, BY_ELEMENT, CUSTOM_CALLS, Node
-from tilewright.frontends.stablehlo.types import Place, TensorLike, constant_of, place_of, tensor_type
+from tilewright.frontends.stablehlo.types import Place, TensorLike, constant_of, place_of, tensor_type, text_of
 from tilewright.frontends.stablehlo.values import Held, Pair, Rows, flat, rank_of
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
@@ -185,7 +185,7 @@ class Importer:
         if adapter is None:
             raise UnsupportedError("the operator is not supported")
         if op.name == "stablehlo.custom_call":
-            target = str(op.attributes["call_target_name"].value)
+            target = text_of(op.attributes["call_target_name"])
             if target not in CUSTOM_CALLS:
                 raise UnsupportedError(f"the call of '{shown(target)}' is not supported")
         if frame.is_lifted and op.name not in BY_ELEMENT:

@@ -18,7 +18,7 @@ from tilewright.frontends.stablehlo.export import Export, export_of, read_export
 from tilewright.frontends.stablehlo.importer import Importer, walk
 from tilewright.frontends.stablehlo.node import ADAPTERS
 from tilewright.frontends.stablehlo.parsing import BYTECODE, legalized, read_program
-from tilewright.frontends.stablehlo.types import place_of, tensor_type
+from tilewright.frontends.stablehlo.types import place_of, tensor_type, text_of
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir.core import Module, Value
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
@@ -71,7 +71,7 @@ def _functions(module: ir.Module) -> dict[str, ir.Operation]:
     for view in module.body.operations:
         op = view.operation
         if op.name == "func.func":
-            found[str(op.attributes["sym_name"].value)] = op
+            found[text_of(op.attributes["sym_name"])] = op
         elif op.name not in ("sdy.mesh", "mhlo.mesh"):
             raise UnsupportedError(f"a program with {shown(op.name)} beside its functions is not supported")
     return found
@@ -116,7 +116,7 @@ def _name_of_argument(argument: ir.Value, functions: Mapping[str, ir.Operation])
         uses = [use for use in argument.uses if use.owner.operation.name in ("func.call", "call")]
         if not uses:
             return ""
-        callee = functions.get(str(uses[0].owner.operation.attributes["callee"].value))
+        callee = functions.get(text_of(uses[0].owner.operation.attributes["callee"]))
         if callee is None:
             return ""
         argument = callee.regions[0].blocks[0].arguments[uses[0].operand_number]
@@ -129,7 +129,7 @@ def _outputs(main: ir.Operation) -> list[str]:
     found: list[str] = []
     for k in range(count):
         given = told[k] if k < len(told) else {}
-        name = str(given["jax.result_info"].value) if "jax.result_info" in given else ""
+        name = text_of(given["jax.result_info"]) if "jax.result_info" in given else ""
         name = re.sub(r"\s+", " ", name).strip() or ("result" if count == 1 else f"result{k}")
         found.append(name if name not in found else f"{name}_{k}")
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxlib.mlir import ir
 
-from tilewright.frontends.stablehlo.types import TensorLike, tensor_type
+from tilewright.frontends.stablehlo.types import TensorLike, tensor_type, text_of
 from tilewright.frontends.stablehlo.values import Held, as_value
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
@@ -142,7 +142,7 @@ class Node:
         return tuple((int(a), int(b)) for a, b in np.array(self.attribute("padding")).reshape(count, 2))
 
     def text(self, name: str) -> str:
-        return str(self.attribute(name).value)
+        return text_of(self.attribute(name))
 
     # Results and regions
 

@@ -51,6 +51,14 @@ def _dims(type: ir.RankedTensorType) -> tuple[int | None, ...]:
     return tuple(None if type.is_dynamic_dim(k) else type.get_dim_size(k) for k in range(type.rank))
 
 
+def text_of(attribute: Any) -> str:
+    """The value of an attribute that is a name; ModelError where it is no text."""
+    try:
+        return str(attribute.value)
+    except (RuntimeError, UnicodeDecodeError, AttributeError, TypeError) as error:
+        raise ModelError("a name is no text", hint="export the model again") from error
+
+
 class Constant(NamedTuple):
     """The elements of a constant: one where all are the same."""
 
@@ -155,7 +163,10 @@ _CALL = re.compile(
 
 def place_of(location: ir.Location) -> Place:
     """The first name and the first line that a location tells."""
-    text = str(location)[:4000]
+    try:
+        text = str(location)[:4000]
+    except (RuntimeError, UnicodeDecodeError):  # it is for readers alone
+        return Place()
     path, file, line = "", "", 0
     for name, number in _QUOTED.findall(text):
         if number and not file:

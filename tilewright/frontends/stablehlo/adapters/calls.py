@@ -46,7 +46,7 @@ def _composite(node: Node) -> Sequence[Held]:
     if name in CUSTOM_CALLS:
         found = CUSTOM_CALLS[name](node)
         return list(found) if isinstance(found, Sequence) else [found] if found is not None else []
-    return node.importer.called(str(node.attribute("decomposition").value), node.operands, node.frame)
+    return node.importer.called(node.text("decomposition"), node.operands, node.frame)
 
 
 @adapter("custom_call")

@@ -28,7 +28,7 @@ from tilewright.ops.view import reshape, reverse, shape_of
 
 @adapter("func.call", "call")
 def _call(node: Node) -> Sequence[Held]:
-    return node.importer.called(str(node.attribute("callee").value), node.operands, node.frame)
+    return node.importer.called(node.text("callee"), node.operands, node.frame)
 
 
 # Branches

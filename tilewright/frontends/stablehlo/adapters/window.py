@@ -12,6 +12,7 @@ from tilewright.frontends.stablehlo.adapters.elementwise import BINARY, number
 from tilewright.frontends.stablehlo.adapters.reduce import combiner, is_neutral
 from tilewright.frontends.stablehlo.adapters.view import padded
 from tilewright.frontends.stablehlo.node import Node, adapter, custom_call
+from tilewright.frontends.stablehlo.types import text_of
 from tilewright.frontends.stablehlo.values import Held, as_value
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -86,7 +87,7 @@ def _dynamic_reduce_window(node: Node) -> Sequence[Held]:
     if any(n < 1 for n in (*steps, *taps, *between)):
         raise UnsupportedError("the strides of windows must be known")
     windows = Windows(sizes, steps, taps, between, tuple(zip(pads[0::2], pads[1::2], strict=True)))
-    function = node.importer.function_named(str(called[0].value))
+    function = node.importer.function_named(text_of(called[0]))
     return _reduced(node, function, xs, inits, _checked(windows, len(shape_of(xs[0]))))
 
 
