@@ -199,8 +199,9 @@ def test_artefacts_and_files(tmp_path: Path) -> None:
         assert tilewright.compile(path, threads=1, cache=False)(x, x)[1].shape == (4, 2)
 
 
-def test_damaged_programs_end_in_an_error(seed: int) -> None:
-    chance, data = random.Random(seed), artefact()
+@pytest.mark.fresh_seeds(1)
+def test_damaged_programs_end_in_an_error(fresh_seed: int) -> None:
+    chance, data = random.Random(fresh_seed), artefact()
     damaged = [b"module {", b"module @m {\n func.func @main() { return }", data[: len(data) // 2], data[:20]]
     for _ in range(4):
         changed = bytearray(data)
