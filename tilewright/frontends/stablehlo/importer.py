@@ -12,7 +12,14 @@ from jaxlib.mlir import ir
 from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
 from tilewright.frontends.stablehlo.node import ADAPTERS, BY_ELEMENT, CUSTOM_CALLS, Node
-from tilewright.frontends.stablehlo.types import Place, TensorLike, constant_of, place_of, tensor_type, text_of
+from tilewright.frontends.stablehlo.types import (
+    Place,
+    TensorLike,
+    constant_of,
+    place_of,
+    tensor_type,
+    text_of,
+)
 from tilewright.frontends.stablehlo.values import Held, Pair, Rows, flat, rank_of
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value

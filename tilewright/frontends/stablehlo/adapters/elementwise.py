@@ -12,6 +12,7 @@ from tilewright.frontends.stablehlo.adapters.complexes import UNARY as COMPLEX_U
 from tilewright.frontends.stablehlo.adapters.complexes import as_pair
 from tilewright.frontends.stablehlo.node import Node, adapter
 from tilewright.frontends.stablehlo.values import Held, Pair, as_value
+from tilewright.frontends.stablehlo.written_out import softmax_of
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -178,6 +179,8 @@ def _binary(node: Node) -> Held:
         if name not in COMPLEX_BINARY:
             raise UnsupportedError("it is not supported for complex numbers")
         return COMPLEX_BINARY[name](as_pair(a), as_pair(b))
+    if name == "divide" and (found := softmax_of(node.translation, as_value(a), as_value(b))) is not None:
+        return found
     return BINARY[name](as_value(a), as_value(b))
 
 
