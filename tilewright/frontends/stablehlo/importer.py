@@ -11,16 +11,16 @@ from jaxlib.mlir import ir
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
-from tilewright.frontends.stablehlo.node import ADAPTERS, BY_ELEMENT, CUSTOM_CALLS, Node
+from tilewright.frontends.stablehlo.node import ADAPTERS, BY_ELEMENT, CUSTOM_CALLS, ProgramOp
 from tilewright.frontends.stablehlo.types import (
-    Place,
+    SourcePlace,
     TensorLike,
     constant_of,
     place_of,
     tensor_type,
     text_of,
 )
-from tilewright.frontends.stablehlo.values import Held, Pair, Rows, flat, rank_of
+from tilewright.frontends.stablehlo.values import ComplexPair, Held, LoopRows, flat, rank_of
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
@@ -56,7 +56,7 @@ class Frame:
         raise ModelError("a value is read that nothing defines")
 
 
-class Importer:
+class Inliner:
     """Writes the program of a module's function; what cannot be translated is left to the translation's problems."""
 
     def __init__(self, translation: Translation, functions: Mapping[str, ir.Operation]) -> None:
@@ -64,7 +64,7 @@ class Importer:
         self._functions = functions
         self._budget = MAX_NODES
         self._names: dict[str, int] = {}
-        self._places: dict[ir.Location, Place] = {}
+        self._places: dict[ir.Location, SourcePlace] = {}
         self._rows: dict[int, Value] = {}
 
     def main(self, function: ir.Operation, inputs: Sequence[Value | None]) -> Results:
@@ -75,7 +75,7 @@ class Importer:
             self.translation.problems.raise_if_any()
             raise
         self.translation.problems.raise_if_any()
-        if any(isinstance(held, Pair) for held in found):
+        if any(isinstance(held, ComplexPair) for held in found):
             raise UnsupportedError(
                 "the model gives complex numbers", hint="return real and imaginary parts as tensors of their own"
             )
@@ -108,7 +108,7 @@ class Importer:
         is_lifted = frame.is_lifted or any(
             rank_of(held) != len(tensor_type(a.type).shape)
             for a, held in zip(block.arguments, arguments, strict=False)
-            if not isinstance(held, Rows)
+            if not isinstance(held, LoopRows)
         )
         inner = Frame(outer=frame, path=frame.path, depth=frame.depth + 1, is_lifted=is_lifted)
         return self._walk(block, arguments, inner)
@@ -168,11 +168,11 @@ class Importer:
             raise ModelError(f"{op.name} has {len(op.results)} results, not {len(held)}")
         for k, result in enumerate(op.results):
             frame.held[result] = held[k] if held else None
-        for value in (v for h in held if not isinstance(h, Rows) for v in flat(h)):
+        for value in (v for h in held if not isinstance(h, LoopRows) for v in flat(h)):
             if not value.name:
                 value.name = self._free(path or kind)
 
-    def _place(self, op: ir.Operation) -> Place:
+    def _place(self, op: ir.Operation) -> SourcePlace:
         location = op.location
         if location not in self._places:
             self._places[location] = place_of(location)
@@ -202,8 +202,8 @@ class Importer:
             raise BrokenInputError
         given = [held for held in operands if held is not None]
         found = self.translation.fit(
-            [v for h in given if not isinstance(h, Rows) for v in flat(h)],
-            lambda: _Written(adapter(Node(op, given, self, frame))),
+            [v for h in given if not isinstance(h, LoopRows) for v in flat(h)],
+            lambda: _Written(adapter(ProgramOp(op, given, self, frame))),
         )
         assert isinstance(found, _Written)
         for held, type in zip(found.held, types, strict=True):
@@ -214,7 +214,7 @@ class Importer:
         array, is_splat = constant_of(op)
         if type.is_complex:
             real, imaginary = (part.astype(type.dtype.storage) for part in (array.real, array.imag))
-            return Pair(literal(real, "constant"), literal(imaginary, "constant"))
+            return ComplexPair(literal(real, "constant"), literal(imaginary, "constant"))
         if is_splat and type.shape:
             return full(value=array.item(), dtype=type.dtype, shape=tuple(sym(d or 0) for d in type.shape))
         return literal(array, "constant")
@@ -229,7 +229,7 @@ class _Written(tuple):  # type: ignore[type-arg]
         made = super().__new__(cls, ())
         if results is None:
             made.held = []
-        elif isinstance(results, Value | Pair | Rows):
+        elif isinstance(results, Value | ComplexPair | LoopRows):
             made.held = [results]
         else:
             made.held = list(results)
@@ -242,12 +242,12 @@ def _is_token(value: ir.Value) -> bool:
 
 def _check(op: ir.Operation, held: Held, type: TensorLike, is_lifted: bool) -> None:
     """ModelError for a result that is not what the program declares."""
-    if isinstance(held, Rows):
+    if isinstance(held, LoopRows):
         return
     for value in flat(held):
         found = type_of(value)
         fits = found.dtype == type.dtype and (is_lifted or found.rank == len(type.shape))
-        fits = fits and isinstance(held, Pair) == type.is_complex
+        fits = fits and isinstance(held, ComplexPair) == type.is_complex
         dims = () if is_lifted else zip(type.shape, found.shape, strict=False)
         if not fits or any(d is not None and surely_different(sym(d), e) for d, e in dims):
             declared = f"{type.dtype}[{', '.join('?' if d is None else str(d) for d in type.shape)}]"

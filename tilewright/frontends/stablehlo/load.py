@@ -15,7 +15,7 @@ from tilewright.frontends.files import read_file
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.stablehlo import adapters as adapters
 from tilewright.frontends.stablehlo.export import Export, export_of, read_export
-from tilewright.frontends.stablehlo.importer import Importer, walk
+from tilewright.frontends.stablehlo.importer import Inliner, walk
 from tilewright.frontends.stablehlo.node import ADAPTERS
 from tilewright.frontends.stablehlo.parsing import BYTECODE, legalized, read_program
 from tilewright.frontends.stablehlo.types import place_of, tensor_type, text_of
@@ -48,7 +48,7 @@ def load_stablehlo(
     nodes = sum(1 for f in functions.values() for region in f.regions for b in region.blocks for _ in walk(b))
 
     def translate(translation: Translation, values: dict[str, Value | None]) -> Results:
-        return Importer(translation, functions).main(main, [values[name] for name in inputs])
+        return Inliner(translation, functions).main(main, [values[name] for name in inputs])
 
     return translated(inputs, outputs, nodes, translate, constants=constants, shapes=shapes)
 

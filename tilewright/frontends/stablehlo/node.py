@@ -19,9 +19,9 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 
 if TYPE_CHECKING:
-    from tilewright.frontends.stablehlo.importer import Importer
+    from tilewright.frontends.stablehlo.importer import Inliner
 
-Adapter = Callable[["Node"], "Held | Sequence[Held] | None"]
+Adapter = Callable[["ProgramOp"], "Held | Sequence[Held] | None"]
 """Translates an op: gives what its results are, one or several."""
 
 ADAPTERS: dict[str, Adapter] = {}
@@ -59,10 +59,10 @@ def custom_call(*targets: str) -> Callable[[Adapter], Adapter]:
     return register
 
 
-class Node:
+class ProgramOp:
     """An op with its operands; `importer` writes its regions and the functions that it calls."""
 
-    def __init__(self, op: ir.Operation, operands: Sequence[Held], importer: Importer, frame: Any) -> None:
+    def __init__(self, op: ir.Operation, operands: Sequence[Held], importer: Inliner, frame: Any) -> None:
         self.op, self.operands, self.importer, self.frame = op, operands, importer, frame
 
     @property

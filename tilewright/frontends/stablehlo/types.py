@@ -147,7 +147,7 @@ def _number(text: str, dtype: DType) -> float:
 
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """Where an op comes from: the path of scopes that it was written in, and a line."""
 
     path: str = ""
@@ -161,12 +161,12 @@ _CALL = re.compile(
 )
 
 
-def place_of(location: ir.Location) -> Place:
+def place_of(location: ir.Location) -> SourcePlace:
     """The first name and the first line that a location tells."""
     try:
         text = str(location)[:4000]
     except (RuntimeError, UnicodeDecodeError):  # it is for readers alone
-        return Place()
+        return SourcePlace()
     path, file, line = "", "", 0
     for name, number in _QUOTED.findall(text):
         if number and not file:
@@ -175,7 +175,7 @@ def place_of(location: ir.Location) -> Place:
             path = name
         if path and file:
             break
-    return Place(_without_calls(path), file, line)
+    return SourcePlace(_without_calls(path), file, line)
 
 
 def _without_calls(path: str) -> str:

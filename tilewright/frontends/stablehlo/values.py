@@ -11,7 +11,7 @@ from tilewright.ir.diag import UnsupportedError
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComplexPair:
     """Complex numbers, as two tensors of one shape."""
 
     real: Value
@@ -19,7 +19,7 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class LoopRows:
     """A tensor that a loop fills row by row, each trip its own: `update` is the row that this trip has put, None before
     it has. Nothing may read it."""
 
@@ -30,7 +30,7 @@ class Rows:
     update: Value | None = None
 
 
-Held = Value | Pair | Rows
+Held = Value | ComplexPair | LoopRows
 """What the environment of an importer holds for a result."""
 
 
@@ -44,10 +44,10 @@ class ReadRowsError(UnsupportedError):
 
 def as_value(held: Held) -> Value:
     """The tensor; UnsupportedError for complex numbers."""
-    if isinstance(held, Rows):
+    if isinstance(held, LoopRows):
         held.misread.add(held.state)
         raise ReadRowsError(held.state)
-    if isinstance(held, Pair):
+    if isinstance(held, ComplexPair):
         raise UnsupportedError(
             "complex numbers are not supported here", hint="give real and imaginary parts as tensors of their own"
         )
@@ -56,14 +56,14 @@ def as_value(held: Held) -> Value:
 
 def each(held: Held, apply: Callable[[Value], Value]) -> Held:
     """What a function that only moves elements makes of a tensor, or of both parts of complex numbers."""
-    if isinstance(held, Pair):
-        return Pair(apply(held.real), apply(held.imaginary))
+    if isinstance(held, ComplexPair):
+        return ComplexPair(apply(held.real), apply(held.imaginary))
     return apply(as_value(held))
 
 
 def flat(held: Held) -> tuple[Value, ...]:
     """The tensors behind it."""
-    if isinstance(held, Pair):
+    if isinstance(held, ComplexPair):
         return (held.real, held.imaginary)
     return (as_value(held),)
 

@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from tilewright.frontends.errors import shown
 from tilewright.frontends.stablehlo.adapters.elementwise import UNARY
 from tilewright.frontends.stablehlo.adapters.sort import greatest
-from tilewright.frontends.stablehlo.node import CUSTOM_CALLS, Node, adapter, custom_call
+from tilewright.frontends.stablehlo.node import CUSTOM_CALLS, ProgramOp, adapter, custom_call
 from tilewright.frontends.stablehlo.values import Held, as_value
 from tilewright.ir import sym as s
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -17,22 +17,22 @@ from tilewright.ops.source import full
 
 
 @adapter("optimization_barrier", "sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier")
-def _as_it_is(node: Node) -> Sequence[Held]:
+def _as_it_is(node: ProgramOp) -> Sequence[Held]:
     return list(node.operands)
 
 
 @adapter("partition_id", "replica_id")
-def _one_device(node: Node) -> Held:
+def _one_device(node: ProgramOp) -> Held:
     return full(value=0, dtype=node.type.dtype, shape=())
 
 
 @adapter("create_token", "after_all")
-def _token(node: Node) -> Sequence[Held]:
+def _token(node: ProgramOp) -> Sequence[Held]:
     raise UnsupportedError("effects on what stands outside of the model are not supported")
 
 
 @adapter("rng", "rng_bit_generator")
-def _random(node: Node) -> Sequence[Held]:
+def _random(node: ProgramOp) -> Sequence[Held]:
     raise UnsupportedError(
         "random numbers of the machine's own kind are not supported",
         hint="use JAX's default keys (threefry), whose numbers the program computes",
@@ -40,7 +40,7 @@ def _random(node: Node) -> Sequence[Held]:
 
 
 @adapter("composite")
-def _composite(node: Node) -> Sequence[Held]:
+def _composite(node: ProgramOp) -> Sequence[Held]:
     """Operators that we have too, others by their decomposition."""
     name = node.text("name")
     if name in CUSTOM_CALLS:
@@ -50,7 +50,7 @@ def _composite(node: Node) -> Sequence[Held]:
 
 
 @adapter("custom_call")
-def _custom_call(node: Node) -> Sequence[Held]:
+def _custom_call(node: ProgramOp) -> Sequence[Held]:
     found = CUSTOM_CALLS[node.text("call_target_name")](node)
     return list(found) if isinstance(found, Sequence) else [found] if found is not None else []
 
@@ -62,7 +62,7 @@ custom_call(
 
 
 @custom_call("shape_assertion")
-def _shape_assertion(node: Node) -> Sequence[Held]:
+def _shape_assertion(node: ProgramOp) -> Sequence[Held]:
     """A condition over dims that calls must fulfil."""
     found = node.translation.symbols_of(node.x(0))
     if found is None:
@@ -79,7 +79,7 @@ def _shape_assertion(node: Node) -> Sequence[Held]:
 
 
 def _unary_call(name: str) -> None:
-    def translate(node: Node) -> Held:
+    def translate(node: ProgramOp) -> Held:
         return UNARY[f"chlo.{name}"](node.x(0))
 
     custom_call(f"mhlo.{name}", f"chlo.{name}")(translate)
@@ -89,7 +89,7 @@ for _name in ("erf", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", 
     _unary_call(_name)
 
 
-def _attributes(node: Node) -> ir.DictAttr | None:
+def _attributes(node: ProgramOp) -> ir.DictAttr | None:
     for name in ("composite_attributes", "mhlo.attributes"):
         if node.has(name):
             return ir.DictAttr(node.attribute(name))
@@ -97,7 +97,7 @@ def _attributes(node: Node) -> ir.DictAttr | None:
 
 
 @custom_call("mhlo.topk", "chlo.top_k", "stablehlo.dynamic_top_k")
-def _top_k(node: Node) -> Sequence[Held]:
+def _top_k(node: ProgramOp) -> Sequence[Held]:
     told = _attributes(node)
     largest = True
     if told is not None and "largest" in told:

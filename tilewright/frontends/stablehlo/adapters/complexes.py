@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tilewright.frontends.composites.fourier import real_inverse, resized, transformed
-from tilewright.frontends.stablehlo.node import Node, adapter
-from tilewright.frontends.stablehlo.values import Held, Pair, as_value
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
+from tilewright.frontends.stablehlo.values import ComplexPair, Held, as_value
 from tilewright.frontends.translation import type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -17,26 +17,26 @@ from tilewright.ops.source import full
 from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
 
 
-def as_pair(held: Held) -> Pair:
+def as_pair(held: Held) -> ComplexPair:
     """Real numbers with zeros as their imaginary parts."""
-    if isinstance(held, Pair):
+    if isinstance(held, ComplexPair):
         return held
     x = as_value(held)
-    return Pair(x, full(value=0.0, dtype=type_of(x).dtype, shape=type_of(x).shape))
+    return ComplexPair(x, full(value=0.0, dtype=type_of(x).dtype, shape=type_of(x).shape))
 
 
-def _mul(a: Pair, b: Pair) -> Pair:
+def _mul(a: ComplexPair, b: ComplexPair) -> ComplexPair:
     real = ew.sub(ew.mul(a.real, b.real), ew.mul(a.imaginary, b.imaginary))
-    return Pair(real, ew.add(ew.mul(a.real, b.imaginary), ew.mul(a.imaginary, b.real)))
+    return ComplexPair(real, ew.add(ew.mul(a.real, b.imaginary), ew.mul(a.imaginary, b.real)))
 
 
-def _div(a: Pair, b: Pair) -> Pair:
+def _div(a: ComplexPair, b: ComplexPair) -> ComplexPair:
     size = ew.add(ew.mul(b.real, b.real), ew.mul(b.imaginary, b.imaginary))
-    product = _mul(a, Pair(b.real, ew.neg(b.imaginary)))
-    return Pair(ew.div(product.real, size), ew.div(product.imaginary, size))
+    product = _mul(a, ComplexPair(b.real, ew.neg(b.imaginary)))
+    return ComplexPair(ew.div(product.real, size), ew.div(product.imaginary, size))
 
 
-def _abs(x: Pair) -> Value:
+def _abs(x: ComplexPair) -> Value:
     """Without overflow: the greater part is taken out of the root."""
     a, b = ew.abs_(x.real), ew.abs_(x.imaginary)
     greater, lesser = ew.max_(a, b), ew.min_(a, b)
@@ -46,30 +46,30 @@ def _abs(x: Pair) -> Value:
     return ew.mul(greater, ew.sqrt(ew.add(one, ew.mul(share, share))))
 
 
-def _exp(x: Pair) -> Pair:
+def _exp(x: ComplexPair) -> ComplexPair:
     size = ew.exp(x.real)
-    return Pair(ew.mul(size, ew.cos(x.imaginary)), ew.mul(size, ew.sin(x.imaginary)))
+    return ComplexPair(ew.mul(size, ew.cos(x.imaginary)), ew.mul(size, ew.sin(x.imaginary)))
 
 
-def _log(x: Pair) -> Pair:
-    return Pair(ew.log(_abs(x)), ew.atan2(x.imaginary, x.real))
+def _log(x: ComplexPair) -> ComplexPair:
+    return ComplexPair(ew.log(_abs(x)), ew.atan2(x.imaginary, x.real))
 
 
-UNARY: Mapping[str, Callable[[Pair], Held]] = MappingProxyType(
+UNARY: Mapping[str, Callable[[ComplexPair], Held]] = MappingProxyType(
     {
-        "abs": _abs, "negate": lambda x: Pair(ew.neg(x.real), ew.neg(x.imaginary)), "exponential": _exp, "log": _log,
-        "cosine": lambda x: Pair(ew.mul(ew.cos(x.real), ew.cosh(x.imaginary)),
+        "abs": _abs, "negate": lambda x: ComplexPair(ew.neg(x.real), ew.neg(x.imaginary)), "exponential": _exp, "log": _log,
+        "cosine": lambda x: ComplexPair(ew.mul(ew.cos(x.real), ew.cosh(x.imaginary)),
                                  ew.neg(ew.mul(ew.sin(x.real), ew.sinh(x.imaginary)))),
-        "sine": lambda x: Pair(ew.mul(ew.sin(x.real), ew.cosh(x.imaginary)),
+        "sine": lambda x: ComplexPair(ew.mul(ew.sin(x.real), ew.cosh(x.imaginary)),
                                ew.mul(ew.cos(x.real), ew.sinh(x.imaginary))),
     }
 )  # fmt: skip
 """Ops of one operand."""
 
-BINARY: Mapping[str, Callable[[Pair, Pair], Held]] = MappingProxyType(
+BINARY: Mapping[str, Callable[[ComplexPair, ComplexPair], Held]] = MappingProxyType(
     {
-        "add": lambda a, b: Pair(ew.add(a.real, b.real), ew.add(a.imaginary, b.imaginary)),
-        "subtract": lambda a, b: Pair(ew.sub(a.real, b.real), ew.sub(a.imaginary, b.imaginary)),
+        "add": lambda a, b: ComplexPair(ew.add(a.real, b.real), ew.add(a.imaginary, b.imaginary)),
+        "subtract": lambda a, b: ComplexPair(ew.sub(a.real, b.real), ew.sub(a.imaginary, b.imaginary)),
         "multiply": _mul, "divide": _div,
         "atan2": lambda a, b: as_pair(ew.atan2(a.real, b.real)),
     }
@@ -78,28 +78,28 @@ BINARY: Mapping[str, Callable[[Pair, Pair], Held]] = MappingProxyType(
 
 
 @adapter("complex")
-def _complex(node: Node) -> Held:
-    return Pair(node.x(0), node.x(1))
+def _complex(node: ProgramOp) -> Held:
+    return ComplexPair(node.x(0), node.x(1))
 
 
 @adapter("real")
-def _real(node: Node) -> Held:
+def _real(node: ProgramOp) -> Held:
     x = node.held(0)
-    return x.real if isinstance(x, Pair) else x
+    return x.real if isinstance(x, ComplexPair) else x
 
 
 @adapter("imag")
-def _imaginary(node: Node) -> Held:
+def _imaginary(node: ProgramOp) -> Held:
     return as_pair(node.held(0)).imaginary
 
 
 @adapter("fft")
-def _fft(node: Node) -> Held:
+def _fft(node: ProgramOp) -> Held:
     """Axis by axis: real ones begin, or end, with the last."""
     kind = str(node.attribute("fft_type")).rsplit(" ", 1)[-1].strip(">")
     lengths = node.integers("fft_length")
     held = node.held(0)
-    rank = len(shape_of(held.real if isinstance(held, Pair) else as_value(held)))
+    rank = len(shape_of(held.real if isinstance(held, ComplexPair) else as_value(held)))
     axes = list(range(rank - len(lengths), rank))
     if not axes or axes[0] < 0:
         raise ModelError(f"a transform over {len(lengths)} axes of {rank}")
@@ -114,7 +114,7 @@ def _fft(node: Node) -> Held:
     if kind == "IRFFT":
         half = sym(lengths[-1] // 2 + 1)
         return reshape(real_inverse(resized(x, rank - 1, half), sym(lengths[-1])), shape=_real_shape(x, lengths[-1]))
-    return Pair(_part(x, 0), _part(x, 1))
+    return ComplexPair(_part(x, 0), _part(x, 1))
 
 
 def _real_shape(x: Value, length: int) -> tuple[object, ...]:

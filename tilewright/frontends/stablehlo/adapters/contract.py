@@ -8,8 +8,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from tilewright.frontends.stablehlo.adapters.elementwise import converted, number
 from tilewright.frontends.stablehlo.adapters.view import padded
-from tilewright.frontends.stablehlo.node import Node, adapter
-from tilewright.frontends.stablehlo.values import Held, Pair
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
+from tilewright.frontends.stablehlo.values import ComplexPair, Held
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -31,16 +31,16 @@ def _shaped(x: Value, shape: Sequence[Sym]) -> Value:
 
 
 @adapter("dot_general")
-def _dot_general(node: Node) -> Held:
+def _dot_general(node: ProgramOp) -> Held:
     numbers = stablehlo.DotDimensionNumbers(node.attribute("dot_dimension_numbers"))
     batch = tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)
     inner = tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)
     dtype = node.type.dtype
     a, b = node.held(0), node.held(1)
-    if isinstance(a, Pair) and isinstance(b, Pair):
+    if isinstance(a, ComplexPair) and isinstance(b, ComplexPair):
         real = ew.sub(_dot(a.real, b.real, batch, inner, dtype), _dot(a.imaginary, b.imaginary, batch, inner, dtype))
         imaginary = _dot(a.real, b.imaginary, batch, inner, dtype), _dot(a.imaginary, b.real, batch, inner, dtype)
-        return Pair(real, ew.add(*imaginary))
+        return ComplexPair(real, ew.add(*imaginary))
     return _dot(node.x(0), node.x(1), batch, inner, dtype)
 
 
@@ -50,6 +50,14 @@ Axes = tuple[tuple[int, ...], tuple[int, ...]]
 
 def _dot(a: Value, b: Value, batch: Axes, inner: Axes, dtype: DType) -> Value:
     """Axes in the order batch, rows, inner ones of a, batch, inner ones, columns of b; those of a kind become one."""
+    last = len(shape_of(a)) - 1, len(shape_of(b)) - 1
+    if batch[0] and inner[0] != (last[0],) and inner[1] == (last[1],):
+        # rows are those whose elements lie side by side, as weights of attention do
+        rank = [len(shape_of(x)) - len(batch[0]) - 1 for x in (b, a)]
+        found = _dot(b, a, batch[::-1], inner[::-1], dtype)
+        outer = len(batch[0])
+        return transpose(found, perm=(*range(outer), *range(outer + rank[0], outer + sum(rank)),
+                                      *range(outer, outer + rank[0])))  # fmt: skip
     free = [
         [k for k in range(len(shape_of(x))) if k not in (*batch[n], *inner[n])] for n, x in enumerate((a, b))
     ]
@@ -85,25 +93,25 @@ def _product(a: Value, b: Value, dtype: DType, *, turned: bool = False) -> Value
 
 
 @adapter("dot")
-def _dot_simple(node: Node) -> Held:
+def _dot_simple(node: ProgramOp) -> Held:
     rank = len(shape_of(node.x(0)))
     return _dot(node.x(0), node.x(1), ((), ()), ((rank - 1,), (0,)), node.type.dtype)
 
 
 @adapter("convolution")
-def _convolution(node: Node) -> Held:
+def _convolution(node: ProgramOp) -> Held:
     count = len(stablehlo.ConvDimensionNumbers(node.attribute("dimension_numbers")).input_spatial_dimensions)
     pads = tuple((sym(a), sym(b)) for a, b in node.pads(count))
     return _convolved(node, pads)
 
 
 @adapter("dynamic_conv")
-def _dynamic_conv(node: Node) -> Held:
+def _dynamic_conv(node: ProgramOp) -> Held:
     found = node.symbols(2)
     return _convolved(node, tuple(zip(found[0::2], found[1::2], strict=True)))
 
 
-def _convolved(node: Node, pads: Sequence[tuple[Sym, Sym]]) -> Held:
+def _convolved(node: ProgramOp, pads: Sequence[tuple[Sym, Sym]]) -> Held:
     numbers = stablehlo.ConvDimensionNumbers(node.attribute("dimension_numbers"))
     space = list(numbers.input_spatial_dimensions)
     ones = (1,) * len(space)
@@ -132,7 +140,7 @@ def _batches_as_channels(x: Value, count: int) -> Value:
 
 
 def _with_space(
-    node: Node,
+    node: ProgramOp,
     x: Value,
     w: Value,
     strides: Sequence[int],
@@ -166,7 +174,7 @@ def _with_space(
 
 
 def _cropped(
-    node: Node, x: Value, pads: Sequence[tuple[Sym, Sym]]
+    node: ProgramOp, x: Value, pads: Sequence[tuple[Sym, Sym]]
 ) -> tuple[Value, Sequence[tuple[Sym, Sym]]]:
     """Pads below 0 take elements away."""
     if not any(p.is_const and p.value < 0 for pair in pads for p in pair):

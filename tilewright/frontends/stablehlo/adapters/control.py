@@ -11,9 +11,9 @@ from jaxlib.mlir import ir
 from tilewright.frontends import control_flow
 from tilewright.frontends.problems import Problems
 from tilewright.frontends.stablehlo.adapters.elementwise import direction_of, number
-from tilewright.frontends.stablehlo.node import Node, adapter
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
 from tilewright.frontends.stablehlo.types import constant_of, tensor_type
-from tilewright.frontends.stablehlo.values import Held, Pair, ReadRowsError, Rows, as_value, flat
+from tilewright.frontends.stablehlo.values import ComplexPair, Held, LoopRows, ReadRowsError, as_value, flat
 from tilewright.frontends.translation import type_of
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
@@ -27,7 +27,7 @@ from tilewright.ops.view import reshape, reverse, shape_of
 
 
 @adapter("func.call", "call")
-def _call(node: Node) -> Sequence[Held]:
+def _call(node: ProgramOp) -> Sequence[Held]:
     return node.importer.called(node.text("callee"), node.operands, node.frame)
 
 
@@ -39,28 +39,28 @@ def _regrouped(values: Sequence[Value], like: Sequence[bool]) -> list[Held]:
     found: list[Held] = []
     rest = list(values)
     for is_complex in like:
-        found.append(Pair(rest.pop(0), rest.pop(0)) if is_complex else rest.pop(0))
+        found.append(ComplexPair(rest.pop(0), rest.pop(0)) if is_complex else rest.pop(0))
     return found
 
 
-def _way(node: Node, k: int) -> Callable[[], tuple[Value, ...]]:
+def _way(node: ProgramOp, k: int) -> Callable[[], tuple[Value, ...]]:
     def written() -> tuple[Value, ...]:
         return tuple(v for held in node.written(node.region(k), ()) for v in flat(held))
 
     return written
 
 
-def _results(node: Node, values: Sequence[Value]) -> list[Held]:
+def _results(node: ProgramOp, values: Sequence[Value]) -> list[Held]:
     return _regrouped(values, [t.is_complex for t in node.types])
 
 
 @adapter("if")
-def _if(node: Node) -> Sequence[Held]:
+def _if(node: ProgramOp) -> Sequence[Held]:
     return _results(node, control_flow.branch(node.translation, node.x(0), _way(node, 0), _way(node, 1)))
 
 
 @adapter("case")
-def _case(node: Node) -> Sequence[Held]:
+def _case(node: ProgramOp) -> Sequence[Held]:
     """One branch after the other is asked for; a number that none has takes the last one."""
     which, count = node.x(0), len(node.op.regions)
     if not count:
@@ -101,7 +101,7 @@ class Loop:
 
 
 @adapter("while")
-def _while(node: Node) -> Sequence[Held]:
+def _while(node: ProgramOp) -> Sequence[Held]:
     condition, body = node.region(0), node.region(1)
     states = list(node.operands)
     for state in states:
@@ -135,7 +135,7 @@ def _is_first_dim(value: Value, size: Sym) -> bool:
 
 
 def _counted(
-    node: Node, condition: ir.Block, body: ir.Block, returned: Sequence[ir.Value]
+    node: ProgramOp, condition: ir.Block, body: ir.Block, returned: Sequence[ir.Value]
 ) -> tuple[int | None, Sym | None, int]:
     """The state that counts trips from a known number on, by ones, as long as it is below another, the trips, and the
     number that it begins with."""
@@ -160,7 +160,7 @@ def _counted(
     return None, None, 0
 
 
-def _number(node: Node, value: ir.Value, arguments: Sequence[ir.Value]) -> Sym | None:
+def _number(node: ProgramOp, value: ir.Value, arguments: Sequence[ir.Value]) -> Sym | None:
     """An integer that is known before the loop: a constant, or what a state that never changes begins with."""
     op = _op(value)
     held: Held | None
@@ -182,7 +182,7 @@ def _number(node: Node, value: ir.Value, arguments: Sequence[ir.Value]) -> Sym |
     return _symbol(node, held) if isinstance(held, Value) else None
 
 
-def _symbol(node: Node, value: Value) -> Sym | None:
+def _symbol(node: ProgramOp, value: Value) -> Sym | None:
     """One integer that follows from numbers and dims."""
     type = type_of(value)
     if type.size != 1 or not type.dtype.is_int:
@@ -198,7 +198,7 @@ def _op(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
-def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> list[Held]:
+def _written(node: ProgramOp, loop: Loop, condition: ir.Block, body: ir.Block) -> list[Held]:
     shapes = {k: [type_of(v) for v in flat(loop.states[k])] for k in loop.carried}
     rows = sorted(loop.rows)
 
@@ -206,9 +206,9 @@ def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> lis
         found, rest = list(loop.states), list(carried)
         for k in loop.carried:
             parts = [rest.pop(0) for _ in shapes[k]]
-            found[k] = Pair(*parts) if len(parts) == 2 else parts[0]
+            found[k] = ComplexPair(*parts) if len(parts) == 2 else parts[0]
         for k in rows:
-            found[k] = Rows(k, as_value(loop.states[k]), loop.misread)
+            found[k] = LoopRows(k, as_value(loop.states[k]), loop.misread)
         if loop.counter is not None and trip is not None:
             dtype = type_of(as_value(loop.states[loop.counter])).dtype
             count = trip if type_of(trip).dtype == dtype else ew.cast(trip, dtype=dtype)
@@ -227,7 +227,7 @@ def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> lis
         collected = []
         for k in rows:
             row = results[k]
-            if not isinstance(row, Rows) or row.state != k or row.update is None:
+            if not isinstance(row, LoopRows) or row.state != k or row.update is None:
                 raise ReadRowsError(k)
             backward = _is_backward(node, places[k], states[loop.counter or 0], loop)
             if backward is None or loop.backward.setdefault(k, backward) != backward:
@@ -253,7 +253,7 @@ def _written(node: Node, loop: Loop, condition: ir.Block, body: ir.Block) -> lis
     return results
 
 
-def _body(node: Node, loop: Loop, body: ir.Block, states: Sequence[Held]) -> list[Held]:
+def _body(node: ProgramOp, loop: Loop, body: ir.Block, states: Sequence[Held]) -> list[Held]:
     """What a trip gives; ReadRowsError where it has read what it was to write."""
     translation = node.translation
     outer, translation.problems = translation.problems, Problems()
@@ -272,7 +272,7 @@ def _integer(symbol: Sym) -> Value:
     return sym_tensor(values=(symbol,), scalar=True)
 
 
-def _is_backward(node: Node, place: Value, counter: Held, loop: Loop) -> bool | None:
+def _is_backward(node: ProgramOp, place: Value, counter: Held, loop: Loop) -> bool | None:
     """Whether a row is the one of the trip, counted from the end; None where it is another."""
     found = _affine(node, place, as_value(counter), 0)
     if found is None or loop.trips is None:
@@ -286,7 +286,7 @@ def _is_backward(node: Node, place: Value, counter: Held, loop: Loop) -> bool | 
 _MOST_STEPS = 40
 
 
-def _affine(node: Node, value: Value, counter: Value, depth: int) -> tuple[int, Sym] | None:
+def _affine(node: ProgramOp, value: Value, counter: Value, depth: int) -> tuple[int, Sym] | None:
     """Factor and shift by which an integer follows from the counter."""
     if value is counter:
         return 1, ZERO
@@ -308,7 +308,7 @@ def _affine(node: Node, value: Value, counter: Value, depth: int) -> tuple[int, 
 
 
 def _not_below_zero(
-    node: Node, operands: Sequence[Value], counter: Value, depth: int
+    node: ProgramOp, operands: Sequence[Value], counter: Value, depth: int
 ) -> tuple[int, Sym] | None:
     """`i + n` where i is below 0, else i: of a counter it is i."""
     condition, _, plain = operands

@@ -10,8 +10,8 @@ from jaxlib.mlir.dialects import stablehlo
 from tilewright.frontends.stablehlo.adapters.complexes import BINARY as COMPLEX_BINARY
 from tilewright.frontends.stablehlo.adapters.complexes import UNARY as COMPLEX_UNARY
 from tilewright.frontends.stablehlo.adapters.complexes import as_pair
-from tilewright.frontends.stablehlo.node import Node, adapter
-from tilewright.frontends.stablehlo.values import Held, Pair, as_value
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
+from tilewright.frontends.stablehlo.values import ComplexPair, Held, as_value
 from tilewright.frontends.stablehlo.written_out import softmax_of
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
@@ -99,10 +99,10 @@ UNARY: Mapping[str, Unary] = MappingProxyType(
 
 
 @adapter(*UNARY, by_element=True)
-def _unary(node: Node) -> Held:
+def _unary(node: ProgramOp) -> Held:
     name = node.op.name.removeprefix("stablehlo.")
     x = node.held(0)
-    if isinstance(x, Pair):
+    if isinstance(x, ComplexPair):
         if name not in COMPLEX_UNARY:
             raise UnsupportedError("it is not supported for complex numbers")
         return COMPLEX_UNARY[name](x)
@@ -172,10 +172,10 @@ BINARY: Mapping[str, Binary] = MappingProxyType(
 
 
 @adapter(*BINARY, by_element=True)
-def _binary(node: Node) -> Held:
+def _binary(node: ProgramOp) -> Held:
     name = node.op.name.removeprefix("stablehlo.")
     a, b = node.held(0), node.held(1)
-    if isinstance(a, Pair) or isinstance(b, Pair):
+    if isinstance(a, ComplexPair) or isinstance(b, ComplexPair):
         if name not in COMPLEX_BINARY:
             raise UnsupportedError("it is not supported for complex numbers")
         return COMPLEX_BINARY[name](as_pair(a), as_pair(b))
@@ -205,12 +205,12 @@ def total_order(x: Value) -> Value:
 
 
 @adapter("compare", by_element=True)
-def _compare(node: Node) -> Held:
+def _compare(node: ProgramOp) -> Held:
     direction = direction_of(node.attribute("comparison_direction"))
     if direction not in DIRECTIONS:
         raise ModelError(f"the comparison '{direction}' is unknown")
     a, b = node.held(0), node.held(1)
-    if isinstance(a, Pair) or isinstance(b, Pair):
+    if isinstance(a, ComplexPair) or isinstance(b, ComplexPair):
         a, b = as_pair(a), as_pair(b)
         if direction not in ("EQ", "NE"):
             raise UnsupportedError("complex numbers have no order")
@@ -227,16 +227,16 @@ def _compare(node: Node) -> Held:
 
 
 @adapter("select", by_element=True)
-def _select(node: Node) -> Held:
+def _select(node: ProgramOp) -> Held:
     condition, a, b = node.x(0), node.held(1), node.held(2)
-    if isinstance(a, Pair) or isinstance(b, Pair):
+    if isinstance(a, ComplexPair) or isinstance(b, ComplexPair):
         a, b = as_pair(a), as_pair(b)
-        return Pair(ew.select(condition, a.real, b.real), ew.select(condition, a.imaginary, b.imaginary))
+        return ComplexPair(ew.select(condition, a.real, b.real), ew.select(condition, a.imaginary, b.imaginary))
     return ew.select(condition, as_value(a), as_value(b))
 
 
 @adapter("clamp", by_element=True)
-def _clamp(node: Node) -> Held:
+def _clamp(node: ProgramOp) -> Held:
     low, x, high = node.values
     return ew.min_(ew.max_(x, low), high)
 
@@ -245,12 +245,12 @@ def _clamp(node: Node) -> Held:
 
 
 @adapter("convert", by_element=True)
-def _convert(node: Node) -> Held:
+def _convert(node: ProgramOp) -> Held:
     x, dtype = node.held(0), node.type.dtype
     if node.type.is_complex:
         pair = as_pair(x)
-        return Pair(converted(pair.real, dtype), converted(pair.imaginary, dtype))
-    return converted(x.real if isinstance(x, Pair) else as_value(x), dtype)
+        return ComplexPair(converted(pair.real, dtype), converted(pair.imaginary, dtype))
+    return converted(x.real if isinstance(x, ComplexPair) else as_value(x), dtype)
 
 
 def converted(x: Value, dtype: DType) -> Value:
@@ -258,7 +258,7 @@ def converted(x: Value, dtype: DType) -> Value:
 
 
 @adapter("bitcast_convert", by_element=True)
-def _bitcast(node: Node) -> Held:
+def _bitcast(node: ProgramOp) -> Held:
     x, dtype = node.x(0), node.type.dtype
     own = type_of(x).dtype
     if own == dtype:
@@ -273,7 +273,7 @@ _PRECISIONS: Mapping[tuple[int, int], DType] = MappingProxyType({(8, 7): dt.bf16
 
 
 @adapter("reduce_precision", by_element=True)
-def _reduce_precision(node: Node) -> Held:
+def _reduce_precision(node: ProgramOp) -> Held:
     x = node.x(0)
     digits = node.integer("exponent_bits"), node.integer("mantissa_bits")
     own = type_of(x).dtype

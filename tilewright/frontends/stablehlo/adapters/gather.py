@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir.dialects import stablehlo
 
-from tilewright.frontends.stablehlo.node import Node, adapter
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
 from tilewright.frontends.stablehlo.values import Held, each
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
@@ -21,7 +21,7 @@ from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, trans
 
 
 @dataclass(frozen=True)
-class Numbers:
+class AxisRoles:
     """Which axis is what: of gathers, and of scatters, whose updates are what gathers give."""
 
     windows: tuple[int, ...]
@@ -37,7 +37,7 @@ class Numbers:
     """The axis of index vectors; behind the last one where these are numbers."""
 
 
-def index_parts(indices: Value, numbers: Numbers) -> tuple[dict[int, Value], tuple[Sym, ...]]:
+def index_parts(indices: Value, numbers: AxisRoles) -> tuple[dict[int, Value], tuple[Sym, ...]]:
     """For each axis of the operand at which places are computed these places (i64), and the shape that they have."""
     if type_of(indices).dtype != dt.i64:
         indices = ew.cast(indices, dtype=dt.i64)
@@ -65,25 +65,25 @@ def _along(size: Sym, axis: int, rank: int) -> Value:
 
 
 @adapter("gather")
-def _gather(node: Node) -> Held:
+def _gather(node: ProgramOp) -> Held:
     return _gathered(node, tuple(sym(n) for n in node.integers("slice_sizes")))
 
 
 @adapter("dynamic_gather")
-def _dynamic_gather(node: Node) -> Held:
+def _dynamic_gather(node: ProgramOp) -> Held:
     return _gathered(node, node.symbols(2))
 
 
-def _gathered(node: Node, sizes: tuple[Sym, ...]) -> Held:
+def _gathered(node: ProgramOp, sizes: tuple[Sym, ...]) -> Held:
     told = stablehlo.GatherDimensionNumbers(node.attribute("dimension_numbers"))
-    numbers = Numbers(
+    numbers = AxisRoles(
         tuple(told.offset_dims), tuple(told.collapsed_slice_dims), tuple(told.operand_batching_dims),
         tuple(told.start_indices_batching_dims), tuple(told.start_index_map), told.index_vector_dim,
     )  # fmt: skip
     return each(node.held(0), lambda x: gathered(node.translation, x, node.x(1), sizes, numbers))
 
 
-def gathered(translation: Translation, x: Value, indices: Value, sizes: Sequence[Sym], numbers: Numbers) -> Value:
+def gathered(translation: Translation, x: Value, indices: Value, sizes: Sequence[Sym], numbers: AxisRoles) -> Value:
     shape = shape_of(x)
     places, batch = index_parts(indices, numbers)
     for axis in numbers.mapped:  # slices are moved to lie inside
@@ -133,7 +133,7 @@ def _taken(x: Value, places: Sequence[Value], shape: tuple[Sym, ...]) -> Value:
 
 
 @adapter("torch_index_select")
-def _index_select(node: Node) -> Held:
+def _index_select(node: ProgramOp) -> Held:
     axis, batch = node.integer("dim"), node.integer("batch_dims")
     if batch:
         raise ModelError("torch_index_select with batch_dims is not supported")

@@ -10,8 +10,8 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from tilewright.frontends.stablehlo.adapters.elementwise import BINARY, converted, direction_of
-from tilewright.frontends.stablehlo.node import Node, adapter
-from tilewright.frontends.stablehlo.values import Held, Pair, as_value
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
+from tilewright.frontends.stablehlo.values import ComplexPair, Held, as_value
 from tilewright.frontends.translation import type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -59,7 +59,7 @@ def neutral(op: str, dtype: DType) -> float | int | bool:
     return int(limits.max if greatest else limits.min)
 
 
-def is_neutral(node: Node, init: Value, op: str) -> bool:
+def is_neutral(node: ProgramOp, init: Value, op: str) -> bool:
     known = node.translation.constant_of(init)
     if known is None:
         return False
@@ -68,13 +68,13 @@ def is_neutral(node: Node, init: Value, op: str) -> bool:
 
 
 @adapter("reduce")
-def _reduce(node: Node) -> Sequence[Held]:
+def _reduce(node: ProgramOp) -> Sequence[Held]:
     axes = node.integers("dimensions")
     count = len(node.operands) // 2
     block = node.region(0)
     if len(block.arguments) != 2 * count or not count:
         raise ModelError("the body of a reduction does not fit its operands")
-    if any(isinstance(o, Pair) for o in node.operands):
+    if any(isinstance(o, ComplexPair) for o in node.operands):
         return _of_pairs(node, axes, block)
     values = node.values
     xs, inits = values[:count], values[count:]
@@ -90,14 +90,14 @@ def _reduce(node: Node) -> Sequence[Held]:
     return folded(node, block, xs, inits, axes)
 
 
-def _of_pairs(node: Node, axes: tuple[int, ...], block: ir.Block) -> Sequence[Held]:
+def _of_pairs(node: ProgramOp, axes: tuple[int, ...], block: ir.Block) -> Sequence[Held]:
     x = node.held(0)
-    if len(node.operands) != 2 or combiner(block, 0, 1) != "stablehlo.add" or not isinstance(x, Pair):
+    if len(node.operands) != 2 or combiner(block, 0, 1) != "stablehlo.add" or not isinstance(x, ComplexPair):
         raise UnsupportedError("it is not supported for complex numbers")
-    return [Pair(*(reduce.reduce_sum(v, axes=axes, keepdims=False) for v in (x.real, x.imaginary)))]
+    return [ComplexPair(*(reduce.reduce_sum(v, axes=axes, keepdims=False) for v in (x.real, x.imaginary)))]
 
 
-def _with_init(node: Node, name: str, found: Value, init: Value) -> Value:
+def _with_init(node: ProgramOp, name: str, found: Value, init: Value) -> Value:
     if is_neutral(node, init, name):
         return found
     return BINARY[name.removeprefix("stablehlo.")](found, init)
@@ -110,7 +110,7 @@ _VALUES = (float("-inf"), -1.0, 0.0, 2.0, float("inf"), float("nan"))
 _PLACES = (0, 1, 2)
 
 
-def _extreme(node: Node, block: ir.Block, axis: int, xs: Sequence[Value]) -> Sequence[Held] | None:
+def _extreme(node: ProgramOp, block: ir.Block, axis: int, xs: Sequence[Value]) -> Sequence[Held] | None:
     """The greatest (or least) elements and where the first ones are, where that is what the body gives: it only
     compares its arguments with each other, so that it is known by all orders that these can have."""
     if not _is_counter(node, axis) or not type_of(xs[1]).dtype.is_int:
@@ -132,7 +132,7 @@ def _extreme(node: Node, block: ir.Block, axis: int, xs: Sequence[Value]) -> Seq
     return None
 
 
-def _is_counter(node: Node, axis: int) -> bool:
+def _is_counter(node: ProgramOp, axis: int) -> bool:
     """Whether the second operand counts along the axis: that follows from what it is computed from."""
     value = node.x(1)
     rank = len(shape_of(value))
@@ -201,7 +201,7 @@ def _evaluated(block: ir.Block, arguments: Sequence[float]) -> tuple[float, floa
 
 
 def folded(
-    node: Node, block: ir.Block, xs: Sequence[Value], inits: Sequence[Value], axes: Sequence[int]
+    node: ProgramOp, block: ir.Block, xs: Sequence[Value], inits: Sequence[Value], axes: Sequence[int]
 ) -> list[Held]:
     """Pairs of neighbours are combined until one element is left: bodies are associative."""
     rank = len(shape_of(xs[0]))

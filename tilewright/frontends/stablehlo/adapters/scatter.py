@@ -9,10 +9,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from tilewright.frontends.stablehlo.adapters.elementwise import BINARY
-from tilewright.frontends.stablehlo.adapters.gather import Numbers, index_parts
+from tilewright.frontends.stablehlo.adapters.gather import AxisRoles, index_parts
 from tilewright.frontends.stablehlo.adapters.reduce import combiner
-from tilewright.frontends.stablehlo.node import Node, adapter
-from tilewright.frontends.stablehlo.values import Held, Pair
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
+from tilewright.frontends.stablehlo.values import ComplexPair, Held
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import sym
@@ -41,24 +41,24 @@ def _reduction(block: ir.Block, is_bool: bool) -> str | None:
 
 
 @adapter("scatter")
-def _scatter(node: Node) -> Sequence[Held]:
+def _scatter(node: ProgramOp) -> Sequence[Held]:
     if len(node.operands) != 3:
         raise UnsupportedError("a scatter of several tensors at once is not supported")
     told = stablehlo.ScatterDimensionNumbers(node.attribute("scatter_dimension_numbers"))
-    numbers = Numbers(
+    numbers = AxisRoles(
         tuple(told.update_window_dims), tuple(told.inserted_window_dims), tuple(told.input_batching_dims),
         tuple(told.scatter_indices_batching_dims), tuple(told.scattered_dims_to_operand_dims), told.index_vector_dim,
     )  # fmt: skip
     how = _reduction(node.region(0), str(node.type.dtype) == "bool")
     held, updates = node.held(0), node.held(2)
-    if isinstance(held, Pair) and isinstance(updates, Pair):
+    if isinstance(held, ComplexPair) and isinstance(updates, ComplexPair):
         if how not in ("none", "add"):
             raise UnsupportedError("it is not supported for complex numbers")
         parts = [
             scattered(a, node.x(1), b, numbers, how)
             for a, b in ((held.real, updates.real), (held.imaginary, updates.imaginary))
         ]
-        return [Pair(*parts)]
+        return [ComplexPair(*parts)]
     if how is None:
         if not _places_each_once(node):
             raise UnsupportedError(
@@ -69,11 +69,11 @@ def _scatter(node: Node) -> Sequence[Held]:
     return [scattered(node.x(0), node.x(1), node.x(2), numbers, how)]
 
 
-def _places_each_once(node: Node) -> bool:
+def _places_each_once(node: ProgramOp) -> bool:
     return node.flag("unique_indices")
 
 
-def _with_body(node: Node, numbers: Numbers) -> Value:
+def _with_body(node: ProgramOp, numbers: AxisRoles) -> Value:
     """What the body makes of old elements and updates, which are spread over a tensor of their own, where there are
     any."""
     x, updates = node.x(0), node.x(2)
@@ -89,7 +89,7 @@ def _with_body(node: Node, numbers: Numbers) -> Value:
     return ew.select(is_put, made, x)
 
 
-def scattered(x: Value, indices: Value, updates: Value, numbers: Numbers, reduction: str) -> Value:
+def scattered(x: Value, indices: Value, updates: Value, numbers: AxisRoles, reduction: str) -> Value:
     """Axes of x at which places are computed come first; index vectors are for these, and for those of the slices'
     axes along which updates have a part alone."""
     shape = shape_of(x)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.frontends.stablehlo.adapters.complexes import as_pair
-from tilewright.frontends.stablehlo.node import Node, adapter
-from tilewright.frontends.stablehlo.values import Held, Pair, Rows, as_value, each
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
+from tilewright.frontends.stablehlo.values import ComplexPair, Held, LoopRows, as_value, each
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -20,14 +20,14 @@ from tilewright.ops.view import concat, reshape, shape_of, slice_
 
 
 @adapter("slice")
-def _slice(node: Node) -> Held:
+def _slice(node: ProgramOp) -> Held:
     starts, limits, steps = (node.integers(n) for n in ("start_indices", "limit_indices", "strides"))
     sizes = [s.ceildiv(sym(b) - a, n) for a, b, n in zip(starts, limits, steps, strict=True)]
     return each(node.held(0), lambda x: part(x, [sym(a) for a in starts], sizes, steps))
 
 
 @adapter("real_dynamic_slice")
-def _real_dynamic_slice(node: Node) -> Held:
+def _real_dynamic_slice(node: ProgramOp) -> Held:
     starts, limits, steps = node.symbols(1), node.symbols(2), node.symbols(3)
     if not all(n.is_const for n in steps):
         raise node.translation.must_be_known(node.x(3), "the steps of a slice must be known")
@@ -44,7 +44,7 @@ def part(x: Value, starts: Sequence[Sym], sizes: Sequence[Sym], steps: Sequence[
 
 
 @adapter("dynamic_slice")
-def _dynamic_slice(node: Node) -> Held:
+def _dynamic_slice(node: ProgramOp) -> Held:
     sizes = [sym(n) for n in node.integers("slice_sizes")]
     starts = [as_value(o) for o in node.operands[1:]]
     return each(node.held(0), lambda x: taken(node.translation, x, starts, sizes))
@@ -89,19 +89,19 @@ def taken(translation: Translation, x: Value, starts: Sequence[Value], sizes: Se
 
 
 @adapter("dynamic_update_slice")
-def _dynamic_update_slice(node: Node) -> Held:
+def _dynamic_update_slice(node: ProgramOp) -> Held:
     x, update = node.held(0), node.held(1)
     starts = [as_value(o) for o in node.operands[2:]]
-    if isinstance(x, Rows):
+    if isinstance(x, LoopRows):
         return _row(node, x, as_value(update), starts)
-    if isinstance(x, Pair) or isinstance(update, Pair):
+    if isinstance(x, ComplexPair) or isinstance(update, ComplexPair):
         a, b = as_pair(x), as_pair(update)
         real = updated(node.translation, a.real, b.real, starts)
-        return Pair(real, updated(node.translation, a.imaginary, b.imaginary, starts))
+        return ComplexPair(real, updated(node.translation, a.imaginary, b.imaginary, starts))
     return updated(node.translation, x, as_value(update), starts)
 
 
-def _row(node: Node, rows: Rows, update: Value, starts: Sequence[Value]) -> Held:
+def _row(node: ProgramOp, rows: LoopRows, update: Value, starts: Sequence[Value]) -> Held:
     """The row that this trip of a loop puts; its place is for the loop to judge."""
     shape, own = shape_of(update), shape_of(rows.like)
     if rows.update is not None or shape[0] != 1 or shape[1:] != own[1:] or len(starts) != len(own):

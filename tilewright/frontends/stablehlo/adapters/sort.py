@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 
 from tilewright.frontends.stablehlo.adapters.elementwise import converted, direction_of
-from tilewright.frontends.stablehlo.node import Node, adapter
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
 from tilewright.frontends.stablehlo.types import constant_of
 from tilewright.frontends.stablehlo.values import Held, as_value
 from tilewright.frontends.translation import type_of
@@ -35,7 +35,7 @@ class Key(NamedTuple):
 
 
 @adapter("sort")
-def _sort(node: Node) -> Sequence[Held]:
+def _sort(node: ProgramOp) -> Sequence[Held]:
     values = node.values
     rank = len(shape_of(values[0]))
     axis = node.integer("dimension", -1) % max(rank, 1)
@@ -67,7 +67,7 @@ def _ordered(x: Value, axis: int, largest: bool) -> tuple[Value, Value]:
     return values, places
 
 
-def _moved(node: Node, k: int, value: Value, places: Value, axis: int) -> Value:
+def _moved(node: ProgramOp, k: int, value: Value, places: Value, axis: int) -> Value:
     """An operand in the new order; the places themselves where it counts."""
     owner = node.op.operands[k].owner
     if (
@@ -162,7 +162,7 @@ def _is_number(value: ir.Value, wanted: float | None) -> bool:
 # Any comparator
 
 
-def _by_counting(node: Node, block: ir.Block, values: Sequence[Value], axis: int) -> Sequence[Held]:
+def _by_counting(node: ProgramOp, block: ir.Block, values: Sequence[Value], axis: int) -> Sequence[Held]:
     """An element's place is the number of those that come before it, equal ones at lower places among them."""
     shape = shape_of(values[0])
     size = shape[axis]
@@ -191,7 +191,7 @@ def _by_counting(node: Node, block: ir.Block, values: Sequence[Value], axis: int
 
 
 @adapter("chlo.top_k")
-def _top_k(node: Node) -> Sequence[Held]:
+def _top_k(node: ProgramOp) -> Sequence[Held]:
     return greatest(node.x(0), node.integer("k"), [t.dtype for t in node.types])
 
 

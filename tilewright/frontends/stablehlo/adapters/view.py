@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.frontends.stablehlo.adapters.complexes import as_pair
-from tilewright.frontends.stablehlo.node import Node, adapter
-from tilewright.frontends.stablehlo.values import Held, Pair, each, rank_of
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter
+from tilewright.frontends.stablehlo.values import ComplexPair, Held, each, rank_of
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -17,7 +17,7 @@ from tilewright.ops import source, view
 
 
 @adapter("reshape")
-def _reshape(node: Node) -> Held:
+def _reshape(node: ProgramOp) -> Held:
     shape = tuple(d or 0 for d in node.type.shape)
     return each(node.held(0), lambda x: _reshaped(x, tuple(map(sym, shape))))
 
@@ -27,20 +27,20 @@ def _reshaped(x: Value, shape: tuple[Sym, ...]) -> Value:
 
 
 @adapter("dynamic_reshape")
-def _dynamic_reshape(node: Node) -> Held:
+def _dynamic_reshape(node: ProgramOp) -> Held:
     shape = node.symbols(1)
     return each(node.held(0), lambda x: _reshaped(x, shape))
 
 
 @adapter("broadcast_in_dim")
-def _broadcast_in_dim(node: Node) -> Held:
+def _broadcast_in_dim(node: ProgramOp) -> Held:
     dims = node.integers("broadcast_dimensions")
     shape = tuple(sym(d or 0) for d in node.type.shape)
     return each(node.held(0), lambda x: spread(node.translation, x, dims, shape))
 
 
 @adapter("dynamic_broadcast_in_dim")
-def _dynamic_broadcast_in_dim(node: Node) -> Held:
+def _dynamic_broadcast_in_dim(node: ProgramOp) -> Held:
     dims, shape = node.integers("broadcast_dimensions"), node.symbols(1)
     known = tuple(s if d is None else sym(d) for d, s in zip(node.type.shape, shape, strict=True))
     return each(node.held(0), lambda x: spread(node.translation, x, dims, known))
@@ -63,7 +63,7 @@ def spread(translation: Translation, x: Value, dims: Sequence[int], shape: tuple
 
 
 @adapter("transpose")
-def _transpose(node: Node) -> Held:
+def _transpose(node: ProgramOp) -> Held:
     perm = node.integers("permutation")
     if perm == tuple(range(len(perm))):
         return node.held(0)
@@ -71,20 +71,20 @@ def _transpose(node: Node) -> Held:
 
 
 @adapter("reverse")
-def _reverse(node: Node) -> Held:
+def _reverse(node: ProgramOp) -> Held:
     axes = node.integers("dimensions")
     return each(node.held(0), lambda x: view.reverse(x, axes=axes) if axes else x)
 
 
 @adapter("concatenate")
-def _concatenate(node: Node) -> Held:
+def _concatenate(node: ProgramOp) -> Held:
     axis = node.integer("dimension")
     operands = node.operands
     if len(operands) == 1:
         return operands[0]
     if node.type.is_complex:
         from_parts = [list(p) for p in zip(*[_parts(o) for o in operands], strict=True)]
-        return Pair(view.concat(*from_parts[0], axis=axis), view.concat(*from_parts[1], axis=axis))
+        return ComplexPair(view.concat(*from_parts[0], axis=axis), view.concat(*from_parts[1], axis=axis))
     return view.concat(*node.values, axis=axis)
 
 
@@ -94,25 +94,25 @@ def _parts(held: Held) -> tuple[Value, Value]:
 
 
 @adapter("pad")
-def _pad(node: Node) -> Held:
+def _pad(node: ProgramOp) -> Held:
     low = tuple(map(sym, node.integers("edge_padding_low")))
     high = tuple(map(sym, node.integers("edge_padding_high")))
     return _padded(node, low, high, node.integers("interior_padding"))
 
 
 @adapter("dynamic_pad")
-def _dynamic_pad(node: Node) -> Held:
+def _dynamic_pad(node: ProgramOp) -> Held:
     interior = node.symbols(4)
     if not all(n.is_const for n in interior):
         raise node.translation.must_be_known(node.x(4), "padding between elements must be known")
     return _padded(node, node.symbols(2), node.symbols(3), tuple(n.value for n in interior))
 
 
-def _padded(node: Node, low: tuple[Sym, ...], high: tuple[Sym, ...], interior: tuple[int, ...]) -> Held:
+def _padded(node: ProgramOp, low: tuple[Sym, ...], high: tuple[Sym, ...], interior: tuple[int, ...]) -> Held:
     held, value = node.held(0), node.held(1)
     if node.type.is_complex:
         x, by = as_pair(held), as_pair(value)
-        return Pair(
+        return ComplexPair(
             padded(node.translation, x.real, by.real, low, high, interior),
             padded(node.translation, x.imaginary, by.imaginary, low, high, interior),
         )
@@ -167,32 +167,32 @@ def _apart(x: Value, axis: int, count: int, value: float) -> Value:
 
 
 @adapter("iota")
-def _iota(node: Node) -> Held:
+def _iota(node: ProgramOp) -> Held:
     return _counted(node, tuple(sym(d or 0) for d in node.type.shape))
 
 
 @adapter("dynamic_iota")
-def _dynamic_iota(node: Node) -> Held:
+def _dynamic_iota(node: ProgramOp) -> Held:
     return _counted(node, node.symbols(0))
 
 
-def _counted(node: Node, shape: tuple[Sym, ...]) -> Held:
+def _counted(node: ProgramOp, shape: tuple[Sym, ...]) -> Held:
     found = source.iota(shape=shape, axis=node.integer("iota_dimension"), dtype=node.type.dtype)
     return as_pair(found) if node.type.is_complex else found
 
 
 @adapter("get_dimension_size")
-def _get_dimension_size(node: Node) -> Held:
+def _get_dimension_size(node: ProgramOp) -> Held:
     axis = node.integer("dimension")
     if not 0 <= axis < rank_of(node.held(0)):
         raise ModelError(f"there is no axis {axis}")
     held = node.held(0)
-    shape = type_of(held.real if isinstance(held, Pair) else node.x(0)).shape
+    shape = type_of(held.real if isinstance(held, ComplexPair) else node.x(0)).shape
     return ew.cast(source.sym_tensor(values=(shape[axis],), scalar=True), dtype=node.type.dtype)
 
 
 @adapter("set_dimension_size")
-def _set_dimension_size(node: Node) -> Held:
+def _set_dimension_size(node: ProgramOp) -> Held:
     (size,) = node.symbols(1)
     axis = node.integer("dimension")
     shape = type_of(node.x(0)).shape

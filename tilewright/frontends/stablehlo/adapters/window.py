@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 from tilewright.frontends.stablehlo.adapters.elementwise import BINARY, number
 from tilewright.frontends.stablehlo.adapters.reduce import combiner, is_neutral
 from tilewright.frontends.stablehlo.adapters.view import padded
-from tilewright.frontends.stablehlo.node import Node, adapter, custom_call
+from tilewright.frontends.stablehlo.node import ProgramOp, adapter, custom_call
 from tilewright.frontends.stablehlo.types import text_of
 from tilewright.frontends.stablehlo.values import Held, as_value
 from tilewright.frontends.translation import type_of
@@ -31,7 +31,7 @@ MOST_TAPS = 512
 
 
 @dataclass(frozen=True)
-class Windows:
+class AxisWindows:
     """One entry for each axis of the operand."""
 
     sizes: tuple[Sym, ...]
@@ -45,18 +45,18 @@ class Windows:
         return is_plain and bool(self.sizes[k] == 1)
 
 
-def windows_of(node: Node, rank: int) -> Windows:
+def windows_of(node: ProgramOp, rank: int) -> AxisWindows:
     ones = (1,) * rank
     sizes = tuple(map(sym, node.integers("window_dimensions")))
     pads = tuple((sym(a), sym(b)) for a, b in node.pads(rank))
-    found = Windows(
+    found = AxisWindows(
         sizes, node.integers("window_strides", ones), node.integers("window_dilations", ones),
         node.integers("base_dilations", ones), pads,
     )  # fmt: skip
     return _checked(found, rank)
 
 
-def _checked(windows: Windows, rank: int) -> Windows:
+def _checked(windows: AxisWindows, rank: int) -> AxisWindows:
     if any(
         len(part) != rank
         for part in (windows.sizes, windows.strides, windows.dilations, windows.apart, windows.pads)
@@ -66,7 +66,7 @@ def _checked(windows: Windows, rank: int) -> Windows:
 
 
 @adapter("reduce_window")
-def _reduce_window(node: Node) -> Sequence[Held]:
+def _reduce_window(node: ProgramOp) -> Sequence[Held]:
     count = len(node.operands) // 2
     if not count:
         raise ModelError("a reduction has no operands")
@@ -75,7 +75,7 @@ def _reduce_window(node: Node) -> Sequence[Held]:
 
 
 @custom_call("stablehlo.dynamic_reduce_window")
-def _dynamic_reduce_window(node: Node) -> Sequence[Held]:
+def _dynamic_reduce_window(node: ProgramOp) -> Sequence[Held]:
     """Operands tell what else attributes do: sizes, strides, base dilations, window dilations and pads."""
     count = (len(node.operands) - 5) // 2
     called = list(node.attribute("called_computations")) if node.has("called_computations") else []
@@ -86,13 +86,13 @@ def _dynamic_reduce_window(node: Node) -> Sequence[Held]:
     steps, taps, between = (tuple(n.value if n.is_const else 0 for n in p) for p in (strides, dilations, apart))
     if any(n < 1 for n in (*steps, *taps, *between)):
         raise UnsupportedError("the strides of windows must be known")
-    windows = Windows(sizes, steps, taps, between, tuple(zip(pads[0::2], pads[1::2], strict=True)))
+    windows = AxisWindows(sizes, steps, taps, between, tuple(zip(pads[0::2], pads[1::2], strict=True)))
     function = node.importer.function_named(text_of(called[0]))
     return _reduced(node, function, xs, inits, _checked(windows, len(shape_of(xs[0]))))
 
 
 def _reduced(
-    node: Node, block: ir.Block, xs: Sequence[Value], inits: Sequence[Value], windows: Windows
+    node: ProgramOp, block: ir.Block, xs: Sequence[Value], inits: Sequence[Value], windows: AxisWindows
 ) -> Sequence[Held]:
     count = len(xs)
     if len(block.arguments) != 2 * count:
@@ -104,7 +104,7 @@ def _reduced(
     return _by_taps(node, block, xs, inits, windows)
 
 
-def _pooled(node: Node, x: Value, init: Value, name: str, windows: Windows) -> Value | None:
+def _pooled(node: ProgramOp, x: Value, init: Value, name: str, windows: AxisWindows) -> Value | None:
     """By pooling or running sums; None where the body is of neither kind."""
     op = name.removeprefix("stablehlo.")
     dtype = type_of(x).dtype
@@ -125,7 +125,7 @@ def _pooled(node: Node, x: Value, init: Value, name: str, windows: Windows) -> V
     return _neutral(node, x, op, windows)
 
 
-def _neutral(node: Node, x: Value, op: str, windows: Windows) -> Value | None:
+def _neutral(node: ProgramOp, x: Value, op: str, windows: AxisWindows) -> Value | None:
     if (found := _running(x, op, windows)) is not None:
         return found
     if op == "minimum":
@@ -138,7 +138,7 @@ def _neutral(node: Node, x: Value, op: str, windows: Windows) -> Value | None:
     return None
 
 
-def _running(x: Value, op: str, windows: Windows) -> Value | None:
+def _running(x: Value, op: str, windows: AxisWindows) -> Value | None:
     """Sums (or products) of all elements before, or behind: windows as long as the axis."""
     axes = [k for k in range(len(windows.sizes)) if not windows.is_trivial(k)]
     if len(axes) != 1 or op not in ("add", "multiply"):
@@ -153,7 +153,7 @@ def _running(x: Value, op: str, windows: Windows) -> Value | None:
     return run(x, axis=axis, reverse=windows.pads[axis] == (ZERO, size - 1))
 
 
-def _over_space(node: Node, x: Value, windows: Windows, pool: object, op: str) -> Value:
+def _over_space(node: ProgramOp, x: Value, windows: AxisWindows, pool: object, op: str) -> Value:
     """Windows along the axes behind the first two: the others are moved before these, and become two."""
     rank = len(windows.sizes)
     if any(n != 1 for n in windows.apart):
@@ -192,7 +192,7 @@ def _least(x: Value) -> float:
 
 
 def _by_taps(
-    node: Node, block: ir.Block, xs: Sequence[Value], inits: Sequence[Value], windows: Windows
+    node: ProgramOp, block: ir.Block, xs: Sequence[Value], inits: Sequence[Value], windows: AxisWindows
 ) -> Sequence[Held]:
     """The body, for each place in the window once: for all windows at the same time."""
     taps = product(windows.sizes)
@@ -219,7 +219,7 @@ def _by_taps(
 
 
 @adapter("select_and_scatter")
-def _select_and_scatter(node: Node) -> Held:
+def _select_and_scatter(node: ProgramOp) -> Held:
     raise UnsupportedError("gradients of pooling are not supported", hint="export the model without its training step")
 
 
