@@ -106,8 +106,8 @@ DYNAMIC = program(
     "%n = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x4xf32>) -> tensor<i32>",
     "%m = stablehlo.get_dimension_size %y, dim = 0 : (tensor<?x4xf32>) -> tensor<i32>",
     f"%p = stablehlo.compare EQ, %n, %m, SIGNED : {I1}",
-    'stablehlo.custom_call @shape_assertion(%p, %n) {error_message = "x and y must be equally long. Using the following '
-    'names", has_side_effect = true} : (tensor<i1>, tensor<i32>) -> ()',
+    'stablehlo.custom_call @shape_assertion(%p, %n) {error_message = "x and y must be equally long. '
+    'Using the following names", has_side_effect = true} : (tensor<i1>, tensor<i32>) -> ()',
     "%one = stablehlo.reshape %n : (tensor<i32>) -> tensor<1xi32>", "%c = stablehlo.constant dense<4> : tensor<1xi32>",
     "%s = stablehlo.concatenate %one, %c, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>",
     "%k = stablehlo.dynamic_iota %s, dim = 0 : (tensor<2xi32>) -> tensor<?x4xf32>",

@@ -57,7 +57,8 @@ def _log(x: ComplexPair) -> ComplexPair:
 
 UNARY: Mapping[str, Callable[[ComplexPair], Held]] = MappingProxyType(
     {
-        "abs": _abs, "negate": lambda x: ComplexPair(ew.neg(x.real), ew.neg(x.imaginary)), "exponential": _exp, "log": _log,
+        "abs": _abs, "negate": lambda x: ComplexPair(ew.neg(x.real), ew.neg(x.imaginary)),
+        "exponential": _exp, "log": _log,
         "cosine": lambda x: ComplexPair(ew.mul(ew.cos(x.real), ew.cosh(x.imaginary)),
                                  ew.neg(ew.mul(ew.sin(x.real), ew.sinh(x.imaginary)))),
         "sine": lambda x: ComplexPair(ew.mul(ew.sin(x.real), ew.cosh(x.imaginary)),
