@@ -62,6 +62,8 @@ ROOMS |= {
 FOREIGN: dict[str, set[str]] = {
     "onnx": {"comparison", "frontends", "quantization"},
     "torch": {"frontends", "torch"},
+    "jaxlib": {"frontends"},
+    "jax": set(),
     "llvmlite": {"codegen", "target", "runtime", "cli"},
     "click": {"cli"},
     "rich": {"cli"},
@@ -77,6 +79,7 @@ LATE = {
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.load"),
     ("frontends/tflite/__init__.py", "tilewright.frontends.tflite.load"),  # nor a front end
+    ("frontends/stablehlo/__init__.py", "tilewright.frontends.stablehlo.load"),  # nor jaxlib, an extra
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part

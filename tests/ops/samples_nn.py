@@ -298,6 +298,12 @@ def indexing() -> Iterator[Sample]:
             lambda r=reduction, p=points, s=slices: onnx_reference("ScatterND", [x, p, s], reduction=r),
             reduction=reduction, note=reduction,
         )  # fmt: skip
+    outside = np.array([[0, 0], [-1, 1], [1, 9]])  # the last two are left out
+    yield sample(
+        "scatter_nd", [x, outside, slices],
+        lambda: onnx_reference("ScatterND", [x, outside[:1], slices[:1]], reduction="add"),
+        reduction="add", drop=True, note="drop",
+    )  # fmt: skip
 
 
 _COMBINE = {"none": lambda a, b: b, "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}

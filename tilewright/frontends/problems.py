@@ -39,6 +39,11 @@ class Problems:
         self._errors.append(error)
         self._problems.append(Problem(operator, node, error.what, error.hint or ""))
 
+    def extend(self, others: Problems) -> None:
+        """Those that were collected apart."""
+        for problem, error in zip(others._problems, others._errors, strict=True):
+            self.add(problem.operator, problem.node, error)
+
     @property
     def first(self) -> UnsupportedError | None:
         return self._errors[0] if self._errors else None

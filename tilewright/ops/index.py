@@ -22,6 +22,12 @@ def _in_range(t: ScalarBuilder, raw: Scalar, size: Sym) -> tuple[Scalar, Scalar]
     return position, (position >= 0) & (position < t.index(size))
 
 
+def _within(t: ScalarBuilder, raw: Scalar, size: Sym) -> tuple[Scalar, Scalar]:
+    """An index that is never counted from the end, and whether it lies in 0..size."""
+    wide = raw.cast(dt.i64)
+    return wide, (wide >= 0) & (wide < t.index(size))
+
+
 def checked_position(t: ScalarBuilder, raw: Scalar, size: Sym) -> Sym:
     """An index as a variable in 0..size; out of range is reported, and then it is 0."""
     position, ok = _in_range(t, raw, size)
@@ -243,7 +249,7 @@ def _scatter_elements_types(
 
 
 def _scatter_nd_types(
-    x: TensorType, indices: TensorType, updates: TensorType, *, reduction: str = "none"
+    x: TensorType, indices: TensorType, updates: TensorType, *, reduction: str = "none", drop: bool = False
 ) -> tuple[TensorType, ...]:
     depth = _index_depth(indices, x.rank)
     expected = (*indices.shape[:-1], *x.shape[depth:])
@@ -283,11 +289,15 @@ def _put_checked(
     index: list[Sym],
     value: Scalar,
     reduction: str,
+    drop: bool = False,
 ) -> None:
-    """Put `value` at `index`, of which the axes in `raw` are data; nothing where an index is out of range."""
-    pairs = [(axis, *_in_range(t, position, out.shape[axis])) for axis, position in raw]
+    """Put `value` at `index`, of which the axes in `raw` are data; nothing where an index is out of range, which is
+    reported unless such values are to `drop`."""
+    inside = _within if drop else _in_range
+    pairs = [(axis, *inside(t, position, out.shape[axis])) for axis, position in raw]
     for _, _, ok in pairs:
-        t.check(ok, "ExecutionError", _OUT_OF_RANGE)
+        if not drop:
+            t.check(ok, "ExecutionError", _OUT_OF_RANGE)
     with t.when(*[ok for _, _, ok in pairs]):
         for axis, position, _ in pairs:
             index[axis] = t.bind(position, "at", 0, None)
@@ -315,9 +325,11 @@ scatter_elements.onnx("Scatter", since=9, axis="axis")
 
 @irregular(_scatter_nd_types)
 def scatter_nd(
-    t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, reduction: str = "none"
+    t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, reduction: str = "none", drop: bool = False
 ) -> None:
-    """x with the slices of `updates` put at the index vectors of `indices`, in row-major order."""
+    """x with the slices of `updates` put at the index vectors of `indices`, in row-major order.
+
+    Index vectors that lie outside are reported; with `drop`, these and those below 0 are left out."""
     (x, indices, updates), (out,) = inputs, outputs
     depth = indices.shape[-1].value
     outer = indices.rank - 1
@@ -326,7 +338,7 @@ def scatter_nd(
     def update(i: tuple[Sym, ...]) -> None:
         raw = [(k, indices.load((*i[:outer], k))) for k in range(depth)]
         index = [sym(0)] * depth + list(i[outer:])
-        _put_checked(t, out, raw, index, updates.load(i), reduction)
+        _put_checked(t, out, raw, index, updates.load(i), reduction, drop)
 
     for_each(t, updates.shape, update)
 

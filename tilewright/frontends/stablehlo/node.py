@@ -1,0 +1,176 @@
+"""An op of a program, as adapters see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from tilewright.frontends.stablehlo.types import TensorLike, tensor_type, text_of
+from tilewright.frontends.stablehlo.values import Held, as_value
+from tilewright.frontends.translation import Translation, type_of
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops import elementwise as ew
+
+if TYPE_CHECKING:
+    from tilewright.frontends.stablehlo.importer import Inliner
+
+Adapter = Callable[["ProgramOp"], "Held | Sequence[Held] | None"]
+"""Translates an op: gives what its results are, one or several."""
+
+ADAPTERS: dict[str, Adapter] = {}
+"""By the names of ops, with their dialects."""
+
+BY_ELEMENT: set[str] = {"func.call"}
+"""Those of them that bodies of scalars may have, which are computed for whole tensors."""
+
+CUSTOM_CALLS: dict[str, Adapter] = {}
+"""By the targets of `custom_call`, and the names of `composite`."""
+
+
+def adapter(*names: str, by_element: bool = False) -> Callable[[Adapter], Adapter]:
+    """The function translates ops of these names, of StableHLO where they name no dialect."""
+
+    def register(fn: Adapter) -> Adapter:
+        for name in names:
+            full_name = name if "." in name else f"stablehlo.{name}"
+            ADAPTERS[full_name] = fn
+            if by_element:
+                BY_ELEMENT.add(full_name)
+        return fn
+
+    return register
+
+
+def custom_call(*targets: str) -> Callable[[Adapter], Adapter]:
+    """The function translates calls of what these names stand for."""
+
+    def register(fn: Adapter) -> Adapter:
+        for target in targets:
+            CUSTOM_CALLS[target] = fn
+        return fn
+
+    return register
+
+
+class ProgramOp:
+    """An op with its operands; `importer` writes its regions and the functions that it calls."""
+
+    def __init__(self, op: ir.Operation, operands: Sequence[Held], importer: Inliner, frame: Any) -> None:
+        self.op, self.operands, self.importer, self.frame = op, operands, importer, frame
+
+    @property
+    def translation(self) -> Translation:
+        return self.importer.translation
+
+    # Operands
+
+    def x(self, k: int) -> Value:
+        """Operand `k`, a tensor of real numbers."""
+        return as_value(self.held(k))
+
+    def held(self, k: int) -> Held:
+        if k >= len(self.operands):
+            raise ModelError(f"{self.op.name} has no operand {k}")
+        return self.operands[k]
+
+    @property
+    def values(self) -> list[Value]:
+        return [as_value(o) for o in self.operands]
+
+    def shape(self, k: int) -> tuple[Sym, ...]:
+        return type_of(self.x(k)).shape
+
+    def dtype(self, k: int) -> DType:
+        return type_of(self.x(k)).dtype
+
+    def symbols(self, k: int) -> tuple[Sym, ...]:
+        """Operand `k`, integers, as expressions over dims; values that are read when they have been computed where
+        they depend on data."""
+        return self.measured(self.x(k))
+
+    def measured(self, value: Value) -> tuple[Sym, ...]:
+        found = self.translation.measure(ew.cast(value, dtype=dt.i64) if type_of(value).dtype != dt.i64 else value)
+        if found is None:
+            raise self.translation.must_be_known(value, f"{self.op.name} needs a size when it is compiled")
+        return tuple(found.reshape(-1))
+
+    # Attributes
+
+    def has(self, name: str) -> bool:
+        return name in self.op.attributes
+
+    def attribute(self, name: str) -> Any:
+        if name not in self.op.attributes:
+            raise ModelError(f"{self.op.name} has no attribute '{name}'")
+        return self.op.attributes[name]
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        if default is not None and not self.has(name):
+            return default
+        return int(self.attribute(name).value)
+
+    def flag(self, name: str) -> bool:
+        return self.has(name) and bool(self.attribute(name).value)
+
+    def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """An array of numbers."""
+        if default is not None and not self.has(name):
+            return tuple(default)
+        found = self.attribute(name)
+        if isinstance(found, ir.DenseElementsAttr):
+            return tuple(int(n) for n in np.array(found).reshape(-1))
+        return tuple(int(n) for n in found)
+
+    def flags(self, name: str, count: int) -> tuple[bool, ...]:
+        if not self.has(name):
+            return (False,) * count
+        found = self.attribute(name)
+        if isinstance(found, ir.DenseElementsAttr):
+            return tuple(bool(n) for n in np.array(found).reshape(-1))
+        return tuple(map(bool, found))
+
+    def pads(self, count: int) -> tuple[tuple[int, int], ...]:
+        if not self.has("padding"):
+            return ((0, 0),) * count
+        return tuple((int(a), int(b)) for a, b in np.array(self.attribute("padding")).reshape(count, 2))
+
+    def text(self, name: str) -> str:
+        return text_of(self.attribute(name))
+
+    # Results and regions
+
+    @property
+    def types(self) -> list[TensorLike]:
+        return [tensor_type(r.type) for r in self.op.results]
+
+    @property
+    def type(self) -> TensorLike:
+        return self.types[0]
+
+    def result_shape(self, *like: Sequence[Sym]) -> tuple[Sym, ...]:
+        """The dims of the result, those that are dynamic as in what is `like` it."""
+        shape = []
+        for k, d in enumerate(self.type.shape):
+            known = None if d is None else sym(d)
+            for other in like:
+                known = known if known is not None else other[k]
+            assert known is not None
+            shape.append(known)
+        return tuple(shape)
+
+    def region(self, k: int) -> ir.Block:
+        """The block of region `k`."""
+        if k >= len(self.op.regions) or len(self.op.regions[k].blocks) != 1:
+            raise ModelError(f"{self.op.name} has no region {k} of one block")
+        return self.op.regions[k].blocks[0]
+
+    def written(self, block: ir.Block, arguments: Sequence[Held]) -> list[Held]:
+        """What a region gives for arguments."""
+        return self.importer.block(block, arguments, self.frame)
