@@ -72,7 +72,9 @@ def places_among_bounds() -> Iterator[Sample]:
         x[0, :2] = bounds[[2, 5]]  # equal to a bound
         for right in (False, True):
             side = "right" if right else "left"
-            yield sample("searchsorted", [x, bounds], lambda x=x, b=bounds, s=side: np.searchsorted(b, x, s), right=right)
+            yield sample(
+                "searchsorted", [x, bounds], lambda x=x, b=bounds, s=side: np.searchsorted(b, x, s), right=right
+            )
             rows = np.sort(normal((3, 6), dtype), axis=1)
             yield sample(
                 "searchsorted", [x, rows],

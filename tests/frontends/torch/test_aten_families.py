@@ -86,7 +86,8 @@ def test_elementwise(fresh_seed: int) -> None:
         torch.hypot, torch.nextafter, torch.logaddexp, torch.copysign, torch.fmin, torch.fmax, torch.floor_divide,
         torch.remainder, torch.fmod, torch.heaviside, torch.atan2, lambda a, b: torch.angle(a),
         lambda a, b: torch.frexp(a), lambda a, b: torch.signbit(a), lambda a, b: torch.nan_to_num(a / 0 * 0),
-        lambda a, b: torch.lerp(a, b, 0.3), lambda a, b: torch.clamp(a, -0.5, 0.5), lambda a, b: torch.round(a, decimals=2),
+        lambda a, b: torch.lerp(a, b, 0.3), lambda a, b: torch.clamp(a, -0.5, 0.5),
+        lambda a, b: torch.round(a, decimals=2),
         lambda a, b: torch.sinc(a), lambda a, b: torch.addcdiv(a, b, a, value=0.5),
     ]  # fmt: skip
     check(calls, [numbers(fresh_seed, 3, 5), numbers(fresh_seed + 1, 3, 5)])
@@ -137,8 +138,10 @@ def test_positions(fresh_seed: int) -> None:
         lambda x, s, p, r: x.index_fill(0, r, 3.0), lambda x, s, p, r: x.put(p, s, accumulate=True),
         lambda x, s, p, r: x.take(p), lambda x, s, p, r: torch.take_along_dim(x, p, 0), lambda x, s, p, r: x[r, 1:3],
         lambda x, s, p, r: x.index_put((r, r), s[:, 0], accumulate=True), lambda x, s, p, r: x.masked_scatter(s > 0, s),
-        lambda x, s, p, r: torch.diagonal_scatter(x, s[0, :4]), lambda x, s, p, r: torch.diagonal_scatter(x, s[0, :3], -1),
-        lambda x, s, p, r: torch.select_scatter(x, s[0], 0, 2), lambda x, s, p, r: torch.slice_scatter(x, s[:2], 0, 1, 3),
+        lambda x, s, p, r: torch.diagonal_scatter(x, s[0, :4]),
+        lambda x, s, p, r: torch.diagonal_scatter(x, s[0, :3], -1),
+        lambda x, s, p, r: torch.select_scatter(x, s[0], 0, 2),
+        lambda x, s, p, r: torch.slice_scatter(x, s[:2], 0, 1, 3),
         lambda x, s, p, r: torch.nn.functional.embedding_bag(r, x, torch.tensor([0, 1]), mode="mean"),
         lambda x, s, p, r: torch.nn.functional.embedding_bag(p[:, :3], x, mode="max"),
     ]  # fmt: skip
@@ -153,7 +156,8 @@ def test_views(fresh_seed: int) -> None:
         lambda x: torch.rot90(x), lambda x: x.as_strided_scatter(x[:2, :2], (2, 2), (2, 1), 3), lambda x: x.diagonal(1),
         lambda x: torch.block_diag(x, x[:1]), lambda x: torch.cartesian_prod(x[0], x[1]),
         lambda x: torch.tensor_split(x, 3, 1), lambda x: torch.kron(x[:2], x[2:]), lambda x: torch.vander(x[0]),
-        lambda x: functional.pad(x[None], (2, -1), mode="replicate"), lambda x: functional.pad(x[None], (2, 3), "circular"),
+        lambda x: functional.pad(x[None], (2, -1), mode="replicate"),
+        lambda x: functional.pad(x[None], (2, 3), "circular"),
         lambda x: functional.pad(x[None], (1, 2), "reflect"), lambda x: torch.diag_embed(x), lambda x: x.T.t().mT,
     ]  # fmt: skip
     check(calls, [numbers(fresh_seed, 4, 6)])
@@ -187,14 +191,17 @@ def test_matrices(fresh_seed: int) -> None:
     a = numbers(fresh_seed, 2, 4, 4) + 4 * torch.eye(4)
     b = numbers(fresh_seed + 1, 2, 4, 3)
     calls = [
-        lambda a, b: linalg.inv(a), lambda a, b: linalg.det(a), lambda a, b: linalg.slogdet(a), lambda a, b: linalg.lu(a),
+        lambda a, b: linalg.inv(a), lambda a, b: linalg.det(a), lambda a, b: linalg.slogdet(a),
+        lambda a, b: linalg.lu(a),
         lambda a, b: linalg.lu_factor(a), lambda a, b: linalg.solve(a, b), lambda a, b: linalg.solve(a, b[..., 0]),
-        lambda a, b: linalg.solve(a, b.mT, left=False), lambda a, b: linalg.qr(b), lambda a, b: linalg.qr(b, "complete"),
+        lambda a, b: linalg.solve(a, b.mT, left=False), lambda a, b: linalg.qr(b),
+        lambda a, b: linalg.qr(b, "complete"),
         lambda a, b: linalg.cholesky(a @ a.mT), lambda a, b: linalg.cholesky(a @ a.mT, upper=True),
         lambda a, b: linalg.solve_triangular(a, b, upper=True), lambda a, b: torch.cholesky_solve(b, a),
         lambda a, b: torch.cholesky_inverse(a), lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b, adjoint=True),
         lambda a, b: linalg.matrix_power(a, 3), lambda a, b: linalg.multi_dot([a[0], a[1], b[0]]),
-        lambda a, b: linalg.cross(b, b.flip(1)), lambda a, b: linalg.matrix_norm(a), lambda a, b: linalg.vander(b[0, 0]),
+        lambda a, b: linalg.cross(b, b.flip(1)), lambda a, b: linalg.matrix_norm(a),
+        lambda a, b: linalg.vander(b[0, 0]),
         lambda a, b: torch.cdist(a, a.flip(1)), lambda a, b: torch.nn.functional.pdist(a[0], 1.0),
         lambda a, b: torch.baddbmm(b, a, b, beta=0.5), lambda a, b: torch.addbmm(b[0], a, b),
         lambda a, b: torch.nn.functional.bilinear(a, a, torch.ones(2, 4, 4)),
