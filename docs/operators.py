@@ -16,6 +16,8 @@ from onnx.defs import OpSchema
 
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter, refused, translated
+from tilewright.frontends.torch import adapters as torch_adapters
+from tilewright.frontends.torch import registry as torch_registry
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ops.define import OPERATORS, Operator
 
@@ -32,8 +34,19 @@ A *primitive* says one element of its result by elements of its operands, and ge
 *composite* is a function over other operators (*kept*: it stays whole until a pass expands it, so that a better
 kernel may claim it); an *irregular* operator brings its own loops. Parameters after `*` are attributes.
 Elementwise operators broadcast as NumPy does. ONNX operators that are this operator under another name are
-listed with it; the others are translated by `tilewright/frontends/onnx`. All ONNX operators, with what becomes of
-them, stand in a table [at the end of this page](#onnx-operators).
+listed with it, and so are those of PyTorch (ATen); the others are translated by `tilewright/frontends/onnx` and
+`tilewright/frontends/torch`. All ONNX operators, with what becomes of them, stand in a table
+[at the end of this page](#onnx-operators), and the operators of PyTorch that are translated
+[after it](#pytorch-operators).
+"""
+
+TORCH_INTRODUCTION = """\
+## PyTorch operators
+
+Operators that are translated as they are, by a function in `tilewright/frontends/torch/adapters` or because they are
+one of those above (in `code`). A name without an overload stands for all of them. Others are decomposed by PyTorch
+into these first, as far as it has a decomposition; what is left is refused, or run eagerly by the backend of
+`torch.compile`.
 """
 
 ONNX_INTRODUCTION = """\
@@ -83,17 +96,18 @@ def page() -> str:
     for family in sorted(families):
         parts.append(f"## {family}\n")
         parts += [entry(operator) for operator in sorted(families[family], key=lambda o: o.name)]
-    return "\n".join([*parts, onnx_section()])
+    return "\n".join([*parts, onnx_section(), torch_section()])
 
 
 def entry(operator: Operator) -> str:
     """The heading, kind and documentation of one operator."""
     kind = f"{operator.kind}, kept" if operator.keep else operator.kind
     names = ", ".join(sorted({f"{b.domain}.{b.name}".lstrip(".") for b in operator.onnx_bindings}))
+    aten = ", ".join(sorted(binding.name for binding in operator.torch_bindings))
     lines = [
         f"### `{operator.name}{signature(operator)}`",
         "",
-        f"*{kind}*{f' · ONNX: {names}' if names else ''}",
+        f"*{kind}*{f' · ONNX: {names}' if names else ''}{f' · ATen: {aten}' if aten else ''}",
         "",
     ]
     if operator.doc:
@@ -136,6 +150,35 @@ def onnx_section() -> str:
     parts += [f"- {', '.join(names)}: {reason}." for reason, names in by_reason.items()]
     parts.append("")
     return "\n".join(parts)
+
+
+def torch_section() -> str:
+    """The operators of PyTorch that are translated, by namespace."""
+    assert torch_adapters.DEFINITIONS
+    bound = {
+        binding.name: operator.name for operator in OPERATORS.values() for binding in operator.torch_bindings
+    }
+    names: dict[str, list[str]] = {}
+    for full in sorted(torch_registry.translated()):
+        adapter = torch_registry.find_adapter(full)
+        if not adapter.__module__.startswith("tilewright."):
+            continue  # defined by the program that makes the page
+        namespace, _, name = full.partition("::")
+        same = bound.get(name) if namespace == "aten" else None
+        names.setdefault(namespace, []).append(f"{name} (`{same}`)" if same else name)
+    parts = [TORCH_INTRODUCTION]
+    for namespace, listed in names.items():
+        rows = [f"- {title}: {', '.join(group)}" for title, group in by_letter(listed)]
+        parts += [f"### {namespace}\n", f"{len(listed)} operators.\n", *rows, ""]
+    return "\n".join(parts)
+
+
+def by_letter(names: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Names by their first letter, those that begin with an underscore first."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name[0] if name[0] != "_" else "internal", []).append(name)
+    return sorted(groups.items(), key=lambda pair: (pair[0] != "internal", pair[0]))
 
 
 def schemas(domain: str, version: int) -> list[OpSchema]:

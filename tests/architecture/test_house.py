@@ -78,6 +78,7 @@ LATE = {
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.load"),
+    ("frontends/torch/node.py", "tilewright.frontends.torch.tensors"),  # the pages list adapters without torch
     ("frontends/tflite/__init__.py", "tilewright.frontends.tflite.load"),  # nor a front end
     ("frontends/stablehlo/__init__.py", "tilewright.frontends.stablehlo.load"),  # nor jaxlib, an extra
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM

@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.ops.sampling import FLOATS, Sample, normal, onnx_reference, sample, wide
 from tilewright.ir import dtype as dt
+from tilewright.ir.sym import sym
 
 
 def matrices() -> Iterator[Sample]:
@@ -22,6 +23,67 @@ def matrices() -> Iterator[Sample]:
     x = np.array([[[0, 2, 1], [0, 0, 3], [4, 5, 6]], [[1, 2, 3], [2, 4, 6], [1, 0, 1]]], np.float32)
     yield sample("determinant", [x], lambda: np.array([24.0, 0.0]), note="pivots")
     yield sample("inverse", [x[:1]], lambda: np.linalg.inv(wide(x[:1])), loose=10, note="pivots")
+
+
+def factors() -> Iterator[Sample]:
+    for dtype in FLOATS[:2]:
+        for shape in ((3, 3), (2, 4, 2), (2, 2, 4)):
+            x = normal(shape, dtype)
+            yield sample("lu_factor", [x], lambda x=x: _each(_lu, x), loose=300)
+            yield sample("householder_factor", [x], lambda x=x: _each(_reflections, x), loose=300)
+        square, side = normal((2, 4, 4), dtype), normal((2, 4, 3), dtype)
+        definite = (wide(square) @ wide(square).swapaxes(1, 2) + 4 * np.eye(4)).astype(dtype)
+        yield sample(
+            "cholesky", [definite],
+            lambda x=definite: (np.linalg.cholesky(wide(x)), np.zeros(2, np.int32)), loose=100,
+        )  # fmt: skip
+        square = (square + 4 * np.eye(4)).astype(dtype)
+        for upper in (False, True):
+            for unit in (False, True):
+                yield sample(
+                    "solve_triangular",
+                    [square, side],
+                    lambda a=square, b=side, u=upper, n=unit: np.linalg.solve(_triangle(wide(a), u, n), wide(b)),
+                    upper=upper,
+                    unit=unit,
+                    loose=3000,
+                )
+        tall = normal((2, 4, 3), dtype)
+        reflections, scales = (v.astype(dtype) for v in _each(_reflections, tall))
+        yield sample(
+            "householder_product", [reflections, scales],
+            lambda x=tall: _each(lambda m: (np.linalg.qr(m, mode="complete")[0],), x)[0], columns=sym(4), loose=300,
+        )  # fmt: skip
+    exchanges = np.array([[2, 3, 3], [1, 2, 3]], np.int32)
+    yield sample("permutation", [exchanges], lambda: np.array([[1, 2, 0, 3], [0, 1, 2, 3]]), size=sym(4))
+
+
+def _each(fn: Callable[[np.ndarray], tuple[np.ndarray, ...]], x: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The results for each matrix of the last two axes, stacked."""
+    found = [fn(m.copy()) for m in wide(x).reshape(-1, *x.shape[-2:])]
+    return tuple(np.stack(parts).reshape(*x.shape[:-2], *parts[0].shape) for parts in zip(*found, strict=True))
+
+
+def _lu(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    pivots = np.zeros(min(a.shape), np.int32)
+    for k in range(min(a.shape)):
+        pivot = k + int(np.argmax(np.abs(a[k:, k])))
+        pivots[k] = pivot + 1
+        a[[k, pivot]] = a[[pivot, k]]
+        a[k + 1 :, k] /= a[k, k]
+        a[k + 1 :, k + 1 :] -= np.outer(a[k + 1 :, k], a[k, k + 1 :])
+    return a, pivots
+
+
+def _reflections(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As LAPACK has them."""
+    raw, scales = np.linalg.qr(a, mode="raw")
+    return raw.T, scales
+
+
+def _triangle(a: np.ndarray, upper: bool, unit: bool) -> np.ndarray:
+    found = np.triu(a) if upper else np.tril(a)
+    return found - found * np.eye(a.shape[-1]) + np.eye(a.shape[-1]) if unit else found
 
 
 def contractions() -> Iterator[Sample]:

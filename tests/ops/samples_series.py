@@ -52,6 +52,58 @@ def totals() -> Iterator[Sample]:
                     )
 
 
+def running_extrema() -> Iterator[Sample]:
+    for dtype in (*FLOATS, np.dtype(np.int32)):
+        for shape in ((2, 5, 3), (9, 4, 1), (2, 0, 3)):
+            x = normal(shape, dtype)
+            for name, combine in (("cummax", np.maximum), ("cummin", np.minimum)):
+                yield sample(name, [x], lambda x=x, c=combine: c.accumulate(wide(x), axis=1), axis=1)
+            if np.dtype(dtype) in FLOATS:
+                yield sample(
+                    "cumlogsumexp", [x], lambda x=x: np.logaddexp.accumulate(wide(x), axis=-2), axis=-2, loose=16
+                )
+    x = np.array([1, np.nan, 3], np.float32)
+    yield sample("cummax", [x], lambda: np.array([1, np.nan, np.nan]), axis=0, note="NaN stays")
+
+
+def places_among_bounds() -> Iterator[Sample]:
+    for dtype in (np.dtype(np.float32), np.dtype(np.int64)):
+        bounds, x = np.sort(normal((7,), dtype)), normal((3, 4), dtype)
+        x[0, :2] = bounds[[2, 5]]  # equal to a bound
+        for right in (False, True):
+            side = "right" if right else "left"
+            yield sample(
+                "searchsorted", [x, bounds], lambda x=x, b=bounds, s=side: np.searchsorted(b, x, s), right=right
+            )
+            rows = np.sort(normal((3, 6), dtype), axis=1)
+            yield sample(
+                "searchsorted", [x, rows],
+                lambda x=x, b=rows, s=side: np.stack([np.searchsorted(u, v, s) for u, v in zip(b, x, strict=True)]),
+                right=right,
+            )  # fmt: skip
+    yield sample("searchsorted", [x, x[0, :0]], lambda x=x: np.zeros(x.shape, np.int64), note="no bounds")
+
+
+def polynomials() -> Iterator[Sample]:
+    """By NumPy, of degrees that differ."""
+    made = {
+        "chebyshev_t": np.polynomial.Chebyshev, "hermite_h": np.polynomial.Hermite,
+        "hermite_he": np.polynomial.HermiteE, "laguerre_l": np.polynomial.Laguerre,
+        "legendre_p": np.polynomial.Legendre,
+    }  # fmt: skip
+    degree = np.array([[0, 1, 2], [3, 5, -1]])
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        x = normal(degree.shape, dtype)
+        for kind, basis in made.items():
+            yield sample(
+                "orthogonal_polynomial",
+                [x, degree],
+                lambda x=x, b=basis: np.vectorize(lambda v, n: b.basis(n)(v) if n >= 0 else 0.0)(wide(x), degree),
+                kind=kind,
+                loose=100,
+            )
+
+
 def _total(combine: np.ufunc, x: np.ndarray, exclusive: bool, reverse: bool) -> np.ndarray:
     """Of all elements up to each position along axis 1, by NumPy."""
     x = wide(x)[:, ::-1] if reverse else wide(x)

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from tilewright.frontends.torch.tensors import dtype_of
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -63,9 +61,19 @@ class AtenNode:
     def dtype(self) -> DType:
         """The element type of the result, or of the first of them."""
         result = self.result[0] if isinstance(self.result, tuple | list) else self.result
-        if isinstance(result, torch.Tensor):
+        if hasattr(result, "dtype"):
+            from tilewright.frontends.torch.tensors import (
+                dtype_of,  # imports torch, without which adapters are listed
+            )
+
             return dtype_of(result.dtype)
         raise UnsupportedError(f"{self.op} gives no tensor")
+
+    def dtype_named(self, dtype: Any) -> DType:
+        """Our name of an element type of PyTorch's."""
+        from tilewright.frontends.torch.tensors import dtype_of
+
+        return dtype_of(dtype)
 
     @property
     def shape(self) -> tuple[Sym, ...]:

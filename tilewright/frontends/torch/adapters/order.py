@@ -314,7 +314,8 @@ def repeat_interleave(
     axis = 0 if x is None else node.axis(dim or 0, len(shape_of(x)))
     size = shape_of(counts)[0] if x is None else shape_of(x)[axis]
     ends = scan.cumsum(expand(_flat(node.value(counts, dt.i64)), shape=(size,)), axis=0)
-    total = node.shape[axis] if all(d.is_const for d in node.shape) else _last(node, ends)
+    given = node.result.shape[axis]
+    total = node.size(given) if isinstance(given, int) else _last(node, ends)
     places = searchsorted(iota(shape=(total,), axis=0), ends, right=True)
     return node.value(places, node.dtype) if x is None else gather(x, places, axis=axis)
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
-from tilewright.frontends.torch.tensors import dtype_of
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -95,6 +94,6 @@ def choose_parameters(
         place = node.value(ew.min_(ew.max_(start, bounds[0]), bounds[1]), dt.i64)
     results = []
     for found, told in zip((scale, place), node.result, strict=True):
-        typed = node.value(found, dtype_of(told.dtype))
+        typed = node.value(found, node.dtype_named(told.dtype))
         results.append(reshape(typed, shape=tuple(map(node.size, told.shape))))
     return results[0], results[1]

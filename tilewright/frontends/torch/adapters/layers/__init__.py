@@ -1,0 +1,1 @@
+"""Adapters of the operators that layers of networks are."""
