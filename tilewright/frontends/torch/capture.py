@@ -104,41 +104,6 @@ def _without_guards(program: ExportedProgram) -> Iterator[None]:
         program._guards_code = guards
 
 
-def exported(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dims: Any
-) -> ExportedProgram:
-    """The module's program for examples of its inputs. ModelError where PyTorch cannot export it, with its reason."""
-    if module.training:
-        raise ModelError(
-            f"the module {type(module).__name__} is in training mode",
-            hint="call .eval() first: dropout and batch norm compute something else while training",
-        )
-    try:
-        with torch.no_grad(), shapes_of_layers():
-            return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
-    except Exception as error:
-        raise _not_exported(module, error) from error
-
-
-def _not_exported(module: torch.nn.Module, error: Exception) -> ModelError:
-    text = str(error).strip() or type(error).__name__
-    first = text.splitlines()[0]
-    kinds = {
-        "GuardOnDataDependentSymNode": "a branch or a shape depends on data: use torch.cond, torch.where or "
-        "torch._check, or compile with torch.compile(backend='tilewright'), which runs such parts eagerly",
-        "UserError": "see the message; sizes that may change are named with dynamic_shapes=",
-    }
-    hint = kinds.get(type(error).__name__, "do the example inputs fit the module? it must also run with them")
-    place = next(
-        (line.strip() for line in reversed(text.splitlines()) if line.strip().startswith("File ")), ""
-    )
-    return ModelError(
-        f"PyTorch cannot export {type(module).__name__}: {type(error).__name__}: {first[:600]}",
-        where=place or None,
-        hint=hint,
-    )
-
-
 def _output_names(program: ExportedProgram, results: list[Any]) -> tuple[str, ...]:
     """Of a dict, or a dataclass of Hugging Face's, its keys; "output" of a single tensor, else "output_0", ..."""
     spec = program.call_spec.out_spec

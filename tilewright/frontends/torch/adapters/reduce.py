@@ -181,8 +181,8 @@ def argsort(
 
 @aten("histc")
 def histc(node: AtenNode, self: Value, bins: Number = 100, min: Number = 0, max: Number = 0) -> Value:
-    """How many elements are in each of `bins` equal parts of [min, max], or of [the least, the greatest] where these are
-    the same; the greatest belongs to the last part, and elements outside count nowhere."""
+    """How many elements are in each of `bins` equal parts of [min, max], or of [the least, the greatest] where these
+    are the same; the greatest belongs to the last part, and elements outside count nowhere."""
     dtype = type_of(self).dtype
     x = reshape(node.value(self, dtype if dtype.is_float else dt.f64), shape=(product(shape_of(self)),))
     inner = type_of(x).dtype
