@@ -18,15 +18,18 @@ _FLOAT = re.compile(r"-?[0-9.]+(e[+-]?[0-9]{1,3})?\Z")
 _TARGET = re.compile(
     r"(torch\.ops\.[a-zA-Z_]\w*(\.[a-zA-Z]\w*|\.__?[a-z]+_?_?){1,2}|_operator\.[a-z]+_?|math\.[a-z]+|torch\.sym_[a-z]+)\Z"
 )
-_FUNCTIONS = frozenset(
-    "Symbol Integer Float Rational Add Mul Pow Abs Max Min Eq Ne Lt Le Gt Ge Equality Unequality StrictLessThan LessThan "
-    "StrictGreaterThan GreaterThan And Or Not Piecewise ExprCondPair Tuple floor ceiling true false oo int_oo FloorDiv "
-    "CleanDiv CeilDiv ModularIndexing Where Mod PythonMod CeilToInt FloorToInt TruncToInt TruncToFloat RoundToInt "
-    "RoundDecimal ToFloat IntTrueDiv FloatTrueDiv FloatPow PowByNatural LShift RShift Identity "
-    "IsNonOverlappingAndDenseIndicator BitwiseFn_bitwise_and BitwiseFn_bitwise_or BitwiseFn_bitwise_xor "
-    "OpaqueUnaryFn_sqrt OpaqueUnaryFn_exp OpaqueUnaryFn_log OpaqueUnaryFn_log2 OpaqueUnaryFn_sin OpaqueUnaryFn_cos "
-    "OpaqueUnaryFn_tan OpaqueUnaryFn_tanh".split()
-)
+_FUNCTIONS = frozenset((
+    "Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Abs", "Max", "Min", "Eq", "Ne", "Lt",
+    "Le", "Gt", "Ge", "Equality", "Unequality", "StrictLessThan", "LessThan", "StrictGreaterThan",
+    "GreaterThan", "And", "Or", "Not", "Piecewise", "ExprCondPair", "Tuple", "floor", "ceiling", "true",
+    "false", "oo", "int_oo", "FloorDiv", "CleanDiv", "CeilDiv", "ModularIndexing", "Where", "Mod",
+    "PythonMod", "CeilToInt", "FloorToInt", "TruncToInt", "TruncToFloat", "RoundToInt", "RoundDecimal",
+    "ToFloat", "IntTrueDiv", "FloatTrueDiv", "FloatPow", "PowByNatural", "LShift", "RShift", "Identity",
+    "IsNonOverlappingAndDenseIndicator", "BitwiseFn_bitwise_and", "BitwiseFn_bitwise_or",
+    "BitwiseFn_bitwise_xor", "OpaqueUnaryFn_sqrt", "OpaqueUnaryFn_exp", "OpaqueUnaryFn_log",
+    "OpaqueUnaryFn_log2", "OpaqueUnaryFn_sin", "OpaqueUnaryFn_cos", "OpaqueUnaryFn_tan",
+    "OpaqueUnaryFn_tanh",
+))  # fmt: skip
 _POWERS = ("Pow", "PowByNatural", "FloatPow", "LShift")
 _GREATEST_POWER = 64
 _SYNTAX = (ast.Expression, ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.operator, ast.unaryop,
@@ -98,7 +101,9 @@ def _is_safe(node: ast.AST) -> bool:
         return node.arg is not None and isinstance(node.value, ast.Constant)
     if isinstance(node, ast.Constant):  # strings are names of symbols, and floats
         value = node.value
-        return bool(_SYMBOL.match(value) or _FLOAT.match(value)) if isinstance(value, str) else isinstance(value, int | float)
+        if isinstance(value, str):
+            return bool(_SYMBOL.match(value) or _FLOAT.match(value))
+        return isinstance(value, int | float)
     return isinstance(node, _SYNTAX)
 
 
@@ -114,10 +119,10 @@ def _powers(tree: ast.AST) -> Iterator[int]:
             continue
         while isinstance(exponent, ast.Call) and len(exponent.args) == 1 and not exponent.keywords:
             exponent = exponent.args[0]  # Integer(2)
-        sign = isinstance(exponent, ast.UnaryOp) and isinstance(exponent.op, ast.USub)
-        number = exponent.operand if isinstance(exponent, ast.UnaryOp) and sign else exponent
-        known = isinstance(number, ast.Constant) and isinstance(number.value, int | float)
-        yield max(int(number.value), 1) if isinstance(number, ast.Constant) and known else _GREATEST_POWER + 1
+        if isinstance(exponent, ast.UnaryOp):
+            exponent = exponent.operand
+        number = exponent.value if isinstance(exponent, ast.Constant) else None
+        yield max(int(number), 1) if isinstance(number, int | float) else _GREATEST_POWER + 1
 
 
 def _require(holds: object, what: str, text: Any) -> None:

@@ -47,7 +47,7 @@ class Captured:
 
 def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
     """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
-    with _without_checks():
+    with without_checks():
         program = _decomposed(program)
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
@@ -108,41 +108,6 @@ def _without_guards(program: ExportedProgram) -> Iterator[None]:
         program._guards_code = guards
 
 
-def exported(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dims: Any
-) -> ExportedProgram:
-    """The module's program for examples of its inputs. ModelError where PyTorch cannot export it, with its reason."""
-    if module.training:
-        raise ModelError(
-            f"the module {type(module).__name__} is in training mode",
-            hint="call .eval() first: dropout and batch norm compute something else while training",
-        )
-    try:
-        with torch.no_grad(), shapes_of_layers(), _without_checks():
-            return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
-    except Exception as error:
-        raise _not_exported(module, error) from error
-
-
-def _not_exported(module: torch.nn.Module, error: Exception) -> ModelError:
-    text = str(error).strip() or type(error).__name__
-    first = text.splitlines()[0]
-    kinds = {
-        "GuardOnDataDependentSymNode": "a branch or a shape depends on data: use torch.cond, torch.where or "
-        "torch._check, or compile with torch.compile(backend='tilewright'), which runs such parts eagerly",
-        "UserError": "see the message; sizes that may change are named with dynamic_shapes=",
-    }
-    hint = kinds.get(type(error).__name__, "do the example inputs fit the module? it must also run with them")
-    place = next(
-        (line.strip() for line in reversed(text.splitlines()) if line.strip().startswith("File ")), ""
-    )
-    return ModelError(
-        f"PyTorch cannot export {type(module).__name__}: {type(error).__name__}: {first[:600]}",
-        where=place or None,
-        hint=hint,
-    )
-
-
 def _output_names(program: ExportedProgram, results: list[Any]) -> tuple[str, ...]:
     """Of a dict, or a dataclass of Hugging Face's, its keys; "output" of a single tensor, else "output_0", ..."""
     spec = program.call_spec.out_spec
@@ -195,12 +160,12 @@ def decompositions_kept() -> Iterator[dict[Any, Callable[..., Any]]]:
     """The same as a table for AOTAutograd; while the context lasts, PyTorch's dispatcher keeps composite operators that
     have adapters, as it does for torch.export."""
     composites, table = _split_decomp_table_to_cia_and_python_decomp(decompositions())
-    with _override_composite_implicit_decomp(composites), _without_checks():
+    with _override_composite_implicit_decomp(composites), without_checks():
         yield table
 
 
 @contextmanager
-def _without_checks() -> Iterator[None]:
+def without_checks() -> Iterator[None]:
     """PyTorch keeps checks for singular matrices in order by tokens, which become inputs and outputs of the graph; here
     such a check is an operator without a result, which is left out."""
     _register_effectful_op(_CHECK, None)

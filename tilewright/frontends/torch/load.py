@@ -12,7 +12,8 @@ import torch
 from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.torch.archive import read_program
-from tilewright.frontends.torch.capture import Captured, captured, dim_names, exported
+from tilewright.frontends.torch.capture import Captured, captured, dim_names
+from tilewright.frontends.torch.export import exported
 from tilewright.frontends.torch.importer import GraphImporter
 from tilewright.frontends.torch.tensors import dtype_of, require_dense
 from tilewright.frontends.translation import Results, Translation, translated

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_OURS = str(Path(__file__).parents[2]) + os.sep
 _LIBRARY = re.compile(r"[\\/]torch[\\/]|^torch[\\/]|^<")
 
 
@@ -35,8 +38,12 @@ def module_path(node: torch.fx.Node) -> str:
 
 
 def _source(node: torch.fx.Node) -> str:
-    """The innermost line that is neither PyTorch's own nor of generated code; of modules of PyTorch's the line that called
-    them."""
+    """The innermost line of the user's; of modules of PyTorch's the line that called them."""
     frames = [m for m in _FRAME.finditer(node.meta.get("stack_trace") or "")]
-    own = [m for m in frames if not _LIBRARY.search(m["file"])] or frames
+    own = [m for m in frames if not is_of_library(m["file"])] or frames
     return f"{own[-1]['file']}:{own[-1]['line']}" if own else ""
+
+
+def is_of_library(file: str) -> bool:
+    """Whether a file is PyTorch's or ours, or code that was generated."""
+    return bool(_LIBRARY.search(file)) or file.startswith(_OURS)

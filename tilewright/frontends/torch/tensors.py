@@ -54,13 +54,18 @@ def require_dense(tensor: torch.Tensor, what: str) -> None:
         raise UnsupportedError(f"{what} is {kind}, which is not supported", hint=_LEFT_OUT[reason])
 
 
-def array_of(tensor: torch.Tensor, what: str) -> np.ndarray:
-    """The elements of a tensor, in its own memory where it is contiguous."""
+def require_values(tensor: torch.Tensor, what: str) -> None:
+    """UnsupportedError for a tensor that is no dense one in the CPU's memory, or has no elements there."""
     require_dense(tensor, what)
     if tensor.device.type == "meta":
         raise UnsupportedError(
-            f"{what} has no values (device 'meta')", hint="load the module's weights first"
+            f"{what} has no values (device 'meta')", hint="load the module's weights, and give inputs on the CPU"
         )
+
+
+def array_of(tensor: torch.Tensor, what: str) -> np.ndarray:
+    """The elements of a tensor, in its own memory where it is contiguous."""
+    require_values(tensor, what)
     dtype = dtype_of(tensor.dtype)
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if dtype.storage.name in ("bfloat16",) or dtype.storage.name.startswith("float8"):

@@ -136,9 +136,10 @@ def invoke_subgraph(node: AtenNode, graph: Any, name: str, *operands: Carried) -
     return _called(node, graph, operands)
 
 
-@aten(
-    "wrap", "wrap_activation_checkpoint", "tag_activation_checkpoint", "checkpoint", "strict_mode", namespace=HIGHER_ORDER
-)
+_CALLS = ("wrap", "wrap_activation_checkpoint", "tag_activation_checkpoint", "checkpoint", "strict_mode")
+
+
+@aten(*_CALLS, namespace=HIGHER_ORDER)
 def inlined(node: AtenNode, graph: Any, *operands: Any, **how: Any) -> tuple[Value, ...]:
     """What is called with its operands, one by one or in a tuple."""
     (listed,) = operands if len(operands) == 1 and isinstance(operands[0], tuple) else (operands,)

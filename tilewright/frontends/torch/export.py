@@ -1,0 +1,94 @@
+"""Modules become exported programs; what hinders PyTorch is said with its place in the module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from tilewright.frontends.torch.capture import without_checks
+from tilewright.frontends.torch.origins import is_of_library
+from tilewright.frontends.torch.recurrent import shapes_of_layers
+from tilewright.frontends.torch.tensors import require_values
+from tilewright.ir.diag import ModelError, UnsupportedError
+
+_LONGEST = 600
+
+_HINTS = {
+    "GuardOnDataDependentSymNode": "a branch or a shape depends on data: use torch.cond, torch.where or torch._check, "
+    "or compile with torch.compile(backend='tilewright'), which runs such parts eagerly",
+    "UserError": "sizes that may be others in a call are named with dynamic_shapes=, as torch.export.export has it",
+}
+
+
+def exported(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dims: Any
+) -> ExportedProgram:
+    """The module's program for examples of its inputs. ModelError where PyTorch cannot export it, with its reason."""
+    _check(module, args, kwargs)
+    try:
+        with torch.no_grad(), shapes_of_layers(), without_checks():
+            return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
+    except Exception as error:
+        kind = type(error).__name__
+        raise ModelError(
+            f"PyTorch cannot export {type(module).__name__}: {kind}: {_reason(error)}",
+            where=_place(module, error) or None,
+            hint=_HINTS.get(kind, "do the example inputs fit the module? it must also run with them"),
+        ) from error
+
+
+def _check(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Errors for what PyTorch would refuse in its own words, or later."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedError(
+            "a module of TorchScript has no Python code that could be exported",
+            hint="give the torch.nn.Module that it was made of",
+        )
+    if module.training:
+        raise ModelError(
+            f"the module {type(module).__name__} is in training mode",
+            hint="call .eval() first: dropout and batch norm compute something else while training",
+        )
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        require_values(tensor, f"'{name}'")
+    for path, leaf in pytree.tree_flatten_with_path((args, dict(kwargs)))[0]:
+        where = "".join(map(str, path[1:]))
+        if isinstance(leaf, torch.Tensor):
+            require_values(leaf, f"the example input {where}")
+        elif type(leaf).__module__ == "numpy":
+            raise ModelError(
+                f"the example input {where} is a {type(leaf).__name__} of NumPy",
+                hint="give tensors: torch.from_numpy(array)",
+            )
+
+
+def _reason(error: Exception) -> str:
+    """The first paragraph of a message; of several lines those that say what to do."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    first = lines[0] if lines else type(error).__name__
+    more = [line for line in lines[1:6] if line.startswith("- ")]
+    return " ".join((first, *more))[:_LONGEST]
+
+
+def _place(module: torch.nn.Module, error: BaseException) -> str:
+    """The innermost module that was running, and the innermost line that is not PyTorch's."""
+    names = {id(child): name for name, child in module.named_modules()}
+    path = source = ""
+    for frame, line in _frames(error):
+        path = names.get(id(frame.f_locals.get("self")), path)
+        if not is_of_library(frame.f_code.co_filename):
+            source = f"{frame.f_code.co_filename}:{line}"
+    return ", ".join(filter(None, (path, source)))
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """The frames that the error went through, outermost first."""
+    at = error.__traceback__
+    while at is not None:
+        yield at.tb_frame, at.tb_lineno
+        at = at.tb_next
