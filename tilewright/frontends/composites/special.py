@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import cache, lru_cache
 
 import numpy as np
@@ -67,7 +68,7 @@ def where(condition: Value, a: Value | float, b: Value | float) -> Value:
     return ew.select(condition, _f64(a), _f64(b))
 
 
-def _f64(x: Value | float) -> Value | np.ndarray:
+def _f64(x: Value | float) -> Value | np.float64:
     return x if isinstance(x, Value) else np.float64(x)
 
 
@@ -90,8 +91,7 @@ def _erfcx_number(x: float) -> float:
     if x < 5:
         # The exponent's rounding error is made up for.
         square = x * x
-        rest = math.fsum([_square_rest(x)])
-        return math.exp(square) * (1 + rest) * math.erfc(x)
+        return math.exp(square) * (1 + _square_rest(x)) * math.erfc(x)
     found = 0.0
     for k in range(120, 0, -1):
         found = k / 2 / (x + found)
@@ -100,8 +100,6 @@ def _erfcx_number(x: float) -> float:
 
 def _square_rest(x: float) -> float:
     """x * x without what its nearest float is."""
-    from fractions import Fraction
-
     return float(Fraction(x) * Fraction(x) - Fraction(x * x))
 
 
@@ -363,9 +361,7 @@ def _y_fit(n: int) -> tuple[float, ...]:
     """Y_n(x) - 2 / pi log(x) J_n(x) (of n = 1 with 2 / (pi x) added, and divided by x), as a function of x^2."""
 
     def exact(t: np.ndarray) -> np.ndarray:
-        from fractions import Fraction
-
-        found = []
+            found = []
         for square in _inside(NEAR * NEAR, t):
             q = Fraction(float(square)) / 4
             log = Fraction(np.euler_gamma - math.log(2))

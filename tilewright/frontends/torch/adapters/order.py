@@ -306,6 +306,7 @@ def repeat_interleave(
 ) -> Value:
     """Each element as often as `repeats` says; of the one-operand form, the positions of the elements."""
     counts = repeats if repeats is not None else self
+    assert counts is not None
     if not isinstance(counts, Value):
         counts = full(value=1, dtype=dt.i64, shape=(1,)) if counts == 1 else node.value(counts, dt.i64)
     x = None if node.op.endswith("repeat_interleave.Tensor") else self

@@ -179,33 +179,23 @@ def _greatest(node: AtenNode, x: Value, sizes: Sequence[Sym]) -> tuple[Value, Va
     space = shape_of(x)[2:]
     if not all(d.is_const for d in (*space, *sizes)):
         raise node.refuse("windows of sizes that are not known", node.translation.fixing(*space, *sizes))
-    plane = np.zeros((1,), np.int64)
-    counts: list[int] = []
+    plane = np.zeros((1, 1), np.int64)  # positions [windows, elements] of the axes so far
     for d, n in zip(space, sizes, strict=True):
-        size, count = d.value, n.value
-        begin = np.arange(count) * size // count
-        end = -(-(np.arange(count) + 1) * size // count)
+        begin = np.arange(n.value) * d.value // n.value
+        end = -(-(np.arange(n.value) + 1) * d.value // n.value)
         widest = int((end - begin).max(initial=1))
         at = np.minimum(begin[:, None] + np.arange(widest), end[:, None] - 1)
-        plane = (
-            (plane.reshape(-1, 1, 1, plane.shape[-1], 1) * size + at[None, :, None, None, :])
-            if counts
-            else at[None]
-        )
-        plane = plane.reshape(*([-1] if not counts else []), count, widest) if not counts else plane
-        plane = (
-            plane.reshape(-1, plane.shape[-1]) if not counts else plane.reshape(plane.shape[0] * count, -1)
-        )
-        counts.append(count)
+        plane = plane[:, None, :, None] * d.value + at[None, :, None, :]
+        plane = plane.reshape(plane.shape[0] * n.value, -1)
     windows, width = plane.shape
     outer = shape_of(x)[:2]
     flat = reshape(x, shape=(*outer, product(space)))
-    taken = gather(flat, constant(plane.astype(np.int64), "windows"), axis=2)
+    taken = gather(flat, constant(plane, "windows"), axis=2)
     best = rd.argmax(taken, axis=3, keepdims=True)
     found = rd.reduce_max(taken, axes=(3,), keepdims=False)
-    table = constant((plane + np.zeros((windows, width), np.int64)).reshape(-1), "windows")
+    table = constant(plane.reshape(-1), "windows")
     row = reshape(iota(shape=(windows,), axis=0), shape=(windows, 1))
     at_ = ew.add(ew.mul(row, node.value(width, dt.i64)), best)
     places = reshape(gather(table, at_, axis=0), shape=(*outer, windows))
-    shape = (*outer, *counts)
+    shape = (*outer, *sizes)
     return reshape(found, shape=shape), reshape(places, shape=shape)
