@@ -361,7 +361,7 @@ def _y_fit(n: int) -> tuple[float, ...]:
     """Y_n(x) - 2 / pi log(x) J_n(x) (of n = 1 with 2 / (pi x) added, and divided by x), as a function of x^2."""
 
     def exact(t: np.ndarray) -> np.ndarray:
-            found = []
+        found = []
         for square in _inside(NEAR * NEAR, t):
             q = Fraction(float(square)) / 4
             log = Fraction(np.euler_gamma - math.log(2))
