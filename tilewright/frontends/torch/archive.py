@@ -15,6 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._export.serde import schema
+from torch._export.serde.serialize import (
+    ExportedProgramDeserializer,
+    _dict_to_dataclass,
+    deserialize_scalar_type,
+)
 from torch.export import ExportedProgram
 
 from tilewright.frontends.errors import shown
@@ -63,9 +69,6 @@ class _Archive:
         self._records = {info.filename.partition("/")[2]: info for info in infos}
 
     def program(self) -> ExportedProgram:
-        from torch._export.serde import schema
-        from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass
-
         if self._text("archive_format") != "pt2" or self._text("archive_version") != _VERSION:
             raise ModelError(
                 "the file is no archive of torch.export.save, or one of another version",
@@ -145,8 +148,6 @@ class _Archive:
 
 def _tensor(record: torch.Tensor, told: Mapping[str, Any], name: str) -> torch.Tensor:
     """The elements that a record's bytes are, as `told`; ModelError where it has too few."""
-    from torch._export.serde.serialize import deserialize_scalar_type
-
     if told["device"]["type"] != "cpu":
         raise UnsupportedError(
             f"'{shown(name)}' lies on the device '{shown(told['device']['type'])}'",

@@ -11,7 +11,8 @@ import torch
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _OURS = str(Path(__file__).parents[2]) + os.sep
-_LIBRARY = re.compile(r"[\\/]torch[\\/]|^torch[\\/]|^<")
+_LIBRARIES = (_OURS, os.path.dirname(torch.__file__) + os.sep, "torch" + os.sep, "<")
+"""How files begin that are no user's; those of exported programs may be relative to the folder of packages."""
 
 
 @dataclass(frozen=True)
@@ -46,4 +47,4 @@ def _source(node: torch.fx.Node) -> str:
 
 def is_of_library(file: str) -> bool:
     """Whether a file is PyTorch's or ours, or code that was generated."""
-    return bool(_LIBRARY.search(file)) or file.startswith(_OURS)
+    return file.startswith(_LIBRARIES)

@@ -53,29 +53,29 @@ def _dot(a: Value, b: Value, batch: Axes, inner: Axes, dtype: DType) -> Value:
     last = len(shape_of(a)) - 1, len(shape_of(b)) - 1
     if batch[0] and inner[0] != (last[0],) and inner[1] == (last[1],):
         # rows are those whose elements lie side by side, as weights of attention do
-        rank = [len(shape_of(x)) - len(batch[0]) - 1 for x in (b, a)]
+        count = len(batch[0])
+        rows, columns = (len(shape_of(x)) - count - 1 for x in (b, a))
         found = _dot(b, a, batch[::-1], inner[::-1], dtype)
-        outer = len(batch[0])
-        return transpose(found, perm=(*range(outer), *range(outer + rank[0], outer + sum(rank)),
-                                      *range(outer, outer + rank[0])))  # fmt: skip
+        order = (*range(count), *range(count + rows, count + rows + columns), *range(count, count + rows))
+        return transpose(found, perm=order)
     free = [
         [k for k in range(len(shape_of(x))) if k not in (*batch[n], *inner[n])] for n, x in enumerate((a, b))
     ]
     shapes = shape_of(a), shape_of(b)
     outer = [shapes[0][k] for k in batch[0]]
-    rows, columns = ([shapes[n][k] for k in free[n]] for n in (0, 1))
+    of_rows, of_columns = ([shapes[n][k] for k in free[n]] for n in (0, 1))
     merged = [product(shapes[n][k] for k in inner[n]) for n in (0, 1)]
-    is_plain = not outer and len(rows) > 1 and len(inner[0]) == 1
+    is_plain = not outer and len(of_rows) > 1 and len(inner[0]) == 1
     left = _ordered(a, (*batch[0], *free[0], *inner[0]))
     if not is_plain:  # the product itself has rows of several axes where the right operand is one matrix
-        left = _shaped(left, (*outer, product(rows), merged[0]))
+        left = _shaped(left, (*outer, product(of_rows), merged[0]))
     # weights are often transposed already: [columns, inner] is read as it is
     if not outer and len(free[1]) == 1 and len(inner[1]) == 1 and free[1][0] < inner[1][0]:
         found = _product(left, b, dtype, turned=True)
     else:
-        right = _shaped(_ordered(b, (*batch[1], *inner[1], *free[1])), (*outer, merged[1], product(columns)))
+        right = _shaped(_ordered(b, (*batch[1], *inner[1], *free[1])), (*outer, merged[1], product(of_columns)))
         found = _product(left, right, dtype)
-    return _shaped(found, (*outer, *rows, *columns))
+    return _shaped(found, (*outer, *of_rows, *of_columns))
 
 
 _WIDENING = {"int": dt.i32, "float": dt.f32}
