@@ -191,3 +191,14 @@ def test_unknown_options_are_refused() -> None:
     with pytest.raises(Exception, match="unknown option 'nope'") as found:
         torch.compile(lambda x: x + 1, backend=backend, options={"nope": 1})(torch.ones(2))
     assert isinstance(found.value.__cause__ or found.value, Exception) and OptionError.__name__ in str(found.value)
+
+
+def test_a_view_of_an_input_at_a_position_that_data_decide() -> None:
+    def narrowed(x: Any, start: Any) -> Any:
+        return torch.narrow(x, 1, start, 2)
+
+    x = torch.randn(3, 5, 2)
+    with dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(narrowed, backend=backend, fullgraph=True)
+        for start in (0, 3):
+            close(compiled(x, torch.tensor(start)), x[:, start : start + 2])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -109,7 +110,18 @@ def _reason(node: torch.fx.Node) -> str:
             return f"tensors of {value.dtype} are not supported"
         if value.device.type != "cpu":
             return f"tensors of the device '{value.device}' are not supported"
+    if _is_view_at_data(node):
+        return "it gives a view of an input, at a position that data decide"
     return ""
+
+
+def _is_view_at_data(node: torch.fx.Node) -> bool:
+    """Whether a result of the graph begins in memory where only data say: AOTAutograd takes such a view of the input
+    itself, at the place where the result that it is given begins."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not any(user.op == "output" for user in node.users):
+        return False
+    return any(free_unbacked_symbols(d) for d in (value.storage_offset(), *value.stride()))
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
