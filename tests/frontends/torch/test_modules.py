@@ -291,6 +291,55 @@ def test_custom_operators_in_python_are_decomposed() -> None:
     check(Custom().eval(), (torch.randn(3, 4),))
 
 
+# Writes in place
+
+
+class Writes(nn.Module):
+    """Writes to sums, to what was read before, to a value with a view, to a view, and to what dropout gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Any, how: int) -> Any:
+        y = self.norm(self.line(x))
+        if how == 0:
+            z = y * 2
+            y += self.line(x)
+            r = torch.relu_(y)
+            return y - z, r.add_(1) * y
+        if how == 1:
+            v = y[0]
+            y.add_(1)
+            return v + y
+        if how == 2:
+            y[0].mul_(3)
+            return y
+        z = F.dropout(y, 0.5, self.training)
+        return z.relu_() + y
+
+
+@pytest.mark.parametrize("how", range(4))
+def test_writes_in_place(how: int) -> None:
+    module = seeded(Writes)
+
+    class One(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.writes = module
+
+        def forward(self, x: Any) -> Any:
+            return self.writes(x, how)
+
+    check(One().eval(), (torch.randn(3, 4),))
+
+
+def test_graphs_that_need_no_decomposition_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(), nn.Flatten())
+    check(module.eval(), (torch.randn(2, 3, 5, 5),))
+
+
 # Files
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -47,8 +47,11 @@ class Captured:
 
 def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
     """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
-    with without_checks():
-        program = _decomposed(program)
+    graph = _functional(program.graph_module)
+    if graph is None:
+        with without_checks():
+            program = _decomposed(program)
+        graph = program.graph_module
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
     inputs: list[str] = []
@@ -68,7 +71,7 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
                 hint="such inputs cannot be compiled: pass tensors",
             )
     results, written = [], []
-    (output,) = program.graph.find_nodes(op="output")
+    (output,) = graph.graph.find_nodes(op="output")
     for spec, result in zip(signature.output_specs, output.args[0], strict=True):
         if spec.kind in _WRITES:
             written.append(spec.target or spec.arg.name)
@@ -80,7 +83,71 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
             hint="a compiled model keeps no state: return the new value, or call .eval() on the module",
         )
     names = _output_names(program, results)
-    return Captured(program.graph_module, tuple(inputs), state, names, tuple(results), dims or {})
+    return Captured(graph, tuple(inputs), state, names, tuple(results), dims or {})
+
+
+_FRESH = frozenset(("conv1d", "conv2d", "conv3d", "linear", "batch_norm", "layer_norm", "group_norm", "matmul"))
+"""Composite operators whose results share no memory with what they are given."""
+
+
+def _functional(module: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
+    """The graph where nothing in it must be decomposed, its writes in place made new values: PyTorch would trace it
+    anew, which takes as long as exporting it. None for a graph with subgraphs, writes to inputs, weights or what may be
+    views, or operators without an adapter."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    written: dict[torch.fx.Node, torch.fx.Node] = {}
+    chains: dict[torch.fx.Node, list[torch.fx.Node]] = {}  # a value, and the writes to it, which are the same memory
+    for node in module.graph.nodes:
+        new = graph.node_copy(node, lambda n: written.get(n, copies[n]))
+        copies[node] = new
+        new.name = node.name  # some names are others in a new graph, those of builtins
+        op = node.target
+        if node.op != "call_function" or not isinstance(op, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
+            continue
+        if not isinstance(op, torch._ops.OpOverload):
+            return None
+        if op._schema.is_mutable:
+            target, whole = _out_of_place(op), node.args[0] if node.args else None
+            if target is None or not isinstance(whole, torch.fx.Node):
+                return None
+            chain = chains.setdefault(whole, [whole])
+            if not _own_memory(chain, node):
+                return None
+            chain.append(node)
+            chains[node], new.target = chain, target
+            written.update(dict.fromkeys(chain, new))
+        elif not kept(op):
+            return None
+    return torch.fx.GraphModule(module, graph)
+
+
+def _out_of_place(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The operator that gives what another writes to its first argument, where it has an adapter."""
+    name = op._schema.name.partition("::")[2]
+    packet = getattr(torch.ops.aten, name[:-1], None) if op.namespace == "aten" and name.endswith("_") else None
+    found = getattr(packet, op._overloadname, None) if packet is not None else None
+    same = found is not None and [a.name for a in found._schema.arguments] == [a.name for a in op._schema.arguments]
+    return found if same and kept(found) else None
+
+
+def _own_memory(chain: Sequence[torch.fx.Node], writer: torch.fx.Node) -> bool:
+    """Whether a value that was written to shares its memory with none that is read otherwise: neither it nor what reads
+    it before `writer` is a view, as far as the schemas say, and it keeps its type."""
+    first, written = chain[0].meta.get("val"), writer.meta.get("val")
+    if not isinstance(first, torch.Tensor) or not isinstance(written, torch.Tensor) or first.dtype != written.dtype:
+        return False
+    readers = [user for value in chain for user in value.users if user < writer and user not in chain]
+    return _is_fresh(chain[0]) and all(map(_is_fresh, readers))
+
+
+def _is_fresh(node: torch.fx.Node) -> bool:
+    op = node.target
+    if node.op != "call_function" or not isinstance(op, torch._ops.OpOverload):
+        return False
+    if op._schema.is_mutable or any(r.alias_info is not None for r in op._schema.returns):
+        return False
+    return not op._can_decompose() or op._schema.name.partition("::")[2] in _FRESH
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:

@@ -32,7 +32,7 @@ def exported(
     _check(module, args, kwargs)
     try:
         with torch.no_grad(), shapes_of_layers(), without_checks():
-            return torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
+            program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
     except Exception as error:
         kind = type(error).__name__
         raise ModelError(
@@ -40,6 +40,19 @@ def exported(
             where=_place(module, error) or None,
             hint=_HINTS.get(kind, "do the example inputs fit the module? it must also run with them"),
         ) from error
+    _take_out_dropout(program.graph_module)
+    return program
+
+
+def _take_out_dropout(module: torch.fx.GraphModule) -> None:
+    """While evaluating, dropout gives its own input. Its schema does not say so, and PyTorch would lose what is written
+    to its result."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.dropout.default):
+        x, _, train = node.args
+        if not train and not any(user.op == "output" for user in node.users):
+            node.replace_all_uses_with(x)
+            module.graph.erase_node(node)
+    module.recompile()
 
 
 def _check(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -80,7 +93,7 @@ def _place(module: torch.nn.Module, error: BaseException) -> str:
     names = {id(child): name for name, child in module.named_modules()}
     path = source = ""
     for frame, line in _frames(error):
-        path = names.get(id(frame.f_locals.get("self")), path)
+        path = names.get(id(frame.f_locals.get("self"))) or path
         if not is_of_library(frame.f_code.co_filename):
             source = f"{frame.f_code.co_filename}:{line}"
     return ", ".join(filter(None, (path, source)))
