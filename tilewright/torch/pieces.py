@@ -119,7 +119,9 @@ def _is_view_at_data(node: torch.fx.Node) -> bool:
     """Whether a result of the graph begins in memory where only data say: AOTAutograd takes such a view of the input
     itself, at the place where the result that it is given begins."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not any(user.op == "output" for user in node.users):
+    if not isinstance(value, torch.Tensor) or not getattr(node.target, "is_view", False):
+        return False
+    if not any(user.op == "output" for user in node.users):
         return False
     return any(free_unbacked_symbols(d) for d in (value.storage_offset(), *value.stride()))
 

@@ -377,7 +377,9 @@ def _scalar(d: Any) -> Value:
 @aten("nonzero")
 def nonzero(node: AtenNode, self: Value) -> Value:
     """Positions of elements that are not 0: [count, rank]."""
-    return transpose(positions_of(node.translation, as_bool(_at_least_1d(self))), perm=(1, 0))
+    found = transpose(positions_of(node.translation, as_bool(_at_least_1d(self))), perm=(1, 0))
+    count, rank = shape_of(found)[0], len(shape_of(self))
+    return found if rank else slice_(found, starts=(0, 0), sizes=(count, 0), steps=(1, 1))
 
 
 @aten("masked_select")
