@@ -109,7 +109,7 @@ not_ = _unary("not", "bits", "Bitwise (of bools: logical) negation.").onnx("Not"
 not_.torch("bitwise_not")
 sign = _unary("sign", "number", "-1, 0 or 1 as x is negative, zero or positive; NaN of NaN.").onnx(
     "Sign", since=9
-).torch("sign", "sgn")
+)
 floor = _unary("floor", "float", "The greatest integer not above x.").onnx("Floor", since=1)
 ceil = _unary("ceil", "float", "The least integer not below x.").onnx("Ceil", since=1)
 round_ = _unary("round", "float", "The nearest integer, of two the even one.").onnx("Round", since=11)

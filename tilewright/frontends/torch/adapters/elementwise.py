@@ -433,3 +433,8 @@ def frexp(node: AtenNode, self: Value) -> tuple[Value, Value]:
 @aten("frexp", namespace="prims")
 def frexp_(node: AtenNode, self: Value) -> tuple[Value, Value]:
     return frexp(node, self)
+
+
+@aten("sign", "sgn")
+def sign(node: AtenNode, self: Value) -> Value:
+    return self if node.dtype is dt.bool_ else ew.sign(self)
