@@ -1,7 +1,7 @@
 """Special functions of mathematics, all computed in f64: results of f32 are rounded once.
 
-Errors, in units of the last place of f64, are those of the tests: below 20 for values away from zeros, where they are
-relative to the size of the terms. Chebyshev coefficients are made when they are first needed, from integrals that the
+Errors against SciPy are up to some 500 units of the last place of f64 away from zeros of a function, and a few thousand
+beside those of the Bessel functions J and Y: far less than one of f32. Chebyshev coefficients are made when they are first needed, from integrals that the
 trapezoidal rule gives to the last digit (Trefethen & Weideman, 2014).
 """
 
