@@ -1,8 +1,8 @@
 """Special functions of mathematics, all computed in f64: results of f32 are rounded once.
 
 Errors against SciPy are up to some 500 units of the last place of f64 away from zeros of a function, and a few thousand
-beside those of the Bessel functions J and Y: far less than one of f32. Chebyshev coefficients are made when they are first needed, from integrals that the
-trapezoidal rule gives to the last digit (Trefethen & Weideman, 2014).
+beside those of the Bessel functions J and Y: far less than one of f32. Chebyshev coefficients are made when they are
+first needed, from integrals that the trapezoidal rule gives to the last digit (Trefethen & Weideman, 2014).
 """
 
 from __future__ import annotations
