@@ -82,11 +82,13 @@ __all__ = [*_HOMES]
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import tilewright` stays quick."""
+    from importlib import import_module
+
+    if name == "torch":  # a room that imports PyTorch, which only its users have
+        return import_module("tilewright.torch")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
-    from importlib import import_module
-
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value
