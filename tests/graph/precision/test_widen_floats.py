@@ -20,7 +20,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
-from tilewright.ops.norm import layer_norm, softmax
+from tilewright.ops.norm import layer_norm, rms_norm, softmax
 from tilewright.ops.reduce import argmax, reduce_sum
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, transpose
@@ -177,3 +177,12 @@ def test_sums_do_not_overflow_between_operators() -> None:
     run_passes(module, [WidenFloats()], PassContext(None, Options()))
     (found,) = evaluate_func(module.main, module, [np.full(4, 300, np.float16)])
     assert found == 600
+
+
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+def test_weights_of_16_bits_may_scale_results_of_float32(dtype: dt.DType, numerics: str) -> None:
+    """No result of the operator is of 16 bits then, an operand alone is."""
+    module = program(lambda x: rms_norm(x, weights(dtype, 12)), tensor(dt.f32, (4, 12)))
+    passed(module, numerics=numerics)
+    assert module.main.returns[0].tensor.dtype is dt.f32

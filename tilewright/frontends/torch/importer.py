@@ -87,7 +87,7 @@ class GraphImporter:
             condition = s.eq(self._sizes.of(size), d)
             words = f"axis {axis} of the input '{node.name}' is {size.node.expr} in the exported program"
             if condition.is_const and not condition.value:
-                raise ModelError(words, hint="do shapes= fit the model?")
+                raise ModelError(words, hint=self.translation.fixing(d))
             if not condition.is_const:
                 self.translation.require(condition, words)
 

@@ -144,7 +144,7 @@ class _Widening:
         operands = [self._widened(v) if is_narrow(v) else v for v in op.operands]
         made = operator(*operands, **op.attrs)
         self._replace(op, made if isinstance(made, tuple) else (made,))
-        dtype = next(dtype_of(v) for v in op.results if is_narrow(v))
+        dtype = next(dtype_of(v) for v in (*op.results, *op.operands) if is_narrow(v))
         if op.name not in MOVES:
             self.counts[dtype] = self.counts.get(dtype, 0) + 1
         return True

@@ -72,7 +72,7 @@ def _shape_assertion(node: ProgramOp) -> Sequence[Held]:
     message = shown(message, 300)
     if condition.is_const:
         if not condition.value:
-            raise ModelError(message, hint="give other shapes=")
+            raise ModelError(message, hint=node.translation.fixing(condition))
         return []
     node.translation.require(condition, message)
     return []
