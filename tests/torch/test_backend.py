@@ -130,6 +130,16 @@ def test_parameters_may_change() -> None:
     close(function(x), module(x))
 
 
+def test_memory_of_replaced_parameters_may_be_used_again() -> None:
+    """A new parameter at the address of one that is gone, as often written to, is another one."""
+    module, x = torch.nn.Linear(64, 64).eval(), torch.randn(3, 64)
+    function = compiled(module)
+    for k in range(6):
+        module.weight.data = torch.empty(0)  # the memory is free before the next parameter takes some
+        module.weight.data = torch.full((64, 64), float(k))
+        close(function(x), module(x))
+
+
 def test_training_runs_eagerly() -> None:
     module, x = Layer(), torch.randn(5, 8)
     function = compiled(module)

@@ -38,27 +38,30 @@ class Frozen:
         self._compile = compile
         self._variants: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._open: Callable[..., Any] | None = None
-        self._last: tuple[Any, ...] | None = None
-        self._run: Callable[..., Any] | None = None
-        self._variant(own)
+        self._held: list[Any] = []
+        # One attribute, so that threads see a key with its own code.
+        self._current: tuple[tuple[Any, ...], Callable[..., Any]] = self._variant(own)
 
     def __call__(self, *args: Any) -> Any:
         key = tuple([(args[k].data_ptr(), args[k]._version) for k in self._places])
-        run = self._run if key == self._last else self._variant(args)
-        assert run is not None
+        last, run = self._current
+        if key != last:
+            self._current = _, run = self._variant(args)
         return run(*[args[k] for k in self._free]) if run is not self._open else run(*args)
 
-    def _variant(self, args: Sequence[Any]) -> Callable[..., Any]:
+    def _variant(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        """The parameters' key, and the code for them."""
         key = tuple((args[k].data_ptr(), args[k]._version) for k in self._places)
         run = self._variants.get(key)
         if run is None and len(self._variants) < MAX_VARIANTS:
             state = {self._names[k]: (self._titles[k], args[k]) for k in self._places}
             run = self._variants[key] = self._compile(state)
+            # As long as their memory is held, no other parameters have these addresses.
+            self._held += [args[k].untyped_storage() for k in self._places]
         if run is None:
             self._open = self._open or self._compile({})
             run = self._open
-        self._last, self._run = key, run
-        return run
+        return key, run
 
 
 def _own_parameters(count: int) -> Sequence[torch.Tensor]:
