@@ -156,14 +156,12 @@ class Session:
         """A digest of everything that determines the artefact; None when the model cannot be read, or an operator or
         a plugin from outside of the package (see `refusal`)."""
         digest = hashlib.blake2b(digest_size=20)
-        target = self.machine(options)
         shapes = sorted(request.shapes.items())
         front_end = self.front_end(request.model)
-        if self.refusal() is not None:
+        stamp = self.stamp(options)
+        if stamp is None:
             return None
-        outside = f"{outside_digest()};{identity(self._candidates)};{front_end.name}"
-        stamp = f"{compiler_stamp(_PACKAGE)};{outside};{target!r};{options.fingerprint()};{shapes!r}"
-        digest.update(stamp.encode())
+        digest.update(f"{stamp};{front_end.name};{shapes!r}".encode())
         for name, array in sorted(request.constants.items()):
             digest.update(f"{name}:{array.dtype}{array.shape}".encode())
             is_text = array.dtype == np.object_
@@ -173,6 +171,15 @@ class Session:
         except (OSError, ValueError):  # a path that cannot be opened, or that is none
             return None
         return digest.hexdigest()
+
+    def stamp(self, options: Options) -> str | None:
+        """What determines the artefact of any model: the compiler, its plugins, the machine and the options. None
+        where models are not kept (see `refusal`)."""
+        target = self.machine(options)
+        if self.refusal() is not None:
+            return None
+        outside = f"{outside_digest()};{identity(self._candidates)}"
+        return f"{compiler_stamp(_PACKAGE)};{outside};{target!r};{options.fingerprint()}"
 
     def refusal(self) -> str | None:
         """Why no model can be kept now: changes of an operator or a plugin from outside of the package would go
@@ -235,6 +242,14 @@ class Session:
             self._trim()
         except (OSError, ArtifactError):
             return
+
+    def recall(self, about: str) -> bytes | None:
+        """What was noted under `about`; None when there is nothing."""
+        return self._notes.read(about)
+
+    def note(self, about: str, fact: bytes) -> None:
+        """Keep a small fact beside the artefacts, if the folder can be written; the longest unused go first."""
+        self._notes.write(about, fact)
 
     @property
     def _notes(self) -> Notes:

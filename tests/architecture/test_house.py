@@ -51,7 +51,7 @@ ROOMS |= {
     "onnxruntime": {"api", "ir", "runtime"},
     "quantization": {"api", "frontends", "ir", "options", "runtime"},
     "comparison": {"api", "frontends", "ir", "options", "quantization", "runtime"},
-    "torch": {"api", "frontends", "ir", "options", "runtime"},
+    "torch": {"api", "frontends", "ir", "options", "runtime", "session"},
     "cli": ALL,
     "__main__": {"cli"},
     "tilewright": {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -59,33 +61,45 @@ def read_file(path: Path, limit: int, hint: str) -> bytes:
 
 def digest_of_file(path: Path) -> bytes:
     """A digest of a file's bytes; OSError."""
-    digest = hashlib.blake2b(digest_size=20)
-    size = path.stat().st_size
-    starts = range(0, size, CHUNK)
-    pieces = [b""] * len(starts)
+
+    def read(start: int) -> bytes:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(CHUNK)
+
+    return _digest([partial(read, start) for start in range(0, path.stat().st_size, CHUNK)])
+
+
+def digest_of_arrays(arrays: Iterable[memoryview]) -> bytes:
+    """A digest of what lies in memory, as bytes, one array after the other."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        starts = range(0, len(array), CHUNK)
+        pieces = [partial(lambda array, k: array[k : k + CHUNK], array, k) for k in starts]
+        digest.update(_digest(pieces) if len(pieces) > 1 else array)
+    return digest.digest()
+
+
+def _digest(pieces: Sequence[Callable[[], bytes | memoryview]]) -> bytes:
+    """A digest of pieces that are given when they are called, by several threads: hashing releases the interpreter
+    lock. SHA-256 is twice as fast as BLAKE2 on CPUs that have instructions for it, and as fast on others."""
+    found = [b""] * len(pieces)
     errors: list[OSError] = []
 
     def work(first: int) -> None:
         try:
-            pieces[first::_THREADS] = [_digest_of_piece(path, start) for start in starts[first::_THREADS]]
+            found[first::_THREADS] = [hashlib.sha256(piece()).digest() for piece in pieces[first::_THREADS]]
         except OSError as error:
             errors.append(error)
 
-    threads = [Thread(target=work, args=(first,)) for first in range(min(_THREADS, len(starts)))]
-    for thread in threads:  # hashing releases the interpreter lock; a pool of threads takes long to import
+    threads = [Thread(target=work, args=(first,)) for first in range(min(_THREADS, len(pieces)))]
+    for thread in threads:  # a pool of threads takes long to import
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    digest.update(b"".join(pieces))
-    return digest.digest()
-
-
-def _digest_of_piece(path: Path, start: int) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(start)
-        return hashlib.blake2b(file.read(CHUNK)).digest()
+    return hashlib.sha256(b"".join(found)).digest()
 
 
 def file_mentions(path: Path, text: bytes) -> bool:

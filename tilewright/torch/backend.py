@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from tilewright.frontends.torch.capture import decompositions_kept
 from tilewright.options import Options
 from tilewright.torch.frozen import Frozen
 from tilewright.torch.pieces import State, compiled_pieces
+from tilewright.torch.precompiled import GraphSource
+from tilewright.torch.recalled import Recall, assumed_sizes, only_code
 from tilewright.torch.records import GraphRecord, note, why_ended
 
 Runner = Callable[..., Any]
@@ -46,6 +49,16 @@ def backend(
         tell(GraphRecord(graph, None, "gradients are recorded: call it inside of torch.no_grad()"))
         return graph.forward
     frozen = [_is_frozen(x) for x in example_inputs]
+    recall = Recall.of(graph, example_inputs, frozen, chosen)
+
+    source = GraphSource(recall, graph, partial(backend, mode=mode, options=options)) if recall is not None else None
+    known = recall.find(example_inputs) if recall is not None else None
+    if source is not None and known is not None:
+        tell(GraphRecord(graph, (known.piece,)))
+        source.let_pytorch_keep_it()
+        return source.runner(known)
+    made: list[Frozen] = []
+    before = assumed_sizes()
 
     def compile_inference(functional: torch.fx.GraphModule, fake_inputs: Sequence[Any]) -> Runner:
         def compile_for(state: State) -> Runner:
@@ -53,16 +66,23 @@ def backend(
             with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
                 return compiled_pieces(functional, state, chosen, tell)
 
-        return make_boxed_func(Frozen(functional, example_inputs, frozen, compile_for))
+        made.append(Frozen(functional, example_inputs, frozen, compile_for))
+        return make_boxed_func(made[-1])
 
     with decompositions_kept() as table:
-        return aot_module_simplified(
+        run = aot_module_simplified(
             graph,
             example_inputs,
             fw_compiler=compile_inference,
             inference_compiler=compile_inference,
             decompositions=table,
         )
+    if source is not None and made and before == assumed_sizes():
+        whole = only_code(made[0], example_inputs)
+        if whole is not None:
+            source.recall.keep(whole)
+            source.let_pytorch_keep_it()
+    return run
 
 
 def chosen_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:

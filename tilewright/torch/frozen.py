@@ -41,6 +41,7 @@ class Frozen:
         self._held: list[Any] = []
         # One attribute, so that threads see a key with its own code.
         self._current: tuple[tuple[Any, ...], Callable[..., Any]] = self._variant(own)
+        self.first, self.inputs = self._current[1], len(placeholders)
 
     def __call__(self, *args: Any) -> Any:
         key = tuple([(args[k].data_ptr(), args[k]._version) for k in self._places])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from tilewright import api
 from tilewright.frontends.torch.capture import Captured, kept
 from tilewright.frontends.torch.tensors import DTYPES
 from tilewright.ir.diag import TilewrightError, UnsupportedError
-from tilewright.options import Options
+from tilewright.options import Options, Request
 from tilewright.runtime import Model
+from tilewright.session import Session
 from tilewright.torch.records import GraphRecord, Piece
 
 MAX_SPLITS = 4
@@ -37,26 +39,46 @@ def compiled_pieces(
     if not eager:
         whole = _whole(graph, state, options, eager)
         if whole is not None:
-            tell(GraphRecord(graph, (Piece(whole.model, _count(graph)),)))
+            tell(GraphRecord(graph, (whole.piece,)))
             return whole
     return _split(graph, state, options, eager, tell)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Where the cache has an artefact, and a digest of the parameters that it was made with."""
+
+    key: str
+    weights: bytes
+
+
 class Compiled:
     """A compiled graph that takes and gives tensors. `results` are the places of its results among the outputs of the
-    model, and whether they are numbers; None for a result that is None."""
+    model, and whether they are numbers; None for a result that is None. `taken` are the places of the model's inputs
+    among those of the graph that are no parameters, `operators` is the number of the graph's."""
 
-    def __init__(self, model: Model, results: Sequence[tuple[int, bool] | None], taken: Sequence[int]) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        results: Sequence[tuple[int, bool] | None],
+        taken: Sequence[int],
+        operators: int,
+        kept: Kept | None = None,
+    ) -> None:
+        self.model, self.operators, self.kept = model, operators, kept
+        self.taken, self.results = tuple(taken), tuple(results)
         self._call = model.with_outputs(torch)
-        self._taken, self._results = tuple(taken), tuple(results)
         self._is_plain = all(r is not None and r == (k, False) for k, r in enumerate(results))
 
     def __call__(self, *args: Any) -> Sequence[Any]:
-        found = self._call(*[args[k] for k in self._taken])
+        found = self._call(*[args[k] for k in self.taken])
         if self._is_plain:
             return found
-        return [None if r is None else found[r[0]].item() if r[1] else found[r[0]] for r in self._results]
+        return [None if r is None else found[r[0]].item() if r[1] else found[r[0]] for r in self.results]
+
+    @property
+    def piece(self) -> Piece:
+        return Piece(self.model, self.operators)
 
 
 def _whole(
@@ -86,7 +108,9 @@ def _whole(
     except TilewrightError as error:
         eager.update({node: error.what for node in graph.graph.nodes if node.op == "call_function"})
         return None
-    return Compiled(model, kinds, [k for k, node in enumerate(free) if _is_used(node)])
+    key = Session().key(Request.of(captured, None, None), options) if options.cache else None
+    kept = Kept(key, captured.weights) if key else None
+    return Compiled(model, kinds, [k for k, node in enumerate(free) if _is_used(node)], _count(graph), kept)
 
 
 def _is_number(node: torch.fx.Node) -> bool:
@@ -167,7 +191,7 @@ def _split(
         reasons += tuple((str(n.target), n.name, reason) for n, reason in failed.items())
         if compiled is None:
             continue
-        pieces.append(Piece(compiled.model, _count(part)))
+        pieces.append(compiled.piece)
         setattr(
             split,
             str(node.target),

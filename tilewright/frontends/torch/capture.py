@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from tilewright.frontends.torch import adapters as adapters
 from tilewright.frontends.torch.custom import custom_decompositions
 from tilewright.frontends.torch.recurrent import shapes_of_layers
 from tilewright.frontends.torch.registry import find_adapter
+from tilewright.frontends.torch.tensors import digest_of_tensors
 from tilewright.ir.diag import ModelError, UnsupportedError
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -43,6 +44,11 @@ class Captured:
     outputs: tuple[str, ...]
     results: tuple[Any, ...]
     dims: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def weights(self) -> bytes:
+        """A digest of the elements of `state`, in order."""
+        return digest_of_tensors((f"'{target}'", tensor) for target, tensor in self.state.values())
 
 
 def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:

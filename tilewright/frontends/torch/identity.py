@@ -9,7 +9,7 @@ import torch
 
 from tilewright.frontends.torch.capture import Captured
 from tilewright.frontends.torch.origins import module_path
-from tilewright.frontends.torch.tensors import array_of, require_dense
+from tilewright.frontends.torch.tensors import digest_of_tensors, require_dense
 
 
 def digest_of(captured: Captured) -> bytes:
@@ -21,7 +21,7 @@ def digest_of(captured: Captured) -> bytes:
     for name, (target, tensor) in captured.state.items():
         require_dense(tensor, f"'{target}'")
         digest.update(f"{name}:{target}:{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(_bytes_of(tensor, target))
+    digest.update(captured.weights)
     return digest.digest()
 
 
@@ -34,11 +34,5 @@ def _add_graph(digest: Any, graph: torch.fx.GraphModule) -> None:
         digest.update(name.encode())
         if isinstance(child, torch.fx.GraphModule):
             _add_graph(digest, child)
-    for name, tensor in (*graph.named_parameters(recurse=False), *graph.named_buffers(recurse=False)):
-        digest.update(name.encode())
-        digest.update(_bytes_of(tensor, name))
-
-
-def _bytes_of(tensor: torch.Tensor, name: str) -> Any:
-    """The elements, where they lie."""
-    return array_of(tensor, f"'{name}'").reshape(-1).view("u1").data
+    own = (*graph.named_parameters(recurse=False), *graph.named_buffers(recurse=False))
+    digest.update(repr([name for name, _ in own]).encode() + digest_of_tensors(own))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 
+from tilewright.frontends.files import digest_of_arrays
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
@@ -71,3 +74,8 @@ def array_of(tensor: torch.Tensor, what: str) -> np.ndarray:
     if dtype.storage.name in ("bfloat16",) or dtype.storage.name.startswith("float8"):
         return plain.view(_AS_BYTES[dtype.bytes]).numpy().view(dtype.storage)
     return plain.numpy()
+
+
+def digest_of_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> bytes:
+    """A digest of the elements of tensors, with what each is called in errors."""
+    return digest_of_arrays(array_of(tensor, what).reshape(-1).view("u1").data for what, tensor in tensors)
