@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 EAGER = "eager PyTorch"
-BACKENDS = {EAGER: "", "tilewright": "tilewright", "inductor": "inductor", "openvino": "openvino"}
+BACKENDS: dict[str, dict[str, Any]] = {
+    EAGER: {},
+    "dynamo": {"backend": "eager"},  # what every backend needs at least to compile
+    "tilewright": {"backend": "tilewright"},
+    "inductor": {"backend": "inductor"},
+    # without AOTAutograd it fails in PyTorch 2.13, with an assertion about symbols
+    "openvino": {"backend": "openvino", "options": {"aot_autograd": True}},
+}
 
 
 @dataclass
@@ -88,9 +95,11 @@ def _start(backend: str, name: str, threads: int, folder: Path) -> _Worker:
         "OMP_NUM_THREADS": str(threads),
         "TORCHINDUCTOR_FREEZING": "1",
     }
+    # Installed packages have their bytecode on disk.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "bench.torch_backends", backend, name, str(threads)]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **places},
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**inherited, **places},
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     return _Worker(backend, process)
@@ -138,7 +147,7 @@ def _serve(backend: str, name: str, threads: int) -> None:
     # What PyTorch imports when it compiles for the first time is no backend's time.
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     torch._dynamo.utils.counters.clear()
-    function = torch.compile(made.module, backend=BACKENDS[backend]) if BACKENDS[backend] else made.module
+    function = torch.compile(made.module, **BACKENDS[backend]) if BACKENDS[backend] else made.module
     for line in sys.stdin:
         try:
             answer = _compiled(function, args, expected) if line.strip() == "compile" else _timed(function, args)
