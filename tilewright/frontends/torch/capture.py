@@ -14,6 +14,7 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch.export import ExportedProgram
 from torch.export.exported_program import (
     _override_composite_implicit_decomp,
+    _special_op_to_preserve_cia,
     _split_decomp_table_to_cia_and_python_decomp,
 )
 from torch.export.graph_signature import InputKind, OutputKind
@@ -21,7 +22,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from tilewright.frontends.torch import adapters as adapters
 from tilewright.frontends.torch.custom import custom_decompositions
 from tilewright.frontends.torch.recurrent import shapes_of_layers
-from tilewright.frontends.torch.registry import find_adapter
+from tilewright.frontends.torch.registry import find_adapter, translated
 from tilewright.frontends.torch.tensors import digest_of_tensors
 from tilewright.ir.diag import ModelError, UnsupportedError
 
@@ -232,9 +233,18 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def decompositions_kept() -> Iterator[dict[Any, Callable[..., Any]]]:
     """The same as a table for AOTAutograd; while the context lasts, PyTorch's dispatcher keeps composite operators that
     have adapters, as it does for torch.export."""
+    composites, table = _split(frozenset(translated()))
+    with _override_composite_implicit_decomp(dict(composites)), without_checks():
+        yield dict(table)
+
+
+@lru_cache(maxsize=1)
+def _split(adapters: frozenset[str]) -> tuple[Mapping[Any, Callable[..., Any]], Mapping[Any, Callable[..., Any]]]:
+    """What composite operators become that PyTorch would not decompose as it does by itself, and the decompositions of
+    the others; the same as long as no adapter is added."""
     composites, table = _split_decomp_table_to_cia_and_python_decomp(decompositions())
-    with _override_composite_implicit_decomp(composites), without_checks():
-        yield table
+    ours = {op: fn for op, fn in composites.items() if op in decomposition_table or fn is _special_op_to_preserve_cia}
+    return ours, table
 
 
 @contextmanager
