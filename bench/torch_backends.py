@@ -139,6 +139,7 @@ def _serve(backend: str, name: str, threads: int) -> None:
     from bench.zoo.build import MODELS
 
     torch.set_num_threads(threads)
+    torch._dynamo.config.allow_rnn = backend == "tilewright"  # Inductor would unroll all steps
     torch.manual_seed(0)
     made = MODELS[name]()
     args = tuple(made.inputs.values())

@@ -175,6 +175,20 @@ def test_breaks_are_counted() -> None:
     assert "test_backend.py" in reason and "1 graph breaks" in str(explanation)
 
 
+def test_recurrent_layers_are_compiled_where_dynamo_traces_them() -> None:
+    module, x = torch.nn.Sequential(torch.nn.LSTM(8, 16, batch_first=True)).eval(), torch.randn(2, 5, 8)
+    explanation = explain(module, x)
+    assert not explanation.graphs and "(0): set torch._dynamo.config.allow_rnn = True" in str(explanation)
+    with dynamo.config.patch(allow_rnn=True):
+        (record,) = explain(module, x).graphs
+        assert record.pieces and not record.eager
+        function = compiled(module, fullgraph=True)
+        for steps in (5, 7, 9):
+            x = torch.randn(2, steps, 8)
+            close(function(x)[0], module(x)[0])
+    assert graphs() <= 3
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_results_have_the_types_of_pytorch(dynamic: bool) -> None:
     def kinds(x: Any, n: int) -> Any:

@@ -16,14 +16,17 @@ from tilewright.torch.records import GraphRecord
 
 @dataclass(frozen=True)
 class Explanation:
-    """The graphs that Dynamo captured of one call, in order, and why it broke off between them, each with its line."""
+    """The graphs that Dynamo captured of one call, in order, why it broke off between them, each with its line, and
+    what it does not capture at all."""
 
     graphs: tuple[GraphRecord, ...]
     breaks: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{len(self.graphs)} graphs, {len(self.breaks)} graph breaks"]
         lines += [f"  break: {reason}" for reason in self.breaks]
+        lines += [f"  not captured: {reason}" for reason in self.left_out]
         for k, record in enumerate(self.graphs):
             calls = sum(node.op.startswith("call") for node in record.graph.graph.nodes)
             if record.reason:
@@ -47,4 +50,14 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     with torch.no_grad():
         compiled(*args, **kwargs)
     torch._dynamo.reset()
-    return Explanation(tuple(records), tuple(r.ended for r in records if r.ended))
+    return Explanation(tuple(records), tuple(r.ended for r in records if r.ended), _left_out(function))
+
+
+def _left_out(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Recurrent layers, which Dynamo runs as they are unless it is told to trace them: backends that unroll their steps
+    would take very long."""
+    modules = function.named_modules() if isinstance(function, torch.nn.Module) else ()
+    layers = [name or "the module itself" for name, module in modules if isinstance(module, torch.nn.RNNBase)]
+    if not layers or torch._dynamo.config.allow_rnn:
+        return ()
+    return (f"recurrent layers ({', '.join(layers)}): set torch._dynamo.config.allow_rnn = True",)
