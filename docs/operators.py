@@ -44,9 +44,9 @@ TORCH_INTRODUCTION = """\
 ## PyTorch operators
 
 Operators that are translated as they are, by a function in `tilewright/frontends/torch/adapters` or because they are
-one of those above (in `code`). A name without an overload stands for all of them. Others are decomposed by PyTorch
-into these first, as far as it has a decomposition; what is left is refused, or run eagerly by the backend of
-`torch.compile`.
+one of those above (in `code`). A name without an overload stands for all of them; those with a star take and give
+complex numbers, too. Others are decomposed by PyTorch into these first, as far as it has a decomposition; what is left
+is refused, or run eagerly by the backend of `torch.compile`.
 """
 
 ONNX_INTRODUCTION = """\
@@ -160,12 +160,15 @@ def torch_section() -> str:
     }
     names: dict[str, list[str]] = {}
     for full in sorted(torch_registry.translated()):
-        adapter = torch_registry.find_adapter(full)
+        on_complex = torch_registry.find_complex(full)
+        adapter = torch_registry.find_adapter(full) or on_complex
+        assert adapter is not None
         if not adapter.__module__.startswith("tilewright."):
             continue  # defined by the program that makes the page
         namespace, _, name = full.partition("::")
         same = bound.get(name) if namespace == "aten" else None
-        names.setdefault(namespace, []).append(f"{name} (`{same}`)" if same else name)
+        star = "\\*" if on_complex is not None else ""
+        names.setdefault(namespace, []).append(f"{name}{star} (`{same}`)" if same else f"{name}{star}")
     parts = [TORCH_INTRODUCTION]
     for namespace, listed in names.items():
         rows = [f"- {title}: {', '.join(group)}" for title, group in by_letter(listed)]

@@ -240,8 +240,8 @@ def make_artifact(
     static = not program.dims
     return Artifact(
         target=target,
-        inputs=tuple(map(_info, ins, main.args)),
-        outputs=tuple(map(_info, outs, main.returns)),
+        inputs=_infos(ins, main.args, main.attrs.get("complex_inputs", ())),
+        outputs=_infos(outs, main.returns, main.attrs.get("complex_outputs", ())),
         objects=(),
         constant_table=constants.table,
         static_plan=StaticPlan(program.arena.value, program.scratch.value) if static else None,
@@ -306,8 +306,8 @@ def make_staged(
     }
     return Artifact(
         target=target,
-        inputs=tuple(map(_info, main.attrs["inputs"], main.args)),
-        outputs=tuple(map(_info, main.attrs["outputs"], main.returns)),
+        inputs=_infos(main.attrs["inputs"], main.args, main.attrs.get("complex_inputs", ())),
+        outputs=_infos(main.attrs["outputs"], main.returns, main.attrs.get("complex_outputs", ())),
         objects=(),
         program=program,
         parts=tuple(parts),
@@ -316,8 +316,10 @@ def make_staged(
     )
 
 
-def _info(name: str, value: Value) -> TensorInfo:
-    return _info_of_type(name, value.type)
+def _infos(names: Sequence[str], values: Sequence[Value], complex_names: Sequence[str]) -> tuple[TensorInfo, ...]:
+    """What callers see: complex numbers where the program has their parts."""
+    infos = [_info_of_type(name, value.type) for name, value in zip(names, values, strict=True)]
+    return tuple(info.of_parts if info.name in complex_names else info for info in infos)
 
 
 def _info_of_type(name: str, type: Type) -> TensorInfo:

@@ -126,6 +126,8 @@ def _made(spec: str, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Gen
         limit = SMALL_INTEGERS.get(dtype.name, MAX_INTEGER)
         return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
     numbers = np.asarray(rng.standard_normal(shape))
+    if dtype.kind == "c":
+        numbers = numbers + 1j * rng.standard_normal(shape)
     return (np.abs(numbers) if dtype.name == "float8_e8m0fnu" else numbers).astype(dtype)  # which has no sign
 
 

@@ -34,8 +34,11 @@ def shapes_with(module: Module, sizes: Mapping[str, int]) -> dict[str, tuple[int
                 hint="leave them out, or compile a model of its own for these shapes",
             )
     # all names are given, also of inputs without such a dim: variables must not get other names than before
+    parts = main.attrs.get("complex_inputs", ())
     return {
-        name: tuple(_dim(fixed.get(d, d)) for d in type.shape) for name, type in tensors.items() if not type.is_static
+        name: tuple(_dim(fixed.get(d, d)) for d in (type.shape[:-1] if name in parts else type.shape))
+        for name, type in tensors.items()
+        if not type.is_static
     }
 
 

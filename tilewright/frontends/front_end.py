@@ -66,7 +66,9 @@ class FrontEnd(Protocol):
 
         `main.attrs["inputs"]` and `["outputs"]` are the names that users know, `["nodes"]` the number of operators
         that the source has; `["assumed"]` are the conditions that calls must fulfil, each with words and the name and
-        operator of a node; `["contradictions"]` are pairs of a subject and of what was not taken from the source.
+        operator of a node; `["complex_inputs"]` and `["complex_outputs"]` name tensors whose last axis, of 2, holds the
+        parts of complex numbers, as which callers give and get them; `["contradictions"]` are pairs of a subject and of
+        what was not taken from the source.
         ModelError for a source that is damaged, UnsupportedError for what cannot be translated.
         """
 

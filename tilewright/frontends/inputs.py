@@ -21,10 +21,13 @@ _LIKE_LOOP_VARIABLE = re.compile(r"[A-Za-z]+[0-9]+$")
 
 class Declared(NamedTuple):
     """An input as its model declares it. A dim is a number, a name, or None where it is left open; the shape is None
-    where not even the rank is known. An input that is no tensor has a type instead of a dtype, and no shape."""
+    where not even the rank is known. An input that is no tensor has a type instead of a dtype, and no shape.
+    `is_complex` ones are tensors of parts of this dtype with an axis more, of 2, the last, which the shape leaves out.
+    """
 
     dtype: DType | HostType
     shape: tuple[int | str | None, ...] | None = None
+    is_complex: bool = False
 
 
 class SymbolicDims:
@@ -84,7 +87,8 @@ def _type_of(name: str, declared: Declared, dims: SymbolicDims, given: Sequence[
             where=where,
             hint="give one dim for each axis",
         )
-    return TensorType(declared.dtype, tuple(_dim(d, name, k, dims, where) for k, d in enumerate(shape)))
+    axes = tuple(_dim(d, name, k, dims, where) for k, d in enumerate(shape))
+    return TensorType(declared.dtype, (*axes, sym(2)) if declared.is_complex else axes)
 
 
 def _dim(dim: int | str | None, owner: str, axis: int, dims: SymbolicDims, where: str) -> Sym:
@@ -100,9 +104,15 @@ def _dim(dim: int | str | None, owner: str, axis: int, dims: SymbolicDims, where
 def constants_of(
     types: Mapping[str, Type], constants: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The values that a caller binds inputs to, checked against their types."""
+    """The values that a caller binds inputs to, checked against their types; of complex ones the parts along a last
+    axis."""
     _check_names(types, constants, "constants=")
-    return {name: _checked(name, value, types[name]) for name, value in constants.items()}
+    return {name: _checked(name, _parts(value), types[name]) for name, value in constants.items()}
+
+
+def _parts(value: object) -> object:
+    array = np.asarray(value)
+    return np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else value
 
 
 def _check_names(inputs: Mapping[str, object], given: Mapping[str, object], option: str) -> None:

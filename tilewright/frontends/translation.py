@@ -86,6 +86,8 @@ class Translation:
         self.builder = Builder(block, self.module)
         self.problems = Problems()
         self.contradictions: dict[str, str] = {}
+        self.complex_results: set[int] = set()
+        """The places of results that are parts of complex numbers, along a last axis of 2."""
         self._choices = choices
         self._given = given
         self._assumed: dict[Sym, Assumed] = {}
@@ -264,10 +266,16 @@ class Translation:
         del ops[mark.ops :]
         self._assumed = dict(mark.assumed)
 
-    def finish(self, results: Sequence[Value], outputs: Sequence[str], nodes: int) -> Module:
+    def finish(
+        self, results: Sequence[Value], outputs: Sequence[str], nodes: int, complex_inputs: Sequence[str] = ()
+    ) -> Module:
         """The module, its main function ended by the results."""
         self.builder.emit("return", list(results))
         attrs = {"inputs": tuple(v.name for v in self.inputs), "outputs": tuple(outputs), "nodes": nodes}
+        if complex_inputs:
+            attrs["complex_inputs"] = tuple(complex_inputs)
+        if self.complex_results:
+            attrs["complex_outputs"] = tuple(outputs[k] for k in sorted(self.complex_results))
         if self._assumed:
             attrs["assumed"] = tuple(self._assumed.values())
         if self.contradictions:
@@ -298,6 +306,7 @@ def translated(
     fixed = constants_of(types, constants or {})
     given = tuple(map(shown, dict.fromkeys((*(shapes or {}), *fixed))))
     free = {name: type for name, type in types.items() if name not in fixed}
+    complex_inputs = tuple(name for name in free if inputs[name].is_complex)
 
     def attempt(choices: Choices) -> Module:
         translation = Translation(free, choices, given)
@@ -311,7 +320,7 @@ def translated(
                     "the model is nested too deeply", hint="export it without so many subgraphs"
                 ) from e
             translation.problems.raise_if_any()
-            return translation.finish([v for v in results if v is not None], outputs, nodes)
+            return translation.finish([v for v in results if v is not None], outputs, nodes, complex_inputs)
 
     return _best(attempt)
 

@@ -14,7 +14,7 @@ Native interface. The objects of an artefact define these C functions (`plan` on
 - `i32 tw_run(void **call)`: compute. `call` holds `void *pool, void **in_data, void **out_data, void *constants,
   void *arena, void *scratch, i64 *dims`. Inputs and outputs are C-contiguous and aligned to their element;
   constants, arena and scratch are aligned to 64 bytes; scratch holds sizes[1] bytes for each worker. 4-bit
-  integers take a byte each in inputs and outputs.
+  integers take a byte each in inputs and outputs, complex numbers are two floats with an axis of 2 among their dims.
 - `i32 tw_run_profiled(void **call, u64 *counts)`, if the model was compiled with profile=True: also stores the
   cycle counter before the first kernel and after each, in the order of the report's calls.
 - the thread pool's `tw_pool_create`, `tw_pool_destroy`; without them the model runs on one thread.
@@ -44,12 +44,16 @@ from tilewright.runtime.storage.records import record
 Dim = int | str
 
 
+_PARTS = {"float32": "complex64", "float64": "complex128"}
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """An input or output: `dtype` is a NumPy (or ml_dtypes) name or "string", dims are numbers or symbolic texts.
 
     Values that are no tensors have another `kind`, and no shape: a "sequence" or an "optional" of an `element` (their
     dtype is "object"), a "map" from keys of `dtype` to an `element`. An "unranked" tensor has a dtype, and any shape.
+    Of complex numbers native code has the `parts`: the same memory as floats, with a last axis of 2.
     """
 
     name: str
@@ -64,6 +68,22 @@ class TensorInfo:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}"
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether callers have complex numbers."""
+        return self.dtype in _PARTS.values()
+
+    @property
+    def parts(self) -> TensorInfo:
+        """As native code has it."""
+        found = next((part for part, dtype in _PARTS.items() if dtype == self.dtype), None)
+        return self if found is None else replace(self, dtype=found, shape=(*self.shape, 2))
+
+    @property
+    def of_parts(self) -> TensorInfo:
+        """As callers have it, of what native code has for complex numbers."""
+        return replace(self, dtype=_PARTS[self.dtype], shape=self.shape[:-1])
 
     @property
     def type(self) -> str:

@@ -98,8 +98,8 @@ class Context:
         self, programs: Sequence[Linked], threads: int, pool: int | None, counter: SizeCounter | None = None
     ) -> None:
         inputs, outputs = programs[0].artifact.inputs, programs[0].artifact.outputs
-        self.in_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in inputs))()
-        self.out_shapes = (ctypes.c_int64 * sum(len(info.shape) for info in outputs))()
+        self.in_shapes = (ctypes.c_int64 * sum(len(info.parts.shape) for info in inputs))()
+        self.out_shapes = (ctypes.c_int64 * sum(len(info.parts.shape) for info in outputs))()
         self.in_data = (ctypes.c_void_p * len(inputs))()
         self.out_data = (ctypes.c_void_p * len(outputs))()
         self.sizes = (ctypes.c_int64 * 2)()

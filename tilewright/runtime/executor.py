@@ -112,7 +112,7 @@ def _tensors(table: int | None, infos: Sequence[TensorInfo]) -> list[np.ndarray]
     """Tensors of fixed shapes, whose addresses stand in a table."""
     addresses = (ctypes.c_void_p * len(infos)).from_address(table or 0) if infos else ()
     found = []
-    for address, info in zip(addresses, infos, strict=True):
+    for address, info in zip(addresses, [info.parts for info in infos], strict=True):
         dtype, shape = numpy_dtype(info.dtype), [int(n) for n in info.shape]
         found.append(_bytes_at(address, prod(shape) * dtype.itemsize).view(dtype).reshape(shape))
     return found

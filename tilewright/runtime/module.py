@@ -364,7 +364,7 @@ class Model:
             parts.append(_Part(of, self._wanted_threads, self._executor, _beside=beside))
             return parts[-1]
 
-        own = [tuple(map(part, p.parts if p.program is not None else [replace(p, variants=())])) for p in programs]
+        own = [tuple(map(part, p.parts if p.program is not None else [_of_floats(p)])) for p in programs]
         runs = [_runner(p, of, _native_steps(p, of)) for p, of in zip(programs, own, strict=True)]
         return _Staged(artifact, tuple(own), tuple(runs))
 
@@ -407,6 +407,7 @@ class Model:
                 listed = ", ".join(f"{info.name} {staged.host_values.described(value)}" for info, value in about)
                 error.where = f"{error.where + ', ' if error.where else ''}called with {listed or 'no inputs'}"
             raise
+        results = staged.host_values.as_given(results, self.outputs)
         if out is None:
             return staged.host_values.own_copies(results, values)
         staged.host_values.write_to(out, self.outputs, results, values)
@@ -417,7 +418,7 @@ class Model:
         values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
         infos = zip(values, self.inputs, strict=True)
         shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
-        return values, shapes, self._guard(shapes)
+        return staged.host_values.as_parts(values, self.inputs), shapes, self._guard(shapes)
 
     def _call(self, context: Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
         arrays = []
@@ -452,7 +453,11 @@ class Model:
             context.planned = program.shapes = None  # until all of it is known
             plan = program.linked.code.plan
             assert plan is not None, "the guard has looked at fixed shapes"
-            context.in_shapes[:] = [size for shape in shapes for size in shape]
+            context.in_shapes[:] = [
+                size
+                for info, shape in zip(self.inputs, shapes, strict=True)
+                for size in ((*shape, 2) if info.is_complex else shape)
+            ]
             code = plan(context.in_shapes, context.in_data, program.dims, context.out_shapes, context.sizes)
             if code:
                 raise self._failure(program, code, shapes)
@@ -463,7 +468,8 @@ class Model:
 
     def _output_shapes(self, context: Context) -> tuple[Shape, ...]:
         sizes = iter(context.out_shapes)
-        shapes = tuple(tuple(next(sizes) for _ in info.shape) for info in self.outputs)
+        whole = [tuple(next(sizes) for _ in info.parts.shape) for info in self.outputs]
+        shapes = tuple(s[: len(info.shape)] for s, info in zip(whole, self.outputs, strict=True))
         for info, shape in zip(self.outputs, shapes, strict=True):
             if any(size < 0 for size in shape):
                 raise InputError(
@@ -524,6 +530,12 @@ class _Part(Model):
             except InputError as error:
                 return error
         return self._failure(self._new_context().current, code, tuple(shapes))
+
+
+def _of_floats(artifact: Artifact) -> Artifact:
+    """A program without variants, called with parts of complex numbers."""
+    inputs, outputs = (tuple(info.parts for info in infos) for infos in (artifact.inputs, artifact.outputs))
+    return replace(artifact, variants=(), inputs=inputs, outputs=outputs)
 
 
 def _runner(

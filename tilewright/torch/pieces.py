@@ -13,8 +13,8 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilewright import api
-from tilewright.frontends.torch.capture import Captured, kept
-from tilewright.frontends.torch.tensors import DTYPES
+from tilewright.frontends.torch.capture import Captured, has_complex, is_translated, kept
+from tilewright.frontends.torch.tensors import COMPLEX, DTYPES
 from tilewright.ir.diag import TilewrightError, UnsupportedError
 from tilewright.options import Options, Request
 from tilewright.runtime import Model
@@ -129,8 +129,10 @@ def _reason(node: torch.fx.Node) -> str:
         return ""
     if isinstance(target, torch._ops.OpOverload) and not kept(target):
         return "the operator has no binding"
+    if has_complex(node) and not is_translated(node):
+        return "it is not supported for complex numbers"
     for value in _tensors(node):
-        if value.dtype not in DTYPES:
+        if value.dtype not in DTYPES and value.dtype not in COMPLEX:
             return f"tensors of {value.dtype} are not supported"
         if value.device.type != "cpu":
             return f"tensors of the device '{value.device}' are not supported"

@@ -147,6 +147,24 @@ def test_complex_numbers_between_real_ones() -> None:
     np.testing.assert_allclose(back, np.fft.irfft(np.fft.rfft(x) * 1j, 8), rtol=1e-4, atol=1e-5)
 
 
+def test_complex_numbers_at_the_border() -> None:
+    """Of inputs and outputs, and 2053 elements, which are a prime number of them."""
+    source = program(
+        "%x: tensor<3x2053xcomplex<f32>>", "tensor<3x2053xcomplex<f32>>, tensor<3x2053xcomplex<f32>>",
+        "%f = stablehlo.fft %x, type = FFT, length = [2053] : "
+        "(tensor<3x2053xcomplex<f32>>) -> tensor<3x2053xcomplex<f32>>",
+        "%t = stablehlo.tanh %x : tensor<3x2053xcomplex<f32>>",
+        "return %f, %t : tensor<3x2053xcomplex<f32>>, tensor<3x2053xcomplex<f32>>",
+    )  # fmt: skip
+    parts = np.random.default_rng(0).standard_normal((2, 3, 2053)).astype(np.float32)
+    x = parts[0] + 1j * parts[1]
+    model = tilewright.compile(source, threads=1, cache=False)
+    assert [info.dtype for info in (*model.inputs, *model.outputs)] == ["complex64"] * 3
+    transform, tanh = model(x)
+    np.testing.assert_allclose(transform, np.fft.fft(x), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(tanh, np.tanh(x), rtol=1e-4, atol=1e-5)
+
+
 def test_operators_of_chlo_are_written_by_stablehlo() -> None:
     source = program(
         "%x: tensor<2xf32>", "tensor<2xf32>, tensor<2xf32>", "%a = chlo.lgamma %x : tensor<2xf32> -> tensor<2xf32>",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
+from tilewright.frontends.composites.complex import apart, joined
 from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
 from tilewright.frontends.stablehlo.node import ADAPTERS, BY_ELEMENT, CUSTOM_CALLS, ProgramOp
@@ -20,7 +21,7 @@ from tilewright.frontends.stablehlo.types import (
     tensor_type,
     text_of,
 )
-from tilewright.frontends.stablehlo.values import ComplexPair, Held, LoopRows, flat, rank_of
+from tilewright.frontends.stablehlo.values import ComplexPair, Held, LoopRows, as_value, flat, rank_of
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
@@ -70,16 +71,14 @@ class Inliner:
     def main(self, function: ir.Operation, inputs: Sequence[Value | None]) -> Results:
         """The results of the function."""
         try:
-            found = self.function(function, [v for v in inputs if v is not None], "", 0)
+            given = _arguments(function, [v for v in inputs if v is not None])
+            found = self.function(function, given, "", 0)
         except BrokenInputError:
             self.translation.problems.raise_if_any()
             raise
         self.translation.problems.raise_if_any()
-        if any(isinstance(held, ComplexPair) for held in found):
-            raise UnsupportedError(
-                "the model gives complex numbers", hint="return real and imaginary parts as tensors of their own"
-            )
-        return [v for held in found for v in flat(held)]
+        self.translation.complex_results = {k for k, held in enumerate(found) if isinstance(held, ComplexPair)}
+        return [joined(held) if isinstance(held, ComplexPair) else as_value(held) for held in found]
 
     def function(self, function: ir.Operation, arguments: Sequence[Held], path: str, depth: int) -> list[Held]:
         if depth > MAX_DEPTH:
@@ -218,6 +217,16 @@ class Inliner:
         if is_splat and type.shape:
             return full(value=array.item(), dtype=type.dtype, shape=tuple(sym(d or 0) for d in type.shape))
         return literal(array, "constant")
+
+
+def _arguments(function: ir.Operation, inputs: Sequence[Value]) -> list[Held]:
+    """The inputs of the program, which have the parts of complex numbers along a last axis."""
+    if len(function.regions) != 1 or len(function.regions[0].blocks) != 1:
+        return list(inputs)
+    declared = function.regions[0].blocks[0].arguments
+    return [
+        apart(v) if tensor_type(a.type).is_complex else v for a, v in zip(declared, inputs, strict=True)
+    ]
 
 
 class _Written(tuple):  # type: ignore[type-arg]

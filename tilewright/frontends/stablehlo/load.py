@@ -96,14 +96,12 @@ def _inputs(
             unique = f"{name}_{n}"
         try:
             type = tensor_type(argument.type)
-            if type.is_complex:
-                raise UnsupportedError("inputs of complex numbers are not supported")
         except TilewrightError as error:
             error.where = error.where or f"input '{shown(unique)}'"
             raise
         names = dims if dims is not None and len(dims) == len(type.shape) else [None] * len(type.shape)
         shape = [d if d is not None else name for d, name in zip(type.shape, names, strict=True)]
-        found[unique] = Declared(type.dtype, tuple(shape))
+        found[unique] = Declared(type.dtype, tuple(shape), type.is_complex)
     return found
 
 

@@ -22,7 +22,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from tilewright.frontends.torch import adapters as adapters
 from tilewright.frontends.torch.custom import custom_decompositions
 from tilewright.frontends.torch.recurrent import shapes_of_layers
-from tilewright.frontends.torch.registry import find_adapter, translated
+from tilewright.frontends.torch.registry import find_adapter, find_complex, translated
 from tilewright.frontends.torch.tensors import digest_of_tensors
 from tilewright.ir.diag import ModelError, UnsupportedError
 
@@ -124,7 +124,7 @@ def _functional(module: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
             chain.append(node)
             chains[node], new.target = chain, target
             written.update(dict.fromkeys(chain, new))
-        elif not kept(op):
+        elif not is_translated(node):
             return None
     return torch.fx.GraphModule(module, graph)
 
@@ -206,7 +206,24 @@ def _keys(spec: Any) -> list[str]:
 
 def kept(op: Any) -> bool:
     """Whether an operator has an adapter, so that it need not be decomposed."""
-    return isinstance(op, torch._ops.OpOverload) and find_adapter(op_name(op)) is not None
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    return find_adapter(op_name(op)) is not None or find_complex(op_name(op)) is not None
+
+
+def is_translated(node: torch.fx.Node) -> bool:
+    """Whether a call of an operator has an adapter for its operands."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or not has_complex(node):
+        return kept(op)
+    return find_complex(op_name(op)) is not None
+
+
+def has_complex(node: torch.fx.Node) -> bool:
+    """Whether a result, an operand or a number that is given is complex."""
+    leaves = torch.utils._pytree.tree_leaves((node.args, node.kwargs, node.meta.get("val")))
+    values = (x.meta.get("val") if isinstance(x, torch.fx.Node) else x for x in leaves)
+    return any(isinstance(x, complex) or (isinstance(x, torch.Tensor) and x.is_complex()) for x in values)
 
 
 def op_name(op: torch._ops.OpOverload) -> str:

@@ -10,14 +10,15 @@ import numpy as np
 import sympy
 import torch
 
+from tilewright.frontends.composites.complex import ComplexPair, apart, joined
 from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
 from tilewright.frontends.torch import registry
-from tilewright.frontends.torch.capture import Captured, op_name
+from tilewright.frontends.torch.capture import Captured, has_complex, op_name
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.origins import Origin, origin_of
 from tilewright.frontends.torch.sizes import Sizes
-from tilewright.frontends.torch.tensors import DTYPES, array_of, dtype_of
+from tilewright.frontends.torch.tensors import COMPLEX, DTYPES, array_of, dtype_of, part_of
 from tilewright.frontends.translation import BrokenInputError, Translation, type_of
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
@@ -28,8 +29,9 @@ from tilewright.ops.source import sym_tensor
 
 SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
 
-Given = Value | Sym | tuple[Any, ...] | float | None
-"""What a node stands for: a tensor, a size, several of them, a number; None for what could not be translated."""
+Given = Value | ComplexPair | Sym | tuple[Any, ...] | float | None
+"""What a node stands for: a tensor, complex numbers, a size, several of them, a number; None for what could not be
+translated."""
 
 
 class GraphImporter:
@@ -38,7 +40,7 @@ class GraphImporter:
     def __init__(self, translation: Translation, captured: Captured) -> None:
         self.translation, self._captured = translation, captured
         self._sizes = Sizes()
-        self._literals: dict[tuple[Any, ...], Value] = {}
+        self._literals: dict[tuple[Any, ...], Value | ComplexPair] = {}
 
     def main(self, inputs: Mapping[str, Value | None]) -> list[Value]:
         """The results of the graph; the inputs have the values given by name."""
@@ -55,7 +57,9 @@ class GraphImporter:
                 values[node] = self._state(*self._captured.state[node.name])
         self._walk(graph, values)
         self.translation.problems.raise_if_any()
-        return [self._result(self._argument(result, values)) for result in self._captured.results]
+        found = [self._argument(result, values) for result in self._captured.results]
+        self.translation.complex_results = {k for k, held in enumerate(found) if isinstance(held, ComplexPair)}
+        return [self._result(held) for held in found]
 
     # Inputs
 
@@ -63,9 +67,12 @@ class GraphImporter:
         """The value of a placeholder; the symbols that its dims are, are those of the value."""
         result = node.meta.get("val")
         if isinstance(result, torch.Tensor) and value is not None:
-            for size, d in zip(result.shape, type_of(value).shape, strict=True):
+            # Complex numbers have their parts along a last axis more.
+            for size, d in zip(result.shape, type_of(value).shape, strict=not result.is_complex()):
                 if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
                     self._sizes.bind(size.node.expr, d)
+            if result.is_complex():
+                return apart(value)
         elif isinstance(result, torch.SymInt) and value is not None:
             symbols = self.translation.measure(value)
             assert symbols is not None
@@ -78,6 +85,7 @@ class GraphImporter:
         """Calls are refused whose dims are not the expressions that the program declares, and symbols that only occur
         in expressions get their values from these."""
         result = node.meta.get("val")
+        value = value.real if isinstance(value, ComplexPair) else value
         if not isinstance(result, torch.Tensor) or not isinstance(value, Value):
             return
         for axis, (size, d) in enumerate(zip(result.shape, type_of(value).shape, strict=True)):
@@ -103,13 +111,20 @@ class GraphImporter:
             if self._sizes.knows(a) and self._sizes.knows(b):
                 self._sizes.bind(x, (d - self._sizes.of(b)) // self._sizes.of(a))
 
-    def _state(self, name: str, tensor: torch.Tensor) -> Value:
+    def _state(self, name: str, tensor: torch.Tensor) -> Value | ComplexPair:
         """A parameter, buffer or constant of the module; those that share memory are one value."""
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_meta)
         found = self._literals.get(key)
         if found is None or not tensor.numel():
             with self.translation.builder.at(Loc(node=shown(name), op="parameter")):
-                found = self._literals[key] = literal(array_of(tensor, f"'{name}'"), name)
+                array = array_of(tensor, f"'{name}'")
+                if np.iscomplexobj(array):
+                    found = ComplexPair(
+                        literal(array.real.copy(), f"{name}.real"), literal(array.imag.copy(), f"{name}.imag")
+                    )
+                else:
+                    found = literal(array, name)
+                self._literals[key] = found
         return found
 
     # The walk
@@ -143,8 +158,9 @@ class GraphImporter:
 
         self.translation.node(loc, _label(place, kind), kind, translate)
         result = found[0] if found else None
-        if isinstance(result, Value) and not result.name:
-            result.name = node.name
+        for value in (result.real, result.imaginary) if isinstance(result, ComplexPair) else (result,):
+            if isinstance(value, Value) and not value.name:
+                value.name = node.name
         return result
 
     def _known_size(self, node: torch.fx.Node) -> Given:
@@ -184,7 +200,13 @@ class GraphImporter:
             name, what = f"higher_order::{target.name()}", f"the higher-order operator {target.name()}"
         else:
             raise UnsupportedError(f"{_kind(target)} of numbers that depend on data is not followed")
-        adapter = registry.find_adapter(name)
+        is_complex = has_complex(node)
+        adapter = registry.find_complex(name) if is_complex else registry.find_adapter(name)
+        if adapter is None and is_complex:
+            raise UnsupportedError(
+                f"{what} is not supported for complex numbers",
+                hint="compute with torch.view_as_real of them; torch.compile(backend='tilewright') runs it eagerly",
+            )
         if adapter is None:
             raise UnsupportedError(
                 f"{what} has no binding",
@@ -244,13 +266,15 @@ class GraphImporter:
                     (ours,) = node.symbols(ours)
                 if isinstance(ours, Sym):
                     self._sizes.bind(theirs.node.expr, ours)
-            if not isinstance(theirs, torch.Tensor) or not isinstance(ours, Value):
+            if not isinstance(theirs, torch.Tensor) or not isinstance(ours, Value | ComplexPair):
                 continue
-            type = type_of(ours)
+            is_complex = isinstance(ours, ComplexPair)
+            type = type_of(ours.real if isinstance(ours, ComplexPair) else ours)
             for size, d in zip(theirs.shape, type.shape, strict=False):
                 if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
                     self._sizes.bind(size.node.expr, d)
-            if theirs.dtype in DTYPES and not self._fits(theirs, type):
+            is_known = theirs.dtype in DTYPES or theirs.dtype in COMPLEX
+            if is_known and not (is_complex == theirs.is_complex() and self._fits(theirs, type)):
                 raise InternalError(
                     f"{node.op} gives {type} here, and {theirs.dtype} {list(theirs.shape)} in PyTorch",
                     hint="please report this with the module",
@@ -258,7 +282,7 @@ class GraphImporter:
 
     def _fits(self, theirs: torch.Tensor, type: TensorType) -> bool:
         return (
-            DTYPES[theirs.dtype] is type.dtype
+            part_of(theirs.dtype) is type.dtype
             and theirs.dim() == type.rank
             and all(
                 not isinstance(a, int) or not d.is_const or d.value == a
@@ -269,7 +293,7 @@ class GraphImporter:
     # Subgraphs and results
 
     def _body(self, graph: torch.fx.GraphModule) -> Callable[..., tuple[Value, ...]]:
-        def inlined(*arguments: Any) -> tuple[Value, ...]:
+        def inlined(*arguments: Any) -> tuple[Any, ...]:
             # What is written in a block, and sizes that are measured there, are not known outside of it.
             outer = self._sizes, self._literals
             self._sizes, self._literals = self._sizes.inner(), dict(self._literals)
@@ -280,7 +304,9 @@ class GraphImporter:
                 self._walk(graph, values)
                 (output,) = graph.graph.find_nodes(op="output")
                 given = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
-                return tuple(self._result(self._argument(g, values)) for g in given if g is not None)
+                results = [self._argument(g, values) for g in given if g is not None]
+                # Complex numbers are given only to adapters that know them.
+                return tuple(x if isinstance(x, ComplexPair) else self._result(x) for x in results)
             finally:
                 self._sizes, self._literals = outer
 
@@ -299,6 +325,8 @@ class GraphImporter:
         """A result of the graph as a tensor: sizes and numbers are scalars of 64 bits."""
         if isinstance(given, Value):
             return given
+        if isinstance(given, ComplexPair):
+            return joined(given)
         if isinstance(given, Sym):
             return sym_tensor(values=(given,), scalar=True)
         if isinstance(given, bool | int | float):
@@ -309,6 +337,7 @@ class GraphImporter:
 def _tensors(arguments: Iterable[Any]) -> list[Value | None]:
     found: list[Value | None] = []
     for a in arguments:
+        a = (a.real, a.imaginary) if isinstance(a, ComplexPair) else a
         found += _tensors(a) if isinstance(a, tuple) else [a] if isinstance(a, Value) else []
     return found
 

@@ -15,7 +15,7 @@ from tilewright.frontends.torch.archive import read_program
 from tilewright.frontends.torch.capture import Captured, captured, dim_names
 from tilewright.frontends.torch.export import exported
 from tilewright.frontends.torch.importer import GraphImporter
-from tilewright.frontends.torch.tensors import dtype_of, require_dense
+from tilewright.frontends.torch.tensors import part_of, require_dense
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
@@ -75,7 +75,7 @@ def _inputs(captured: Captured) -> dict[str, Declared]:
         if isinstance(given, torch.Tensor):
             require_dense(given, f"the input '{node.name}'")
             dims = tuple(_dim(size, f"{node.name}_{axis}", names) for axis, size in enumerate(given.shape))
-            found[node.name] = Declared(dtype_of(given.dtype), dims)
+            found[node.name] = Declared(part_of(given.dtype), dims, given.is_complex())
         elif isinstance(given, torch.SymInt):
             found[node.name] = Declared(dt.i64, ())
         else:

@@ -59,14 +59,14 @@ class AtenNode:
 
     @property
     def dtype(self) -> DType:
-        """The element type of the result, or of the first of them."""
+        """The element type of the result, or of the first of them; of complex numbers that of their parts."""
         result = self.result[0] if isinstance(self.result, tuple | list) else self.result
         if hasattr(result, "dtype"):
             from tilewright.frontends.torch.tensors import (
-                dtype_of,  # imports torch, without which adapters are listed
+                part_of,  # imports torch, without which adapters are listed
             )
 
-            return dtype_of(result.dtype)
+            return part_of(result.dtype)
         raise UnsupportedError(f"{self.op} gives no tensor")
 
     def dtype_named(self, dtype: Any) -> DType:
@@ -74,6 +74,12 @@ class AtenNode:
         from tilewright.frontends.torch.tensors import dtype_of
 
         return dtype_of(dtype)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the result, or the first of them, is complex."""
+        result = self.result[0] if isinstance(self.result, tuple | list) else self.result
+        return bool(result.dtype.is_complex)
 
     @property
     def shape(self) -> tuple[Sym, ...]:

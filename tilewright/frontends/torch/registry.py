@@ -19,6 +19,7 @@ dtypes ours. It gives the result Value, or a tuple of them (None for one that is
 ATEN = "aten"
 _ADAPTERS: dict[str, Adapter] = {}
 _BOUND: dict[str, Adapter] = {}
+_COMPLEX: dict[str, Adapter] = {}
 
 DEFINITIONS = Definitions()
 """Sealed when the adapters are imported: later ones are part of the key of the cache."""
@@ -34,6 +35,20 @@ def aten(*names: str, namespace: str = ATEN) -> Callable[[Adapter], Adapter]:
             assert key not in _ADAPTERS, f"{key} has two adapters"
             _ADAPTERS[key] = fn
         DEFINITIONS.note(namespace, names, fn)
+        return fn
+
+    return register
+
+
+def on_complex(*names: str, namespace: str = ATEN) -> Callable[[Adapter], Adapter]:
+    """The function translates operators of which an operand or the result is complex: such tensors are ComplexPairs."""
+
+    def register(fn: Adapter) -> Adapter:
+        for name in names:
+            key = f"{namespace}::{name}"
+            assert key not in _COMPLEX, f"{key} has two adapters for complex numbers"
+            _COMPLEX[key] = fn
+        DEFINITIONS.note(f"complex {namespace}", names, fn)
         return fn
 
     return register
@@ -73,6 +88,11 @@ def find_adapter(name: str) -> Adapter | None:
     return found
 
 
+def find_complex(name: str) -> Adapter | None:
+    """What translates an operator whose operands or result are complex."""
+    return _COMPLEX.get(name) or _COMPLEX.get(name.partition(".")[0])
+
+
 def _found(name: str) -> Adapter | None:
     every = name.partition(".")[0]
     return _ADAPTERS.get(name) or _BOUND.get(name) or _ADAPTERS.get(every) or _BOUND.get(every)
@@ -81,4 +101,4 @@ def _found(name: str) -> Adapter | None:
 def translated() -> set[str]:
     """The operators that are translated, as "aten::sum" or "aten::sum.dim_IntList"."""
     bind_operators()
-    return {*_ADAPTERS, *_BOUND}
+    return {*_ADAPTERS, *_BOUND, *_COMPLEX}

@@ -20,6 +20,9 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.float8_e5m2fnuz: dt.f8e5m2fnuz, torch.float8_e8m0fnu: dt.f8e8m0,
 }  # fmt: skip
 
+COMPLEX: dict[torch.dtype, DType] = {torch.complex64: dt.f32, torch.complex128: dt.f64}
+"""Complex types, by the type of their parts."""
+
 _AS_BYTES = {1: torch.uint8, 2: torch.int16}
 """Integers of the width of types that PyTorch does not hand to NumPy."""
 
@@ -39,6 +42,11 @@ def dtype_of(dtype: torch.dtype) -> DType:
         hint = _LEFT_OUT["complex"] if dtype.is_complex else f"those that are: {', '.join(map(str, DTYPES))}"
         raise UnsupportedError(f"tensors of {dtype} are not supported", hint=hint)
     return found
+
+
+def part_of(dtype: torch.dtype) -> DType:
+    """Our name of an element type; of complex numbers that of their parts."""
+    return COMPLEX.get(dtype) or dtype_of(dtype)
 
 
 def require_dense(tensor: torch.Tensor, what: str) -> None:
@@ -67,9 +75,9 @@ def require_values(tensor: torch.Tensor, what: str) -> None:
 
 
 def array_of(tensor: torch.Tensor, what: str) -> np.ndarray:
-    """The elements of a tensor, in its own memory where it is contiguous."""
+    """The elements of a tensor, in its own memory where it is contiguous; complex numbers as NumPy has them."""
     require_values(tensor, what)
-    dtype = dtype_of(tensor.dtype)
+    dtype = part_of(tensor.dtype)
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if dtype.storage.name in ("bfloat16",) or dtype.storage.name.startswith("float8"):
         return plain.view(_AS_BYTES[dtype.bytes]).numpy().view(dtype.storage)

@@ -79,6 +79,18 @@ _READERS: Mapping[str, Callable[[Any, TensorInfo], Any]] = {
 }
 
 
+def as_parts(values: Sequence[Any], infos: Sequence[TensorInfo]) -> list[Any]:
+    """The values as steps have them: of complex numbers the parts, along a last axis, in the same memory."""
+    pairs = zip(values, infos, strict=True)
+    return [v[..., None].view(info.parts.dtype) if info.is_complex else v for v, info in pairs]
+
+
+def as_given(results: Sequence[Any], infos: Sequence[TensorInfo]) -> tuple[Any, ...]:
+    """Results of steps as callers have them."""
+    pairs = zip(results, infos, strict=True)
+    return tuple([np.ascontiguousarray(r).view(info.dtype)[..., 0] if info.is_complex else r for r, info in pairs])
+
+
 def described(value: Any) -> str:
     """A value in a message: the dtype and shape of an array, or how many there are of what."""
     if isinstance(value, np.ndarray):

@@ -61,7 +61,7 @@ def as_array(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
     """
     if is_torch_tensor(value):
         array = _from_torch(value, info)
-    elif isinstance(value, (bool, int, float, list, tuple)) and not isinstance(value, np.generic):
+    elif isinstance(value, (bool, int, float, complex, list, tuple)) and not isinstance(value, np.generic):
         return _from_python(value, info, dtype)
     else:
         array = _from_foreign(value, info)
@@ -119,7 +119,8 @@ def _from_python(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
         if is_integer(dtype):
             fits = bool((array.astype(found.dtype) == found).all())
         else:
-            fits = bool((np.isfinite(array.astype(np.float64)) == np.isfinite(found)).all())
+            wide = array if dtype.kind == "c" else array.astype(np.float64)
+            fits = bool((np.isfinite(wide) == np.isfinite(found)).all())
     if not fits:
         raise InputError(
             f"input '{info.name}': a value is out of the range of {dtype}", hint=f"expected is {info}"
@@ -130,7 +131,7 @@ def _from_python(value: Any, info: TensorInfo, dtype: np.dtype) -> np.ndarray:
 def _accepted_kinds(dtype: np.dtype) -> str:
     if dtype.kind == "b":
         return "b"
-    return "iu" if is_integer(dtype) else "iuf"
+    return "iu" if is_integer(dtype) else "iufc" if dtype.kind == "c" else "iuf"
 
 
 def check_shapes(infos: Sequence[TensorInfo], shapes: Sequence[Shape]) -> None:

@@ -1,8 +1,10 @@
 """Adapters by families of operators. Importing this package fills the registry."""
 
+from tilewright.frontends.torch.adapters import complexes as complexes
 from tilewright.frontends.torch.adapters import contract as contract
 from tilewright.frontends.torch.adapters import control as control
 from tilewright.frontends.torch.adapters import elementwise as elementwise
+from tilewright.frontends.torch.adapters import fourier as fourier
 from tilewright.frontends.torch.adapters import index as index
 from tilewright.frontends.torch.adapters import linalg as linalg
 from tilewright.frontends.torch.adapters import order as order

@@ -38,7 +38,7 @@ REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "ama
 @aten("index", "_unsafe_index")
 def index(node: AtenNode, self: Value, indices: Sequence[Value | None]) -> Value:
     """Advanced indexing: index tensors broadcast; a mask stands for the positions where it holds."""
-    x, places = self, _places(node, indices)
+    x, places = self, places_of(node, indices)
     axes = [k for k, place in enumerate(places) if place is not None]
     if len(axes) == 1:
         (axis,) = axes
@@ -55,7 +55,7 @@ def index(node: AtenNode, self: Value, indices: Sequence[Value | None]) -> Value
     return transpose(found, perm=tuple(order))
 
 
-def _places(node: AtenNode, indices: Sequence[Value | None]) -> list[Any]:
+def places_of(node: AtenNode, indices: Sequence[Value | None]) -> list[Any]:
     """One index tensor of i64 for each axis that is indexed; None for others. A mask takes as many axes as it has."""
     found: list[Any] = []
     for place in indices:
@@ -88,13 +88,13 @@ def _index_vectors(x: Value, places: Sequence[Any], axes: Sequence[int]) -> tupl
 def index_put(node: AtenNode, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False,
               unsafe: bool = False) -> Value:  # fmt: skip
     one_value = type_of(values).size == 1
-    if len(indices) == 1 and not accumulate and one_value and _is_mask(indices[0]):
+    if len(indices) == 1 and not accumulate and one_value and is_mask(indices[0]):
         (mask,) = indices
         assert mask is not None
         trailing = (1,) * (len(shape_of(self)) - len(shape_of(mask)))
         mask = reshape(as_bool(mask), shape=(*shape_of(mask), *trailing))
         return ew.select(mask, reshape(node.value(values, node.dtype), shape=()), self)
-    places = _places(node, indices)
+    places = places_of(node, indices)
     axes = [k for k, place in enumerate(places) if place is not None]
     front, vectors, batch = _index_vectors(self, places, axes)
     order = (*axes, *[k for k in range(len(shape_of(self))) if k not in axes])
@@ -116,7 +116,7 @@ def index_put(node: AtenNode, self: Value, indices: Sequence[Value | None], valu
     return transpose(found, perm=tuple(order.index(k) for k in range(len(order))))
 
 
-def _is_mask(x: Value | None) -> bool:
+def is_mask(x: Value | None) -> bool:
     return x is not None and type_of(x).dtype in (dt.bool_, dt.u8)
 
 
