@@ -220,3 +220,31 @@ def test_a_view_of_an_input_at_a_position_that_data_decide() -> None:
         compiled = torch.compile(narrowed, backend=backend, options={"cache": False, "threads": 1}, fullgraph=True)
         for start in (0, 3):
             close(compiled(x, torch.tensor(start)), x[:, start : start + 2])
+
+
+class Cache(torch.nn.Module):
+    """Rows are written one by one into a buffer, where the next steps find them; another graph counts them."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("rows", torch.zeros(steps, 4))
+        self.register_buffer("step", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Any) -> Any:
+        self.rows.index_copy_(0, self.step, self.linear(x)[None])
+        torch._dynamo.graph_break()
+        self.step += 1
+        return self.rows.sum(0)
+
+
+def test_states_are_inputs_and_parameters_stay_constants() -> None:
+    """A buffer that each call writes to asks for one more compilation, not for one in each call."""
+    module, records = Cache(12).eval(), list[Any]()
+    function = torch.compile(
+        module, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append)
+    )
+    given = torch.randn(12, 4)
+    for k, x in enumerate(given):
+        close(function(x), module.linear(given[: k + 1]).sum(0))
+    assert len(records) == 4
