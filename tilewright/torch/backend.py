@@ -16,7 +16,7 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
 from tilewright.frontends.torch.capture import decompositions_kept
 from tilewright.options import Options
-from tilewright.torch.frozen import Frozen
+from tilewright.torch.frozen import Frozen, Writes
 from tilewright.torch.pieces import State, compiled_pieces
 from tilewright.torch.records import GraphRecord, note, why_ended
 
@@ -45,7 +45,7 @@ def backend(
     if _records_gradients(example_inputs):
         tell(GraphRecord(graph, None, "gradients are recorded: call it inside of torch.no_grad()"))
         return graph.forward
-    frozen = [_is_frozen(x) for x in example_inputs]
+    frozen, writes = [_is_frozen(x) for x in example_inputs], Writes(example_inputs)
 
     def compile_inference(functional: torch.fx.GraphModule, fake_inputs: Sequence[Any]) -> Runner:
         def compile_for(state: State) -> Runner:
@@ -53,15 +53,17 @@ def backend(
             with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
                 return compiled_pieces(functional, state, chosen, tell)
 
-        return make_boxed_func(Frozen(functional, example_inputs, frozen, compile_for))
+        return make_boxed_func(Frozen(functional, example_inputs, frozen, compile_for, writes))
 
     with decompositions_kept() as table:
-        return aot_module_simplified(
-            graph,
-            example_inputs,
-            fw_compiler=compile_inference,
-            inference_compiler=compile_inference,
-            decompositions=table,
+        return writes.watched(
+            aot_module_simplified(
+                graph,
+                example_inputs,
+                fw_compiler=compile_inference,
+                inference_compiler=compile_inference,
+                decompositions=table,
+            )
         )
 
 

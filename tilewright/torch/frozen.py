@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,9 +15,36 @@ MAX_VARIANTS = 8
 """Different parameters that one graph is compiled for; then they are taken as inputs."""
 
 Key = tuple[tuple[int, int], ...]
-"""The address of each parameter, and how often it was written to."""
+"""The address of each parameter, and how often it was written to; the writes to those that wrap others behind them."""
 
 Compile = Callable[[Mapping[str, tuple[str, torch.Tensor]]], Callable[..., Any]]
+
+
+class Writes:
+    """How often the parameters of subclasses that wrap tensors were written to: what is written to these themselves is
+    not counted, and code that AOTAutograd makes is given nothing else."""
+
+    def __init__(self, example_inputs: Sequence[Any]) -> None:
+        self._places = tuple(k for k, x in enumerate(example_inputs) if is_traceable_wrapper_subclass(x))
+        self._first = self._counts(example_inputs)
+        self._thread = threading.local()
+
+    def watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, whose calls count as `counts` says from within."""
+        if not self._places:
+            return run
+
+        def counted(*args: Any) -> Any:
+            self._thread.counts = self._counts(args)
+            return run(*args)
+
+        return counted
+
+    def counts(self) -> Key:
+        return getattr(self._thread, "counts", self._first)
+
+    def _counts(self, inputs: Sequence[Any]) -> Key:
+        return tuple([(0, inputs[k]._version) for k in self._places])
 
 
 class Frozen:
@@ -33,13 +61,17 @@ class Frozen:
         example_inputs: Sequence[Any],
         frozen: Sequence[bool],
         compile: Compile,
+        writes: Writes,
     ) -> None:
         placeholders = graph.graph.find_nodes(op="placeholder")
         own, flags = _with_own_parameters(example_inputs, frozen, len(placeholders))
         self._names = [node.name for node in placeholders]
         self._titles = [_title(node) for node in placeholders]
-        self._parameters = frozenset(k for k, x in enumerate(own) if isinstance(x, torch.nn.Parameter))
-        self._compile = compile
+        _, kinds = _with_own_parameters(
+            example_inputs, [isinstance(x, torch.nn.Parameter) for x in example_inputs], len(placeholders)
+        )
+        self._parameters = frozenset(k for k, kind in enumerate(kinds) if kind)
+        self._compile, self._writes = compile, writes
         self._variants: dict[Key, _Variant] = {}
         self._open: _Variant | None = None
         self._held: list[Any] = []
@@ -49,7 +81,7 @@ class Frozen:
 
     def __call__(self, *args: Any) -> Any:
         current = self._current
-        key = tuple([(args[k].data_ptr(), args[k]._version) for k in current.places])
+        key = tuple([(args[k].data_ptr(), args[k]._version) for k in current.places]) + self._writes.counts()
         if key != current.key:
             self._current = current = self._found(args, self._without_states(current, key))
         return current.run(*[args[k] for k in current.free])
@@ -57,14 +89,14 @@ class Frozen:
     def _without_states(self, last: _Variant, key: Key) -> tuple[int, ...]:
         """The places of constants without those that were written to since the last call, where all parameters are
         what they were."""
-        changed = {k: a[0] == b[0] for k, a, b in zip(last.places, last.key, key, strict=True) if a != b}
+        changed = {k: a[0] == b[0] for k, a, b in zip(last.places, last.key, key, strict=False) if a != b}
         if self._parameters.intersection(changed):
             return last.places
         return tuple(k for k in last.places if not changed.get(k, False))
 
     def _found(self, args: Sequence[Any], places: tuple[int, ...]) -> _Variant:
         """The code for the values that the parameters have, of which those at `places` are constants."""
-        key = tuple((args[k].data_ptr(), args[k]._version) for k in places)
+        key = tuple((args[k].data_ptr(), args[k]._version) for k in places) + self._writes.counts()
         found = self._variants.get(key)
         if found is not None and found.places == places:
             return found

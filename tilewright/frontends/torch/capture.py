@@ -103,6 +103,8 @@ def _functional(module: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
         copies[node] = new
         new.name = node.name  # some names are others in a new graph, those of builtins
         op = node.target
+        if node.op == "call_function" and "_functorch" in (getattr(op, "__module__", "") or ""):
+            return None  # a region of torch.vmap
         if node.op != "call_function" or not isinstance(op, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
             continue
         if not isinstance(op, torch._ops.OpOverload):

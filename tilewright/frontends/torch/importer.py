@@ -168,7 +168,7 @@ class GraphImporter:
             return whole[index]
         result = node.meta.get("val")
         context = AtenNode(node.name, _kind(target), result, self.translation, self._sizes.of, self._body)
-        context.operands = tuple(a.meta.get("val") if isinstance(a, torch.fx.Node) else a for a in node.args)
+        context.operands = torch.fx.map_arg(node.args, lambda a: a.meta.get("val"))
         found = self._translated(context, target, node, values)
         self._check(context, result, found)
         return found
