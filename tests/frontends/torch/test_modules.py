@@ -397,3 +397,14 @@ def test_graphs_of_exported_programs_are_modules() -> None:
     """They are marked as training, and refuse `.eval()`."""
     x = torch.randn(2, 4)
     check(torch.export.export(nn.Linear(4, 3).eval(), (x,)).module(), (x,))
+
+
+def test_scales_of_a_range_decide_on_roundings_as_pytorchs_do() -> None:
+    """The greatest number of each row is between two steps: the scale's last bit decides."""
+
+    class Rounded(nn.Module):
+        def forward(self, x: Any) -> Any:
+            scale = x.abs().amax(1, keepdim=True) / 127.5
+            return torch.round(x * (1.0 / scale)).clamp(-128, 127)
+
+    check(Rounded().eval(), (torch.randn(64, 48),), tolerance=0)

@@ -198,3 +198,21 @@ def test_any_damage_is_an_error_of_ours(archive: bytes, tmp_path: Path) -> None:
             load_captured(program_of(path))
         except TilewrightError as error:
             assert not isinstance(error, tilewright.InternalError), error
+
+
+def test_states_that_share_memory() -> None:
+    """PyTorch itself cannot decompose writes to buffers that are parts of one."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            both = torch.zeros(2, 4)
+            self.register_buffer("a", both[0])
+            self.register_buffer("b", both[1])
+
+        def forward(self, x: Any) -> Any:
+            self.a[1:].add_(x)
+            return self.a + self.b
+
+    text = refusal(Shared().eval(), torch.ones(3), kind=UnsupportedError)
+    assert "'a'" in text and "keeps no state" in text and "torch.compile" in text
