@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -353,6 +355,24 @@ def test_files_of_exported_programs(tmp_path: Any) -> None:
     with torch.no_grad():
         np.testing.assert_allclose(model(x.numpy())[0], module(x).numpy(), rtol=1e-5, atol=1e-5)
     assert [n.target for n in read_program(path).graph.nodes] == [n.target for n in program.graph.nodes]
+
+
+def test_files_of_decomposed_and_quantised_programs(tmp_path: Any) -> None:
+    """Operators whose names begin with underscores, and those that PyTorch registers when asked for."""
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+
+    class Double(nn.Module):
+        def forward(self, x: Any) -> Any:
+            q = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.02, 64, 0, 127, torch.uint8)
+            return torch.softmax(q.to(torch.float64), -1)
+
+    path = tmp_path / "model.pt2"
+    program = torch.export.export(Double().eval(), (torch.rand(3, 4),)).run_decompositions()
+    assert {"aten._to_copy.default", "aten._softmax.default"} <= {str(n.target) for n in program.graph.nodes}
+    torch.export.save(program, path)
+    code = f"import tilewright; print(tilewright.compile({str(path)!r}, cache=False, threads=1).outputs)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
 
 
 def test_attention_whose_scores_are_functions_of_positions() -> None:

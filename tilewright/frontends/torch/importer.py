@@ -185,6 +185,8 @@ class GraphImporter:
         else:
             raise UnsupportedError(f"{_kind(target)} of numbers that depend on data is not followed")
         adapter = registry.find_adapter(name)
+        if adapter is None and name.startswith("higher_order::auto_functionalized"):
+            what = f"the custom operator {node.args[0]}, which writes to its arguments,"
         if adapter is None:
             raise UnsupportedError(
                 f"{what} has no binding",
