@@ -158,8 +158,8 @@ def _require_operators(wanted: set[tuple[str, str]]) -> None:
     if unknown:
         raise UnsupportedError(
             f"PyTorch {torch.__version__} has no operators {', '.join(map(shown, unknown))}",
-            hint="import the package that registers them before the file is compiled; if they are PyTorch's own, export "
-            "the model again with this version",
+            hint="import the package that registers them before the file is compiled; if they are PyTorch's own, "
+            "export the model again with this version",
         )
 
 

@@ -1,5 +1,5 @@
-"""Higher-order operators that PyTorch defines by a function over other operators: the function is traced, once the types
-of the operands are known, and the graph that it gives is translated in place."""
+"""Higher-order operators that PyTorch defines by a function over other operators: the function is traced, once the
+types of the operands are known, and the graph that it gives is translated in place."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _divides_what_is_rounded(value: Value) -> bool:
         current, divides = waiting.pop()
         for op in current.users:
             below = divides or (op.name == "div" and op.operands[1] is current)
-            if divides and op.name == "round" or op.name == "quantize_linear" and op.operands[1] is current:
+            if op.name == "round" if divides else op.name == "quantize_linear" and op.operands[1] is current:
                 return True
             if op.name in _SCALING and (op, below) not in seen:
                 seen.add((op, below))

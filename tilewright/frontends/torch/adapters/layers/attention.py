@@ -129,9 +129,10 @@ def _of_heads(
 
 
 def _kept_keys(mask: Value, mask_type: int | None) -> Value:
-    """Which keys queries attend to, from a mask of those that they do not: for pairs of steps (0), for the steps of each
-    element of the batch (1), or for everything (2)."""
-    left_out = mask if type_of(mask).dtype is dt.bool_ else ew.ne(mask, constant(np.zeros((), type_of(mask).dtype.storage), ""))
+    """Which keys queries attend to, from a mask of those that they do not: for pairs of steps (0), for the steps of
+    each element of the batch (1), or for everything (2)."""
+    dtype = type_of(mask).dtype
+    left_out = mask if dtype is dt.bool_ else ew.ne(mask, constant(np.zeros((), dtype.storage), ""))
     if mask_type == 1:
         batch, steps = shape_of(mask)
         left_out = reshape(left_out, shape=(batch, 1, 1, steps))
