@@ -19,7 +19,7 @@ def flex_attention(
     """As PyTorch's definition has it: all scores are computed, then changed and masked, blocks of zeros too."""
     from torch._higher_order_ops.flex_attention import math_attention
 
-    from tilewright.frontends.torch.traced import call_traced
+    from tilewright.frontends.torch.adapters.layers.traced import call_traced
 
     given = [query, key, value, score_mod, tuple(block_mask), scale, score_mod_other_buffers, mask_mod_other_buffers]
     told = [*node.operands[:6], *(tuple(x) for x in node.operands[7:9])]
