@@ -79,6 +79,8 @@ LATE = {
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.load"),
     ("frontends/torch/node.py", "tilewright.frontends.torch.tensors"),  # the pages list adapters without torch
+    ("frontends/torch/adapters/layers/flex.py", "torch._higher_order_ops.flex_attention"),
+    ("frontends/torch/adapters/layers/flex.py", "tilewright.frontends.torch.adapters.layers.traced"),
     ("frontends/tflite/__init__.py", "tilewright.frontends.tflite.load"),  # nor a front end
     ("frontends/stablehlo/__init__.py", "tilewright.frontends.stablehlo.load"),  # nor jaxlib, an extra
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM

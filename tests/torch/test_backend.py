@@ -234,3 +234,77 @@ def test_a_view_of_an_input_at_a_position_that_data_decide() -> None:
         compiled = torch.compile(narrowed, backend=backend, options={"cache": False, "threads": 1}, fullgraph=True)
         for start in (0, 3):
             close(compiled(x, torch.tensor(start)), x[:, start : start + 2])
+
+
+class Cache(torch.nn.Module):
+    """Rows are written one by one into a buffer, where the next steps find them; another graph counts them."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("rows", torch.zeros(steps, 4))
+        self.register_buffer("step", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Any) -> Any:
+        self.rows.index_copy_(0, self.step, self.linear(x)[None])
+        torch._dynamo.graph_break()
+        self.step += 1
+        return self.rows.sum(0)
+
+
+def test_states_are_inputs_and_parameters_stay_constants() -> None:
+    """A buffer that each call writes to asks for one more compilation, not for one in each call."""
+    module, records = Cache(12).eval(), list[Any]()
+    function = torch.compile(
+        module, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append)
+    )
+    given = torch.randn(12, 4)
+    for k, x in enumerate(given):
+        close(function(x), module.linear(given[: k + 1]).sum(0))
+    assert len(records) == 4
+
+
+def test_weights_of_subclasses_that_wrap_tensors() -> None:
+    """They are the tensors that they wrap, which are constants; a weight that follows another is found in its place."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    module, records = torch.nn.Linear(4, 3).eval(), list[Any]()
+    first, second = torch.randn(3, 4), torch.randn(3, 4)
+    module.weight = torch.nn.Parameter(TwoTensor(first, second), requires_grad=False)
+    function = torch.compile(
+        module, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append)
+    )
+    x = torch.randn(2, 4)
+    first, second = first.clone(), second.clone()
+    found = function(x)
+    close(found.a, x @ first.T + module.bias)
+    close(found.b, x @ second.T + module.bias)
+    (piece,) = records[0].pieces
+    assert len(piece.model.inputs) == 1
+    module.weight.add_(1)
+    close(function(x).a, x @ (first + 1).T + module.bias)
+
+
+def test_layers_that_pytorch_calls_as_one_operator_without_gradients() -> None:
+    layers = [
+        torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=first, activation=kind)
+        for first, kind in ((False, "gelu"), (True, "relu"))
+    ]
+    mask = torch.triu(torch.ones(5, 5), 1).bool()
+
+    class Stack(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(layers)
+
+        def forward(self, x: Any) -> list[Any]:
+            return [layer(x, src_mask=m) for layer in self.layers for m in (None, mask)]
+
+    module, x = Stack().eval(), torch.randn(3, 5, 8)
+    records: list[Any] = []
+    found = torch.compile(
+        module, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append), fullgraph=True
+    )(x)
+    for ours, theirs in zip(found, module(x), strict=True):
+        close(ours, theirs)
+    assert not records[0].eager

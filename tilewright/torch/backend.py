@@ -17,7 +17,7 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
 from tilewright.frontends.torch.capture import decompositions_kept
 from tilewright.options import Options
-from tilewright.torch.frozen import Frozen
+from tilewright.torch.frozen import Frozen, Writes
 from tilewright.torch.pieces import State, compiled_pieces
 from tilewright.torch.precompiled import GraphSource
 from tilewright.torch.recalled import Recall, assumed_sizes, only_code
@@ -48,7 +48,7 @@ def backend(
     if _records_gradients(example_inputs):
         tell(GraphRecord(graph, None, "gradients are recorded: call it inside of torch.no_grad()"))
         return graph.forward
-    frozen = [_is_frozen(x) for x in example_inputs]
+    frozen, writes = [_is_frozen(x) for x in example_inputs], Writes(example_inputs)
     recall = Recall.of(graph, example_inputs, frozen, chosen)
 
     source = GraphSource(recall, graph, partial(backend, mode=mode, options=options)) if recall is not None else None
@@ -66,7 +66,7 @@ def backend(
             with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
                 return compiled_pieces(functional, state, chosen, tell)
 
-        made.append(Frozen(functional, example_inputs, frozen, compile_for))
+        made.append(Frozen(functional, example_inputs, frozen, compile_for, writes))
         return make_boxed_func(made[-1])
 
     with decompositions_kept() as table:
@@ -82,7 +82,7 @@ def backend(
         if whole is not None:
             source.recall.keep(whole)
             source.let_pytorch_keep_it()
-    return run
+    return writes.watched(run)
 
 
 def chosen_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:

@@ -223,3 +223,24 @@ def test_losses_and_norms(fresh_seed: int) -> None:
         torch.dist,
     ]  # fmt: skip
     check(calls, [numbers(fresh_seed, 4, 5), numbers(fresh_seed + 1, 4, 5)], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.fresh_seeds(1)
+def test_segments(fresh_seed: int) -> None:
+    def reduced(kind: str, **how: Any) -> Call:
+        return lambda x, n: torch.segment_reduce(x, kind, lengths=n, axis=0, unsafe=True, **how)
+
+    def up_to(kind: str, **how: Any) -> Call:
+        return lambda x, n: torch.segment_reduce(
+            x, kind, offsets=torch.cat([n.new_zeros(1), n.cumsum(0)]), axis=0, unsafe=True, **how
+        )
+
+    calls = [reduced(kind) for kind in ("sum", "mean", "max", "min", "prod")]
+    calls += [reduced("max", initial=0.5), up_to("mean", initial=2.0), up_to("sum")]
+    check(calls, [numbers(fresh_seed, 7, 3), torch.tensor([2, 0, 4, 1])])
+
+
+@pytest.mark.fresh_seeds(1)
+def test_products_of_bytes(fresh_seed: int) -> None:
+    a, b = (integers(fresh_seed + k, -128, 128, *shape).to(torch.int8) for k, shape in enumerate([(20, 16), (16, 24)]))
+    check([torch._int_mm], [a, b])

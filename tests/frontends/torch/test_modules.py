@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -179,7 +181,7 @@ def test_modules_of_16_bits(dtype: str) -> None:
 class Regions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.line = nn.Linear(4, 4)
+        self.line, self.batch = nn.Linear(4, 4), nn.BatchNorm1d(4)
 
     def forward(self, x: Any) -> Any:
         with torch.no_grad():
@@ -187,7 +189,7 @@ class Regions(nn.Module):
         with torch.enable_grad():
             z = self.line(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            w = self.line(z)
+            w = self.batch(self.line(z))
         return w.float() + y
 
 
@@ -353,3 +355,76 @@ def test_files_of_exported_programs(tmp_path: Any) -> None:
     with torch.no_grad():
         np.testing.assert_allclose(model(x.numpy())[0], module(x).numpy(), rtol=1e-5, atol=1e-5)
     assert [n.target for n in read_program(path).graph.nodes] == [n.target for n in program.graph.nodes]
+
+
+def test_files_of_decomposed_and_quantised_programs(tmp_path: Any) -> None:
+    """Operators whose names begin with underscores, and those that PyTorch registers when asked for."""
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+
+    class Double(nn.Module):
+        def forward(self, x: Any) -> Any:
+            q = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.02, 64, 0, 127, torch.uint8)
+            return torch.softmax(q.to(torch.float64), -1)
+
+    path = tmp_path / "model.pt2"
+    program = torch.export.export(Double().eval(), (torch.rand(3, 4),)).run_decompositions()
+    assert {"aten._to_copy.default", "aten._softmax.default"} <= {str(n.target) for n in program.graph.nodes}
+    torch.export.save(program, path)
+    code = f"import tilewright; print(tilewright.compile({str(path)!r}, cache=False, threads=1).outputs)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+
+
+def test_attention_whose_scores_are_functions_of_positions() -> None:
+    """flex_attention: scores changed by a table, causal, heads in groups; blocks of a mask; lengths of their own."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    class Flex(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("bias", torch.randn(4, 40))
+
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            def changed(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+                return torch.where(i >= j, torch.tanh(score / 5) * 5 + self.bias[h, i - j + 20], -float("inf"))
+
+            return flex_attention(q, k, v, score_mod=changed, enable_gqa=True)
+
+    def operands(batch: int, steps: int) -> tuple[Any, ...]:
+        return tuple(torch.randn(batch, heads, steps, 8) for heads in (4, 2, 2))
+
+    dims = ({0: AUTO, 2: AUTO},) * 3
+    check(seeded(Flex), operands(2, 12), operands(3, 17), dims=dims, tolerance=1e-4)
+
+    blocks = create_block_mask(lambda b, h, i, j: i - j < 5, None, None, 16, 16, device="cpu")
+
+    class Blocks(nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return flex_attention(q, k, v, block_mask=blocks)
+
+    check(Blocks().eval(), tuple(torch.randn(2, 2, 16, 8) for _ in range(3)), tolerance=1e-4)
+
+
+def test_functions_over_a_batch() -> None:
+    class Batch(nn.Module):
+        def forward(self, x: Any, w: Any) -> Any:
+            return torch.vmap(lambda row: torch.relu(row @ w))(x)
+
+    check(Batch().eval(), (torch.randn(3, 4), torch.randn(4, 5)))
+
+
+def test_graphs_of_exported_programs_are_modules() -> None:
+    """They are marked as training, and refuse `.eval()`."""
+    x = torch.randn(2, 4)
+    check(torch.export.export(nn.Linear(4, 3).eval(), (x,)).module(), (x,))
+
+
+def test_scales_of_a_range_decide_on_roundings_as_pytorchs_do() -> None:
+    """The greatest number of each row is between two steps: the scale's last bit decides."""
+
+    class Rounded(nn.Module):
+        def forward(self, x: Any) -> Any:
+            scale = x.abs().amax(1, keepdim=True) / 127.5
+            return torch.round(x * (1.0 / scale)).clamp(-128, 127)
+
+    check(Rounded().eval(), (torch.randn(64, 48),), tolerance=0)

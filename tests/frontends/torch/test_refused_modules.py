@@ -112,6 +112,19 @@ def test_dims_that_are_fixed_by_the_module() -> None:
     assert "width" in text and "specialized" in text
 
 
+def test_custom_operators_that_write_are_named() -> None:
+    with torch.library._scoped_library("refused_modules", "FRAGMENT") as library:
+        library.define("scale_into(Tensor x, Tensor(a!) out) -> ()")
+        library.impl("scale_into", lambda x, out: None, "CompositeExplicitAutograd")
+
+        def scaled(x: Any) -> Any:
+            out = torch.empty_like(x)
+            torch.ops.refused_modules.scale_into(x, out)
+            return out
+
+        assert "refused_modules.scale_into" in refusal(Whole(scaled).eval(), X, kind=UnsupportedError)
+
+
 # Files
 
 
@@ -174,6 +187,9 @@ def test_damaged_and_foreign_files(archive: bytes, tmp_path: Path) -> None:
         changed(archive, path, lambda d: d.replace(b'"type": "cpu"', b'"type": "cuda"')), kind=UnsupportedError
     )
     assert "does not exist" in refusal(tmp_path / "none.pt2")
+    unknown = lambda data: data.replace(b"aten.relu.default", b"somebodys.relu.default")  # noqa: E731
+    text = refusal(changed(archive, path, unknown), kind=UnsupportedError)
+    assert "somebodys::relu" in text and "import the package" in text
 
 
 def test_any_damage_is_an_error_of_ours(archive: bytes, tmp_path: Path) -> None:
@@ -198,3 +214,21 @@ def test_any_damage_is_an_error_of_ours(archive: bytes, tmp_path: Path) -> None:
             load_captured(program_of(path))
         except TilewrightError as error:
             assert not isinstance(error, tilewright.InternalError), error
+
+
+def test_states_that_share_memory() -> None:
+    """PyTorch itself cannot decompose writes to buffers that are parts of one."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            both = torch.zeros(2, 4)
+            self.register_buffer("a", both[0])
+            self.register_buffer("b", both[1])
+
+        def forward(self, x: Any) -> Any:
+            self.a[1:].add_(x)
+            return self.a + self.b
+
+    text = refusal(Shared().eval(), torch.ones(3), kind=UnsupportedError)
+    assert "'a'" in text and "keeps no state" in text and "torch.compile" in text

@@ -7,10 +7,12 @@ PyTorch when its text has been checked.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from torch.export import ExportedProgram
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.files import check_file
-from tilewright.frontends.torch.archived_text import checked_program
+from tilewright.frontends.torch.archived_text import checked_program, operators_of
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 
 _AGAIN = "export the model again with torch.export.save"
@@ -81,6 +83,7 @@ class _Archive:
             )
         model = names[0].removeprefix("models/").removesuffix(".json")
         text = checked_program(self._json(names[0]))
+        _require_operators(operators_of(text))
         program = _dict_to_dataclass(schema.ExportedProgram, text)
         major = program.schema_version.major
         if major != schema.SCHEMA_VERSION[0]:
@@ -144,6 +147,20 @@ class _Archive:
             return json.loads(self._read(name))
         except (ValueError, RecursionError) as error:
             raise ModelError(f"the record '{shown(name)}' is damaged: {error}"[:300], hint=_AGAIN) from error
+
+
+def _require_operators(wanted: set[tuple[str, str]]) -> None:
+    """UnsupportedError for operators that nobody has registered in this process."""
+    if any(namespace == "quantized_decomposed" for namespace, _ in wanted):
+        with suppress(ImportError):
+            importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers them
+    unknown = sorted(f"{space}::{name}" for space, name in wanted if not hasattr(getattr(torch.ops, space), name))
+    if unknown:
+        raise UnsupportedError(
+            f"PyTorch {torch.__version__} has no operators {', '.join(map(shown, unknown))}",
+            hint="import the package that registers them before the file is compiled; if they are PyTorch's own, "
+            "export the model again with this version",
+        )
 
 
 def _tensor(record: torch.Tensor, told: Mapping[str, Any], name: str) -> torch.Tensor:

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SYMBOL = re.compile(r"[a-z]+[0-9]+\Z")
 _FLOAT = re.compile(r"-?[0-9.]+(e[+-]?[0-9]{1,3})?\Z")
 _TARGET = re.compile(
-    r"(torch\.ops\.[a-zA-Z_]\w*(\.[a-zA-Z]\w*|\.__?[a-z]+_?_?){1,2}|_operator\.[a-z]+_?|math\.[a-z]+|torch\.sym_[a-z]+)\Z"
+    r"(torch\.ops\.[a-zA-Z_]\w*(\._?[a-zA-Z]\w*|\.__[a-z]+_?_?){1,2}|_operator\.[a-z]+_?|math\.[a-z]+|torch\.sym_[a-z]+)\Z"
 )
 _FUNCTIONS = frozenset((
     "Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Abs", "Max", "Min", "Eq", "Ne", "Lt",
@@ -65,6 +65,15 @@ def checked_program(text: Any) -> dict[str, Any]:
                 hint="move the module to the CPU with .cpu() before it is exported",
             )
     return {**text, "guards_code": []}
+
+
+def operators_of(text: Any) -> set[tuple[str, str]]:
+    """The namespace and the name of each operator that a checked program calls, in its subgraphs too."""
+    found = set()
+    for key, value in _pairs(text):
+        if key == "target" and isinstance(value, str) and value.startswith("torch.ops."):
+            found.add((value.split(".")[2], value.split(".")[3]))
+    return found
 
 
 def _pairs(tree: Any) -> Iterator[tuple[str, Any]]:

@@ -19,6 +19,7 @@ from torch.export.exported_program import (
 )
 from torch.export.graph_signature import InputKind, OutputKind
 
+from tilewright.frontends.errors import shown
 from tilewright.frontends.torch import adapters as adapters
 from tilewright.frontends.torch.custom import custom_decompositions
 from tilewright.frontends.torch.recurrent import shapes_of_layers
@@ -85,12 +86,32 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
         elif spec.kind is OutputKind.USER_OUTPUT and result is not None:
             results.append(result)
     if written:
-        raise UnsupportedError(
-            f"the module writes to its {', '.join(f'{name!r}' for name in written)}",
-            hint="a compiled model keeps no state: return the new value, or call .eval() on the module",
-        )
+        raise _keeps_no_state(written)
     names = _output_names(program, results)
     return Captured(graph, tuple(inputs), state, names, tuple(results), dims or {})
+
+
+def _keeps_no_state(written: Sequence[str]) -> UnsupportedError:
+    return UnsupportedError(
+        f"the module writes to its {', '.join(f'{shown(name)!r}' for name in written)}",
+        hint="a compiled model keeps no state: return the new value, or call .eval() on the module; "
+        "torch.compile(backend='tilewright') writes to buffers",
+    )
+
+
+def _written_states(program: ExportedProgram) -> list[str]:
+    """The buffers, parameters and constants that the program writes to, themselves or by views."""
+    names = {s.arg.name: s.target for s in program.graph_signature.input_specs if s.kind in _STATE}
+    found: dict[str, None] = {}
+    for node in program.graph.nodes:
+        op, whole = node.target, node.args[0] if node.args else None
+        if node.op != "call_function" or not isinstance(op, torch._ops.OpOverload) or not op._schema.is_mutable:
+            continue
+        while isinstance(whole, torch.fx.Node) and whole.op == "call_function" and whole.args:
+            whole = whole.args[0]
+        if isinstance(whole, torch.fx.Node) and whole.name in names:
+            found[names[whole.name] or whole.name] = None
+    return list(found)
 
 
 _FRESH = frozenset(("conv1d", "conv2d", "conv3d", "linear", "batch_norm", "layer_norm", "group_norm", "matmul"))
@@ -110,6 +131,8 @@ def _functional(module: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
         copies[node] = new
         new.name = node.name  # some names are others in a new graph, those of builtins
         op = node.target
+        if node.op == "call_function" and "_functorch" in (getattr(op, "__module__", "") or ""):
+            return None  # a region of torch.vmap
         if node.op != "call_function" or not isinstance(op, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
             continue
         if not isinstance(op, torch._ops.OpOverload):
@@ -163,6 +186,8 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
         with shapes_of_layers(), _without_guards(program):
             return program.run_decompositions(table)
     except Exception as error:
+        if written := _written_states(program):  # where these share memory, PyTorch fails before it says so
+            raise _keeps_no_state(written) from error
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = "is the program complete? it must also run with torch.export's own decompositions"
         if "alias" in first:

@@ -62,7 +62,7 @@ def _check(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
             "a module of TorchScript has no Python code that could be exported",
             hint="give the torch.nn.Module that it was made of",
         )
-    if module.training:
+    if _is_training(module):
         raise ModelError(
             f"the module {type(module).__name__} is in training mode",
             hint="call .eval() first: dropout and batch norm compute something else while training",
@@ -78,6 +78,15 @@ def _check(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
                 f"the example input {where} is a {type(leaf).__name__} of NumPy",
                 hint="give tensors: torch.from_numpy(array)",
             )
+
+
+def _is_training(module: torch.nn.Module) -> bool:
+    """Of a graph, whether modules that it calls are: its own code is the same in both modes, and a program that was
+    exported and quantised (PT2E) is marked as training and refuses `.eval()`."""
+    if not isinstance(module, torch.fx.GraphModule):
+        return module.training and not type(module).__module__.startswith("torch.export")  # checks of its inputs
+    called = {str(node.target) for node in module.graph.find_nodes(op="call_module")}
+    return any(_is_training(module.get_submodule(target)) for target in called)
 
 
 def _reason(error: Exception) -> str:

@@ -184,7 +184,7 @@ class GraphImporter:
             return whole[index]
         result = node.meta.get("val")
         context = AtenNode(node.name, _kind(target), result, self.translation, self._sizes.of, self._body)
-        context.operands = tuple(a.meta.get("val") if isinstance(a, torch.fx.Node) else a for a in node.args)
+        context.operands = torch.fx.map_arg(node.args, lambda a: a.meta.get("val"))
         found = self._translated(context, target, node, values)
         self._check(context, result, found)
         return found
@@ -202,7 +202,9 @@ class GraphImporter:
             raise UnsupportedError(f"{_kind(target)} of numbers that depend on data is not followed")
         is_complex = has_complex(node)
         adapter = registry.find_complex(name) if is_complex else registry.find_adapter(name)
-        if adapter is None and is_complex:
+        if adapter is None and name.startswith("higher_order::auto_functionalized"):
+            what = f"the custom operator {node.args[0]}, which writes to its arguments,"
+        elif adapter is None and is_complex:
             raise UnsupportedError(
                 f"{what} is not supported for complex numbers",
                 hint="compute with torch.view_as_real of them; torch.compile(backend='tilewright') runs it eagerly",

@@ -81,7 +81,29 @@ def division_by_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement
     y, c = op.operands
     if not is_constant(c) or is_constant(y) or dtype_of(y) != dt.f32 or not _has_reciprocal(c, ctx):
         return None
+    if _divides_what_is_rounded(op.result):
+        return NoMatch("it is the scale of what is rounded to whole numbers")
     return ew.mul(y, ew.div(1.0, c))
+
+
+_SCALING = ("mul", "div", "max", "min", "select", "cast", "reshape", "expand", "squeeze", "unsqueeze")
+
+
+def _divides_what_is_rounded(value: Value) -> bool:
+    """Whether a value, scaled, divides what is rounded, as the scale of a quantisation does that is computed from the
+    range of its input: the greatest numbers lie in the middle of two steps there, so that its last bit counts."""
+    seen: set[tuple[Op, bool]] = set()
+    waiting = [(value, False)]
+    while waiting:
+        current, divides = waiting.pop()
+        for op in current.users:
+            below = divides or (op.name == "div" and op.operands[1] is current)
+            if op.name == "round" if divides else op.name == "quantize_linear" and op.operands[1] is current:
+                return True
+            if op.name in _SCALING and (op, below) not in seen:
+                seen.add((op, below))
+                waiting += [(result, below) for result in op.results]
+    return False
 
 
 @rule("div")

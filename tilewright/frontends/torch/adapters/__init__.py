@@ -14,6 +14,7 @@ from tilewright.frontends.torch.adapters import special as special
 from tilewright.frontends.torch.adapters import view as view
 from tilewright.frontends.torch.adapters.layers import activation as activation
 from tilewright.frontends.torch.adapters.layers import attention as attention
+from tilewright.frontends.torch.adapters.layers import flex as flex
 from tilewright.frontends.torch.adapters.layers import norm as norm
 from tilewright.frontends.torch.adapters.layers import pool as pool
 from tilewright.frontends.torch.adapters.layers import quant as quant

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright.frontends.composites.products import einsum_of, matrix_product, with_bias
 from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
@@ -13,8 +15,9 @@ from tilewright.frontends.unroll import element
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
-from tilewright.ops import contract
+from tilewright.ops import contract, quant
 from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
@@ -32,6 +35,13 @@ def matmul(node: AtenNode, self: Value, mat2: Value | None = None, other: Value 
            vec: Value | None = None, tensor: Value | None = None) -> Value:  # fmt: skip
     right = next(x for x in (mat2, other, vec, tensor) if x is not None)
     return product(*node.promoted(self, right))
+
+
+@aten("_int_mm")
+def int_mm(node: AtenNode, self: Value, mat2: Value) -> Value:
+    """The product of bytes, in 32 bits."""
+    zeros = (constant(np.zeros((), type_of(x).dtype.storage), "") for x in (self, mat2))
+    return quant.matmul_integer(self, mat2, *zeros)
 
 
 @aten("linear")

@@ -96,9 +96,9 @@ def arg_extremum(node: AtenNode, self: Value, dim: int | None = None, keepdim: b
     return _place(node, self, dim, keepdim, greatest)
 
 
-@aten("any", "all")
+@aten("any", "all", "_is_any_true", "_is_all_true")
 def quantified(node: AtenNode, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
-    operator = rd.reduce_or if node.op.startswith("aten.any") else rd.reduce_and
+    operator = rd.reduce_or if "any" in node.op else rd.reduce_and
     found = _reduced(node, as_bool(self), dim, keepdim, operator)
     return ew.cast(found, dtype=node.dtype) if node.dtype is not dt.bool_ else found
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
+from tilewright.ops import activation as act
 from tilewright.ops import attention as att
+from tilewright.ops import contract, norm
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
+from tilewright.ops.define import constant
 from tilewright.ops.source import full
-from tilewright.ops.view import reshape, shape_of
+from tilewright.ops.view import reshape, shape_of, slice_, transpose
 
 
 @aten("scaled_dot_product_attention")
@@ -87,3 +93,75 @@ def _attends_to_nothing(mask: Value) -> Value:
         return ew.not_(rd.reduce_or(mask, axes=(len(shape_of(mask)) - 1,)))
     most = rd.reduce_max(mask, axes=(len(shape_of(mask)) - 1,))
     return ew.eq(most, -math.inf)
+
+
+# What layers of PyTorch's own call where no gradients are recorded
+
+
+@aten("_native_multi_head_attention")
+def multi_head_attention(
+    node: AtenNode, query: Value, key: Value, value: Value, embed_dim: int, num_head: int, qkv_weight: Value,
+    qkv_bias: Value, proj_weight: Value, proj_bias: Value, mask: Value | None = None, need_weights: bool = True,
+    average_attn_weights: bool = True, mask_type: int | None = None,
+) -> tuple[Value, Value | None]:  # fmt: skip
+    """nn.MultiheadAttention; a mask says which keys are left out. Weights are not given."""
+    if need_weights:
+        raise node.refuse("weights of attention as a result", "call the layer with need_weights=False")
+    return _of_heads((query, key, value), num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, mask_type), None
+
+
+def _of_heads(
+    given: Sequence[Value], heads: int, qkv_weight: Value, qkv_bias: Value, proj_weight: Value, proj_bias: Value,
+    mask: Value | None, mask_type: int | None,
+) -> Value:  # fmt: skip
+    (width, _), (*outer, _, _) = shape_of(proj_weight), shape_of(given[0])
+    size = width // heads
+    parts = []
+    for k, x in enumerate(given):
+        weight = slice_(qkv_weight, starts=(k * width, 0), sizes=(width, width), steps=(1, 1))
+        bias = slice_(qkv_bias, starts=(k * width,), sizes=(width,), steps=(1,))
+        apart = reshape(_linear(x, weight, bias), shape=(*outer, shape_of(x)[-2], heads, size))
+        parts.append(transpose(apart, perm=(0, 2, 1, 3)))
+    scale = None if not size.is_const else 1 / math.sqrt(size.value)
+    operands = [*parts, *([] if mask is None else [_kept_keys(mask, mask_type)])]
+    mixed = transpose(att.attention(*operands, scale=scale, causal=False), perm=(0, 2, 1, 3))
+    return _linear(reshape(mixed, shape=(*outer, shape_of(given[0])[-2], width)), proj_weight, proj_bias)
+
+
+def _kept_keys(mask: Value, mask_type: int | None) -> Value:
+    """Which keys queries attend to, from a mask of those that they do not: for pairs of steps (0), for the steps of
+    each element of the batch (1), or for everything (2)."""
+    dtype = type_of(mask).dtype
+    left_out = mask if dtype is dt.bool_ else ew.ne(mask, constant(np.zeros((), dtype.storage), ""))
+    if mask_type == 1:
+        batch, steps = shape_of(mask)
+        left_out = reshape(left_out, shape=(batch, 1, 1, steps))
+    return ew.not_(left_out)
+
+
+def _linear(x: Value, weight: Value, bias: Value) -> Value:
+    return ew.add(contract.matmul(x, weight, transpose_b=True), bias)
+
+
+@aten("_transformer_encoder_layer_fwd")
+def encoder_layer(
+    node: AtenNode, src: Value, embed_dim: int, num_heads: int, qkv_weight: Value, qkv_bias: Value, proj_weight: Value,
+    proj_bias: Value, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Value, norm_bias_1: Value,
+    norm_weight_2: Value, norm_bias_2: Value, ffn_weight_1: Value, ffn_bias_1: Value, ffn_weight_2: Value,
+    ffn_bias_2: Value, mask: Value | None = None, mask_type: int | None = None,
+) -> Value:  # fmt: skip
+    """nn.TransformerEncoderLayer, with the norms before or behind the sums."""
+
+    def normed(x: Value, weight: Value, bias: Value) -> Value:
+        return norm.layer_norm(x, weight, bias, axis=len(shape_of(x)) - 1, epsilon=float(eps))
+
+    x = normed(src, norm_weight_1, norm_bias_1) if norm_first else src
+    mixed = _of_heads((x, x, x), num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, mask_type)
+    x = ew.add(mixed, src)
+    if not norm_first:
+        x = normed(x, norm_weight_1, norm_bias_1)
+    inner = normed(x, norm_weight_2, norm_bias_2) if norm_first else x
+    wide = _linear(inner, ffn_weight_1, ffn_bias_1)
+    wide = act.gelu(wide, approximate="none") if use_gelu else act.relu(wide)
+    x = ew.add(_linear(wide, ffn_weight_2, ffn_bias_2), x)
+    return x if norm_first else normed(x, norm_weight_2, norm_bias_2)

@@ -121,7 +121,7 @@ def batch_norm(
     if not count:
         return found
     if node.result[1].numel() == 0:
-        nothing = full(value=0.0, dtype=type_of(running_mean).dtype, shape=(0,))
+        nothing = full(value=0.0, dtype=node.dtype_named(node.result[1].dtype), shape=(0,))
         return (found, nothing, nothing, *[None] * (count - 3))
     deviation = ew.rsqrt(ew.add(running_var, node.value(eps, type_of(running_var).dtype)))
     return (found, running_mean, deviation, *[None] * (count - 3))
