@@ -192,7 +192,7 @@ def _step(
 
 def _buffer(place: Place, constants: Constants) -> BufferRef:
     if place.base == "constant":
-        return BufferRef("constants", offset=sym(constants.offsets[place.constant]))
+        return BufferRef("constants", offset=place.offset + constants.offsets[place.constant])
     return BufferRef(place.base, place.index, place.offset)
 
 

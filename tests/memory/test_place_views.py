@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 
+import tilewright
 from tilewright.compiler import compile_module
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
@@ -136,6 +141,28 @@ def test_a_slice_of_rows_is_read_where_it_lies() -> None:
     a, _ = products()
     model = compiled(body)
     check(model, a[5:17] @ a[5:17].T, np.tanh(a) @ V)
+
+
+def test_rows_of_a_constant_from_a_place_that_a_size_decides() -> None:
+    """The slice is no kernel: the product reads the constant from that row on."""
+    graph = onnx.parser.parse_graph("""g (float[n, 32] x) => (float[n, 32] y)
+        <int64[1] rows = {32}, int64[1] zero = {0}, float[1, 1] w = {0}, float[1, 1] v = {0}> {
+            size = Shape <start = 0, end = 1> (x)
+            first = Sub (rows, size)
+            some = Slice (w, first, rows, zero)
+            product = MatMul (some, v)
+            y = Add (product, x)
+        }""")
+    given = {"w": W, "v": V}
+    for array in graph.initializer:
+        if array.name in given:
+            array.CopyFrom(onnx.numpy_helper.from_array(given[array.name], array.name))
+    model = tilewright.compile(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), cache=False
+    )
+    for count in (24, 1, 31, 7):
+        x = RNG.standard_normal((count, 32)).astype(np.float32)
+        np.testing.assert_allclose(model(x)[0], W[32 - count :] @ V + x, rtol=1e-4, atol=1e-4)
 
 
 def test_a_slice_that_is_an_output_is_copied() -> None:
