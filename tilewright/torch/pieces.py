@@ -13,7 +13,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilewright import api
-from tilewright.frontends.torch.capture import Captured, kept
+from tilewright.frontends.torch.capture import Captured, draws, kept
 from tilewright.frontends.torch.tensors import DTYPES
 from tilewright.ir.diag import TilewrightError, UnsupportedError
 from tilewright.options import Options, Request
@@ -136,7 +136,25 @@ def _reason(node: torch.fx.Node) -> str:
             return f"tensors of the device '{value.device}' are not supported"
     if _is_view_at_data(node):
         return "it gives a view of an input, at a position that data decide"
+    return _theirs(node)
+
+
+def _theirs(node: torch.fx.Node) -> str:
+    """Why a result must be PyTorch's own, as another is as right but not the same: compiled modules agree with eager
+    ones, and `torch.manual_seed` decides what both draw."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return ""
+    if draws(target):
+        return "it draws from PyTorch's random generator"
+    place = _ARBITRARY.get(target._schema.name)
+    if place is not None and (len(node.args) <= place or node.args[place]):
+        return "its vectors have arbitrary signs"
     return ""
+
+
+_ARBITRARY = {"aten::_linalg_eigh": 2, "aten::_linalg_svd": 2}
+"""Operators, and the place of the argument that asks them for what is not unique, and is true by default."""
 
 
 def _is_view_at_data(node: torch.fx.Node) -> bool:
