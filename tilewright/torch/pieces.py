@@ -135,8 +135,32 @@ def _reason(node: torch.fx.Node) -> str:
         if value.device.type != "cpu":
             return f"tensors of the device '{value.device}' are not supported"
     if _is_view_at_data(node):
-        return "it gives a view of an input, at a position that data decide"
+        return "it gives a view of an input or a result, of a place or size that data decide"
     return _theirs(node)
+
+
+def _is_view_at_data(node: torch.fx.Node) -> bool:
+    """Whether a result of the graph is a view, of an input or of another result, whose place or size only data say:
+    AOTAutograd takes such a view itself, with the strides and from the place on that it is given for the result."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not _is_view(node):
+        return False
+    if not _is_result(node):
+        return False
+    if not any(free_unbacked_symbols(d) for d in (value.storage_offset(), *value.stride(), *value.shape)):
+        return False
+    base = node
+    while _is_view(base) and isinstance(base.args[0], torch.fx.Node):
+        base = base.args[0]
+    return base.op == "placeholder" or _is_result(base)
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    return node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
+
+
+def _is_result(node: torch.fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
 
 
 def _theirs(node: torch.fx.Node) -> str:
@@ -150,22 +174,13 @@ def _theirs(node: torch.fx.Node) -> str:
     place = _ARBITRARY.get(target._schema.name)
     if place is not None and (len(node.args) <= place or node.args[place]):
         return "its vectors have arbitrary signs"
+    if target is torch.ops.aten.linalg_matrix_exp.default:
+        return "PyTorch's error is that of its greatest element, and ours another"
     return ""
 
 
 _ARBITRARY = {"aten::_linalg_eigh": 2, "aten::_linalg_svd": 2}
 """Operators, and the place of the argument that asks them for what is not unique, and is true by default."""
-
-
-def _is_view_at_data(node: torch.fx.Node) -> bool:
-    """Whether a result of the graph begins in memory where only data say: AOTAutograd takes such a view of the input
-    itself, at the place where the result that it is given begins."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not getattr(node.target, "is_view", False):
-        return False
-    if not any(user.op == "output" for user in node.users):
-        return False
-    return any(free_unbacked_symbols(d) for d in (value.storage_offset(), *value.stride()))
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:

@@ -14,6 +14,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
+from tilewright.ops.iterated import common_divisor
 from tilewright.ops.source import full
 from tilewright.ops.view import expand, shape_of
 
@@ -359,6 +360,26 @@ def heaviside(node: AtenNode, self: Value, values: Value) -> Value:
     a, b = node.promoted(self, values)
     zero = node.value(0, node.dtype)
     return ew.select(ew.eq(a, zero), b, ew.cast(ew.gt(a, zero), dtype=node.dtype))
+
+
+@aten("gcd")
+def divisor(node: AtenNode, self: Value, other: Value) -> Value:
+    a, b = (expand(x, shape=node.shape) for x in node.promoted(self, other))
+    return common_divisor(a, b)
+
+
+@aten("gcd", namespace="prims")
+def divisor_primitive(node: AtenNode, self: Value, other: Value) -> Value:
+    return divisor(node, self, other)
+
+
+@aten("lcm")
+def multiple(node: AtenNode, self: Value, other: Value) -> Value:
+    """The least common multiple; that of 0 is 0."""
+    a, b = node.promoted(self, other)
+    found, zero = divisor(node, a, b), node.value(0, node.dtype)
+    quotient = ew.div(a, ew.select(ew.eq(found, zero), node.value(1, node.dtype), found))
+    return ew.abs_(ew.mul(quotient, b)) if node.dtype.kind == "int" else ew.mul(quotient, b)
 
 
 @aten("hypot")
