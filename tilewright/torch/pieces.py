@@ -171,16 +171,16 @@ def _theirs(node: torch.fx.Node) -> str:
         return ""
     if draws(target):
         return "it draws from PyTorch's random generator"
-    place = _ARBITRARY.get(target._schema.name)
-    if place is not None and (len(node.args) <= place or node.args[place]):
+    arbitrary = _ARBITRARY.get(target._schema.name, ())
+    if any(user.target is operator.getitem and user.args[1] in arbitrary for user in node.users):
         return "its vectors have arbitrary signs"
     if target is torch.ops.aten.linalg_matrix_exp.default:
         return "PyTorch's error is that of its greatest element, and ours another"
     return ""
 
 
-_ARBITRARY = {"aten::_linalg_eigh": 2, "aten::_linalg_svd": 2}
-"""Operators, and the place of the argument that asks them for what is not unique, and is true by default."""
+_ARBITRARY = {"aten::_linalg_eigh": (1,), "aten::_linalg_svd": (0, 2)}
+"""Operators, and which of their results are not unique."""
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
