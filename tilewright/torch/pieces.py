@@ -204,11 +204,13 @@ class _Supported(OperatorSupportBase):
 def _split(
     graph: torch.fx.GraphModule, state: State, options: Options, eager: dict[torch.fx.Node, str], tell: Tell
 ) -> Callable[..., Any]:
-    """The graph with each compiled part as one call."""
-    partitioner = CapabilityBasedPartitioner(graph, _Supported(eager), allows_single_node_partition=True)
-    partitions = partitioner.propose_partitions()
+    """The graph with each compiled part as one call. Other parameters may ask for it again: a copy is what is split."""
     reasons = tuple((str(n.target), n.name, reason) for n, reason in eager.items())
-    split = partitioner.fuse_partitions(partitions)
+    copy, copies = _copied(graph)
+    _keep_order(copy)
+    own_eager = {copies[node]: reason for node, reason in eager.items()}
+    partitioner = CapabilityBasedPartitioner(copy, _Supported(own_eager), allows_single_node_partition=True)
+    split = partitioner.fuse_partitions(partitioner.propose_partitions())
     pieces: list[Piece] = []
     given = {
         node.name: state[node.name] for node in graph.graph.find_nodes(op="placeholder") if node.name in state
@@ -243,6 +245,30 @@ def _split(
         return split(*[state[name][1] if name in state else next(free) for name in order])
 
     return run
+
+
+def _copied(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[torch.fx.Node, torch.fx.Node]]:
+    """A graph with the same names, and its nodes by those of the given one."""
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    found = torch.fx.Graph()
+    for node in graph.graph.nodes:
+        copies[node] = found.node_copy(node, copies.__getitem__)
+        copies[node].name = node.name
+    return torch.fx.GraphModule(graph, found), copies
+
+
+def _keep_order(graph: torch.fx.GraphModule) -> None:
+    """Make each operator that draws random numbers wait for the one before: what is around them may be moved."""
+    before: torch.fx.Node | None = None
+    for node in graph.graph.nodes:
+        if draws(node.target):
+            if before is not None:
+                node.args, node.target = (before, node.target, *node.args), _drawn_after
+            before = node
+
+
+def _drawn_after(before: Any, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
 
 
 class _Call(torch.nn.Module):
