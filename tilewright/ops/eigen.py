@@ -159,8 +159,8 @@ def _rotate_rows(t: ScalarBuilder, a: Array, p: Sym, q: Sym, c: Scalar, s: Scala
 
 def _dot_products(t: ScalarBuilder, found: Array, a: Array, p: Sym, q: Sym) -> None:
     """Those of row p with itself, q with itself, and of both."""
-    for k in range(3):
-        found.store((k,), 0)
+    for place in range(3):
+        found.store((place,), 0)
     with t.loop(a.shape[1], "k") as k:
         upper, lower = a[p, k], a[q, k]
         for place, product_ in enumerate((upper * upper, lower * lower, upper * lower)):

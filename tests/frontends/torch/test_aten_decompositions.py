@@ -66,3 +66,8 @@ def test_elements_in_groups(fresh_seed: int) -> None:
     check(calls, [x, w])
     numbers_ = [integers(fresh_seed, -60, 60, 20), integers(fresh_seed + 1, -60, 60, 20)]
     check([torch.gcd, torch.lcm], numbers_)
+
+
+def test_bools_are_in_order() -> None:
+    a, b = torch.tensor([False, False, True, True]), torch.tensor([False, True, False, True])
+    check([torch.lt, torch.le, torch.gt, torch.ge, torch.heaviside, lambda a, b: a > False], [a, b])

@@ -147,6 +147,21 @@ def as_bool(x: Value) -> Value:
     return x if type_of(x).dtype is dt.bool_ else ew.cast(x, dtype=dt.bool_)
 
 
+_ORDER = {"lt": ew.lt, "le": ew.le, "gt": ew.gt, "ge": ew.ge}
+
+
+@aten(*_ORDER)
+def compare(node: AtenNode, self: Operand, other: Operand) -> Value:
+    """False comes before true."""
+    operands = node.promoted(self, other)
+    return _ORDER[node.op.split(".")[1]](*(ordered(x) for x in operands))
+
+
+def ordered(x: Value) -> Value:
+    """A tensor whose elements can be compared: bools are bytes."""
+    return ew.cast(x, dtype=dt.u8) if type_of(x).dtype is dt.bool_ else x
+
+
 _LOGIC = {"logical_and": ew.and_, "logical_or": ew.or_, "logical_xor": ew.xor}
 
 
@@ -359,7 +374,8 @@ def nan_to_num(
 def heaviside(node: AtenNode, self: Value, values: Value) -> Value:
     a, b = node.promoted(self, values)
     zero = node.value(0, node.dtype)
-    return ew.select(ew.eq(a, zero), b, ew.cast(ew.gt(a, zero), dtype=node.dtype))
+    above = ew.gt(ordered(a), ordered(zero))
+    return ew.select(ew.eq(a, zero), b, ew.cast(above, dtype=node.dtype))
 
 
 @aten("gcd")
