@@ -174,6 +174,8 @@ def _theirs(node: torch.fx.Node) -> str:
     arbitrary = _ARBITRARY.get(target._schema.name, ())
     if any(user.target is operator.getitem and user.args[1] in arbitrary for user in node.users):
         return "its vectors have arbitrary signs"
+    if _meets_ties(node, target):
+        return "which of equal elements comes first is not said"
     if target is torch.ops.aten.linalg_matrix_exp.default:
         return "PyTorch's error is that of its greatest element, and ours another"
     return ""
@@ -181,6 +183,20 @@ def _theirs(node: torch.fx.Node) -> str:
 
 _ARBITRARY = {"aten::_linalg_eigh": (1,), "aten::_linalg_svd": (0, 2)}
 """Operators, and which of their results are not unique."""
+
+
+_ORDERS = {"aten::topk": True, "aten::kthvalue": True, "aten::sort": False, "aten::argsort": False}
+"""Operators that give positions, and whether PyTorch's are any among equal integers, too, and not among bools alone."""
+
+
+def _meets_ties(node: torch.fx.Node, target: torch._ops.OpOverload) -> bool:
+    """Whether positions are asked for among elements of which many are equal."""
+    name = target._schema.name
+    if name not in _ORDERS or node.kwargs.get("stable"):
+        return False
+    dtype = _tensors(node.all_input_nodes[0])[0].dtype
+    is_asked = name == "aten::argsort" or any(user.target is operator.getitem and user.args[1] == 1 for user in node.users)
+    return is_asked and (dtype is torch.bool or (_ORDERS[name] and not dtype.is_floating_point))
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
