@@ -172,7 +172,7 @@ def _theirs(node: torch.fx.Node) -> str:
     if draws(target):
         return "it draws from PyTorch's random generator"
     arbitrary = _ARBITRARY.get(target._schema.name, ())
-    if any(user.target is operator.getitem and user.args[1] in arbitrary for user in node.users):
+    if _is_taken(node, arbitrary):
         return "its vectors have arbitrary signs"
     if _meets_ties(node, target):
         return "which of equal elements comes first is not said"
@@ -185,6 +185,11 @@ _ARBITRARY = {"aten::_linalg_eigh": (1,), "aten::_linalg_svd": (0, 2)}
 """Operators, and which of their results are not unique."""
 
 
+def _is_taken(node: torch.fx.Node, places: Sequence[int]) -> bool:
+    """Whether one of these results of a call is used."""
+    return any(user.target is operator.getitem and user.args[1] in places for user in node.users)
+
+
 _ORDERS = {"aten::topk": True, "aten::kthvalue": True, "aten::sort": False, "aten::argsort": False}
 """Operators that give positions, and whether PyTorch's are any among equal integers, too, and not among bools alone."""
 
@@ -195,7 +200,7 @@ def _meets_ties(node: torch.fx.Node, target: torch._ops.OpOverload) -> bool:
     if name not in _ORDERS or node.kwargs.get("stable"):
         return False
     dtype = _tensors(node.all_input_nodes[0])[0].dtype
-    is_asked = name == "aten::argsort" or any(user.target is operator.getitem and user.args[1] == 1 for user in node.users)
+    is_asked = name == "aten::argsort" or _is_taken(node, (1,))
     return is_asked and (dtype is torch.bool or (_ORDERS[name] and not dtype.is_floating_point))
 
 
