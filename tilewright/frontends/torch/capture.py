@@ -230,10 +230,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def draws(op: Any) -> bool:
-    """Whether an operator draws from PyTorch's random generator in every call."""
+    """Whether an operator draws from PyTorch's random generator in every call, not only where it is asked to drop."""
     if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    return not any(a.name in ("dropout_p", "training") for a in op._schema.arguments)
+    return not any(a.name in ("dropout", "dropout_p", "training") for a in op._schema.arguments)
 
 
 @contextmanager
