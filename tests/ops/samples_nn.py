@@ -58,6 +58,48 @@ def factors() -> Iterator[Sample]:
     yield sample("permutation", [exchanges], lambda: np.array([[1, 2, 0, 3], [0, 1, 2, 3]]), size=sym(4))
 
 
+def eigen() -> Iterator[Sample]:
+    """Of matrices whose vectors are near the axes, so that their signs are known."""
+    for dtype in FLOATS[:2]:
+        for shape in ((2, 4, 4), (1, 1)):
+            near = normal(shape, dtype) * dtype.type(0.1) + np.diag(np.arange(shape[-1], dtype=dtype) * 4 - 5)
+            near = (near + near.swapaxes(-1, -2)).astype(dtype)
+            yield sample("symmetric_eigen", [near], lambda x=near: _each(_eigen, x), loose=30)
+            x = normal(shape, dtype) / dtype.type(2)
+            yield sample("matrix_exponential", [x], lambda x=x: _each(_series, x)[0], loose=30)
+        near = (normal((2, 5, 3), dtype) * 0.1 + np.eye(5, 3) * [3, 9, 6]).astype(dtype)
+        yield sample("orthogonal_columns", [near], lambda x=near: _each(_singular, x), loose=30)
+        nothing = np.zeros((0, 0), dtype)
+        yield sample("symmetric_eigen", [nothing], lambda x=nothing: (x[0:0].sum(0), x))
+        yield sample("matrix_exponential", [nothing], lambda x=nothing: x)
+        nothing = np.zeros((1, 0, 2), dtype)
+        yield sample("orthogonal_columns", [nothing], lambda x=nothing: (np.zeros((1, 2)), x, np.eye(2)[None]))
+
+
+def _eigen(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values, vectors = np.linalg.eigh(a)
+    return values, vectors * _signs(vectors)
+
+
+def _signs(vectors: np.ndarray) -> np.ndarray:
+    """By which the greatest element of each column is positive."""
+    return np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0, keepdims=True), axis=0))
+
+
+def _singular(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    _, values, rows = np.linalg.svd(a)
+    vectors = rows.T * _signs(rows.T)
+    return values, a @ vectors, vectors
+
+
+def _series(a: np.ndarray) -> tuple[np.ndarray]:
+    found, term = np.eye(len(a)), np.eye(len(a))
+    for k in range(1, 80):
+        term = term @ a / k
+        found = found + term
+    return (found,)
+
+
 def _each(fn: Callable[[np.ndarray], tuple[np.ndarray, ...]], x: np.ndarray) -> tuple[np.ndarray, ...]:
     """The results for each matrix of the last two axes, stacked."""
     found = [fn(m.copy()) for m in wide(x).reshape(-1, *x.shape[-2:])]

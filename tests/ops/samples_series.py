@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -102,6 +103,33 @@ def polynomials() -> Iterator[Sample]:
                 kind=kind,
                 loose=100,
             )
+
+
+def iterated() -> Iterator[Sample]:
+    """Common divisors, and series of the incomplete gamma function by its integral."""
+    for dtype in INTS:
+        a, b = normal((3, 4), dtype), normal((3, 4), dtype, seed=1)
+        a[0, :2] = 0
+        b[0, 0] = 0
+        yield sample("common_divisor", [a, b], lambda a=a, b=b: np.gcd(a, b))
+    least = np.array([np.iinfo(np.int64).min, 6], np.int64)
+    yield sample("common_divisor", [least, np.array([-1, -4])], lambda: np.array([1, 2]), note="least")
+    a = np.array([0.5, 0.5, 3.0, 3.0, 40.0, 40.0, -1.0])
+    x = np.array([0.25, 4.0, 1.0, 9.0, 35.0, 50.0, 1.0])
+    yield sample("incomplete_gamma_series", [a, x], lambda: np.array(list(map(_gamma_series, a, x))), loose=10)
+
+
+def _gamma_series(a: float, x: float) -> float:
+    """By the integral of t^(a - 1) exp(-t) over t, below x or above it."""
+    if a < 0:
+        return math.nan
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    is_low = x < a + 1
+    low, high = (0.0, x ** (1 / 4)) if is_low else (x, x + 90 + 4 * math.sqrt(a))
+    v = low + (high - low) * (nodes + 1) / 2
+    t, step = (v**4, 4 * v**3) if is_low else (v, 1.0)  # the root takes away the singularity of 0
+    total = np.sum(weights * step * np.exp((a - 1) * np.log(t / x) - t + x)) * (high - low) / 2
+    return float(total / x * (a if is_low else 1))
 
 
 def _total(combine: np.ufunc, x: np.ndarray, exclusive: bool, reverse: bool) -> np.ndarray:

@@ -5,10 +5,12 @@ from tilewright.ops import attention as attention
 from tilewright.ops import blocked as blocked
 from tilewright.ops import contract as contract
 from tilewright.ops import coupling as coupling
+from tilewright.ops import eigen as eigen
 from tilewright.ops import elementwise as elementwise
 from tilewright.ops import fixed_point as fixed_point
 from tilewright.ops import image as image
 from tilewright.ops import index as index
+from tilewright.ops import iterated as iterated
 from tilewright.ops import linalg as linalg
 from tilewright.ops import norm as norm
 from tilewright.ops import polynomials as polynomials

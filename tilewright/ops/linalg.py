@@ -13,19 +13,19 @@ from tilewright.ops.shape import Dim, require_equal_dim
 from tilewright.ops.sort import unflattened
 
 
-def _require_square(x: TensorType) -> None:
+def require_square(x: TensorType) -> None:
     if x.rank < 2 or not x.dtype.is_float:
         raise ValueError(f"matrices of floats have 2 axes at least, not {x}")
     require_equal_dim(x.shape[-1], x.shape[-2], "rows and columns")
 
 
 def _determinant_types(x: TensorType) -> tuple[TensorType, ...]:
-    _require_square(x)
+    require_square(x)
     return (TensorType(x.dtype, x.shape[:-2]),)
 
 
 def _inverse_types(x: TensorType) -> tuple[TensorType, ...]:
-    _require_square(x)
+    require_square(x)
     return (x,)
 
 
@@ -106,13 +106,13 @@ def _least(a: Sym, b: Sym) -> Sym:
     return a if a == b else minimum(a, b)
 
 
-def _require_matrices(x: TensorType) -> None:
+def require_matrices(x: TensorType) -> None:
     if x.rank < 2 or not x.dtype.is_float:
         raise ValueError(f"matrices of floats have 2 axes at least, not {x}")
 
 
 def _lu_types(x: TensorType) -> tuple[TensorType, ...]:
-    _require_matrices(x)
+    require_matrices(x)
     *outer, rows, columns = x.shape
     return x, TensorType(dt.i32, (*outer, _least(rows, columns)))
 
@@ -180,7 +180,7 @@ def _give(t: ScalarBuilder, a: Array, y: Array, outer: Sequence[Sym]) -> None:
 
 
 def _cholesky_types(x: TensorType) -> tuple[TensorType, ...]:
-    _require_square(x)
+    require_square(x)
     return x, TensorType(dt.i32, x.shape[:-2])
 
 
@@ -209,7 +209,7 @@ def cholesky(t: ScalarBuilder, inputs: list[Array], outputs: list[Array]) -> Non
 
 
 def _triangular_types(a: TensorType, b: TensorType, *, upper: bool, unit: bool = False) -> tuple[TensorType, ...]:
-    _require_square(a)
+    require_square(a)
     if b.rank != a.rank or b.shape[:-2] != a.shape[:-2] or b.dtype != a.dtype:
         raise ValueError(f"right sides {b} do not fit the matrices {a}")
     require_equal_dim(a.shape[-1], b.shape[-2], "rows of the right side")
@@ -241,7 +241,7 @@ def solve_triangular(
 
 
 def _householder_types(x: TensorType) -> tuple[TensorType, ...]:
-    _require_matrices(x)
+    require_matrices(x)
     *outer, rows, columns = x.shape
     return x, TensorType(x.dtype, (*outer, _least(rows, columns)))
 
@@ -294,7 +294,7 @@ def _reflect(
 
 
 def _orthogonal_types(x: TensorType, scales: TensorType, *, columns: Dim) -> tuple[TensorType, ...]:
-    _require_matrices(x)
+    require_matrices(x)
     if scales.rank != x.rank - 1 or scales.shape[:-1] != x.shape[:-2] or scales.dtype != x.dtype:
         raise ValueError(f"the scales {scales} do not fit the reflections {x}")
     return (TensorType(x.dtype, (*x.shape[:-1], sym(columns))),)

@@ -13,7 +13,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilewright import api
-from tilewright.frontends.torch.capture import Captured, has_complex, is_translated, kept
+from tilewright.frontends.torch.capture import Captured, draws, has_complex, is_translated, kept
 from tilewright.frontends.torch.tensors import COMPLEX, DTYPES
 from tilewright.ir.diag import TilewrightError, UnsupportedError
 from tilewright.options import Options, Request
@@ -137,19 +137,73 @@ def _reason(node: torch.fx.Node) -> str:
         if value.device.type != "cpu":
             return f"tensors of the device '{value.device}' are not supported"
     if _is_view_at_data(node):
-        return "it gives a view of an input, at a position that data decide"
-    return ""
+        return "it gives a view of an input or a result, of a place or size that data decide"
+    return _theirs(node)
 
 
 def _is_view_at_data(node: torch.fx.Node) -> bool:
-    """Whether a result of the graph begins in memory where only data say: AOTAutograd takes such a view of the input
-    itself, at the place where the result that it is given begins."""
+    """Whether a result of the graph is a view, of an input or of another result, whose place or size only data say:
+    AOTAutograd takes such a view itself, with the strides and from the place on that it is given for the result."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not getattr(node.target, "is_view", False):
+    if not isinstance(value, torch.Tensor) or not _is_view(node):
         return False
-    if not any(user.op == "output" for user in node.users):
+    if not _is_result(node):
         return False
-    return any(free_unbacked_symbols(d) for d in (value.storage_offset(), *value.stride()))
+    if not any(free_unbacked_symbols(d) for d in (value.storage_offset(), *value.stride(), *value.shape)):
+        return False
+    base = node
+    while _is_view(base) and isinstance(base.args[0], torch.fx.Node):
+        base = base.args[0]
+    return base.op == "placeholder" or _is_result(base)
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    return node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
+
+
+def _is_result(node: torch.fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
+
+
+def _theirs(node: torch.fx.Node) -> str:
+    """Why a result must be PyTorch's own, as another is as right but not the same: compiled modules agree with eager
+    ones, and `torch.manual_seed` decides what both draw."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return ""
+    if draws(target):
+        return "it draws from PyTorch's random generator"
+    arbitrary = _ARBITRARY.get(target._schema.name, ())
+    if _is_taken(node, arbitrary):
+        return "its vectors have arbitrary signs"
+    if _meets_ties(node, target):
+        return "which of equal elements comes first is not said"
+    if target is torch.ops.aten.linalg_matrix_exp.default:
+        return "PyTorch's error is that of its greatest element, and ours another"
+    return ""
+
+
+_ARBITRARY = {"aten::_linalg_eigh": (1,), "aten::_linalg_svd": (0, 2)}
+"""Operators, and which of their results are not unique."""
+
+
+def _is_taken(node: torch.fx.Node, places: Sequence[int]) -> bool:
+    """Whether one of these results of a call is used."""
+    return any(user.target is operator.getitem and user.args[1] in places for user in node.users)
+
+
+_ORDERS = {"aten::topk": True, "aten::kthvalue": True, "aten::sort": False, "aten::argsort": False}
+"""Operators that give positions, and whether PyTorch's are any among equal integers, too, and not among bools alone."""
+
+
+def _meets_ties(node: torch.fx.Node, target: torch._ops.OpOverload) -> bool:
+    """Whether positions are asked for among elements of which many are equal."""
+    name = target._schema.name
+    if name not in _ORDERS or node.kwargs.get("stable"):
+        return False
+    dtype = _tensors(node.all_input_nodes[0])[0].dtype
+    is_asked = name == "aten::argsort" or _is_taken(node, (1,))
+    return is_asked and (dtype is torch.bool or (_ORDERS[name] and not dtype.is_floating_point))
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
@@ -173,11 +227,13 @@ class _Supported(OperatorSupportBase):
 def _split(
     graph: torch.fx.GraphModule, state: State, options: Options, eager: dict[torch.fx.Node, str], tell: Tell
 ) -> Callable[..., Any]:
-    """The graph with each compiled part as one call."""
-    partitioner = CapabilityBasedPartitioner(graph, _Supported(eager), allows_single_node_partition=True)
-    partitions = partitioner.propose_partitions()
+    """The graph with each compiled part as one call. Other parameters may ask for it again: a copy is what is split."""
     reasons = tuple((str(n.target), n.name, reason) for n, reason in eager.items())
-    split = partitioner.fuse_partitions(partitions)
+    copy, copies = _copied(graph)
+    _keep_order(copy)
+    own_eager = {copies[node]: reason for node, reason in eager.items()}
+    partitioner = CapabilityBasedPartitioner(copy, _Supported(own_eager), allows_single_node_partition=True)
+    split = partitioner.fuse_partitions(partitioner.propose_partitions())
     pieces: list[Piece] = []
     given = {
         node.name: state[node.name] for node in graph.graph.find_nodes(op="placeholder") if node.name in state
@@ -212,6 +268,30 @@ def _split(
         return split(*[state[name][1] if name in state else next(free) for name in order])
 
     return run
+
+
+def _copied(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[torch.fx.Node, torch.fx.Node]]:
+    """A graph with the same names, and its nodes by those of the given one."""
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    found = torch.fx.Graph()
+    for node in graph.graph.nodes:
+        copies[node] = found.node_copy(node, copies.__getitem__)
+        copies[node].name = node.name
+    return torch.fx.GraphModule(graph, found), copies
+
+
+def _keep_order(graph: torch.fx.GraphModule) -> None:
+    """Make each operator that draws random numbers wait for the one before: what is around them may be moved."""
+    before: torch.fx.Node | None = None
+    for node in graph.graph.nodes:
+        if draws(node.target):
+            if before is not None:
+                node.args, node.target = (before, node.target, *node.args), _drawn_after
+            before = node
+
+
+def _drawn_after(before: Any, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
 
 
 class _Call(torch.nn.Module):

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
+from tilewright.ops.iterated import incomplete_gamma_series
 
 BERNOULLI = (
     1 / 6,
@@ -430,3 +431,90 @@ def bessel_y(n: int, x: Value) -> Value:
     found = where(ew.le(x, NEAR), near, far)
     found = where(ew.eq(x, 0.0), -math.inf, where(ew.lt(x, 0.0), math.nan, found))
     return where(ew.is_nan(x), x, found)
+
+
+# Incomplete gamma functions
+
+
+def incomplete_gamma(a: Value, x: Value, upper: bool) -> Value:
+    """The regularised incomplete gamma function, of a and x of one shape, that are not negative."""
+    series = incomplete_gamma_series(a, x)
+    is_low = ew.lt(x, ew.add(a, 1.0))
+    shift = where(is_low, ew.add(a, 1.0), a)
+    factor = ew.exp(ew.sub(ew.sub(ew.mul(a, ew.log(x)), x), lgamma(shift)))
+    found = ew.mul(factor, series)
+    found = where(is_low, ew.sub(1.0, found), found) if upper else where(is_low, found, ew.sub(1.0, found))
+    nothing, all_ = (1.0, 0.0) if upper else (0.0, 1.0)
+    found = where(ew.is_inf(x), all_, found)
+    found = where(ew.is_inf(a), where(ew.is_inf(x), math.nan, nothing), found)
+    found = where(ew.eq(x, 0.0), nothing, found)
+    found = where(ew.eq(a, 0.0), where(ew.gt(x, 0.0), all_, math.nan), found)
+    is_known = ew.and_(ew.ge(x, 0.0), ew.ge(a, 0.0))
+    return where(is_known, found, math.nan)
+
+
+# Airy's function
+
+AIRY_NEAR = 10.0
+"""Beyond, asymptotic series have the accuracy of f64."""
+
+
+def _airy_number(x: float) -> float:
+    """Ai(x) for |x| <= AIRY_NEAR by its power series, in fractions of 240 bits: terms cancel."""
+    digits = 1 << 240
+    cube = Fraction(x) ** 3
+    first = second = total_first = total_second = Fraction(1)
+    for k in range(1, 150):
+        first = Fraction(int(first * cube / ((3 * k - 1) * (3 * k)) * digits), digits)
+        second = Fraction(int(second * cube / ((3 * k) * (3 * k + 1)) * digits), digits)
+        total_first += first
+        total_second += second
+    return float(_AIRY_AT_0 * total_first - _AIRY_SLOPE * Fraction(x) * total_second)
+
+
+_AIRY_AT_0 = Fraction("0.35502805388781723926006318600418317639797917419917")
+_AIRY_SLOPE = Fraction("0.25881940379280679840518356018920396347909113835493")
+"""1 / (3^(2/3) gamma(2/3)) and 1 / (3^(1/3) gamma(1/3))."""
+
+
+@cache
+def _airy_fits() -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Ai below 0, up to 2, and from there on times exp(2/3 x^(3/2))."""
+
+    def scaled(t: np.ndarray) -> np.ndarray:
+        x = 2 + (AIRY_NEAR - 2) * (1 + t) / 2
+        return np.array([_airy_number(float(v)) * math.exp(2 / 3 * float(v) ** 1.5) for v in x])
+
+    low = fitted(lambda t: np.array([_airy_number(float(v)) for v in -_inside(AIRY_NEAR, t)]), 64)
+    middle = fitted(lambda t: np.array([_airy_number(float(v)) for v in _inside(2, t)]))
+    return low, middle, fitted(scaled)
+
+
+def airy(x: Value) -> Value:
+    """Airy's function Ai."""
+    low_fit, middle_fit, high_fit = _airy_fits()
+    low_at = ew.min_(ew.max_(ew.neg(x), 0.0), AIRY_NEAR)
+    low = chebyshev(ew.sub(ew.mul(low_at, 2 / AIRY_NEAR), 1.0), low_fit)
+    middle = chebyshev(ew.sub(ew.min_(ew.max_(x, 0.0), 2.0), 1.0), middle_fit)
+    size = ew.abs_(x)
+    zeta = ew.mul(2 / 3, ew.mul(size, ew.sqrt(size)))
+    high_at = ew.min_(ew.max_(x, 2.0), AIRY_NEAR)
+    high = chebyshev(ew.sub(ew.mul(ew.sub(high_at, 2.0), 2 / (AIRY_NEAR - 2)), 1.0), high_fit)
+    # u_k of the asymptotic series (Abramowitz & Stegun 10.4.58 to 10.4.60)
+    series = [1.0]
+    for k in range(1, 12):
+        series.append(series[-1] * (6 * k - 5) * (6 * k - 3) * (6 * k - 1) / (216 * k * (2 * k - 1)))
+    root = ew.sqrt(ew.sqrt(ew.max_(size, AIRY_NEAR)))
+    inverse = ew.div(1.0, ew.max_(zeta, 1.0))
+    square = ew.mul(inverse, inverse)
+    falling = polynomial(inverse, [(-1) ** k * u for k, u in enumerate(series)])
+    far = ew.div(falling, ew.mul(root, 2 * math.sqrt(math.pi)))
+    even = polynomial(square, [(-1) ** k * u for k, u in enumerate(series[::2])])
+    odd = ew.mul(inverse, polynomial(square, [(-1) ** k * u for k, u in enumerate(series[1::2])]))
+    angle = ew.add(zeta, math.pi / 4)
+    waves = ew.sub(ew.mul(ew.sin(angle), even), ew.mul(ew.cos(angle), odd))
+    far_low = ew.div(waves, ew.mul(root, math.sqrt(math.pi)))
+    positive = where(ew.le(x, 2.0), middle, ew.mul(ew.exp(ew.neg(zeta)), where(ew.le(x, AIRY_NEAR), high, far)))
+    negative = where(ew.le(size, AIRY_NEAR), low, far_low)
+    found = where(ew.lt(x, 0.0), negative, positive)
+    return where(ew.is_nan(x), x, where(ew.is_inf(x), 0.0, found))

@@ -271,10 +271,18 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: function for op, function in _known_decompositions().items() if not kept(op)}
 
 
+def draws(op: Any) -> bool:
+    """Whether an operator draws from PyTorch's random generator in every call, not only where it is asked to drop."""
+    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    return not any(a.name in ("dropout", "dropout_p", "training") for a in op._schema.arguments)
+
+
 @contextmanager
 def decompositions_kept() -> Iterator[dict[Any, Callable[..., Any]]]:
-    """The same as a table for AOTAutograd; while the context lasts, PyTorch's dispatcher keeps composite operators that
-    have adapters, as it does for torch.export."""
+    """The same as a table for AOTAutograd, without those that draw random numbers in another way than the operator;
+    while the context lasts, PyTorch's dispatcher keeps composite operators that have adapters, as it does for
+    torch.export."""
     composites, table = _split(frozenset(translated()))
     with _override_composite_implicit_decomp(dict(composites)), without_checks():
         yield dict(table)
@@ -284,7 +292,8 @@ def decompositions_kept() -> Iterator[dict[Any, Callable[..., Any]]]:
 def _split(adapters: frozenset[str]) -> tuple[Mapping[Any, Callable[..., Any]], Mapping[Any, Callable[..., Any]]]:
     """What composite operators become that PyTorch would not decompose as it does by itself, and the decompositions of
     the others; the same as long as no adapter is added."""
-    composites, table = _split_decomp_table_to_cia_and_python_decomp(decompositions())
+    same = {op: function for op, function in decompositions().items() if not draws(op)}
+    composites, table = _split_decomp_table_to_cia_and_python_decomp(same)
     ours = {op: fn for op, fn in composites.items() if op in decomposition_table or fn is _special_op_to_preserve_cia}
     return ours, table
 

@@ -180,7 +180,8 @@ class GraphImporter:
         if target is operator.getitem:
             whole, index = self._arguments(node.args, values)
             if whole[index] is None:
-                raise BrokenInputError
+                (of, _) = node.args
+                raise UnsupportedError(f"result {index} of {_kind(getattr(of, 'target', of))} is not translated")
             return whole[index]
         result = node.meta.get("val")
         context = AtenNode(node.name, _kind(target), result, self.translation, self._sizes.of, self._body)

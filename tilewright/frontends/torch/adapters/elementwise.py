@@ -14,6 +14,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
+from tilewright.ops.iterated import common_divisor
 from tilewright.ops.source import full
 from tilewright.ops.view import expand, shape_of
 
@@ -144,6 +145,21 @@ def exp2(node: AtenNode, self: Value) -> Value:
 
 def as_bool(x: Value) -> Value:
     return x if type_of(x).dtype is dt.bool_ else ew.cast(x, dtype=dt.bool_)
+
+
+_ORDER = {"lt": ew.lt, "le": ew.le, "gt": ew.gt, "ge": ew.ge}
+
+
+@aten(*_ORDER)
+def compare(node: AtenNode, self: Operand, other: Operand) -> Value:
+    """False comes before true."""
+    operands = node.promoted(self, other)
+    return _ORDER[node.op.split(".")[1]](*(ordered(x) for x in operands))
+
+
+def ordered(x: Value) -> Value:
+    """A tensor whose elements can be compared: bools are bytes."""
+    return ew.cast(x, dtype=dt.u8) if type_of(x).dtype is dt.bool_ else x
 
 
 _LOGIC = {"logical_and": ew.and_, "logical_or": ew.or_, "logical_xor": ew.xor}
@@ -358,7 +374,28 @@ def nan_to_num(
 def heaviside(node: AtenNode, self: Value, values: Value) -> Value:
     a, b = node.promoted(self, values)
     zero = node.value(0, node.dtype)
-    return ew.select(ew.eq(a, zero), b, ew.cast(ew.gt(a, zero), dtype=node.dtype))
+    above = ew.gt(ordered(a), ordered(zero))
+    return ew.select(ew.eq(a, zero), b, ew.cast(above, dtype=node.dtype))
+
+
+@aten("gcd")
+def divisor(node: AtenNode, self: Value, other: Value) -> Value:
+    a, b = (expand(x, shape=node.shape) for x in node.promoted(self, other))
+    return common_divisor(a, b)
+
+
+@aten("gcd", namespace="prims")
+def divisor_primitive(node: AtenNode, self: Value, other: Value) -> Value:
+    return divisor(node, self, other)
+
+
+@aten("lcm")
+def multiple(node: AtenNode, self: Value, other: Value) -> Value:
+    """The least common multiple; that of 0 is 0."""
+    a, b = node.promoted(self, other)
+    found, zero = divisor(node, a, b), node.value(0, node.dtype)
+    quotient = ew.div(a, ew.select(ew.eq(found, zero), node.value(1, node.dtype), found))
+    return ew.abs_(ew.mul(quotient, b)) if node.dtype.kind == "int" else ew.mul(quotient, b)
 
 
 @aten("hypot")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tilewright.frontends.composites.positions import nonzero as positions_of
 from tilewright.frontends.composites.shapes import slice_bounds
 from tilewright.frontends.torch.adapters.elementwise import as_bool, floored_quotient
@@ -268,52 +266,6 @@ def _scatter_reduced(
     if not dtype.is_float:
         return floored_quotient(total, ew.max_(count, node.value(1, dtype)), dtype)
     return mean
-
-
-@aten("segment_reduce")
-def segment_reduce(
-    node: AtenNode, data: Value, reduce: str, lengths: Value | None = None, indices: Value | None = None,
-    offsets: Value | None = None, axis: int = 0, unsafe: bool = False, initial: Number | None = None,
-) -> Value:  # fmt: skip
-    """Rows that follow one another are reduced, `lengths` of them at a time, or up to the next of `offsets`."""
-    told = lengths if lengths is not None else offsets
-    if told is None or indices is not None or len(shape_of(told)) != 1 or node.axis(axis, len(shape_of(data))):
-        raise node.refuse("segments of another axis than the first, or given by indices")
-    if lengths is not None:
-        counts = node.value(lengths, dt.i64)
-        ends = cumsum(counts, axis=0)
-    else:
-        segments = (shape_of(told)[0] - 1,)
-        ends, begins = (
-            slice_(node.value(told, dt.i64), starts=(k,), sizes=segments, steps=(1,)) for k in (1, 0)
-        )
-        counts = ew.sub(ends, begins)
-    rows, *rest = shape_of(data)
-    segment = searchsorted(iota(shape=(rows,), axis=0, dtype=dt.i64), ends, right=True)
-    kind = {"max": "amax", "min": "amin"}.get(reduce, reduce)
-    begin = expand(node.value(_neutral(kind, node) if initial is None else initial, node.dtype), shape=node.shape)
-    places = _along(segment, 0, (rows, *rest))
-    if reduce != "mean":
-        return _scattered(node, begin, 0, places, data, REDUCTIONS[kind])
-    total = _scattered(node, begin, 0, places, data, "add")
-    count = reshape(node.value(counts, node.dtype), shape=(*shape_of(counts), *[1] * len(rest)))
-    mean = ew.div(total, count)
-    return mean if initial is None else ew.select(ew.eq(count, node.value(0, node.dtype)), begin, mean)
-
-
-def _neutral(reduce: str, node: AtenNode) -> Number:
-    """What changes nothing that it is combined with."""
-    dtype = node.dtype
-    if reduce in ("sum", "mean"):
-        return 0
-    if reduce == "prod":
-        return 1
-    if dtype.is_float:
-        return float("-inf") if reduce == "amax" else float("inf")
-    if dtype is dt.bool_:
-        return reduce == "amin"
-    info = np.iinfo(dtype.storage)
-    return int(info.min if reduce == "amax" else info.max)
 
 
 def _along(index: Value, axis: int, source_shape: Sequence[Any]) -> Value:

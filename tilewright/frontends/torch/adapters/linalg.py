@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from tilewright.frontends.composites import matrices as mx
+from tilewright.frontends.composites.matrices import cut, diagonal, identity, turned
 from tilewright.frontends.torch.adapters.contract import product as matrix_product
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
@@ -15,42 +19,16 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import linalg as la
 from tilewright.ops import reduce as rd
-from tilewright.ops.index import gather, gather_elements, scatter_elements, triangle
+from tilewright.ops.eigen import matrix_exponential
+from tilewright.ops.index import gather_elements, scatter_elements, triangle
 from tilewright.ops.shape import broadcast
 from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import expand, reshape, shape_of, slice_, squeeze, transpose, unsqueeze
-
-
-def turned(x: Value) -> Value:
-    """Each matrix with its rows as columns."""
-    rank = len(shape_of(x))
-    return transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
-
-
-def _cut(x: Value, rows: Sym, columns: Sym) -> Value:
-    """The first rows and columns of each matrix."""
-    *outer, m, n = shape_of(x)
-    if (m, n) == (rows, columns):
-        return x
-    rank = len(outer) + 2
-    return slice_(x, starts=(0,) * rank, sizes=(*outer, rows, columns), steps=(1,) * rank)
-
-
-def _identity(like: Value, rows: Sym, columns: Sym) -> Value:
-    same = ew.eq(iota(shape=(rows, 1), axis=0), iota(shape=(1, columns), axis=1))
-    return ew.cast(same, dtype=type_of(like).dtype)
+from tilewright.ops.view import expand, shape_of, squeeze, unsqueeze
 
 
 def _info(x: Value) -> Value:
     """0 for each matrix: that it has a factor is not checked."""
     return full(value=0, dtype=dt.i32, shape=shape_of(x)[:-2])
-
-
-def _diagonal(x: Value) -> Value:
-    """The diagonals of square matrices."""
-    *outer, n, _ = shape_of(x)
-    flat = reshape(x, shape=(*outer, n * n))
-    return gather(flat, ew.mul(iota(shape=(n,), axis=0), _number(n + 1)), axis=len(outer))
 
 
 def _number(d: Sym | int) -> Value:
@@ -95,11 +73,11 @@ def _unpacked(factors: Value, pivots: Value) -> tuple[Value, Value, Value]:
     """The permutation as a matrix, and the lower and the upper factor."""
     *_, m, n = shape_of(factors)
     k = m if m == n else s.minimum(m, n)
-    lower = ew.add(triangle(_cut(factors, m, k), diagonal=-1, upper=False), _identity(factors, m, k))
+    lower = ew.add(triangle(cut(factors, m, k), diagonal=-1, upper=False), identity(factors, m, k))
     order = la.permutation(pivots, size=m)
     rows = iota(shape=(m, 1), axis=0)
     same = ew.eq(rows, unsqueeze(order, axes=(len(shape_of(order)) - 1,)))
-    return ew.cast(same, dtype=type_of(factors).dtype), lower, triangle(_cut(factors, k, n), diagonal=0, upper=True)
+    return ew.cast(same, dtype=type_of(factors).dtype), lower, triangle(cut(factors, k, n), diagonal=0, upper=True)
 
 
 def _solved(factors: Value, pivots: Value, b: Value) -> Value:
@@ -164,14 +142,14 @@ def determinant(node: AtenNode, A: Value) -> tuple[Value, Value, Value]:
 def log_determinant(node: AtenNode, A: Value) -> tuple[Value, ...]:
     """The sign of the determinant, and the logarithm of its size."""
     factors, pivots = _factored(node, A)
-    diagonal = _diagonal(factors)
-    axis = len(shape_of(diagonal)) - 1
+    values = diagonal(factors)
+    axis = len(shape_of(values)) - 1
     steps = ew.add(iota(shape=(shape_of(A)[-1],), axis=0), _number(1))
     is_moved = ew.ne(ew.cast(pivots, dtype=dt.i64), steps)
     one = node.value(1, node.dtype)
-    signs = ew.mul(ew.sign(diagonal), ew.select(is_moved, ew.neg(one), one))
+    signs = ew.mul(ew.sign(values), ew.select(is_moved, ew.neg(one), one))
     how = {"axes": (axis,), "keepdims": False}
-    logs = rd.reduce_sum(ew.log(ew.abs_(diagonal)), **how)
+    logs = rd.reduce_sum(ew.log(ew.abs_(values)), **how)
     return rd.reduce_prod(signs, **how), logs, factors, pivots
 
 
@@ -225,7 +203,7 @@ def cholesky_solve(
 @aten("cholesky_inverse")
 def cholesky_inverse(node: AtenNode, self: Value, upper: bool = False) -> Value:
     n = shape_of(self)[-1]
-    one = expand(_identity(self, n, n), shape=shape_of(self))
+    one = expand(identity(self, n, n), shape=shape_of(self))
     return cholesky_solve(node, one, upper, input2=self)
 
 
@@ -248,7 +226,7 @@ def qr(node: AtenNode, A: Value, mode: str = "reduced") -> tuple[Value, Value]:
     *_, m, n = shape_of(A)
     k = m if mode == "complete" else m if m == n else s.minimum(m, n)
     factors, scales = la.householder_factor(A)
-    upper = triangle(_cut(factors, k, n), diagonal=0, upper=True)
+    upper = triangle(cut(factors, k, n), diagonal=0, upper=True)
     if mode == "r":
         return full(value=0, dtype=node.dtype, shape=(0,)), upper
     return la.householder_product(factors, scales, columns=k), upper
@@ -262,6 +240,56 @@ def reflected(
     q = la.householder_product(self, input2, columns=shape_of(self)[-2])
     q = turned(q) if transpose else q
     return matrix_product(q, input3) if left else matrix_product(input3, q)
+
+
+# Eigenvalues and singular values
+
+
+@aten("_linalg_eigh")
+def symmetric_eigen(node: AtenNode, A: Value, UPLO: str = "L", compute_v: bool = True) -> tuple[Value, Value]:
+    """Eigenvalues, least first; the signs of vectors are arbitrary."""
+    values, vectors = mx.eigen(A, UPLO.upper() == "L")
+    return values, vectors if compute_v else _nothing(node)
+
+
+@aten("_linalg_svd")
+def singular(
+    node: AtenNode, A: Value, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
+) -> tuple[Value, Value, Value]:
+    """u, s and v^T; the signs of vectors are arbitrary."""
+    if not compute_uv:
+        return _nothing(node), mx.singular_values(A), _nothing(node)
+    return mx.singular(A, full_matrices)
+
+
+def _nothing(node: AtenNode) -> Value:
+    return full(value=0, dtype=node.dtype, shape=(0,))
+
+
+@aten("linalg_pinv.atol_rtol_tensor")
+def pseudo_inverse(
+    node: AtenNode, self: Value, atol: Value | None = None, rtol: Value | None = None, hermitian: bool = False
+) -> Value:
+    """Without limits, singular values count from their greatest times the accuracy and the number of rows on."""
+    *outer, m, n = shape_of(self)
+    if any(d.is_const and d.value == 0 for d in (m, n)):
+        return full(value=0, dtype=node.dtype, shape=(*outer, n, m))
+    zero = node.value(0, node.dtype)
+    absolute = zero if atol is None else node.value(atol, node.dtype)
+    if rtol is None:
+        accuracy = node.value(float(np.finfo(node.dtype.storage).eps), node.dtype)
+        usual = ew.mul(accuracy, node.value(s.maximum(m, n), node.dtype))
+        relative = usual if atol is None else ew.select(ew.gt(absolute, zero), zero, usual)
+    else:
+        relative = node.value(rtol, node.dtype)
+    if hermitian:
+        return mx.symmetric_inverse(self, True, absolute, relative)
+    return mx.pseudo_inverse(self, absolute, relative)
+
+
+@aten("linalg_matrix_exp")
+def exponential(node: AtenNode, self: Value) -> Value:
+    return matrix_exponential(self)
 
 
 # Checks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.frontends.composites import positions as ps
+from tilewright.frontends.torch.adapters.elementwise import ordered
 from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
@@ -33,10 +34,6 @@ def _first_place(x: Value) -> Value:
     return full(value=0, dtype=dt.i64, shape=shape_of(x))
 
 
-def _orderable(x: Value) -> Value:
-    return ew.cast(x, dtype=dt.u8) if type_of(x).dtype is dt.bool_ else x
-
-
 def _at(size: Sym, axis: int, rank: int) -> Value:
     """The positions along an axis, which broadcast along the others."""
     return iota(shape=tuple(size if k == axis else sym(1) for k in range(rank)), axis=axis)
@@ -62,7 +59,7 @@ def running_extremum(node: AtenNode, self: Value, dim: int) -> Pair:
     rank = len(shape_of(self))
     if rank == 0:
         return self, _first_place(self)
-    axis, x = node.axis(dim, rank), _orderable(self)
+    axis, x = node.axis(dim, rank), ordered(self)
     values = (scan.cummax if node.op.startswith("aten.cummax") else scan.cummin)(x, axis=axis)
     is_best = ew.eq(x, values)
     if type_of(x).dtype.is_float:
@@ -87,7 +84,7 @@ def topk_(
     rank = len(shape_of(self))
     if rank == 0:
         return self, _first_place(self)
-    values, places = topk(_orderable(self), k=whole(k), axis=node.axis(dim, rank), largest=largest)
+    values, places = topk(ordered(self), k=whole(k), axis=node.axis(dim, rank), largest=largest)
     return node.value(values, node.dtype), places
 
 
@@ -103,7 +100,7 @@ def sort(
 
 
 def _sorted(node: AtenNode, x: Value, axis: int, descending: bool = False) -> Pair:
-    values, places = topk(_orderable(x), k=shape_of(x)[axis], axis=axis, largest=descending)
+    values, places = topk(ordered(x), k=shape_of(x)[axis], axis=axis, largest=descending)
     return node.value(values, type_of(x).dtype), places
 
 
@@ -125,7 +122,7 @@ def kthvalue(node: AtenNode, self: Value, k: Number, dim: int = -1, keepdim: boo
     if rank == 0:
         return self, _first_place(self)
     axis, count = node.axis(dim, rank), whole(k)
-    found = topk(_orderable(self), k=count, axis=axis, largest=False)
+    found = topk(ordered(self), k=count, axis=axis, largest=False)
     values, places = (_one_of(x, axis, count - 1, keepdim) for x in found)
     return node.value(values, node.dtype), places
 
@@ -259,7 +256,7 @@ def unique(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[Value, ...]:
-    kinds, _, which, often = ps.unique(node.translation, _orderable(_flat(self)), True)
+    kinds, _, which, often = ps.unique(node.translation, ordered(_flat(self)), True)
     found = (node.value(kinds, type_of(self).dtype), reshape(which, shape=shape_of(self)), often)
     return _wanted(node, found)
 

@@ -10,6 +10,7 @@ from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -63,16 +64,21 @@ def iota_(node: AtenNode, length: Number, start: Number, step: Number, **how: An
 @aten("linspace")
 def linspace(node: AtenNode, start: Any, end: Any, steps: Number, **how: Any) -> Value:
     (count,) = node.shape
+    return evenly_spaced(node, start, end, count, node.dtype)
+
+
+def evenly_spaced(node: AtenNode, start: Any, end: Any, count: Sym, dtype: DType) -> Value:
+    """`count` numbers from `start` to `end`, those of the second half counted from the end."""
     inner = dt.f64
     first, last = node.value(start, inner), node.value(end, inner)
     if count == 1:
-        return expand(node.value(first, node.dtype), shape=(1,))
+        return expand(node.value(first, dtype), shape=(1,))
     place = ew.cast(iota(shape=(count,), axis=0), dtype=inner)
     step = ew.div(ew.sub(last, first), node.value(count - 1, inner))
     from_end = ew.sub(node.value(count - 1, inner), place)
     low = ew.lt(place, node.value(count // 2, inner))
     found = ew.select(low, ew.add(first, ew.mul(step, place)), ew.sub(last, ew.mul(step, from_end)))
-    return node.value(found, node.dtype)
+    return node.value(found, dtype)
 
 
 @aten("eye")

@@ -30,6 +30,7 @@ _UNARY: dict[str, Function] = {
     "special_scaled_modified_bessel_k0": partial(sp.bessel_k, 0, scaled=True),
     "special_scaled_modified_bessel_k1": partial(sp.bessel_k, 1, scaled=True),
     "special_bessel_j0": partial(sp.bessel_j, 0), "special_bessel_j1": partial(sp.bessel_j, 1),
+    "special_airy_ai": lambda x: sp.where(ew.is_inf(x), math.nan, sp.airy(x)),
     "special_bessel_y0": partial(sp.bessel_y, 0), "special_bessel_y1": partial(sp.bessel_y, 1),
 }  # fmt: skip
 
@@ -67,6 +68,18 @@ def zeta(node: AtenNode, self: Value | Number, other: Value | Number) -> Value:
 @aten("zeta", namespace="prims")
 def zeta_primitive(node: AtenNode, self: Value, other: Value) -> Value:
     return zeta(node, self, other)
+
+
+@aten("igamma", "igammac", "special_gammainc", "special_gammaincc")
+def incomplete_gamma(node: AtenNode, self: Value, other: Value) -> Value:
+    a, x = (expand(node.value(v, dt.f64), shape=node.shape) for v in (self, other))
+    is_upper = node.op.split(".")[1] in ("igammac", "special_gammaincc")
+    return node.value(sp.incomplete_gamma(a, x, is_upper), node.dtype)
+
+
+@aten("igamma", "igammac", namespace="prims")
+def incomplete_gamma_primitive(node: AtenNode, a: Value, x: Value) -> Value:
+    return incomplete_gamma(node, a, x)
 
 
 @aten("special_xlog1py")

@@ -14,6 +14,8 @@ from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
+from tilewright.ir.sym import sym
+from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import norm
 from tilewright.ops import reduce as rd
@@ -86,7 +88,16 @@ def group_norm(
     found = reshape(
         norm.group_norm(x, scale, shift, groups=int(groups), epsilon=float(eps)), shape=shape_of(input)
     )
-    return (found, None, None) if "native" in node.op else found
+    if "native" not in node.op:
+        return found
+    wide = rd.widened(input)
+    rows = reshape(wide, shape=(shape_of(input)[0], groups, product(shape_of(input)[1:]) // sym(groups)))
+    mean = rd.reduce_mean(rows, axes=(2,), keepdims=True)
+    centred = ew.sub(rows, mean)
+    variance = rd.reduce_mean(ew.mul(centred, centred), axes=(2,), keepdims=False)
+    deviation = ew.rsqrt(ew.add(variance, node.value(eps, type_of(wide).dtype)))
+    mean = reshape(mean, shape=shape_of(variance))
+    return found, *(node.value(v, type_of(input).dtype) for v in (mean, deviation))
 
 
 @aten(
