@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tilewright.frontends.composites import complex as cx
 from tilewright.frontends.composites.complex import ComplexPair
 from tilewright.frontends.composites.fourier import fft, irfft
-from tilewright.frontends.composites.frames import frames_of, overlapped
+from tilewright.frontends.torch.adapters.frames import frames_of, overlapped
 from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten, on_complex
 from tilewright.frontends.translation import type_of

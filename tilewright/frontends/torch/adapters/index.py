@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright.frontends.composites.positions import nonzero as positions_of
 from tilewright.frontends.composites.shapes import slice_bounds
 from tilewright.frontends.torch.adapters.elementwise import as_bool, floored_quotient
@@ -266,6 +268,21 @@ def _scatter_reduced(
     if not dtype.is_float:
         return floored_quotient(total, ew.max_(count, node.value(1, dtype)), dtype)
     return mean
+
+
+def _neutral(reduce: str, node: AtenNode) -> Number:
+    """What changes nothing that it is combined with."""
+    dtype = node.dtype
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    if dtype.is_float:
+        return float("-inf") if reduce == "amax" else float("inf")
+    if dtype is dt.bool_:
+        return reduce == "amin"
+    info = np.iinfo(dtype.storage)
+    return int(info.min if reduce == "amax" else info.max)
 
 
 def _along(index: Value, axis: int, source_shape: Sequence[Any]) -> Value:
