@@ -351,6 +351,14 @@ def test_vectors_whose_signs_are_arbitrary_are_those_of_eager_pytorch() -> None:
         assert bool(graph.eager) is not is_whole
 
 
+def test_singular_values_of_large_matrices_are_left_to_pytorch() -> None:
+    x = torch.randn(40, 40)
+    for sizes, is_whole in ((slice(0, 8), True), (slice(0, 40), False)):
+        (graph,) = explain(torch.linalg.svdvals, x[sizes, sizes].clone()).graphs
+        assert bool(graph.eager) is not is_whole
+    close(compiled(torch.linalg.svdvals)(x), torch.linalg.svdvals(x), rtol=1e-4, atol=1e-4)
+
+
 def test_views_whose_sizes_data_decide() -> None:
     """Inputs' views keep their strides, also from the first element on; those of other tensors need not."""
     x, ends = torch.randn(2, 5, 3), torch.tensor([1, 2, 4])
