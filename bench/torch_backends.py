@@ -93,8 +93,9 @@ def _start(backend: str, name: str, threads: int, folder: Path) -> _Worker:
         "TILEWRIGHT_CACHE": str(folder / "tilewright"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "OMP_NUM_THREADS": str(threads),
-        "TORCHINDUCTOR_FREEZING": "1",
     }
+    if backend == "inductor":  # Dynamo captures other graphs with it
+        places["TORCHINDUCTOR_FREEZING"] = "1"
     # Installed packages have their bytecode on disk.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "bench.torch_backends", backend, name, str(threads)]

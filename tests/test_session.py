@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -183,3 +184,37 @@ def test_the_weights_of_an_entry_stay_in_its_file(tmp_path: Path) -> None:
     again = Model(found)
     (session.folder / "key.tw").unlink()
     np.testing.assert_array_equal(again(x)[0], model(x)[0])
+
+
+def test_large_artefacts_are_written_while_the_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache knows an artefact from when it is kept on; whoever lists or clears the folder waits for its file."""
+    monkeypatch.setattr(session_module, "_LARGE", 0)
+    session, go, save = Session(tmp_path / "cache"), threading.Event(), Artifact.save
+
+    def save_later(artifact: Artifact, path: Path) -> None:
+        assert go.wait(60)
+        save(artifact, path)
+
+    monkeypatch.setattr(Artifact, "save", save_later)
+    model = tilewright.compile(models.written(models.mlp(), tmp_path, "model"), session=session)
+    x = np.ones((3, models.FEATURES), np.float32)
+    again = tilewright.compile(tmp_path / "model.onnx", session=session)
+    assert again.artifact is model.artifact and not list(session.folder.glob("*.tw"))
+    np.testing.assert_array_equal(again(x)[0], model(x)[0])
+    go.set()
+    (entry,) = session.entries()
+    assert entry.path.exists()
+    assert tilewright.compile(tmp_path / "model.onnx", session=session).artifact is not model.artifact
+    assert session.clear().files == 1
+
+
+def test_a_process_ends_when_the_cache_has_what_it_compiled(tmp_path: Path) -> None:
+    models.written(models.mlp(), tmp_path, "model")
+    code = (
+        "import time, tilewright, tilewright.session as s\n"
+        "s._LARGE, save = 0, s.Artifact.save\n"
+        "s.Artifact.save = lambda *a: (time.sleep(0.3), save(*a))\n"
+        f"tilewright.compile({str(tmp_path / 'model.onnx')!r}, session=s.Session(s.Path({str(tmp_path / 'cache')!r})))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert len(Session(tmp_path / "cache").entries()) == 1

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -110,6 +111,22 @@ class Cleared:
     size: int
 
 
+_LARGE = 16 << 20
+"""Bytes of weights that are written while the model runs already: a disk may take more than 0.1 s for them."""
+
+
+@dataclass(frozen=True)
+class _Written:
+    """An artefact that a thread is writing."""
+
+    artifact: Artifact
+    thread: threading.Thread
+
+
+_WRITTEN: dict[Path, _Written] = {}
+"""What is being written, by the path that it will have."""
+
+
 @dataclass(frozen=True)
 class Session:
     """A folder of artefacts and its bound in bytes, and the plugins that models are compiled with: by default those
@@ -195,6 +212,8 @@ class Session:
     def find(self, key: str) -> Artifact | None:
         """The artefact kept under `key`; a damaged one is removed."""
         path = self._path(key)
+        if (written := _WRITTEN.get(path)) is not None:
+            return written.artifact
         try:
             stat = path.stat()
             os.utime(path, ns=(time.time_ns(), stat.st_mtime_ns))
@@ -214,6 +233,7 @@ class Session:
 
     def entries(self) -> list[Entry]:
         """What the cache holds, the last used first; entries that other processes remove meanwhile are left out."""
+        self._wait()
         found = (_entry(path) for path in self.folder.glob("*.tw"))
         return sorted((e for e in found if e is not None), key=lambda entry: entry.used, reverse=True)
 
@@ -223,6 +243,7 @@ class Session:
         Safe beside other processes: models that they have loaded go on running, and what they are writing now
         is written. OSError where the folder cannot be changed.
         """
+        self._wait()
         files = freed = 0
         for used, size, path in _by_use(self.folder.glob("*.tw")):
             if unused_s <= 0 or used <= time.time() - unused_s:
@@ -235,13 +256,41 @@ class Session:
         return Cleared(files, freed)
 
     def keep(self, key: str, artifact: Artifact) -> None:
-        """Store the artefact (written whole or not at all), then drop the longest unused above the limit."""
+        """Store the artefact (written whole or not at all), then drop the longest unused above the limit.
+
+        A large one is written by a thread, which the interpreter waits for when it ends.
+        """
+        if memoryview(artifact.constants).nbytes < _LARGE:
+            self._keep(key, artifact)
+            return
+        path = self._path(key)
+
+        def write() -> None:
+            try:
+                self._keep(key, artifact)
+            finally:
+                _WRITTEN.pop(path, None)
+
+        thread = threading.Thread(target=write, name="tilewright cache")
+        _WRITTEN[path] = _Written(artifact, thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending
+            write()
+
+    def _keep(self, key: str, artifact: Artifact) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             artifact.save(self._path(key))
             self._trim()
         except (OSError, ArtifactError):
             return
+
+    def _wait(self) -> None:
+        """Until this process has written what it keeps in the folder."""
+        for path, written in list(_WRITTEN.items()):
+            if path.parent == self.folder:
+                written.thread.join()
 
     def recall(self, about: str) -> bytes | None:
         """What was noted under `about`; None when there is nothing."""

@@ -198,6 +198,27 @@ def test_damaged_and_foreign_files(archive: bytes, tmp_path: Path) -> None:
     assert "somebodys::relu" in text and "import the package" in text
 
 
+def test_programs_that_contradict_themselves(archive: bytes, tmp_path: Path) -> None:
+    """What a file says of a result is compared with what PyTorch gives for the operands."""
+
+    def another_size(data: bytes) -> bytes:
+        program = json.loads(data)
+        told = program["graph_module"]["graph"]["tensor_values"]["relu"]
+        told["sizes"][1] = {"as_int": 5}
+        return json.dumps(program).encode()
+
+    def number_for_a_tensor(data: bytes) -> bytes:
+        program = json.loads(data)
+        for node in program["graph_module"]["graph"]["nodes"]:
+            if node["target"].endswith("relu.default"):
+                node["inputs"][0]["arg"] = {"as_int": 3}
+        return json.dumps(program).encode()
+
+    text = refusal(changed(archive, tmp_path / "model.pt2", another_size))
+    assert "PyTorch gives" in text and "4]" in text and "5]" in text
+    assert "PyTorch" in refusal(changed(archive, tmp_path / "model.pt2", number_for_a_tensor))
+
+
 def test_any_damage_is_an_error_of_ours(archive: bytes, tmp_path: Path) -> None:
     """Tokens of the texts are exchanged, bits flipped: the program is read, or refused."""
     rng, path = random.Random(0), tmp_path / "model.pt2"

@@ -15,11 +15,12 @@ from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
 from tilewright.frontends.torch import registry
 from tilewright.frontends.torch.capture import Captured, has_complex, op_name
+from tilewright.frontends.torch.contradictions import contradiction
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.origins import Origin, origin_of
 from tilewright.frontends.torch.sizes import Sizes
 from tilewright.frontends.torch.tensors import COMPLEX, DTYPES, array_of, dtype_of, part_of
-from tilewright.frontends.translation import BrokenInputError, Translation, type_of
+from tilewright.frontends.translation import BrokenInputError, DifferentRanksError, Translation, type_of
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import InternalError, Loc, ModelError, UnsupportedError
@@ -186,8 +187,17 @@ class GraphImporter:
         result = node.meta.get("val")
         context = AtenNode(node.name, _kind(target), result, self.translation, self._sizes.of, self._body)
         context.operands = torch.fx.map_arg(node.args, lambda a: a.meta.get("val"))
-        found = self._translated(context, target, node, values)
-        self._check(context, result, found)
+        try:
+            found = self._translated(context, target, node, values)
+            self._check(context, result, found)
+        except (BrokenInputError, DifferentRanksError, UnsupportedError):
+            raise
+        except Exception as error:
+            if reason := contradiction(node):
+                raise ModelError(
+                    f"{context.op}: {reason}", hint="the program contradicts itself: export it again"
+                ) from error
+            raise
         return found
 
     def _translated(
