@@ -16,6 +16,7 @@ import torch
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
 from tilewright.frontends.torch.capture import decompositions_kept
+from tilewright.ir.garbage import rare_collections
 from tilewright.options import Options
 from tilewright.torch.frozen import Frozen, Writes
 from tilewright.torch.pieces import State, compiled_pieces
@@ -69,7 +70,7 @@ def backend(
         made.append(Frozen(functional, example_inputs, frozen, compile_for, writes))
         return make_boxed_func(made[-1])
 
-    with decompositions_kept() as table:
+    with rare_collections(), decompositions_kept() as table:
         run = aot_module_simplified(
             graph,
             example_inputs,

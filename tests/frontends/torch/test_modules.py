@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tilewright  # noqa: E402
-from tilewright.frontends.torch.archive import read_program  # noqa: E402
+from tilewright.frontends.torch.archive.read import read_program  # noqa: E402
 from tilewright.frontends.torch.tensors import array_of  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional

@@ -11,7 +11,7 @@ import torch
 
 from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.frontends.inputs import Declared
-from tilewright.frontends.torch.archive import read_program
+from tilewright.frontends.torch.archive.read import read_program
 from tilewright.frontends.torch.capture import Captured, captured, dim_names
 from tilewright.frontends.torch.export import exported
 from tilewright.frontends.torch.importer import GraphImporter

@@ -56,7 +56,7 @@ def apply_scalar(name: str, operands: Sequence[Any], dtype: DType) -> Any:
             result = evaluate(
                 *[x if np.asarray(x).dtype == np.bool_ else np.asarray(x).astype(wide) for x in operands]
             )
-        return np.asarray(result).astype(dtype.storage)
+        return np.asarray(result).astype(dtype.storage, copy=False)
 
 
 def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:

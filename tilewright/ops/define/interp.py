@@ -222,7 +222,8 @@ def gather(op: Op, array: np.ndarray, env: Env, other: Any = None) -> np.ndarray
     guard = op.attrs.get("guard", ())
     if not guard:
         _require_inside(op, index, array)
-        return array[tuple(index)]
+        part = _sliced(array, index)
+        return array[tuple(index)] if part is None else part
     holds = guards_hold(guard, env)
     if other is None:
         other = filled(op.attrs["other"], op.result.scalar.dtype)
@@ -233,6 +234,31 @@ def gather(op: Op, array: np.ndarray, env: Env, other: Any = None) -> np.ndarray
     safe = [np.where(holds, i, 0) for i in index]
     _require_inside(op, safe, array)
     return np.where(holds, array[tuple(safe)], other)
+
+
+def _sliced(array: np.ndarray, index: Sequence[Any]) -> np.ndarray | None:
+    """What the index picks, as a view, where each part of it is one number, or counts up along an axis of the grid that
+    is no other's; None elsewhere."""
+    rank = max(map(np.ndim, index), default=0)
+    parts: list[int | slice] = []
+    axes: list[int] = []  # of the grid, counted from its end
+    for i in index:
+        numbers, varying = np.ravel(i), [k - np.ndim(i) for k, n in enumerate(np.shape(i)) if n != 1]
+        if not varying:
+            parts.append(int(numbers[0]))
+        elif len(varying) == 1 and varying[0] not in axes and _counts_up(numbers):
+            parts.append(slice(int(numbers[0]), int(numbers[-1]) + 1))
+            axes += varying
+        else:
+            return None
+    view = np.asarray(array[tuple(parts)])
+    extents = dict(zip(axes, view.shape, strict=True))
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    return view.transpose(order).reshape([extents.get(k, 1) for k in range(-rank, 0)])
+
+
+def _counts_up(numbers: np.ndarray) -> bool:
+    return numbers.size > 0 and bool((np.diff(numbers) == 1).all())
 
 
 def _require_inside(op: Op, index: Sequence[Any], array: np.ndarray) -> None:

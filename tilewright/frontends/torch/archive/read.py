@@ -27,7 +27,7 @@ from torch.export import ExportedProgram
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.files import check_file
-from tilewright.frontends.torch.archived_text import checked_program, operators_of
+from tilewright.frontends.torch.archive.text import checked_program, operators_of
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 
 _AGAIN = "export the model again with torch.export.save"

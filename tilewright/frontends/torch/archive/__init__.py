@@ -1,0 +1,1 @@
+"""Files that `torch.export.save` writes, read without running what they hold."""
