@@ -1,4 +1,4 @@
-"""Decompositions of matrices that follow from those of operators: eigenvalues, singular values, pseudo-inverses."""
+"""What follows from decompositions of matrices that are operators: solutions, eigenvalues, singular values."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tilewright.ops import linalg as la
 from tilewright.ops.contract import matmul
 from tilewright.ops.eigen import orthogonal_columns, symmetric_eigen
 from tilewright.ops.index import gather, triangle
+from tilewright.ops.shape import broadcast
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
 
@@ -56,6 +57,16 @@ def mirrored(x: Value, lower: bool) -> Value:
     """The symmetric matrices of which one half is given."""
     half = triangle(x, diagonal=-1 if lower else 1, upper=not lower)
     return ew.add(triangle(x, diagonal=0, upper=not lower), turned(half))
+
+
+def solved_triangle(a: Value, b: Value, upper: bool, left: bool = True, unit: bool = False) -> Value:
+    """x of a x = b, or x a = b, for triangular matrices a; batches are broadcast. With `unit` the diagonal counts as
+    1."""
+    if not left:
+        return turned(solved_triangle(turned(a), turned(b), not upper, True, unit))
+    outer = broadcast(shape_of(a)[:-2], shape_of(b)[:-2])
+    a, b = (expand(x, shape=(*outer, *shape_of(x)[-2:])) for x in (a, b))
+    return la.solve_triangular(a, b, upper=upper, unit=unit)
 
 
 def eigen(x: Value, lower: bool = True) -> tuple[Value, Value]:

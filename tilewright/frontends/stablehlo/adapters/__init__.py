@@ -6,6 +6,7 @@ from tilewright.frontends.stablehlo.adapters import contract as contract
 from tilewright.frontends.stablehlo.adapters import control as control
 from tilewright.frontends.stablehlo.adapters import elementwise as elementwise
 from tilewright.frontends.stablehlo.adapters import gather as gather
+from tilewright.frontends.stablehlo.adapters import matrices as matrices
 from tilewright.frontends.stablehlo.adapters import reduce as reduce
 from tilewright.frontends.stablehlo.adapters import scatter as scatter
 from tilewright.frontends.stablehlo.adapters import slices as slices

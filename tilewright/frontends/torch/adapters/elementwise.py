@@ -78,7 +78,7 @@ def fmod(node: AtenNode, self: Operand, other: Operand) -> Value:
     return ew.rem(*node.promoted(self, other))
 
 
-@aten("pow")
+@aten("pow", "float_power")
 def pow_(node: AtenNode, self: Operand, exponent: Operand) -> Value:
     if isinstance(exponent, int | float) and isinstance(self, Value):
         base = node.value(self, node.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontends.composites import matrices as mx
-from tilewright.frontends.composites.matrices import cut, diagonal, identity, turned
+from tilewright.frontends.composites.matrices import cut, diagonal, identity, solved_triangle, turned
 from tilewright.frontends.torch.adapters.contract import product as matrix_product
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
@@ -160,15 +160,7 @@ def log_determinant(node: AtenNode, A: Value) -> tuple[Value, ...]:
 def solve_triangular(
     node: AtenNode, self: Value, B: Value, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Value:
-    return _solved_triangle(self, B, upper, left, unitriangular)
-
-
-def _solved_triangle(a: Value, b: Value, upper: bool, left: bool = True, unit: bool = False) -> Value:
-    if not left:
-        return turned(_solved_triangle(turned(a), turned(b), not upper, True, unit))
-    outer = broadcast(shape_of(a)[:-2], shape_of(b)[:-2])
-    a, b = (expand(x, shape=(*outer, *shape_of(x)[-2:])) for x in (a, b))
-    return la.solve_triangular(a, b, upper=upper, unit=unit)
+    return solved_triangle(self, B, upper, left, unitriangular)
 
 
 @aten("triangular_solve")
@@ -176,7 +168,7 @@ def triangular_solve(
     node: AtenNode, self: Value, A: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Value, Value]:
     a = turned(A) if transpose else A
-    found = _solved_triangle(a, self, upper is not transpose, True, unitriangular)
+    found = solved_triangle(a, self, upper is not transpose, True, unitriangular)
     return found, expand(A, shape=(*shape_of(found)[:-2], *shape_of(A)[-2:]))
 
 
@@ -197,7 +189,7 @@ def cholesky_solve(
     factor = input2 if input2 is not None else A
     assert factor is not None
     lower = turned(factor) if upper else factor
-    return _solved_triangle(turned(lower), _solved_triangle(lower, self, False), True)
+    return solved_triangle(turned(lower), solved_triangle(lower, self, False), True)
 
 
 @aten("cholesky_inverse")
