@@ -61,6 +61,10 @@ class _Worker:
                 return found
         return {"failure": "the process ended"}
 
+    def end(self) -> None:
+        """Let the process finish what it writes to its caches."""
+        self.process.communicate()
+
 
 def measure(name: str, backends: Sequence[str], threads: int, rounds: int, folder: Path) -> list[Standing]:
     """One network; caches of the backends lie in `folder`, which should be new."""
@@ -79,7 +83,7 @@ def measure(name: str, backends: Sequence[str], threads: int, rounds: int, folde
             if attempt == "warm_s":
                 workers.append((standing, worker))
             else:
-                worker.process.kill()
+                worker.end()
     for _ in range(rounds):
         for standing, worker in workers:
             standing.ms = min(standing.ms, worker.tell("run").get("ms", math.inf))
