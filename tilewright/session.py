@@ -289,7 +289,7 @@ class Session:
     def _wait(self) -> None:
         """Until this process has written what it keeps in the folder."""
         for path, written in list(_WRITTEN.items()):
-            if path.parent == self.folder:
+            if path.parent == self.folder and written.thread.is_alive():
                 written.thread.join()
 
     def recall(self, about: str) -> bytes | None:

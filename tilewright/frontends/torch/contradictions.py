@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,15 +24,26 @@ def contradiction(node: torch.fx.Node) -> str:
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         return f"PyTorch refuses its operands: {first[:300]}"
-    theirs, stated = _types(found), _types(node.meta.get("val"))
-    return "" if theirs == stated else f"PyTorch gives {', '.join(theirs)}, and the program says {', '.join(stated)}"
+    theirs, stated = _tensors(found), _tensors(node.meta.get("val"))
+    if len(theirs) == len(stated) and all(map(_agree, theirs, stated)):
+        return ""
+    return f"PyTorch gives {_shown(theirs)}, and the program says {_shown(stated)}"
 
 
-def _types(result: Any) -> list[str]:
-    """Of tensors the dtype and the sizes, as far as these are numbers."""
-    leaves: Iterable[Any] = torch.utils._pytree.tree_leaves(result)
-    return [
-        f"{x.dtype} [{', '.join(str(n) if isinstance(n, int) else '?' for n in x.shape)}]"
-        for x in leaves
-        if isinstance(x, torch.Tensor)
-    ]
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [x for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+
+
+def _agree(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Sizes that are not known agree with all others: PyTorch may know more of them by now, or less."""
+    pairs = zip(a.shape, b.shape, strict=False)
+    return a.dtype is b.dtype and a.dim() == b.dim() and all(n == m for n, m in pairs if _is_known(n) and _is_known(m))
+
+
+def _is_known(size: Any) -> bool:
+    return isinstance(size, int)
+
+
+def _shown(tensors: Sequence[torch.Tensor]) -> str:
+    sizes = [", ".join(str(n) if _is_known(n) else "?" for n in x.shape) for x in tensors]
+    return ", ".join(f"{x.dtype} [{text}]" for x, text in zip(tensors, sizes, strict=True))

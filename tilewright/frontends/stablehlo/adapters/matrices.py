@@ -33,7 +33,7 @@ def _letter(node: ProgramOp, name: str) -> str:
         if node.has(place) and isinstance(node.attribute(place), ir.DictAttr):
             told = ir.DictAttr(node.attribute(place))
             if name in told:
-                return chr(int(told[name].value) % 128)
+                return chr(int(told[name].value) % 128)  # ASCII, also in a damaged program
     raise ModelError(f"the call has no option '{name}'", hint="export the model again")
 
 
