@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, TypeProto, ValueInfoProto, helper
 
 import tilewright
 from tests.frontends.helpers import info, model_of
@@ -154,3 +154,43 @@ def test_a_node_that_asks_for_more_memory_than_there_is(monkeypatch: pytest.Monk
     monkeypatch.setattr("tilewright.frontends.onnx.importer.Importer._results", no_memory, raising=True)
     with pytest.raises(ModelError, match=r"Relu asks for more memory than there is"):
         tilewright.compile(model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], ["y"]), cache=False)
+
+
+_VECTOR = info("v", ["n"], I64)
+_NUMBERS: dict[str, tuple[list[ValueInfoProto], list[str], dict[str, np.ndarray]]] = {
+    "Pad": ([info("x", [2, 3]), info("v", ["n"])], ["x", "pads", "v"], {"pads": np.array([0, 1, 0, 0])}),
+    "Clip": ([info("x", [2, 3]), info("v", ["n"])], ["x", "v"], {}),
+    "Range": ([_VECTOR], ["zero", "v", "one"], {"zero": np.array(0), "one": np.array(1)}),
+    "OneHot": ([info("x", [3], I64), _VECTOR], ["x", "v", "ends"], {"ends": np.array([0.0, 1.0], np.float32)}),
+    "TopK": ([info("x", [2, 3]), _VECTOR], ["x", "v"], {}),
+    "CumSum": ([info("x", [2, 3]), _VECTOR], ["x", "v"], {}),
+    "MelWeightMatrix": (
+        [info("v", ["n"])],
+        ["bins", "size", "rate", "v", "high"],
+        {"bins": np.array(4), "size": np.array(16), "rate": np.array(8000), "high": np.array(4000.0, np.float32)},
+    ),
+}
+
+
+@pytest.mark.parametrize("op", sorted(_NUMBERS))
+def test_vectors_of_unknown_length_where_one_number_is_meant(op: str) -> None:
+    inputs, names, constants = _NUMBERS[op]
+    number = info("v", [1], inputs[-1].type.tensor_type.elem_type)
+    node = helper.make_node(op, names, ["y", "at"] if op == "TopK" else ["y"])
+    exact, model = (
+        tilewright.compile(model_of([node], [*inputs[:-1], v], ["y"], constants), cache=False)
+        for v in (number, inputs[-1])
+    )
+    *others, v = (np.ones([d.dim_value for d in t.shape.dim], _dtype(t)) for t in map(_type, [*inputs[:-1], number]))
+    np.testing.assert_array_equal(model(*others, v)[0], exact(*others, v)[0])
+    for wrong in (v[:0], np.concatenate([v, v])):
+        with pytest.raises(InputError, match="must be one number"):
+            model(*others, wrong)
+
+
+def _type(given: ValueInfoProto) -> TypeProto.Tensor:
+    return given.type.tensor_type
+
+
+def _dtype(type: TypeProto.Tensor) -> np.dtype:
+    return helper.tensor_dtype_to_np_dtype(type.elem_type)

@@ -160,7 +160,7 @@ REFUSED = {
         known=range(5),
         opset=17,
     ),
-    "takes single numbers": node_model(
+    "must be one number, it is": node_model(
         "MelWeightMatrix",
         [np.array(4), np.array(64), np.array([8000, 16000]), np.float32(20), np.float32(400)],
         known=range(5),

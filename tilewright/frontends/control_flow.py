@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.frontends.composites.axes import as_scalar
 from tilewright.frontends.composites.sequences import joined
 from tilewright.frontends.composites.text import moved_one
 from tilewright.frontends.translation import DifferentRanksError, Translation, type_of
@@ -48,9 +49,8 @@ MAX_ATTEMPTS = 8
 
 def branch(translation: Translation, condition: Value, then: Body, other: Body) -> tuple[Value, ...]:
     """The branch that a known condition takes; otherwise a choice between results, or between ways at run time."""
-    op, type = translation.builder.loc.op, type_of(condition)
-    if type.size != 1:
-        raise ModelError(f"the condition of {op} must be one bool, it is {type}")
+    op = translation.builder.loc.op
+    condition = as_scalar(translation, condition, f"the condition of {op}")
     known = translation.constant_of(condition)
     if known is not None:
         return then() if known.any() else other()
@@ -59,7 +59,7 @@ def branch(translation: Translation, condition: Value, then: Body, other: Body) 
     if isinstance(taken, Block) and isinstance(untaken, Block):
         reason = _difference(op, taken, untaken)
         if not reason:
-            return _either(translation, reshape(condition, shape=()), taken, untaken)
+            return _either(translation, condition, taken, untaken)
     else:
         which, failed = ("else", untaken) if isinstance(taken, Block) else ("then", taken)
         assert not isinstance(failed, Block)
@@ -168,8 +168,11 @@ def loop(
     """A loop: (trip, condition, *state) -> (condition, *state, *one of each of the `rows`), which are stacked."""
     condition = constant(np.array(True), "condition") if condition is None else condition
     for value, kind in ((limit, dt.i64), (condition, dt.bool_)):
-        if value is not None and (type_of(value).size != 1 or type_of(value).dtype != kind):
+        if value is not None and type_of(value).dtype != kind:
             raise ModelError(f"{translation.builder.loc.op} takes one {kind}, not {value.type}")
+    op = translation.builder.loc.op
+    condition = as_scalar(translation, condition, f"the condition of {op}")
+    limit = None if limit is None else as_scalar(translation, limit, f"the number of trips of {op}")
     trips = None if limit is None else translation.constant_of(limit)
     if limit is None or trips is not None:
         count = None if trips is None else max(int(trips.reshape(())), 0)
@@ -191,8 +194,7 @@ def loop(
         dims = [translation.new_size() if d.vars & inner else d for d in row.shape]
         row_shapes.append(tuple(ZERO if d.vars & inner else _measured(translation, d) for d in row.shape))
         types.append(TensorType(row.dtype, (translation.new_size(), *dims)))
-    scalars = [reshape(v, shape=()) for v in (limit, condition)]
-    return staged.loop([*scalars, *state], block, types, len(state), row_shapes)
+    return staged.loop([limit, condition, *state], block, types, len(state), row_shapes)
 
 
 def _measured(translation: Translation, size: Sym) -> Sym:

@@ -128,9 +128,9 @@ REFUSED = {
     "scales f32[3] for data u8[3, 16]": Case(
         "GatherBlockQuantized", [u8(3, 16), np.zeros(2, np.int64), f32(3)], {"block_size": 16}
     ),
-    "input 1 is f32[3]; it must be one number": Case("QLinearSigmoid", [u8(3), f32(3), None, f32(1)]),
+    "input 1 of QLinearSigmoid must be one number, it is f32[3]": Case("QLinearSigmoid", [u8(3), f32(3), None, f32(1)]),
     "QLinearConcat has 4 operands": Case("QLinearConcat", [f32(), u8(), u8(3), f32()], {"axis": 0}),
-    "one scale and one zero point": Case("MatMulIntegerToFloat", [u8(2, 3), u8(3, 4), f32(2), f32(1)]),
+    "input 2 of MatMulIntegerToFloat must be one number": Case("MatMulIntegerToFloat", [u8(2, 3), u8(3, 4), f32(2), f32(1)]),
     "CropAndResize to 3 sizes": Case(
         "CropAndResize", [f32(1, 1, 4, 4), f32(1, 4), np.zeros(1, np.int32), np.ones(3, np.int32)], {}, (3,)
     ),

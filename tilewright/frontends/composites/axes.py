@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.frontends.translation import Translation
+from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -47,6 +47,12 @@ def require(translation: Translation, condition: Sym, message: str) -> None:
         raise ModelError(message)
     if not condition.is_const:
         translation.require(condition, message)
+
+
+def as_scalar(translation: Translation, x: Value, what: str) -> Value:
+    """The one element of `x` as a scalar; calls in which it has another number of elements are refused."""
+    require(translation, s.eq(type_of(x).size, 1), f"{what} must be one number, it is {x.type}")
+    return reshape(x, shape=()) if shape_of(x) else x
 
 
 def chosen(axes: Sequence[Sym], rank: int) -> list[Sym]:

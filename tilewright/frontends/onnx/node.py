@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto
 
-from tilewright.frontends.composites.axes import from_front
+from tilewright.frontends.composites.axes import as_scalar, from_front
 from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.attributes import value_of
 from tilewright.frontends.onnx.schema import attributes_of
@@ -81,6 +81,12 @@ class Node:
     @inputs.setter
     def inputs(self, values: Sequence[Value | None]) -> None:
         self._inputs = tuple(values)
+
+    def scalar(self, k: int) -> Value:
+        """Operand `k`, which must have one element, as a scalar; from here on it is one."""
+        value = as_scalar(self.translation, self.input(k), f"input {k} of {self.op}")
+        self._inputs = (*self._inputs[:k], value, *self._inputs[k + 1 :])
+        return value
 
     @property
     def operands(self) -> list[Value]:
@@ -212,15 +218,12 @@ class Node:
 
     def one_symbol(self, k: int) -> Sym:
         """Operand `k`, one integer."""
-        found = self.symbols(k)
-        if len(found) != 1:
-            raise ModelError(f"input {k} of {self.op} must be one number, it is {self.type(k)}")
-        return found[0]
+        self.scalar(k)
+        return self.symbols(k)[0]
 
     def whole_number(self, k: int) -> Sym:
         """Operand `k`, one number of any type without its fraction."""
-        if self.type(k).size != 1:
-            raise ModelError(f"input {k} of {self.op} must be one number, it is {self.type(k)}")
+        self.scalar(k)
         if self.dtype(k).is_int:
             return self.one_symbol(k)
         if (known := self.constant_or_none(k)) is not None:

@@ -105,15 +105,12 @@ def _limit(node: Node, k: int, name: str) -> Value | int | float | None:
     if node.version < 11:
         number: float = node.attr(name, math.inf)
         return number if abs(number) < 3.4e38 else None
-    value = node.optional(k)
-    if value is None:
+    if node.optional(k) is None:
         return None
-    if node.rank(k) > 1 or node.type(k).size != 1:
+    if node.rank(k) > 1:
         raise ModelError(f"input {k} of {node.op} must be a scalar, it is {node.type(k)}")
-    known = node.constant_or_none(k)
-    return (
-        known.reshape(()).item() if known is not None else reshape(value, shape=()) if node.rank(k) else value
-    )
+    value, known = node.scalar(k), node.constant_or_none(k)
+    return value if known is None else known.item()
 
 
 @adapter("IsInf")

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.frontends.composites import positions
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, bound
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
@@ -51,8 +53,7 @@ def at_vectors(node: Node) -> Value:
 
 @adapter("OneHot")
 def one_hot(node: Node) -> Value:
-    if node.type(1).size != 1 or node.type(2).size != 2:
-        raise ModelError(f"OneHot: depth {node.type(1)} must be one number, values {node.type(2)} two")
+    require(node.translation, s.eq(node.type(2).size, 2), f"OneHot has values {node.type(2)}, which must be two")
     depth = node.whole_number(1)
     axis = node.axis(rank=node.rank(0) + 1)
     checked_shape((*node.shape(0), depth), "OneHot")

@@ -62,11 +62,10 @@ def topk_(node: Node) -> tuple[Value, ...]:
 
 @adapter("CumSum", "CumProd")
 def running_total(node: Node) -> Value:
-    axes = node.axes("axis", 1) or ()
-    if len(axes) != 1:
-        raise ModelError(f"{node.op} goes along one axis, not {len(axes)}")
+    node.scalar(1)
+    (axis,) = node.axes("axis", 1) or ()
     operator = cumsum if node.op == "CumSum" else cumprod
     how = {"exclusive": node.flag("exclusive"), "reverse": node.flag("reverse")}
-    if axes[0].is_const:
-        return operator(node.input(0), axis=axes[0].value, **how)
-    return along(node.input(0), axes[0], lambda x: operator(x, axis=1, **how))
+    if axis.is_const:
+        return operator(node.input(0), axis=axis.value, **how)
+    return along(node.input(0), axis, lambda x: operator(x, axis=1, **how))

@@ -105,9 +105,7 @@ def mel_weight_matrix(node: Node) -> Value:
     """Triangles over the bins of a spectrum, between frequencies that lie on the mel scale at equal distances; computed
     in f64."""
     count, length = node.whole_number(0), node.whole_number(1)
-    if any(node.type(k).size != 1 for k in range(2, 5)):
-        raise ModelError("MelWeightMatrix takes single numbers")
-    rate, low, high = (reshape(ew.cast(node.input(k), dtype=dt.f64), shape=()) for k in range(2, 5))
+    rate, low, high = (ew.cast(node.scalar(k), dtype=dt.f64) for k in range(2, 5))
     known = [node.translation.constant_of(v) for v in (rate, low, high)]
     given = [None if v is None else v.item() for v in known]
     shape = checked_shape((s.floordiv(length, 2) + 1, count), "MelWeightMatrix")

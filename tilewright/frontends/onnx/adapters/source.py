@@ -74,10 +74,7 @@ def size(node: Node) -> Value:
 def range_(node: Node) -> Value:
     """start, start + delta, ... up to limit; the count must follow from dims, constants or small inputs."""
     dtype = node.dtype(0)
-    for k in range(3):
-        if (size := node.type(k).size) != 1:
-            error = ModelError if size.is_const else UnsupportedError
-            raise error(f"input {k} of Range must be a scalar, it is {node.type(k)}")
+    scalars = [node.scalar(k) for k in range(3)]
     if dtype.is_float:
         count = _float_count(node, dtype)
     else:
@@ -90,7 +87,7 @@ def range_(node: Node) -> Value:
     for k, neutral, operator in ((2, 1, ew.mul), (0, 0, ew.add)):
         known = node.constant_or_none(k)
         if known is None or known.reshape(()).item() != neutral:
-            positions = operator(positions, reshape(node.input(k), shape=()))
+            positions = operator(positions, scalars[k])
     return positions
 
 

@@ -19,7 +19,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.index import gather, triangle
 from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, split
+from tilewright.ops.view import concat, expand, pad, shape_of, slice_, split
 
 
 @adapter("Concat")
@@ -97,11 +97,8 @@ def padded(node: Node) -> Value:
         raise ModelError(f"Pad has {len(amounts)} amounts for {len(axes)} axes")
     filler, computed = node.attr("value", 0), None
     if node.optional(2) is not None and node.type(2).size != 0:
-        if node.type(2).size != 1:
-            raise ModelError(f"the value of Pad must be one number, not {node.type(2)}")
-        known = node.constant_or_none(2)
-        filler = 0 if known is None else known.reshape(()).item()
-        computed = node.input(2) if known is None else None
+        value, known = node.scalar(2), node.constant_or_none(2)
+        filler, computed = (0, value) if known is None else (known.item(), None)
     mode = node.one_of("mode", "constant", "reflect", "edge", "wrap", default="constant")
     rank, half = node.rank(0), len(axes)
     before = [pick(amounts[:half], axes, k, sym(0)) for k in range(rank)]
@@ -117,7 +114,7 @@ def padded(node: Node) -> Value:
         return pad(x, before=tuple(before), after=tuple(after), mode=mode, value=number)
     inside = expand(constant(np.array(True), "inside"), shape=shape_of(x))
     sides = {"before": tuple(before), "after": tuple(after)}
-    return ew.select(pad(inside, **sides, value=0), pad(x, **sides, value=number), reshape(computed, shape=()))
+    return ew.select(pad(inside, **sides, value=0), pad(x, **sides, value=number), computed)
 
 
 def _not_below_zero(d: Sym) -> Sym:

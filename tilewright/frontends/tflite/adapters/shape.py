@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import require
+from tilewright.frontends.composites.axes import as_scalar, require
 from tilewright.frontends.composites.shapes import checked_shape, target_shape
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
@@ -106,8 +106,6 @@ def zeros_like(node: OperatorNode) -> Value:
 def range_(node: OperatorNode) -> Value:
     """start, start + delta, ... up to limit."""
     dtype = node.type(0).dtype
-    if any(node.type(k).size != 1 for k in range(3)):
-        raise ModelError("RANGE takes three numbers")
     if dtype.is_float:
         low, high, step = (node.known(k).reshape(()).item() for k in range(3))
         if not step or not np.isfinite((high - low) / step):
@@ -119,7 +117,7 @@ def range_(node: OperatorNode) -> Value:
         distance = s.select(s.lt(by, 0), first - last, last - first)
         count = s.maximum(s.ceildiv(distance, s.maximum(by, -by)), 0)
     checked_shape((count,), "RANGE")
-    start, delta = (reshape(node.raw(k), shape=()) for k in (0, 2))
+    start, delta = (as_scalar(node.translation, node.raw(k), f"operand {k} of RANGE") for k in (0, 2))
     return ew.add(ew.mul(iota(shape=(count,), axis=0, dtype=dtype), delta), start)
 
 

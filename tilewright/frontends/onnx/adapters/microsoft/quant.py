@@ -25,20 +25,13 @@ microsoft("QuantizeLinear")(standard.quantize_linear)
 microsoft("DequantizeLinear")(standard.dequantize_linear)
 
 
-def _scalar(node: Node, k: int) -> Value:
-    """A scale or zero point of a whole tensor."""
-    if node.type(k).size != 1:
-        raise ModelError(f"{node.op}: input {k} is {node.type(k)}; it must be one number")
-    return reshape(node.input(k), shape=())
-
-
 def _zero(node: Node, k: int, dtype: DType) -> Value:
-    return full(value=0, dtype=dtype, shape=()) if node.optional(k) is None else _scalar(node, k)
+    return full(value=0, dtype=dtype, shape=()) if node.optional(k) is None else node.scalar(k)
 
 
 def _dequantized(node: Node, k: int) -> Value:
     """Operand `k` as f32; its scale and zero point follow it."""
-    x, scale, zero = node.input(k), _scalar(node, k + 1), _zero(node, k + 2, node.dtype(k))
+    x, scale, zero = node.input(k), node.scalar(k + 1), _zero(node, k + 2, node.dtype(k))
     return quant.dequantize_linear(x, scale, zero, dtype=dt.f32)
 
 
@@ -46,7 +39,7 @@ def _quantized(node: Node, x: Value, k: int) -> Value:
     """x quantised with the scale and zero point that are operands `k` and `k + 1`, to the type of operand 0 where there
     is no zero point."""
     dtype = node.dtype(0) if node.optional(k + 1) is None else node.dtype(k + 1)
-    return quant.quantize_linear(x, _scalar(node, k), _zero(node, k + 1, dtype), dtype=dtype)
+    return quant.quantize_linear(x, node.scalar(k), _zero(node, k + 1, dtype), dtype=dtype)
 
 
 @microsoft("QLinearAdd", "QLinearMul")
@@ -112,13 +105,13 @@ def qlinear_concat(node: Node) -> Value:
     axis = node.checked_axis(node.attr("axis"), node.rank(2))
     parts = [_dequantized(node, k) for k in range(2, len(node.inputs), 3)]
     result = concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
-    return quant.quantize_linear(result, _scalar(node, 0), _scalar(node, 1), dtype=node.dtype(1))
+    return quant.quantize_linear(result, node.scalar(0), node.scalar(1), dtype=node.dtype(1))
 
 
 @microsoft("QLinearWhere")
 def qlinear_where(node: Node) -> Value:
     chosen = ew.select(node.input(0), _dequantized(node, 1), _dequantized(node, 4))
-    return quant.quantize_linear(chosen, _scalar(node, 7), _scalar(node, 8), dtype=node.dtype(8))
+    return quant.quantize_linear(chosen, node.scalar(7), node.scalar(8), dtype=node.dtype(8))
 
 
 @microsoft("QLinearConv")
@@ -140,11 +133,11 @@ def qgemm(node: Node) -> Value:
     sums = quant.matmul_integer(a, b, _zero(node, 2, node.dtype(0)), b_zero)
     if (added := node.optional(6)) is not None:
         sums = ew.add(sums, added)
-    scale = ew.mul(ew.mul(_scalar(node, 1), of_columns(node, 4)), node.attr("alpha", 1.0))
+    scale = ew.mul(ew.mul(node.scalar(1), of_columns(node, 4)), node.attr("alpha", 1.0))
     if node.optional(7) is None:
         return ew.mul(ew.cast(sums, dtype=dt.f32), scale)
     dtype = node.dtype(0) if node.optional(8) is None else node.dtype(8)
-    return quant.requantize(sums, ew.div(scale, _scalar(node, 7)), _zero(node, 8, dtype), dtype=dtype)
+    return quant.requantize(sums, ew.div(scale, node.scalar(7)), _zero(node, 8, dtype), dtype=dtype)
 
 
 @microsoft("DynamicQuantizeMatMul")
@@ -158,15 +151,11 @@ def dynamic_quantize_matmul(node: Node) -> Value:
 @microsoft("MatMulIntegerToFloat")
 def matmul_integer_to_float(node: Node) -> Value:
     zeros = [
-        full(value=0, dtype=node.dtype(k), shape=())
-        if node.optional(4 + k) is None
-        else of_columns(node, 4 + k)
-        for k in range(2)
+        full(value=0, dtype=node.dtype(k), shape=()) if node.optional(4 + k) is None else zero_point(node, 4 + k)
+        for k, zero_point in enumerate((Node.scalar, of_columns))
     ]
-    if shape_of(zeros[0]) or node.type(2).size != 1:
-        raise ModelError(f"{node.op}: the left operand has one scale and one zero point, not {node.type(2)}")
     sums = standard.integer_product(node.input(0), node.input(1), *zeros)
-    return _in_floats(node, sums, ew.mul(_scalar(node, 2), of_columns(node, 3)), 6)
+    return _in_floats(node, sums, ew.mul(node.scalar(2), of_columns(node, 3)), 6)
 
 
 def _in_floats(node: Node, sums: Value, scale: Value, bias: int) -> Value:
