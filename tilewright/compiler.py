@@ -148,7 +148,9 @@ def compile_module(
     back_end.check(machine, options)
     edited = edited_schedules(options)
     with back_end.code(machine, options) as code:
-        build = _Build(options, machine, back_end, plugins, switches, progress, edited, code)
+        lends = options.share_weights and machine.kind == Target.kind
+        weights = link.Weights(link.Lent(module.constants.values() if lends else ()))
+        build = _Build(options, machine, back_end, plugins, switches, progress, edited, code, weights)
         artifact = _compile_staged(module, build)
         variants, ends = [], [(code.begun, build.weights.total)]
         for sizes, load in frequent:
@@ -178,7 +180,7 @@ class _Build:
     progress: OnProgress | None
     edited: EditedSchedules | None
     code: Code
-    weights: link.Weights = field(default_factory=link.Weights)
+    weights: link.Weights
     programs: Iterator[int] = field(default_factory=count)
     kernels: Iterator[int] = field(default_factory=count)
     symbols: dict[bytes, str] = field(default_factory=dict)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -39,11 +41,12 @@ from tilewright.memory.storage import Place, Storage, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.view import copy
-from tilewright.runtime.arena import aligned_bytes, flat_bytes, release_free_memory
+from tilewright.runtime.arena import ALIGNMENT, address_of, aligned_bytes, flat_bytes, release_free_memory
 from tilewright.runtime.artifact import (
     Artifact,
     ConstantInfo,
     Failure,
+    LentArray,
     StaticPlan,
     TargetInfo,
     TensorInfo,
@@ -54,34 +57,65 @@ from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.staging.split import Staged
 
-ALIGNMENT = 64
+class Lent:
+    """Memory of the caller in which constants may stay: that of these arrays, which are not held."""
+
+    def __init__(self, arrays: Iterable[np.ndarray] = ()) -> None:
+        held = (a for a in arrays if a.dtype != object and a.nbytes >= LEAST_LENT and a.flags.c_contiguous)
+        self._parts = sorted((start, start + a.nbytes) for a in held for start in [address_of(a)])
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether kernels can read an array there, as they read those of the weights."""
+        start = address_of(array)
+        if array.nbytes < LEAST_LENT or start % ALIGNMENT or not array.flags.c_contiguous:
+            return False
+        k = bisect_right(self._parts, (start, sys.maxsize)) - 1
+        return k >= 0 and start + array.nbytes <= self._parts[k][1]
+
+
+LEAST_LENT = 1 << 16
+"""Bytes from which on a constant may stay where it is: each costs a slot of 64 bytes, and reading that in each call."""
 
 
 class Weights:
-    """The constants of all programs of an artefact, one after the other, each content once.
+    """The constants of all programs of an artefact, one after the other, each content once; of those that are lent, the
+    distance to where they are.
 
     They move here: a module loses each as soon as it has its place, so that weights are never in memory twice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lent: Lent | None = None) -> None:
         self.total = 0
         self._arrays: list[tuple[int, np.ndarray]] = []
-        self._alike: dict[tuple[int, int], list[tuple[int, np.ndarray]]] = {}
+        self._alike: dict[tuple[int, int], list[tuple[int, bool, np.ndarray]]] = {}
+        self._memory = Lent() if lent is None else lent
+        self._lent: list[LentArray] = []
 
-    def place(self, array: np.ndarray) -> int:
-        """The offset of an array's bytes."""
-        data = flat_bytes(array)
+    def place(self, array: np.ndarray) -> tuple[int, bool]:
+        """The offset of an array's bytes; or of the slot with their distance, and True, where they are lent."""
+        is_lent, data = self._memory.holds(array), flat_bytes(array)
         same = self._alike.setdefault((data.size, zlib.crc32(data[:_SAMPLE].data)), [])
-        for offset, other in same:
+        for offset, kind, other in same:
             if _are_equal(data, other):
-                return offset
-        offset, self.total = self.total, self.total + -(-data.size // ALIGNMENT) * ALIGNMENT
-        same.append((offset, data))
-        self._arrays.append((offset, data))
-        return offset
+                return offset, kind
+        size = ALIGNMENT if is_lent else data.size
+        offset, self.total = self.total, self.total + -(-size // ALIGNMENT) * ALIGNMENT
+        same.append((offset, is_lent, data))
+        if is_lent:
+            self._lent.append(LentArray(offset, data, zlib.crc32(data.data)))
+        else:
+            self._arrays.append((offset, data))
+        return offset, is_lent
 
-    def block(self) -> memoryview:
-        """All of it, zeros between the constants, which are let go of."""
+    def blocks(self) -> tuple[memoryview, tuple[LentArray, ...]]:
+        """All of it, zeros between the constants, which are let go of, and the arrays to which it has distances."""
+        block, lent = self._block(), tuple(self._lent)
+        distances = np.frombuffer(block, np.int64)
+        for array in lent:
+            distances[array.slot // 8] = address_of(array.data) - address_of(np.frombuffer(block, np.uint8))
+        return block, lent
+
+    def _block(self) -> memoryview:
         self._alike.clear()
         release_free_memory()
         block = aligned_bytes(self.total)
@@ -120,9 +154,8 @@ class Constants:
     table: tuple[ConstantInfo, ...]
 
     @cached_property
-    def offsets(self) -> dict[str, int]:
-        """Bytes from the start, by name."""
-        return {info.name: info.offset for info in self.table}
+    def by_name(self) -> dict[str, ConstantInfo]:
+        return {info.name: info for info in self.table}
 
 
 def copy_aliased_outputs(module: Module) -> None:
@@ -147,7 +180,7 @@ def lay_out_constants(module: Module, weights: Weights) -> Constants:
         name = op.attrs["name"] if op.name == "constant" and op.result.users else None
         if name is not None and name not in table:
             array = module.constants.pop(name)
-            table[name] = ConstantInfo(name, array.dtype.name, array.shape, weights.place(array))
+            table[name] = ConstantInfo(name, array.dtype.name, array.shape, *weights.place(array))
     return Constants(tuple(table.values()))
 
 
@@ -192,7 +225,10 @@ def _step(
 
 def _buffer(place: Place, constants: Constants) -> BufferRef:
     if place.base == "constant":
-        return BufferRef("constants", offset=place.offset + constants.offsets[place.constant])
+        info = constants.by_name[place.constant]
+        if info.is_lent:
+            return BufferRef("lent", info.offset, place.offset)
+        return BufferRef("constants", offset=place.offset + info.offset)
     return BufferRef(place.base, place.index, place.offset)
 
 
@@ -259,7 +295,7 @@ def make_artifact(
 
 def with_code(artifact: Artifact, objects: Sequence[bytes], weights: Weights) -> Artifact:
     """The artefact with the code and the weights of all its programs."""
-    return artifact.sharing(tuple(objects), weights.block())
+    return artifact.sharing(tuple(objects), *weights.blocks())
 
 
 def value_forms(staged: Staged) -> dict[int, ValueForm]:

@@ -101,6 +101,10 @@ class Options:
         quantised by known scales (QDQ), with the same bits on every machine. Inputs and outputs of floats become the
         integers, whose scales and zero points `Model.report` tells ("integers"). What has no form in integers is an
         UnsupportedError that lists all of it. The machine code is searched for floating-point instructions.
+    share_weights: leave large weights that kernels read as they are where the model has them (the parameters of a
+        torch.nn.Module, for one), instead of copying them: the model must not be written to while the compiled one is
+        used. `torch.compile` does this by itself, as PyTorch tells it of writes. What is packed, folded or converted is
+        a copy all the same.
     schedule: schedules of kernels that take the place of the compiler's own: the path, or the bytes, of a file as
         `tilewright show MODEL --level schedule` prints it, edited. Kernels that it does not name keep theirs. A step
         that is refused is a ScheduleError with its line and the reason.
@@ -121,6 +125,7 @@ class Options:
     schedule: ScheduleFile | None = None
     frequent: tuple[FrequentSizes, ...] = ()
     integer_only: bool = False
+    share_weights: bool = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -133,7 +138,7 @@ class Options:
             )
         object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
         object.__setattr__(self, "frequent", _frequent(self.frequent))
-        for name in ("cache", "profile", "verify", "integer_only"):
+        for name in ("cache", "profile", "verify", "integer_only", "share_weights"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
 

@@ -127,6 +127,11 @@ _WRITTEN: dict[Path, _Written] = {}
 """What is being written, by the path that it will have."""
 
 
+def _wait_for(written: _Written) -> None:
+    if written.thread.is_alive():
+        written.thread.join()
+
+
 @dataclass(frozen=True)
 class Session:
     """A folder of artefacts and its bound in bytes, and the plugins that models are compiled with: by default those
@@ -213,7 +218,9 @@ class Session:
         """The artefact kept under `key`; a damaged one is removed."""
         path = self._path(key)
         if (written := _WRITTEN.get(path)) is not None:
-            return written.artifact
+            if not written.artifact.lent:
+                return written.artifact
+            _wait_for(written)  # what one model lends is not for others
         try:
             stat = path.stat()
             os.utime(path, ns=(time.time_ns(), stat.st_mtime_ns))
@@ -260,7 +267,7 @@ class Session:
 
         A large one is written by a thread, which the interpreter waits for when it ends.
         """
-        if memoryview(artifact.constants).nbytes < _LARGE:
+        if artifact.weight_bytes < _LARGE:
             self._keep(key, artifact)
             return
         path = self._path(key)
@@ -289,8 +296,8 @@ class Session:
     def _wait(self) -> None:
         """Until this process has written what it keeps in the folder."""
         for path, written in list(_WRITTEN.items()):
-            if path.parent == self.folder and written.thread.is_alive():
-                written.thread.join()
+            if path.parent == self.folder:
+                _wait_for(written)
 
     def recall(self, about: str) -> bytes | None:
         """What was noted under `about`; None when there is nothing."""

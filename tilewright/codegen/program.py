@@ -46,9 +46,10 @@ class KernelText:
 
 @dataclass(frozen=True, slots=True)
 class BufferRef:
-    """Where a tensor lies: `offset` bytes into input or output `index`, the constants or the arena."""
+    """Where a tensor lies: `offset` bytes into input or output `index`, the constants or the arena; of what is "lent"
+    the start has a distance from that of the constants, which stands there `index` bytes on."""
 
-    base: Literal["input", "output", "constants", "arena"]
+    base: Literal["input", "output", "constants", "lent", "arena"]
     index: int = 0
     offset: Sym = ZERO
 

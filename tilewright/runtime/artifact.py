@@ -23,12 +23,17 @@ Native interface. The objects of an artefact define these C functions (`plan` on
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tilewright.runtime import staged
+from tilewright.runtime.arena import ALIGNMENT
 from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.report import Report
 from tilewright.runtime.storage.container import (
@@ -128,12 +133,24 @@ class Failure:
 
 @dataclass(frozen=True)
 class ConstantInfo:
-    """Where a constant lies in the weights (bytes from their start); for people and tools only."""
+    """Where a constant lies in the weights (bytes from their start), or where its distance from their start stands if
+    it `is_lent`; for people and tools only."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    is_lent: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LentArray:
+    """Weights that stay where the model's source has them. `data` are their bytes, whose distance from the start of the
+    constants stands `slot` bytes after that, `checksum` is a crc32 of what they were when the model was compiled."""
+
+    slot: int
+    data: np.ndarray
+    checksum: int
 
 
 @dataclass(frozen=True)
@@ -182,6 +199,7 @@ class Artifact:
     call and not only when the shapes change. `report` is free JSON data about what was compiled. A staged model has a
     `program`, whose steps call its `parts`. `variants` run in its place for some sizes, those first that fix the most.
     Parts and variants have the same `objects` and `constants` as the whole, and names of their own for their functions.
+    Constants that are `lent` lie elsewhere in this process; in a file they follow the others.
     """
 
     target: TargetInfo
@@ -189,6 +207,7 @@ class Artifact:
     outputs: tuple[TensorInfo, ...]
     objects: tuple[bytes | memoryview, ...] = field(repr=False)
     constants: bytes | bytearray | memoryview = field(default=b"", repr=False)
+    lent: tuple[LentArray, ...] = field(default=(), repr=False)
     constant_table: tuple[ConstantInfo, ...] = ()
     static_plan: StaticPlan | None = None
     variables: tuple[str, ...] = ()
@@ -249,11 +268,21 @@ class Artifact:
                 f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
             ) from error
 
-    def sharing(self, objects: tuple[bytes | memoryview, ...], constants: bytes | bytearray | memoryview) -> Artifact:
+    def sharing(
+        self,
+        objects: tuple[bytes | memoryview, ...],
+        constants: bytes | bytearray | memoryview,
+        lent: tuple[LentArray, ...] = (),
+    ) -> Artifact:
         """The artefact, its parts and its variants with this code and these weights."""
-        parts = tuple(part.sharing(objects, constants) for part in self.parts)
-        variants = tuple(Variant(v.sizes, v.artifact.sharing(objects, constants)) for v in self.variants)
-        return replace(self, objects=objects, constants=constants, parts=parts, variants=variants)
+        parts = tuple(part.sharing(objects, constants, lent) for part in self.parts)
+        variants = tuple(Variant(v.sizes, v.artifact.sharing(objects, constants, lent)) for v in self.variants)
+        return replace(self, objects=objects, constants=constants, lent=lent, parts=parts, variants=variants)
+
+    @property
+    def weight_bytes(self) -> int:
+        """All constants, those that are lent with them."""
+        return memoryview(self.constants).nbytes + sum(array.data.nbytes for array in self.lent)
 
     def summary(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
@@ -264,6 +293,7 @@ class Artifact:
             "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
             "constant bytes": memoryview(self.constants).nbytes,
             "arena bytes": self.arena_bytes,
+            **({"lent bytes": sum(array.data.nbytes for array in self.lent)} if self.lent else {}),
             **self.report,
         }
         if self.variants:
@@ -284,7 +314,8 @@ class Artifact:
 
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
-        return [*code, Section("weights", _byte_view(self.constants))]
+        first, *more = _saved_weights(_byte_view(self.constants), self.lent)
+        return [*code, Section("weights", first, tuple(more))]
 
     def _metadata(self) -> dict[str, Any]:
         metadata = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _ELSEWHERE}
@@ -296,8 +327,29 @@ class Artifact:
         return metadata
 
 
-_ELSEWHERE = ("objects", "constants", "program", "parts", "variants")
+_ELSEWHERE = ("objects", "constants", "lent", "program", "parts", "variants")
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
+
+
+def _saved_weights(constants: memoryview, lent: Sequence[LentArray]) -> list[memoryview]:
+    """The constants as a file has them: with what is lent at their end, and its distances in their slots. ArtifactError
+    where that was written to since the model was compiled."""
+    pieces, tail, end, done = [], [], constants.nbytes, 0
+    for array in lent:
+        if zlib.crc32(array.data.data) != array.checksum:
+            raise ArtifactError(
+                "weights that the compiled model shares with its source were written to since it was compiled",
+                hint="compile it again, with share_weights=False if the source is to be changed",
+            )
+        pieces += [constants[done : array.slot], memoryview(_DISTANCE.pack(end))]
+        done = array.slot + _DISTANCE.size
+        padding = bytes(-array.data.nbytes % ALIGNMENT)
+        tail += [array.data.data, memoryview(padding)]
+        end += array.data.nbytes + len(padding)
+    return [*pieces, constants[done:], *tail]
+
+
+_DISTANCE = struct.Struct("<q")
 
 
 def _plain(value: Any) -> Any:

@@ -89,7 +89,7 @@ def backend(
 def chosen_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     if mode not in MODES:
         warnings.warn(f"tilewright has no mode '{mode}': it is compiled as by default", stacklevel=2)
-    fields = {"threads": torch.get_num_threads(), **(options or {})}
+    fields = {"threads": torch.get_num_threads(), "share_weights": True, **(options or {})}
     return Options.of(None, **fields)
 
 

@@ -49,10 +49,19 @@ _PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class Section:
-    """Bytes of the file: `kind` is "code" or "weights"."""
+    """Bytes of the file: `kind` is "code" or "weights". Those that follow `data` may be elsewhere in memory."""
 
     kind: str
     data: memoryview
+    more: tuple[memoryview, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[memoryview, ...]:
+        return (self.data, *self.more)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(piece.nbytes for piece in self.pieces)
 
 
 def write_container(path: Path, metadata: dict[str, Any], sections: Sequence[Section]) -> None:
@@ -143,7 +152,7 @@ def _parts(metadata: dict[str, Any], sections: Sequence[Section]) -> Iterator[By
     yield signed + _blake2b([signed, text]) + text
     for entry, section in zip(table, sections, strict=True):
         yield bytes(entry["offset"] - end)
-        yield section.data
+        yield from section.pieces
         end = entry["offset"] + entry["size"]
 
 
@@ -151,13 +160,13 @@ def _metadata_with_table(
     metadata: dict[str, Any], sections: Sequence[Section]
 ) -> tuple[bytes, list[dict[str, Any]]]:
     """The JSON text and its table of sections, whose offsets depend on the length of that text."""
-    sums = [_checksum(section.kind, [section.data]) for section in sections]
+    sums = [_checksum(section.kind, section.pieces) for section in sections]
     length = 0
     while True:
         table, offset = [], _HEADER.size + length
         for section, checksum in zip(sections, sums, strict=True):
             offset = _align(offset, _ALIGNMENT[section.kind])
-            size = section.data.nbytes
+            size = section.nbytes
             table.append({"kind": section.kind, "offset": offset, "size": size, "checksum": checksum})
             offset += size
         text = json.dumps({**metadata, "sections": table}, separators=(",", ":"), allow_nan=False).encode()

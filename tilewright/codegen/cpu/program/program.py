@@ -234,11 +234,17 @@ class _Run(_Function):
         else:
             key = (ref.base, ref.index)
             if key not in self.bases:
-                array = "%in_data" if ref.base == "input" else "%out_data"
-                self.bases[key] = self.read("ptr", array, ref.index)
+                self.bases[key] = self._base(ref)
             base = self.bases[key]
         offset = self.indices.uniform(ref.offset)
         return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def _base(self, ref: BufferRef) -> str:
+        if ref.base == "lent":
+            slot = self.code.emit(f"getelementptr i8, ptr %constants, i64 {ref.index}")
+            distance = self.code.emit(f"load i64, ptr {slot}, align 8")
+            return self.code.emit(f"getelementptr i8, ptr %constants, i64 {distance}")
+        return self.read("ptr", "%in_data" if ref.base == "input" else "%out_data", ref.index)
 
     def _concurrent(self, symbol: str, steps: Sequence[KernelCall]) -> None:
         """One fork for the iterations of all calls; a kernel that threads do not share is one iteration."""
