@@ -28,10 +28,13 @@ FAR = 2
 
 
 def interleaved_rows(
-    longest: int, element: int, rows: int | None, far: bool, halves: bool, target: Target
+    longest: int, element: int, rows: int | None, far: bool, halves: bool, once: bool, target: Target
 ) -> int:
     """How many of `rows` rows (None: not known) of up to `longest` elements of `element` bytes run in turns: a power of
-    two. `far` says that operands come from beyond L2, `halves` that rows can be taken half of the tensor apart."""
+    two. `far` says that operands come from beyond L2, `halves` that rows can be taken half of the tensor apart, `once`
+    that rows are read in one pass and none is written."""
+    if once and far:
+        return MOST if rows is None or rows // enough_iterations(target) >= MOST else 1
     size, shares = longest * element, target.calibration.shares
     room = target.caches.l1d
     count = (

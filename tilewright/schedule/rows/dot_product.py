@@ -3,13 +3,15 @@ reads the matrix as it lies in memory."""
 
 from __future__ import annotations
 
+from tilewright.cost.rows import come_from_memory
 from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.lower import Lowered
+from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.rows.row_reduction import schedule_rows
 from tilewright.schedule.steps.access import loads_in, stride_in, variables
@@ -30,8 +32,8 @@ class DotProduct(Strategy):
         )
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
-        """ScheduleError for other contractions than products with a vector, and where the matrix is a constant, which
-        is packed for lanes along rows."""
+        """ScheduleError for other contractions than products with a vector, and where the matrix is a constant that is
+        packed for lanes along rows."""
         stage = lowered.stages[0]
         summed = [o for o in stage.reduce if extent_of(o) != 1]
         if (
@@ -51,11 +53,20 @@ class DotProduct(Strategy):
         if any(rows & variables(op.attrs["idx"]) for op in vectors) and any(map(_is_window, matrices)):
             raise ScheduleError("rows of the matrix overlap")
         constants = constants_of(s.func)
-        if any(op.operands[0] in constants for op in matrices):
+        if any(op.operands[0] in constants and not _stays_as_it_is(op, stage, target) for op in matrices):
             raise ScheduleError("the matrix is packed when compiling")
         if len(loads) == 1 or any(stride_in(op, loop_var(summed[0])) != 1 for op in loads):
             raise ScheduleError("the sum does not run along contiguous memory")
         schedule_rows(s, lowered, target)
+
+
+def _stays_as_it_is(matrix: Op, stage: Stage, target: Target) -> bool:
+    """Whether a constant matrix is read as fast in its own order as packed, or faster: from memory, where several rows
+    that lie far apart are streams that the prefetchers follow."""
+    type = buffer_type(matrix.operands[0])
+    size = product(type.shape) * type.dtype.bytes
+    same = type.dtype is buffer_type(stage.buffer).dtype
+    return same and size.is_const and come_from_memory([size.value], target)
 
 
 def _is_window(load: Op) -> bool:

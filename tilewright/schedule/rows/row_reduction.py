@@ -107,12 +107,12 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     _flatten_sums(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     rows = row_loop(s)
-    count = rows_to_interleave(s, rows, target)
+    interleaving = rows_to_interleave(s, rows, target)
     for loop in innermost_loops(s):
-        vectorize_inner(s, loop, target, count)
+        vectorize_inner(s, loop, target, interleaving.count)
     s.simplify()
     if rows is not None:
-        interleave_rows(s, rows, count, target)
+        interleave_rows(s, rows, interleaving, target)
 
 
 def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:
