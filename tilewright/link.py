@@ -57,6 +57,7 @@ from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.staging.split import Staged
 
+
 class Lent:
     """Memory of the caller in which constants may stay: that of these arrays, which are not held."""
 

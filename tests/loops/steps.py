@@ -54,8 +54,9 @@ def split_evenly(c: Chance) -> None:
 
 
 def strided_split(c: Chance) -> None:
-    parts = c.r.randint(1, 4)
-    c.s.strided_split(c.loop(*(o for o in loops_in(c.func.body) if extent_of(o) % parts == 0)), parts)
+    parts, overlap = c.r.randint(1, 4), c.r.random() < 0.5
+    loops = (o for o in loops_in(c.func.body) if overlap or extent_of(o) % parts == 0)
+    c.s.strided_split(c.loop(*loops), parts, overlap)
 
 
 def reorder(c: Chance) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -22,7 +24,8 @@ from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.options import Options
 from tilewright.runtime import Model
-from tilewright.runtime.arena import ALIGNMENT, address_of
+from tilewright.runtime.arena import ALIGNMENT, address_of, aligned_bytes
+from tilewright.runtime.errors import ArtifactError
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(0)
@@ -126,7 +129,7 @@ np.empty(20 << 20, np.uint8).fill(1)  # arrays of this size come from the heap f
 before, weights = megabytes("VmRSS"), Weights()
 for k in range(16):
     weights.place(np.full(16 << 20, k, np.uint8))
-block = weights.block()
+block, _ = weights.blocks()
 assert bytes(block[:: 16 << 20]) == bytes(range(16))
 print(megabytes("VmHWM") - before, megabytes("VmRSS") - before)
 """
@@ -138,3 +141,64 @@ def test_constants_leave_memory_as_they_move_into_the_artefact() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     peak, after = map(float, done.stdout.split())
     assert peak < 256 + 120 and after < 256 + 40
+
+
+def sharing_model(weights: list[np.ndarray], *, x: tuple[int, ...] = (1, 512)) -> tuple[Model, list[np.ndarray]]:
+    """A model that adds up the products of x with matrices, and rows of the first one; and the results to expect."""
+    block, module = Block([tensor(dt.f32, x)], ["x"]), Module()
+    with Builder(block, module) as b:
+        known = [constant(w, f"w{k}") for k, w in enumerate(weights)]
+        results: list[Value] = [matmul(block.args[0], w, transpose_b=True) for w in known]
+        b.emit("return", [*results, ew.add(known[0], block.args[0])])
+    module.add(Func("main", block, "graph"))
+    model = Model(compile_module(module, Options(share_weights=True), parse_target("host,l2=16384")), 1)
+    given = np.linspace(-1, 1, int(np.prod(x)), dtype=np.float32).reshape(x)
+    return model, [given, *(given.astype(np.float64) @ w.T for w in weights), weights[0] + given]
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    block = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+    block[...] = array
+    return block
+
+
+def assert_gives(model: Model, wanted: list[np.ndarray]) -> None:
+    for found, expected in zip(model(wanted[0]), wanted[1:], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_weights_that_are_read_as_they_are_stay_where_they_are(tmp_path: Path) -> None:
+    matrices = [aligned(RNG.standard_normal((n, 512), np.float32)) for n in (96, 130)]
+    unaligned = np.empty(96 * 512 + 1, np.float32)[1:].reshape(96, 512)
+    unaligned[...] = RNG.standard_normal((96, 512))
+    model, wanted = sharing_model([*matrices, unaligned])
+    lent = model.artifact.lent
+    assert [address_of(a.data) for a in lent] == [address_of(m) for m in matrices]
+    assert memoryview(model.artifact.constants).nbytes == unaligned.nbytes + len(lent) * ALIGNMENT
+    assert model.artifact.weight_bytes >= sum(m.nbytes for m in matrices) + unaligned.nbytes
+    assert_gives(model, wanted)
+    assert_gives(copy.copy(model), wanted)
+    model.save(tmp_path / "m.tw")
+    for again in (
+        tilewright.load(tmp_path / "m.tw", threads=1),
+        tilewright.load(tmp_path / "m.tw", threads=1, mmap=True),
+        tilewright.load(model.artifact.to_bytes(), threads=1),
+        pickle.loads(pickle.dumps(model)),
+    ):
+        assert not again.artifact.lent
+        assert_gives(again, wanted)
+
+
+def test_what_is_shared_is_not_saved_after_it_was_written_to(tmp_path: Path) -> None:
+    matrix = aligned(RNG.standard_normal((96, 512), np.float32))
+    model, _ = sharing_model([matrix])
+    matrix[3, 4] += 1
+    with pytest.raises(ArtifactError, match="were written to since it was compiled"):
+        model.save(tmp_path / "m.tw")
+    assert not list(tmp_path.iterdir())
+    matrix[3, 4] -= 1
+
+
+def test_nothing_is_shared_without_being_asked_for() -> None:
+    module = module_of_products(beside=True)
+    assert not compiled(module).artifact.lent

@@ -44,12 +44,21 @@ def test_inner_iterations_lie_a_share_of_the_extent_apart() -> None:
     verify_func(func, LOOPS_SPEC)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+def test_parts_that_do_not_divide_the_extent_overlap() -> None:
+    func = read()
+    strided_split(func, find_loop(func, "i"), 4, overlap=True)
+    text = print_func(func)
+    assert "for io <= 2 in 0..3 parallel with {overlap=true} {" in text and "for ii <= 3 in 0..4 {" in text
+    assert "y[ii + io] += x[ii + io, j]" in text
+    verify_func(func, LOOPS_SPEC)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 5, 6])
 def test_results_stay(parts: int) -> None:
     x = np.random.default_rng(parts).standard_normal((6, 5)).astype(np.float32)
     y, z = np.zeros(6, np.float32), np.zeros(6, np.float32)
     func = read()
-    unroll_and_jam(func, strided_split(func, find_loop(func, "i"), parts).inner)
+    unroll_and_jam(func, strided_split(func, find_loop(func, "i"), parts, overlap=True).inner)
     run_kernel(func, [x, y], [5])
     interpret(func, [x, z], {"n": 5})
     np.testing.assert_allclose(y, x.sum(1), rtol=1e-5, atol=1e-6)
@@ -74,3 +83,16 @@ def test_where_it_is_refused(loop: str, parts: int, reason: str) -> None:
         strided_split(func, find_loop(func, loop), parts)
     assert reason in str(caught.value)
     assert print_func(func) == before
+
+
+def test_what_runs_twice_must_not_change_what_it_reads() -> None:
+    func = read(SUMS.replace("    y[i] = 0\n", ""))
+    with pytest.raises(ScheduleError, match="runs some iterations twice, and they change"):
+        strided_split(func, find_loop(func, "i"), 4, overlap=True)
+    strided_split(func, find_loop(func, "i"), 3, overlap=True)
+
+
+def test_fewer_iterations_than_parts() -> None:
+    func = read()
+    with pytest.raises(ScheduleError, match="it may have fewer iterations than 7"):
+        strided_split(func, find_loop(func, "i"), 7, overlap=True)

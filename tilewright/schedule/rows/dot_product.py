@@ -1,20 +1,22 @@
 """Products of a matrix, or a vector, and a vector as rows, also of many such pairs: lanes run along the sum, which
-reads the matrix as it lies in memory."""
+reads the matrix as it lies in memory, or as constants are laid out for that."""
 
 from __future__ import annotations
 
 from tilewright.cost.rows import come_from_memory
 from tilewright.graph.fusion.strategy import Match
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.rows.row_reduction import schedule_rows
 from tilewright.schedule.steps.access import loads_in, stride_in, variables
+from tilewright.schedule.steps.packing import packing_for
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -52,16 +54,33 @@ class DotProduct(Strategy):
             raise ScheduleError("it is not the product of a matrix and a vector")
         if any(rows & variables(op.attrs["idx"]) for op in vectors) and any(map(_is_window, matrices)):
             raise ScheduleError("rows of the matrix overlap")
-        constants = constants_of(s.func)
-        if any(op.operands[0] in constants and not _stays_as_it_is(op, stage, target) for op in matrices):
-            raise ScheduleError("the matrix is packed when compiling")
-        if len(loads) == 1 or any(stride_in(op, loop_var(summed[0])) != 1 for op in loads):
+        constants = [op for op in matrices if op.operands[0] in constants_of(s.func)]
+        if not all(_is_read_from_memory(op, stage, target) for op in constants):
+            raise ScheduleError("the matrix is packed for lanes along its rows")
+        packings = _row_by_row(constants, stage, summed[0])
+        in_place = [op for op in loads if op.operands[0] not in packings]
+        if len(loads) == 1 or any(stride_in(op, loop_var(summed[0])) != 1 for op in in_place):
             raise ScheduleError("the sum does not run along contiguous memory")
+        for operand, packing in packings.items():
+            s.pack_argument(operand, packing)
         schedule_rows(s, lowered, target)
 
 
-def _stays_as_it_is(matrix: Op, stage: Stage, target: Target) -> bool:
-    """Whether a constant matrix is read as fast in its own order as packed, or faster: from memory, where several rows
+def _row_by_row(matrices: list[Op], stage: Stage, summed: Op) -> dict[Value, Packing]:
+    """How constant matrices whose sums do not run along contiguous memory are laid out for that."""
+    found = {}
+    for load in matrices:
+        if stride_in(load, loop_var(summed)) == 1:
+            continue
+        packing = packing_for(load, [*stage.axes, summed])
+        if packing is None or load.operands[0] in found:
+            raise ScheduleError("the constant matrix is read in several ways, or in none that can be packed")
+        found[load.operands[0]] = packing
+    return found
+
+
+def _is_read_from_memory(matrix: Op, stage: Stage, target: Target) -> bool:
+    """Whether a constant matrix is read faster row by row than in panels of columns: from memory, where several rows
     that lie far apart are streams that the prefetchers follow."""
     type = buffer_type(matrix.operands[0])
     size = product(type.shape) * type.dtype.bytes

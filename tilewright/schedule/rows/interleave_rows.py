@@ -8,7 +8,15 @@ from math import gcd
 from tilewright.cost.rows import come_from_memory, interleaved_rows
 from tilewright.ir.core import Op
 from tilewright.ir.types import product
-from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_inside, is_loop, loop_var
+from tilewright.loops.edit import (
+    body_of,
+    buffer_type,
+    enclosing_loops,
+    extent_of,
+    is_inside,
+    is_loop,
+    loop_var,
+)
 from tilewright.loops.kernel_info import operands_of
 from tilewright.schedule.rows.prefetch_rows import prefetch_next_rows
 from tilewright.schedule.steps.access import known, perfect_nest, stores_in, variables
@@ -60,7 +68,7 @@ def interleave_rows(s: Schedule, row: Op, rows: Interleaving, target: Target) ->
         prefetch_next_rows(s, row, row, target)
         return
     if rows.apart > 1:
-        parts = s.strided_split(row, rows.apart, overlap=True)
+        parts = s.strided_split(row, rows.apart, overlap=extent_of(row).value % rows.apart != 0)
     else:
         parts = s.split(row, rows.count, tail="branch")
     prefetch_next_rows(s, parts.inner, parts.outer, target)
