@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 import tilewright
 from tests.frontends.helpers import info, model_of
@@ -194,3 +194,117 @@ def _type(given: ValueInfoProto) -> TypeProto.Tensor:
 
 def _dtype(type: TypeProto.Tensor) -> np.dtype:
     return helper.tensor_dtype_to_np_dtype(type.elem_type)
+
+
+_SOME = np.random.default_rng(5)
+
+
+def _floats(*shape: int) -> np.ndarray:
+    return _SOME.uniform(-1, 1, shape).astype(np.float32)
+
+
+def _bytes(*shape: int) -> np.ndarray:
+    return _SOME.integers(0, 256, shape).astype(np.uint8)
+
+
+MICROSOFT = "com.microsoft"
+_WEIGHTS = {"w": _floats(1, 12, 4), "r": _floats(1, 12, 3), "b": _floats(1, 24)}
+_BLOCKS = {"K": 32, "N": 24, "block_size": 16}
+_SIZES: dict[str, tuple[NodeProto, dict[str, np.ndarray], str, tuple[int, ...]]] = {
+    "two parts": (
+        helper.make_node("ComplexMul", ["a", "x"], ["y"], domain=MICROSOFT),
+        {"a": _floats(3, 2), "x": _floats(3, 2)},
+        "x",
+        (3, 1),
+    ),
+    "parts of a spectrum": (
+        helper.make_node("Irfft", ["x"], ["y"], domain=MICROSOFT, signal_ndim=1, normalized=0, onesided=1),
+        {"x": _floats(2, 5, 2)},
+        "x",
+        (2, 5, 3),
+    ),
+    "packed weights": (
+        helper.make_node("MatMulNBits", ["a", "x", "s"], ["y"], domain=MICROSOFT, bits=4, **_BLOCKS),
+        {"a": _floats(3, 32), "x": _bytes(24, 2, 8), "s": _floats(24, 2)},
+        "x",
+        (24, 2, 7),
+    ),
+    "scales of blocks": (
+        helper.make_node("MatMulBnb4", ["a", "w", "x"], ["y"], domain=MICROSOFT, quant_type=1, **_BLOCKS),
+        {"a": _floats(3, 32), "w": _bytes(24 * 32 // 2), "x": _floats(24 * 32 // 16)},
+        "x",
+        (12,),
+    ),
+    "a region of Resize": (
+        helper.make_node("Resize", ["a", "x", "", "sizes"], ["y"], coordinate_transformation_mode="tf_crop_and_resize"),
+        {"a": _floats(3, 4), "x": np.array([0, 0.25, 1, 0.75], np.float32), "sizes": np.array([2, 3])},
+        "x",
+        (6,),
+    ),
+    "boxes": (
+        helper.make_node("NonMaxSuppression", ["x", "scores", "most"], ["y"]),
+        {"x": _floats(1, 6, 4), "scores": _floats(1, 2, 6), "most": np.array([3])},
+        "x",
+        (1, 5, 4),
+    ),
+    "regions of an image": (
+        helper.make_node("MaxRoiPool", ["a", "x"], ["y"], pooled_shape=[2, 2]),
+        {"a": _floats(1, 2, 6, 6), "x": np.array([[0, 1, 1, 4, 5]], np.float32)},
+        "x",
+        (1, 4),
+    ),
+    "a scale where there is no axis for several": (
+        helper.make_node("DequantizeLinear", ["a", "x"], ["y"]),
+        {"a": _bytes(5), "x": np.array([0.5], np.float32)},
+        "x",
+        (5,),
+    ),
+    "a first state": (
+        helper.make_node("LSTM", ["a", "w", "r", "b", "", "x"], ["y"], hidden_size=3),
+        {"a": _floats(2, 5, 4), "x": _floats(1, 5, 3), **_WEIGHTS},
+        "x",
+        (1, 5, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", sorted(_SIZES))
+def test_sizes_that_must_fit_may_be_unknown(what: str) -> None:
+    """They are checked when the model is called."""
+    node, arrays, name, wrong = _SIZES[what]
+    constants = {k: a for k, a in arrays.items() if k in (*_WEIGHTS, "sizes", "most")}
+    given = {k: a for k, a in arrays.items() if k not in constants}
+    exact, model = (
+        tilewright.compile(
+            model_of(
+                [node],
+                [
+                    info(
+                        k,
+                        [f"{k}{d}" for d in range(a.ndim)] if is_unknown and k == name else list(a.shape),
+                        helper.np_dtype_to_tensor_dtype(a.dtype),
+                    )
+                    for k, a in given.items()
+                ],
+                ["y"],
+                constants,
+                domains=[MICROSOFT],
+            ),
+            cache=False,
+        )
+        for is_unknown in (False, True)
+    )
+    np.testing.assert_allclose(model(**given)[0], exact(**given)[0], rtol=1e-5, atol=1e-6)
+    with pytest.raises(InputError):
+        model(**{**given, name: np.resize(given[name], wrong)})
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_of_no_rows_there_are_no_positions(op: str) -> None:
+    node = helper.make_node(op, ["x"], ["y"], axis=1)
+    for shape in ([0, 0], ["n", "m"]):
+        model = tilewright.compile(model_of([node], [info("x", shape)], ["y"]), cache=False)
+        (found,) = model(np.zeros((0, 0), np.float32))
+        assert found.shape == (0, 1)
+    with pytest.raises(InputError, match="no elements"):
+        model(np.zeros((2, 0), np.float32))

@@ -21,6 +21,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.fuzz.files.limits import LimitError, limited
 from tests.random_models.isolated import onnxruntime_process
+from tests.random_models.standard import Refused, check_node
 
 FLOATS = ("float32", "float64", "float16")
 INTS = ("int64", "int32", "int8", "uint8")
@@ -35,15 +36,13 @@ LARGEST = 1e3
 RECENT = 6
 """Values among which the next operand is mostly chosen, so that programs are deep."""
 
+PRODUCTS = ("ReduceProd", "CumProd")
+
 UNWINDOWED = ("ConvTranspose", "MaxUnpool")
 """Operators whose kernel is put on what they make, not on what they take."""
 
 EPSILON = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2}
 """Of the largest number: an error that several operations may have."""
-
-
-class Refused(Exception):
-    """The step does not fit what there is, or what it gives is not good for tests."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +284,25 @@ class Growth:
         if not all(v.array.size <= MOST_ELEMENTS[self.size] and _is_good(v) for v in results):
             raise Refused
         self._check_window(nodes[0], given)
+        for n in nodes:
+            check_node(n, {v.name: v.array for v in given})
+        if nodes[0].op_type in PRODUCTS:
+            self._check_product(nodes[0], given)
         return results
+
+    def _check_product(self, node: onnx.NodeProto, given: Sequence[Grown]) -> None:
+        """Refuse products of many numbers that overflow or underflow in one order and not in another: those of all
+        that are above 1, and of all between 0 and 1, are as far as any order gets. Other sizes may make them so."""
+        self.is_continuous = False
+        x, *others = given
+        if not x.is_float:
+            return
+        size, least = np.abs(x.array), float(np.finfo(x.dtype).tiny)
+        for part in (np.maximum(size, 1), np.where((size > 0) & (size < 1), size, 1)):
+            arrays = {x.name: part.astype(x.dtype), **{v.name: v.array for v in others}}
+            (found,) = evaluate([node], arrays, self.opset, node.output[:1])
+            if not (np.isfinite(found) & (found >= least)).all():
+                raise Refused
 
     def _check_window(self, node: onnx.NodeProto, given: Sequence[Grown]) -> None:
         """Refuse a window that does not lie within the image, of which ONNX Runtime counts some, and ask for sizes that

@@ -18,7 +18,7 @@ from tilewright.ops.define import Compute, compute, constant, irregular, op, pri
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
-from tilewright.ops.shape import Dim, checked_axis, require_rank
+from tilewright.ops.shape import Dim, checked_axis, require_equal_dim, require_rank
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
@@ -329,8 +329,9 @@ def _roi_taps(
 def _max_roi_types(
     x: TensorType, rois: TensorType, *, size: tuple[int, int], scale: float = 1.0
 ) -> tuple[TensorType, ...]:
-    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5 or rois.dtype != x.dtype or min(size) < 1:
+    if x.rank != 4 or rois.rank != 2 or rois.dtype != x.dtype or min(size) < 1:
         raise ValueError(f"regions {rois} of images {x} as {size[0]} x {size[1]} cells")
+    require_equal_dim(rois.shape[1], sym(5), "the numbers of a region and 5")
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *map(sym, size))),)
 
 

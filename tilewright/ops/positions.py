@@ -7,7 +7,7 @@ from tilewright.ir.sym import Sym, lt, maximum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
-from tilewright.ops.shape import Dim
+from tilewright.ops.shape import Dim, require_equal_dim
 from tilewright.ops.sort import unflattened
 from tilewright.ops.sorting import Cell, SortEntries, entry_of, key_of, merge_sort
 
@@ -19,8 +19,9 @@ def _begin(t: ScalarBuilder, ends: Array, row: Sym) -> Sym:
 
 
 def _check_ends(ends: TensorType, rows: Sym) -> None:
-    if ends.dtype is not dt.i64 or ends.shape != (rows,):
+    if ends.dtype is not dt.i64 or ends.rank != 1:
         raise ValueError(f"the ends of {rows} rows are i64[{rows}], not {ends}")
+    require_equal_dim(ends.shape[0], rows, "the number of rows and of their ends")
 
 
 def _positions_types(x: TensorType, ends: TensorType, *, count: Dim) -> tuple[TensorType, ...]:
@@ -75,8 +76,8 @@ def _kept_types(
 ) -> tuple[TensorType, ...]:
     if corners.rank != 3 or scores.rank != 3 or corners.shape[1] != 4:
         raise ValueError(f"boxes are [batch, 4, n] and scores [batch, classes, n], not {corners} and {scores}")
-    if corners.shape[0] != scores.shape[0] or corners.shape[2] != scores.shape[2]:
-        raise ValueError(f"boxes {corners} and scores {scores} are of different batches, or numbers of boxes")
+    require_equal_dim(corners.shape[0], scores.shape[0], "the batches of boxes and of scores")
+    require_equal_dim(corners.shape[2], scores.shape[2], "the numbers of boxes and of scores")
     if overlap.shape != () or threshold.shape != ():
         raise ValueError(f"the overlap and the threshold are scalars, not {overlap} and {threshold}")
     rows = scores.shape[0] * scores.shape[1]

@@ -113,7 +113,7 @@ def _groups(
 ) -> Iterator[_Group]:
     """A loop over groups of so many entries with their states, from `first` and to `last`. The last group overlaps the
     one before where the batch is no multiple: both give the same."""
-    batch, hidden = first[0].shape
+    batch, hidden = last[0].shape  # first states of sizes that are not known are of these, which is checked
     size = min(entries, max(1, batch.value)) if batch.is_const else 1
     with t.loop(ceildiv(batch, size), "b", "parallel") as b:
         start = b * size if batch % size == 0 else minimum(b * size, batch - size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, le, sym
@@ -176,13 +177,20 @@ def argmin(x: Value, *, axis: int, keepdims: bool = True, last: bool = False) ->
 
 
 def _require_elements(x: Value, axis: int) -> None:
-    size = shape_of(x)[checked_axis(axis, len(shape_of(x)))]
-    if size.is_const and size.value == 0:
+    holds = _has_elements(shape_of(x), axis)
+    if holds.is_const and not holds.value:
         raise ValueError("there is no greatest or least of no elements")
 
 
 @argmax.requires
 @argmin.requires
 def _some_elements(x: TensorType, *, axis: int, keepdims: bool, last: bool) -> tuple[Sym, str]:
-    size = x.shape[checked_axis(axis, x.rank)]
-    return le(1, size), f"there is no greatest or least of no elements: it must be that {le(1, size)}"
+    holds = _has_elements(x.shape, axis)
+    return holds, f"there is no greatest or least of no elements: it must be that {holds}"
+
+
+def _has_elements(shape: Sequence[Sym], axis: int) -> Sym:
+    """Whether there are elements along an axis for each result, of which there may be none."""
+    a = checked_axis(axis, len(shape))
+    others = product(d for k, d in enumerate(shape) if k != a)
+    return s.logical_or(le(1, shape[a]), s.eq(others, 0))

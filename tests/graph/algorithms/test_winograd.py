@@ -91,15 +91,22 @@ def test_filters_may_be_long_along_one_axis(taps, pads, shape) -> None:
     assert "winograd_product" in ops(module)
 
 
-@pytest.mark.parametrize(("taps", "shape"), [((3,), (1, 32, W)), ((1, 3), (1, 32, H, 9))])
-def test_lines_of_unknown_length_keep_the_direct_sum(
-    taps: tuple[int, ...], shape: tuple[object, ...]
+@pytest.mark.parametrize(
+    ("taps", "shape", "what"),
+    [
+        ((3,), (1, 32, W), "one line, of unknown length"),
+        ((1, 3), (1, 32, H, 9), "one line, of unknown length"),
+        ((3, 3, 3), (1, 32, 9, H, 9), "a volume of unknown size"),
+    ],
+)
+def test_lines_and_volumes_of_unknown_size_keep_the_direct_sum(
+    taps: tuple[int, ...], shape: tuple[object, ...], what: str
 ) -> None:
     w = np.ones((32, 32, *taps), np.float32)
     module = program(lambda x: ct.conv(x, constant(w)), shape)
     ctx = transformed(module, dims=9)
     assert not set(STEPS) & set(ops(module))
-    assert reasons(ctx) == ["its tiles are of one line, of unknown length, which is not cut into bands"]
+    assert reasons(ctx) == [f"its tiles are of {what}, which is not cut into bands"]
 
 
 def test_filters_whose_roundings_would_grow_keep_the_direct_sum() -> None:

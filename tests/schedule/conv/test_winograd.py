@@ -28,7 +28,7 @@ from tilewright.target.named import parse_target
 from tilewright.target.target import Caches
 
 BLOCK = 16
-N, H, W = var("n", 1), var("h", 1), var("w", 1)
+N, D, H, W = var("n", 1), var("d", 1), var("h", 1), var("w", 1)
 SMALL_CACHES = Caches(l1d=32 << 10, l2=44 << 10, l3=8 << 20)
 """Second-level caches that hold the tiles of a few rows only."""
 
@@ -67,7 +67,7 @@ class Layer:
 
     def module(self) -> Module:
         _, w, bias = self.arrays()
-        dims = (N, *(H, W)[-len(self.size) :])
+        dims = (N, *(D, H, W)[-len(self.size) :])
         n, *space = (
             v if v.name in self.free else given
             for v, given in zip(dims, (self.images, *self.size), strict=True)
@@ -133,6 +133,10 @@ LAYERS = (
     Layer("a line, bands", (4,), (5,), size=(400,), before=(2,), after=(2,), filters=16, bands=True),
     Layer("any size, down", (2, 1), (3, 1), filters=16, free="hw", size=(9, 5), before=(1, 0), after=(1, 0),
           bands=True),
+    Layer("a volume", (2, 2, 2), (3, 3, 3), size=(3, 2, 4), before=(1, 1, 1), after=(1, 1, 1), residual=True),
+    Layer("a volume, bands", (2, 2, 2), (3, 3, 3), filters=16, size=(4, 5, 8), before=(1, 0, 1), after=(1, 0, 1),
+          bands=True),
+    Layer("planes", (1, 2, 2), (1, 3, 3), size=(2, 4, 5), before=(0, 1, 1), after=(0, 1, 1)),
     Layer("costly epilogue", m=(2, 2), size=(3, 4), epilogue="silu"),
 )  # fmt: skip
 IDS = [layer.name for layer in LAYERS]

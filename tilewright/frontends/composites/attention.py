@@ -33,8 +33,12 @@ def rotated(x: Value, cos: Value, sin: Value, positions: Value, *, interleaved: 
 
     Pairs of elements are rotated: neighbours where they are `interleaved`, else those of two halves. cos and sin [most
     positions, pairs] are taken at `positions` [batch or 1, steps]; elements behind the pairs stay as they are.
+    UndecidedDimsError where the numbers of elements and pairs are not known.
     """
     size, pairs = shape_of(x)[-1], shape_of(cos)[-1]
+    if not (size.is_const and pairs.is_const):
+        what = f"{pairs} pairs of {size} elements can only be rotated where both are known"
+        raise UndecidedDimsError(what, (size, pairs))
     turning = x if size == 2 * pairs else _part(x, 0, 2 * pairs.value)
     cos, sin = (_at(table, positions, interleaved) for table in (cos, sin))
     result = ew.add(ew.mul(turning, cos), ew.mul(_quarter_turn(turning, interleaved), sin))

@@ -45,10 +45,8 @@ class Winograd:
             if conv is None:
                 continue
             choice = Algorithm((), "its roundings differ from those of the direct sum")
-            if conv.has_lines_of_unknown_length:
-                choice = Algorithm(
-                    (), "its tiles are of one line, of unknown length, which is not cut into bands"
-                )
+            if conv.cannot_be_cut:
+                choice = Algorithm((), conv.cannot_be_cut)
             elif not ctx.strict:
                 tiles = tile_lengths(conv.taps, MOST_GROWTH)
                 choice = choose_for_images(conv.shapes(typical), tiles, ctx.target, all_weights)
@@ -81,10 +79,16 @@ class _Conv:
         ]
 
     @property
-    def has_lines_of_unknown_length(self) -> bool:
-        """Whether bands of a known number of tiles cannot be made, and a row of tiles is too few: one line."""
+    def cannot_be_cut(self) -> str:
+        """Why bands cannot be made of tiles whose number is not known; "" where they can: a row of tiles is too few of
+        one line, and nothing is proved of those of a volume."""
         space = shape_of(self.op.result)[2:-1]
-        return not all(d.is_const for d in space) and all(n == 1 for n in self.taps[:-1])
+        if all(d.is_const for d in space):
+            return ""
+        if len(space) > 2:
+            return "its tiles are of a volume of unknown size, which is not cut into bands"
+        is_line = all(n == 1 for n in self.taps[:-1])
+        return "its tiles are of one line, of unknown length, which is not cut into bands" if is_line else ""
 
     @property
     def taps(self) -> tuple[int, ...]:

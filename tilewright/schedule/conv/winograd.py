@@ -190,30 +190,36 @@ def _in_tiles(s: Schedule, space: Sequence[Op], lengths: Sequence[int]) -> tuple
 
 
 def _cut(s: Schedule, stages: _Stages, target: Target) -> _Bands:
-    """Split the axes of the result: those that the tiles cut in tiles, these in bands, and columns in panels."""
+    """Split the axes of the result: those that the tiles cut in tiles, these in bands, and columns in panels. Bands lie
+    within a plane of tiles, along the last two axes."""
     batch, columns, *space, vector = stages.loops
     tiles, within = _in_tiles(s, space, stages.tiles.tiles[2:-1])
-    band = _band(stages, [extent_of(o) for o in tiles], extent_of(columns), target)
+    planes, tiles = tiles[:-2], tiles[-2:]
+    in_planes, in_tiles = ([extent_of(o) for o in axes] for axes in (planes, tiles))
+    band = _band(stages, in_planes, in_tiles, extent_of(columns), target)
     lengths_of_band = (band.rows, band.across)[-len(tiles) :]
     bands = [s.split(o, n) if n else None for o, n in zip(tiles, lengths_of_band, strict=True)]
     panels = s.split(columns, band.panel)
     return _Bands(
         batch,
-        [b.outer for b in bands if b is not None],
+        [*planes, *(b.outer for b in bands if b is not None)],
         panels.outer,
         [panels.inner, *(o if b is None else b.inner for o, b in zip(tiles, bands, strict=True))],
         [*within, vector],
     )
 
 
-def _band(stages: _Stages, counts: Sequence[Sym], columns: Sym, target: Target) -> Band:
-    """The best band of an image of `counts` tiles, with 0 across where that is all; single rows where their number is
-    not known. ScheduleError for lines of unknown length, which have no rows."""
+def _band(stages: _Stages, planes: Sequence[Sym], counts: Sequence[Sym], columns: Sym, target: Target) -> Band:
+    """The best band of a plane of `counts` tiles, with 0 across where that is all; single rows where their number is
+    not known. ScheduleError for lines of unknown length, which have no rows. The `planes` of an image count as
+    images."""
     if not all(n.is_const for n in counts):
         if len(counts) == 1:
             raise ScheduleError("a line of unknown length is not cut into bands")
         return replace(band_of_any_image(_tiles(stages, 1, 1, columns), target), across=0)
     tiles = _tiles(stages, product(counts[:-1]).value, counts[-1].value, columns)
+    several = product(planes)
+    tiles = replace(tiles, images=tiles.images * (several.value if several.is_const else 1))
     band = choose_band(tiles, target)
     return replace(band, across=0) if band.across == tiles.across else band
 

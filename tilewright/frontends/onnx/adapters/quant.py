@@ -51,6 +51,8 @@ def _laid_out(node: Node, k: int) -> Value:
     block = node.attr("block_size", 0)
     if not own or (len(own) == 1 and own[0] == 1 and not block):
         return reshape(value, shape=()) if own else value
+    if len(own) == 1 and not own[0].is_const and not block and not -len(shape) <= node.attr("axis", 1) < len(shape):
+        return node.scalar(k)  # there is no such axis, which is an error of calls with another length only
     axis = node.checked_axis(node.attr("axis", 1))
     if not block:
         if len(own) != 1 or (own[0].is_const and shape[axis].is_const and own[0] != shape[axis]):

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.composites.resizing import NEAREST, ResizedAxis, Resizing, resized_along
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
@@ -109,8 +111,8 @@ def _resized(
 
 def _region(node: Node, count: int) -> list[tuple[float | Value, float | Value]]:
     """Start and end of the part of each axis that tf_crop_and_resize reads, as shares of its length."""
-    if node.type(1).size != 2 * count:
-        raise ModelError(f"Resize: the region is {node.type(1)} for {count} axes")
+    fits = s.eq(node.type(1).size, 2 * count)
+    require(node.translation, fits, f"Resize: the region is {node.type(1)} for {count} axes")
     known = node.constant_or_none(1)
     if known is None:
         return [(_number(node, 1, k), _number(node, 1, count + k)) for k in range(count)]

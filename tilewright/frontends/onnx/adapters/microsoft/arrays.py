@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.adapters import image, source, view
-from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks, require_two_parts
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -78,8 +78,7 @@ def complex_product(node: Node) -> Value:
     """Of complex numbers, whose parts are along the last axis; of the conjugates of the second ones."""
     parts = []
     for k in range(2):
-        if node.rank(k) < 1 or node.shape(k)[-1] != 2:
-            raise ModelError(f"{node.op}: the last axis of input {k}, {node.type(k)}, does not hold two parts")
+        require_two_parts(node, k)
         shape = node.shape(k)[:-1]
         x = widened(node.input(k))
         parts.append([gather(x, constant(np.array([n]), "part"), axis=len(shape)) for n in range(2)])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import Adapter, adapter
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ops.view import reshape
@@ -21,6 +23,12 @@ def require_ranks(node: Node, **ranks: int) -> None:
         k = int(name.removeprefix("input"))
         if node.optional(k) is not None and node.rank(k) != rank:
             raise ModelError(f"{node.op}: input {k} is {node.type(k)}; it needs {rank} axes")
+
+
+def require_two_parts(node: Node, k: int) -> None:
+    """Refuse an operand whose last axis does not hold the two parts of complex numbers."""
+    message = f"{node.op}: the last axis of input {k}, {node.type(k)}, does not hold two parts"
+    require(node.translation, s.eq(node.shape(k)[-1], 2) if node.rank(k) else s.ZERO, message)
 
 
 def of_columns(node: Node, k: int) -> Value:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.onnx.adapters.microsoft.activation import swiglu
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.adapters.microsoft.weights import unpacked
 from tilewright.frontends.onnx.adapters.quant import spread
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import sym
@@ -23,6 +25,7 @@ from tilewright.ops.contract import matmul
 from tilewright.ops.index import gather_elements, scatter_elements
 from tilewright.ops.norm import softmax
 from tilewright.ops.reduce import as_dtype, reduce_sum, widened
+from tilewright.ops.shape import UndecidedDimsError
 from tilewright.ops.sort import topk
 from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of, split, transpose
@@ -83,8 +86,8 @@ def _dequantized(node: Node, k: int, zeros: int) -> Value:
     size = packed * (8 // bits)
     blocks = -(-size // block) if block > 0 else 1
     q, scale, zero = unpacked(node, node.input(k), bits), widened(node.input(k + 1)), node.optional(zeros)
-    if node.type(k + 1).size != sym(experts * columns * blocks):
-        raise ModelError(f"QMoE: scales {node.type(k + 1)} for weights {node.type(k)} in {blocks} blocks")
+    fits = s.eq(node.type(k + 1).size, experts * columns * blocks)
+    require(node.translation, fits, f"QMoE: scales {node.type(k + 1)} for weights {node.type(k)} in {blocks} blocks")
     if zero is None:
         zero = full(value=1 << (bits - 1), dtype=dt.u8, shape=())
     else:
@@ -130,7 +133,9 @@ def _activated(node: Node, x: Value, gate: Value | None) -> Value:
     if fusion == 0 and gate is not None:
         return swiglu(x, gate, alpha, beta, limit)
     experts, tokens, size = shape_of(x)
-    if gate is not None or fusion not in (1, 2) or not size.is_const or size.value % 2:
+    if not size.is_const:
+        raise UndecidedDimsError(f"{size} elements can only be halved where their number is known", (size,))
+    if gate is not None or fusion not in (1, 2) or size.value % 2:
         raise ModelError(f"{node.op}: swiglu_fusion {fusion} of {size} elements")
     half = size.value // 2
     apart = (experts, tokens, half, 2) if fusion == 1 else (experts, tokens, 2, half)

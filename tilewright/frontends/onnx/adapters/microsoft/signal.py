@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.frontends.composites.fourier import real_inverse, transformed
-from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_two_parts
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -29,7 +29,8 @@ def irfft(node: Node) -> Value:
     """[..., n // 2 + 1, 2] -> [..., n], divided by n, which is even."""
     _require_one_axis(node)
     x, shape = widened(node.input(0)), node.shape(0)
-    if node.rank(0) < 2 or shape[-1] != 2:
-        raise ModelError(f"Irfft: the last axis of {node.type(0)} does not hold two parts")
+    if node.rank(0) < 2:
+        raise ModelError(f"Irfft of {node.type(0)}, which has no axis of two parts")
+    require_two_parts(node, 0)
     n = 2 * (shape[-2] - 1)
     return as_dtype(reshape(real_inverse(x, n), shape=(*shape[:-2], n)), node.dtype(0))

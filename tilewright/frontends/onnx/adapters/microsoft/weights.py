@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft
 from tilewright.frontends.onnx.adapters.quant import cut, spread
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import sym
@@ -56,8 +58,8 @@ def matmul_n_bits(node: Node) -> Value:
     bits, block = _bits(node)
     k, n = node.attr("K"), node.attr("N")
     blocks = -(-k // block)
-    if node.rank(1) != 3 or node.type(1).size != sym(n * blocks * (block * bits // 8)):
-        raise ModelError(f"MatMulNBits: {node.type(1)} does not hold {n} x {k} weights of {bits} bits")
+    holds = s.eq(node.type(1).size, n * blocks * (block * bits // 8)) if node.rank(1) == 3 else s.ZERO
+    require(node.translation, holds, f"MatMulNBits: {node.type(1)} does not hold {n} x {k} weights of {bits} bits")
     q = unpacked(node, reshape(node.input(1), shape=(n, blocks * block * bits // 8)), bits, k)
     scale = reshape(widened(node.input(2)), shape=(n, blocks))
     zero, groups = _block_zeros(node, n, blocks, bits), node.optional(4)
@@ -103,9 +105,11 @@ def matmul_bnb4(node: Node) -> Value:
     kind = node.attr("quant_type")
     node.attr("training_mode", 0)
     blocks = -(-n * k // block) if block > 0 else 0
-    if kind not in (0, 1) or node.type(1).size != sym((n * k + 1) // 2) or node.type(2).size != sym(blocks):
-        given = f"{node.type(1)} in {node.type(2)} blocks"
-        raise ModelError(f"MatMulBnb4: {given} are not {n} x {k} weights of type {kind}")
+    wrong = f"MatMulBnb4: {node.type(1)} in {node.type(2)} blocks are not {n} x {k} weights of type {kind}"
+    if kind not in (0, 1):
+        raise ModelError(wrong)
+    for operand, size in ((1, (n * k + 1) // 2), (2, blocks)):
+        require(node.translation, s.eq(node.type(operand).size, size), wrong)
     positive = np.array(_FLOATS_OF_4_BITS[kind], np.float32)
     table = constant(positive if kind else np.concatenate([positive, -positive]), "floats")
     packed = reshape(node.input(1), shape=((n * k + 1) // 2,))
