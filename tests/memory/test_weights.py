@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.options import Options
-from tilewright.runtime import Model
+from tilewright.runtime import Artifact, Model
 from tilewright.runtime.arena import ALIGNMENT, address_of, aligned_bytes
 from tilewright.runtime.errors import ArtifactError
+from tilewright.session import Session
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(0)
@@ -202,3 +204,20 @@ def test_what_is_shared_is_not_saved_after_it_was_written_to(tmp_path: Path) -> 
 def test_nothing_is_shared_without_being_asked_for() -> None:
     module = module_of_products(beside=True)
     assert not compiled(module).artifact.lent
+
+
+def test_what_one_model_lends_is_not_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an artefact is written others find it, but not where its weights are the memory of the first model."""
+    monkeypatch.setattr("tilewright.session._LARGE", 0)
+    session, save = Session(tmp_path), Artifact.save
+
+    def save_later(artifact: Artifact, path: Path) -> None:
+        time.sleep(0.3)
+        save(artifact, path)
+
+    monkeypatch.setattr(Artifact, "save", save_later)
+    model, wanted = sharing_model([aligned(RNG.standard_normal((96, 512), np.float32))])
+    session.keep("key", model.artifact)
+    found = session.find("key")
+    assert found is not None and model.artifact.lent and not found.lent
+    assert_gives(Model(found, 1), wanted)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import torch._dynamo as dynamo  # noqa: E402
 
+import tilewright  # noqa: E402
 from tilewright.runtime.errors import OptionError  # noqa: E402
 from tilewright.torch import backend, explain  # noqa: E402
 
@@ -371,3 +372,19 @@ def test_views_whose_sizes_data_decide() -> None:
         found, expected = compiled(function)(x, ends), function(x, ends)
         close(found, expected)
         assert [v.stride() for v in found] == [v.stride() for v in expected]
+
+
+def test_weights_stay_in_the_module_until_they_are_written_to() -> None:
+    """Rows of a table are read where the module has them; calls after a write compute with what was written."""
+    module, records = torch.nn.Embedding(4096, 64).eval(), list[Any]()
+    function = torch.compile(
+        module, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append)
+    )
+    at = torch.randint(0, 4096, (3, 5))
+    close(function(at), module(at))
+    (piece,) = records[0].pieces
+    (lent,) = piece.model.artifact.lent
+    assert lent.data.ctypes.data == module.weight.data_ptr()
+    module.weight.mul_(3)
+    close(function(at), module(at))
+    assert not tilewright.compile(module, (at,), cache=False).artifact.lent
