@@ -129,7 +129,7 @@ def of_loop(metadata: dict[str, Any]) -> dict[str, Any]:
         lambda metadata: of_loop(metadata)["body"][0]["inputs"].append(0),
         lambda metadata: of_loop(metadata)["body"][0].update(inputs=[79]),
         lambda metadata: of_loop(metadata)["body"][0].update(frees=metadata["program"]["inputs"]),
-        entry("parts", 0, "inputs", value=[]),
+        entry("parts", 1, "inputs", value=[]),
     ],
 )
 def test_programs_that_cannot_be_run(staged: Artifact, change: Callable[[dict[str, Any]], object]) -> None:
