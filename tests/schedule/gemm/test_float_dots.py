@@ -101,6 +101,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, object
     "1x1": ((1, 64, 14, 14), (64, 64, 1, 1), {}),
     "strided": ((1, 64, 15, 15), (64, 64, 3, 3), {"strides": (2, 2), "pads_begin": (1, 1), "pads_end": (1, 1)}),
     "stem": ((1, 3, 32, 32), (32, 3, 3, 3), {"strides": (2, 2)}),
+    "stem of one block": ((1, 3, 80, 80), (16, 3, 3, 3), {}),
 }
 
 
