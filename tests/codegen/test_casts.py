@@ -12,6 +12,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import buffer
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
+from tilewright.target.host import host_target
 
 NUMBERS = tuple(d for d in dt.ALL if d is not dt.string)
 INTEGERS = tuple(d for d in NUMBERS if d.is_int)
@@ -144,6 +145,10 @@ def test_narrowing_rounds_to_nearest_even(source: DType, to: DType) -> None:
         expected[len(own) + 2 * count : len(own) + 3 * count] = np.copysign(own[:-1], below).astype(
             to.storage
         )
+    if to is dt.bf16 and "avx512bf16" in host_target().features:
+        # VCVTNEPS2BF16 takes denormal numbers as zeros of their sign, where numerics are not strict.
+        small = np.abs(x) < np.finfo(np.float32).tiny
+        expected[small] = np.copysign(np.zeros(small.sum()), x[small]).astype(to.storage)
     got = _cast(x, to)
     np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
     np.testing.assert_array_equal(np.signbit(got.astype(np.float32)), np.signbit(expected.astype(np.float32)))

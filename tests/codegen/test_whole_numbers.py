@@ -58,7 +58,11 @@ def test_numbers_go_through_bytes(dtype: dt.DType, is_moved_back: bool) -> None:
         with np.errstate(all="ignore"):
             module = there_and_back(dtype, zeros, scale, x.shape)
             (expected,) = evaluate_func(module.main, module, [x])
-            np.testing.assert_array_equal(run(module, x), expected)
+            found = run(module, x)
+            np.testing.assert_array_equal(found[~np.isnan(x)], expected[~np.isnan(x)])
+            # Which integer NaN becomes is not defined, and depends on whether bytes got another sign.
+            ends = (np.float32([limits.min, limits.max]) - np.float32(zeros[1])) * scale
+            assert (ends[0] <= found[np.isnan(x)]).all() and (found[np.isnan(x)] <= ends[1]).all()
 
 
 def test_no_integer_is_made_of_what_stays_in_registers() -> None:
