@@ -151,13 +151,18 @@ class _Lowering:
         return leaves and c.shape == node.compute.shape and not (c.combine or c.tiles or is_view(c))
 
     def _is_narrow_factor(self, node: RegionNode) -> bool:
-        """Whether it rounds an operand of a sum of products to fewer bits: these are multiplied in groups, that lie
-        together in memory."""
+        """Whether it rounds an operand of a sum of products to fewer bits than the sum has, or fills it up with zeros:
+        these are multiplied in groups, that lie together in memory."""
         value, op = node.op.result, node.op
-        if op.name != "cast" or value.tensor.dtype.bits >= op.operands[0].tensor.dtype.bits:
+        bits = value.tensor.dtype.bits
+        if op.name == "cast":
+            wider = op.operands[0].tensor.dtype.bits
+        elif any(o.attrs.get("guard") for o in node.compute.body.ops if o.name == "load"):
+            wider = max((u.result.tensor.dtype.bits for u in value.users if u.name != "yield"), default=0)
+        else:
             return False
         readers = (u for u in value.users if u.name != "yield" and len(u.operands) == 2)
-        return any(bool(self.nodes[u.result].compute.combine) for u in readers)
+        return bits < wider and any(bool(self.nodes[u.result].compute.combine) for u in readers)
 
     def _is_weight(self, node: RegionNode) -> bool:
         """Whether it computes an operand of a sum of products from constants: a stage, so that a schedule may say where

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.cost.attention import is_one_block
+from tilewright.cost.narrow_products import SumsShape
+from tilewright.cost.typical import TypicalSizes
 from tilewright.graph.match import ELEMENTWISE, is_constant, shape_of, type_of
-from tilewright.ir.core import Module, Op
+from tilewright.ir.core import Module, Op, Value
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import product
+from tilewright.ops.view import pad
 
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max"})
+
+ON_ROWS = frozenset({"softmax", "log_softmax"})
+"""Composites of elementwise work and reductions along one axis."""
+
+ON_ELEMENTS = ELEMENTWISE | {"quantize_linear", "dequantize_linear"}
+
+PRODUCTS = frozenset({"matmul", "matmul_integer"})
 
 
 def attention_products(module: Module) -> Mapping[Op, tuple[Op, Op]]:
@@ -22,16 +34,41 @@ def attention_products(module: Module) -> Mapping[Op, tuple[Op, Op]]:
     return found
 
 
-def why_not_packed(pair: tuple[Op, Op], group: int) -> str:
-    """Why keys and values are not copied into panels of whole groups of products; "" where they are."""
-    scores, _ = pair
-    *_, rows, depth = shape_of(scores.operands[0])
-    keys = shape_of(scores.result)[-1]
+def why_not_packed(pair: tuple[Op, Op]) -> str:
+    """Why keys and values are not copied into panels of groups of products; "" where they are."""
+    rows = shape_of(pair[0].result)[-2]
     if is_one_block(rows.value if rows.is_const else None):
         return "its keys and values are read for few rows, and are not packed by groups"
-    if depth % group != 0 or keys % group != 0:
-        return f"{depth} products, or {keys}, are no multiple of the groups of {group} that are added at once"
     return ""
+
+
+def sums_of_pair(pair: tuple[Op, Op], group: int, typical: TypicalSizes) -> list[SumsShape]:
+    """What the estimate of narrow products asks for, of each typical size; all operands are data."""
+    sizes = [product(shape_of(v)) for op in pair for v in (*op.operands[:2], op.result)]
+    depths = [d for op in pair for d in (_depth(op), _depth(op) + missing(_depth(op), group))]
+    return [
+        SumsShape(s * d + y * n, s * whole_d + y * whole_n, 0, q + k + w + v)
+        for q, k, s, w, v, y, d, whole_d, n, whole_n in typical.of([*sizes, *depths])
+    ]
+
+
+def _depth(product: Op) -> Sym:
+    return shape_of(product.operands[0])[-1]
+
+
+def missing(length: Sym, group: int) -> Sym:
+    """By how many elements an axis is filled up to whole groups."""
+    return -length % group
+
+
+def filled(value: Value, axis: int, group: int) -> Value:
+    """A tensor with zeros behind the end of an axis (counted from the end: -1, -2), up to whole groups."""
+    shape = shape_of(value)
+    more = missing(shape[axis], group)
+    if more == 0:
+        return value
+    after = [more if k == len(shape) + axis else 0 for k in range(len(shape))]
+    return pad(value, before=(0,) * len(shape), after=after)
 
 
 def _scores_of(values: Op) -> Op | None:
@@ -45,10 +82,10 @@ def _scores_of(values: Op) -> Op | None:
         op = waiting.pop()
         if op is None or op in seen or not type_of(op.result).rank:
             continue
-        if op.name == "matmul":
+        if op.name in PRODUCTS:
             products.append(op)
             seen.add(op)
-        elif op.name in ELEMENTWISE or op.name in REDUCTIONS:
+        elif op.name in ON_ELEMENTS or op.name in REDUCTIONS or _is_on_rows(op):
             seen.add(op)
             waiting += [v.op for v in op.operands]
     if len(products) != 1 or not _is_product(products[0]):
@@ -61,12 +98,16 @@ def _scores_of(values: Op) -> Op | None:
     return scores if all(u in seen or u.name in REDUCTIONS for u in users) else None
 
 
+def _is_on_rows(op: Op) -> bool:
+    return op.name in ON_ROWS and op.attrs["axis"] in (-1, type_of(op.result).rank - 1)
+
+
 def _between(scores: Op, seen: set[Op]) -> set[Op]:
     """Those of `seen` that depend on the scores."""
     inside, waiting = {scores}, [scores]
     while waiting:
         for user in (u for v in waiting.pop().results for u in v.users):
-            if user in seen and user not in inside and user.name != "matmul":
+            if user in seen and user not in inside and user.name not in PRODUCTS:
                 inside.add(user)
                 waiting.append(user)
     return inside
@@ -74,4 +115,6 @@ def _between(scores: Op, seen: set[Op]) -> set[Op]:
 
 def _is_product(op: Op) -> bool:
     """Whether it is a product of rows, neither operand being a constant."""
-    return op.name == "matmul" and not op.attrs["transpose_a"] and not any(map(is_constant, op.operands))
+    if op.name not in PRODUCTS or op.attrs.get("transpose_a"):
+        return False
+    return not any(map(is_constant, op.operands[:2]))

@@ -17,7 +17,7 @@ from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.layout.conv_window import ConvWindow
 from tilewright.graph.match import shape_of, type_of
-from tilewright.graph.precision.attention_products import attention_products, why_not_packed
+from tilewright.graph.precision.attention_products import attention_products, sums_of_pair, why_not_packed
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.passes import PassContext
@@ -75,7 +75,7 @@ class NarrowChoice:
         if op.name not in ("matmul", "conv", *RECURRENT):
             return f"{op.name} multiplies in float32 only"
         if op in self.attention:
-            return why_not_packed(self.attention[op], self.dot.group)
+            return why_not_packed(self.attention[op])
         weights = constant_array(op.operands[1], self.module)
         if weights is None or weights.ndim < 2:
             return "its right operand is not known when compiling, and is not packed by groups"
@@ -117,7 +117,7 @@ class NarrowChoice:
         if op.name in RECURRENT:
             return self._steps(op)
         if op in self.attention:
-            return self._pair(*self.attention[op])
+            return sums_of_pair(self.attention[op], self.dot.group, self.typical)
         data, result, right = shape_of(op.operands[0]), shape_of(op.result), shape_of(op.operands[1])
         found = []
         for extents in self.typical.of([*data, *result, *right]):
@@ -135,15 +135,6 @@ class NarrowChoice:
             SumsShape(steps * batch * weights, steps * batch * weights, weights, steps * batch * hidden.value, steps)
             for steps, batch in self.typical.of(shape_of(op.operands[0])[:2])
         ]
-
-    def _pair(self, scores: Op, values: Op) -> list[SumsShape]:
-        """Of both products of attention, whose operands are all data."""
-        sizes = [product(shape_of(v)) for op in (scores, values) for v in (*op.operands, op.result)]
-        depths = [shape_of(op.operands[0])[-1] for op in (scores, values)]
-        found = []
-        for q, k, s, w, v, y, d, n in self.typical.of([*sizes, *depths]):
-            found.append(SumsShape(s * d + y * n, s * d + y * n, 0, q + k + w + v))
-        return found
 
     def _depth(self, op: Op, weights: tuple[int, ...]) -> tuple[int, int]:
         """Products of one sum, and those with the zeros that fill up groups: filters of few channels have them along a

@@ -173,10 +173,10 @@ def _sums_of_integers(why_not: WhyNot, op: Op, b: Builder, ctx: RewriteContext) 
         return NoMatch(reason)
     right = [constant(np.ascontiguousarray(array), name) for array, name in ((weights, "w"), (zeros, "w.zero"))]
     if op.name == "matmul":
-        return _scaled(matmul_integer(data, right[0], data_zero, right[1]), data_scale, scale)
+        return scaled(matmul_integer(data, right[0], data_zero, right[1]), data_scale, scale)
     attrs: dict[str, Any] = {k: v for k, v in op.attrs.items() if k != "sums"}
     sums = conv_integer(data, right[0], data_zero, right[1], **attrs)
-    return _scaled(sums, data_scale, reshape(scale, shape=(1, type_of(scale).size, *[1] * (weights.ndim - 2))))
+    return scaled(sums, data_scale, reshape(scale, shape=(1, type_of(scale).size, *[1] * (weights.ndim - 2))))
 
 
 def _why_in_floats(op: Op, x: Op, w: Op) -> str:
@@ -203,7 +203,8 @@ def _transposed(value: Value) -> Value:
     return value if type_of(value).rank < 2 else transpose(value, perm=(1, 0))
 
 
-def _scaled(sums: Value, *scales: Value) -> Value:
+def scaled(sums: Value, *scales: Value) -> Value:
+    """Sums of products of integers as what they stand for, in f32."""
     left, right = (ew.cast(v, dtype=dt.f32) for v in scales)
     return ew.mul(ew.cast(sums, dtype=dt.f32), ew.mul(left, right))
 

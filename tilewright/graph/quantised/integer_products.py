@@ -21,6 +21,7 @@ from tilewright.cost.narrow_weights import is_widened_when_read
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.match import dtype_of, is_constant, shape_of, uniform_number
+from tilewright.graph.quantised.attention import attention_in_integers
 from tilewright.graph.quantised.dequantized import (
     HALF,
     MOVE_RULES,
@@ -82,6 +83,7 @@ def _stages(module: Module, ctx: PassContext) -> Iterator[Sequence[Rule]]:
     yield MOVE_RULES
     if dots:
         if not ctx.strict:  # sums of integers do not round
+            yield [attention_in_integers(module, dots[0], ctx)]
             yield [sums_of_integers(partial(_why_in_floats, dots[0], ctx.target))]
         weights = partial(_weights_dtype, dots[0], ctx.target, _bytes_of_weights(module, dots[0]))
         yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0], weights))]
@@ -240,7 +242,7 @@ def _as_bytes(x: Value, dtype: DType) -> tuple[Value, int]:
     if dtype_of(x) is dtype:
         return x, 0
     shift = HALF if dtype is dt.u8 else -HALF
-    return ew.cast(ew.add(ew.cast(x, dtype=dt.i16), shift), dtype=dtype), shift
+    return shifted(x, dtype, shift), shift
 
 
 def _constant(array: np.ndarray, dtype: DType) -> Value:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tilewright.cost.attention import is_one_block, most_rows, rows_of_block, rows_of_chunk, tile_of_products
 from tilewright.cost.gemm.register_tile import Tile
@@ -36,6 +37,7 @@ from tilewright.schedule.gemm.dot_products import dot_for, split_group
 from tilewright.schedule.gemm.panels import pack_all_columns
 from tilewright.schedule.gemm.reduction_nest import copied, reading_nest, reduction_of
 from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark, tile_sums
+from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.row_reduction import is_row_reduction, share_iterations
 from tilewright.schedule.steps.access import iterations_of, known, loads_in, stores_in, stride_in
 from tilewright.schedule.steps.parallelize import parallelize_outer
@@ -73,59 +75,90 @@ class Attention(Strategy):
     name = label = "attention"
 
     def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
-        values, weights = facts.region(op), facts.region(op.operands[0].op) if op.operands else None
-        if not facts.info(op).is_matrix_product or values is None or weights is None:
+        values = facts.region(op)
+        if not facts.info(op).is_matrix_product or values is None or not is_contraction(values):
             return None
-        if not is_contraction(values) or not is_row_reduction(weights):
+        found = _rows_before(op, facts)
+        if found is None:
             return None
-        scores = _scores_of(weights, facts)
-        if scores is None:
-            return None
-        reason = _why_apart(op, (scores, weights, values), facts)
-        return NoMatch(reason) if reason else Group((scores, weights, values))
+        scores, rows = found
+        reason = _why_apart(op, scores, rows, values, facts)
+        return NoMatch(reason) if reason else Group((scores, *rows, values))
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_attention(s, lowered, target)
 
 
-def _scores_of(weights: Region, facts: Facts) -> Region | None:
-    """The only region of a matrix product that the rows are computed from."""
-    owners = [facts.region(v.op) for o in weights.ops for v in o.operands]
-    found = {r for r in owners if r is not None and is_contraction(r)}
+def _rows_before(op: Op, facts: Facts) -> tuple[Region, list[Region]] | None:
+    """The only region of a matrix product that the left operand of another one, `op`, is computed from, and the regions
+    of reductions and elementwise work on its rows between the two, in their order. None where there are not both."""
+    found: set[Region] = set()
+    rows: set[Region] = set()
+    waiting = [facts.region(op.operands[0].op)]
+    while waiting:
+        region = waiting.pop()
+        if region is None or region in found or region in rows:
+            continue
+        if is_contraction(region):
+            found.add(region)
+        elif is_row_reduction(region) or is_elementwise(region):
+            rows.add(region)
+            waiting += _feeders(region, facts)
+        else:
+            return None
     products = [r for r in found if any(facts.info(o).is_matrix_product for o in r.ops)]
-    return products[0] if len(products) == 1 == len(found) else None
+    if len(products) != 1 or len(found) != 1:
+        return None
+    inside = {products[0]}
+    for region in sorted(rows | set(_feeders(facts.region(op), facts)), key=partial(_place, facts=facts)):
+        if is_row_reduction(region) or is_elementwise(region):
+            inside |= {region} if not inside.isdisjoint(_feeders(region, facts)) else set()
+    between = sorted(inside - {products[0]}, key=partial(_place, facts=facts))
+    return (products[0], between) if any(map(is_row_reduction, between)) else None
 
 
-def _why_apart(op: Op, regions: tuple[Region, Region, Region], facts: Facts) -> str:
-    """Why the three are not one kernel, `op` being the second product; "" when they are."""
-    scores, weights, values = regions
+def _feeders(region: Region | None, facts: Facts) -> list[Region]:
+    """The regions that a region reads."""
+    ops = () if region is None else region.ops
+    found = dict.fromkeys(facts.region(v.op) for o in ops for v in o.operands)
+    return [r for r in found if r is not None and r is not region]
+
+
+def _place(region: Region, facts: Facts) -> int:
+    """Where a region may stand in the program: behind all that it reads."""
+    return max(facts.order[o] for o in region.ops)
+
+
+def _why_apart(op: Op, scores: Region, rows: Sequence[Region], values: Region, facts: Facts) -> str:
+    """Why all of them are not one kernel, `op` being the second product; "" when they are."""
     if not facts.info(op).reads_rows:
         return "the second product reads the rows as columns"
     first = the_contraction(scores, facts)
     if any(is_constant(v) for o in (first, op) for v in o.operands):
         return "one of the products is with a constant"
-    if not _is_read_by(scores, weights):
+    regions = (scores, *rows, values)
+    if not _is_read_by(scores, regions):
         return "the scores are needed elsewhere too"
-    if not _is_read_by(weights, values):
+    if not all(_is_read_by(r, regions) for r in rows):
         return "the weights are needed elsewhere too"
-    if shape_of(first.result) != shape_of(op.operands[0]):
+    if shape_of(first.result)[:-1] != shape_of(op.operands[0])[:-1]:
         return "the rows are not those of the first product"
-    if any(dtype_of(o.result) != dt.f32 or not _are_multiplied(o, facts.target) for o in (first, op)):
-        return "the register tiles are for f32"
+    if not all(_are_multiplied(o, facts.target) for o in (first, op)):
+        return "the register tiles are for f32, and for what the machine adds up in groups"
     return ""
 
 
 def _are_multiplied(product: Op, target: Target | None) -> bool:
     """Whether the operands of a product are in f32, or what the machine adds up in groups."""
-    left, right = map(dtype_of, product.operands)
-    if left is right is dt.f32:
+    left, right, sums = map(dtype_of, (*product.operands, product.result))
+    if left is right is sums is dt.f32:
         return True
-    return target is not None and dot_for(left, right, dt.f32, target) is not None
+    return target is not None and dot_for(left, right, sums, target) is not None
 
 
-def _is_read_by(region: Region, reader: Region) -> bool:
-    """Whether nothing but the other region reads what the region computes."""
-    allowed = {*region.ops, *reader.ops}
+def _is_read_by(region: Region, readers: Sequence[Region]) -> bool:
+    """Whether nothing but the readers (the region may be one) reads what a region computes."""
+    allowed = {o for r in readers for o in r.ops}
     return all(u in allowed for o in region.ops for v in o.results for u in v.users)
 
 
