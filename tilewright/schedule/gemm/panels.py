@@ -34,7 +34,7 @@ from tilewright.schedule.steps.access import (
 from tilewright.schedule.steps.packing import packing_for
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.trace import Schedule
-from tilewright.target.target import Target
+from tilewright.target.target import VECTOR_BYTES, Target
 
 LONGEST_STRIDE = 16
 """Columns of a run that one load of a vector picks from."""
@@ -143,7 +143,11 @@ def _pack_groups(s: Schedule, columns: _Columns, nest: Nest, width: int, home: O
     (column, lane), (step, within) = numbers[columns.axis], numbers[depth]
     others = [n[0] for axis, n in enumerate(numbers) if axis not in (columns.axis, depth)]
     panel = Packing(factors, (column, *others, step, lane, within))
-    s.vectorize(s.pack(columns.operand, home, panel, only=columns.loads).fill[-1])
+    *_, lanes, products = s.pack(columns.operand, home, panel, only=columns.loads).fill
+    if columns.stride != 1:
+        s.vectorize(products)
+        return
+    s.vectorize(s.collapse(lanes, products), VECTOR_BYTES // element_bytes(columns.operand), tail="peel")
 
 
 def _copy_runs(s: Schedule, operand: Value, fill: Sequence[Op], lanes: int) -> None:

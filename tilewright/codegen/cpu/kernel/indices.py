@@ -427,6 +427,23 @@ class Indices:
         known, rest = self._sum(uniform)
         return constant + known, rest, stride, general
 
+    def interleaved(self, e: Sym, lanes: int) -> list[Sym]:
+        """The expressions of lanes 0 to n - 1 where every n-th lane from each of these on is larger by 1, for the
+        smallest such n of 2 and 4; [] where there is none."""
+        moving = [v for v in e.vars if isinstance(self._env.get(v), Iota)]
+        if len(moving) != 1:
+            return []
+        (v,) = moving
+        iota = self._env[v]
+        assert isinstance(iota, Iota)
+        for n in (2, 4):
+            if lanes % n or lanes == n or e.subs({v: iota.base + n}) - e.subs({v: iota.base}) != 1:
+                continue
+            found = [e.subs({v: iota.base + k}) for k in range(lanes)]
+            if all(found[k] - found[k % n] == k // n for k in range(lanes)):
+                return found[:n]
+        return []
+
     def _step(self, mono: Sym) -> tuple[Iota, Number] | None:
         """A monomial that is linear in the lane: the variable's lanes, and the product of the other
         factors."""

@@ -14,7 +14,7 @@ from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Affine, Indices, Number
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
 from tilewright.codegen.cpu.kernel.text import Reg, Text
-from tilewright.codegen.cpu.kernel.transpose import transposed_column
+from tilewright.codegen.cpu.kernel.transpose import interleaved, transposed_column
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
@@ -95,6 +95,8 @@ class MemoryAccess:
             raw = self._load_run(buffer, where, lanes, guard, other)
         elif where.general is None and self._is_shuffled(where, guard):
             raw = self._load_strided(buffer, where, lanes, guard, other)
+        elif where.general is not None and (starts := self._starts_of_runs(buffer, e, lanes)):
+            raw = self._load_interleaved(buffer, starts, lanes, guard, other)
         else:
             raw = self._gather(buffer, where, lanes, guard, other)
         return from_memory(raw, dtype)
@@ -251,6 +253,24 @@ class MemoryAccess:
         none = mask.like(False)
         picks = [at // stride if at % stride == 0 else lanes for at in range(start, start + lanes)]
         return self._masked_load(pointer, dtype, mask.shuffled(none, picks), other)
+
+    def _starts_of_runs(self, buffer: Buffer, e: Sym, lanes: int) -> list[Affine]:
+        """Where runs of consecutive elements begin, of which the lanes are in turns; [] where they are not."""
+        if buffer.private != 1 or not self.masked_memory:
+            return []
+        starts = [self.indices.affine(start) for start in self.indices.interleaved(e, lanes)]
+        return [replace(start, stride=1) for start in starts]
+
+    def _load_interleaved(
+        self, buffer: Buffer, starts: list[Affine], lanes: int, guard: Guard, other: float | int
+    ) -> Reg:
+        """Lanes in turns from several runs, which are loaded whole."""
+        runs = []
+        for k, start in enumerate(starts):
+            mask = None if guard.lanes is None else guard.lanes.shuffled(None, range(k, lanes, len(starts)))
+            own = replace(guard, lanes=mask)
+            runs.append(self._load_run(buffer, start, lanes // len(starts), own, other))
+        return interleaved(runs)
 
     def _gather(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
         dtype = buffer.type.dtype

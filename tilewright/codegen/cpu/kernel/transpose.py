@@ -1,4 +1,4 @@
-"""Columns of a square of registers: a tree of shuffles of two registers each.
+"""Rows that become columns: trees of shuffles of two registers each.
 
 A register is seen as groups of 16 bytes. Within groups, interleaving registers (as `unpcklps` and `zip1` do) brings
 the elements of one column together; whole groups are then exchanged between registers. All columns of an n x n
@@ -12,6 +12,17 @@ from collections.abc import Sequence
 from tilewright.codegen.cpu.kernel.text import Reg
 
 GROUP_BYTES = 16
+
+
+def interleaved(rows: Sequence[Reg]) -> Reg:
+    """The first elements of all rows, then the second ones, and so on; as many rows as a power of two."""
+    current = list(rows)
+    while len(current) > 1:
+        half = len(current) // 2
+        lanes = current[0].lanes
+        picks = [start + lane for lane in range(lanes) for start in (0, lanes)]
+        current = [current[k].shuffled(current[k + half], picks) for k in range(half)]
+    return current[0]
 
 
 def transposed_column(rows: Sequence[Reg], column: int, element: int) -> Reg:
