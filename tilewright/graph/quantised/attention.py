@@ -9,7 +9,7 @@ filled up with zeros. Keys and values are packed by groups in the kernel (`sched
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.cost.narrow_products import narrow_share, rounding_gains
@@ -27,7 +27,7 @@ from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.quant import quantize_linear
 from tilewright.ops.reduce import reduce_sum
-from tilewright.ops.view import reshape
+from tilewright.ops.view import reshape, transpose
 from tilewright.target.dots import Dot
 
 MOST = 255
@@ -126,7 +126,7 @@ def _sum_of_shares(value: Value, module: Module) -> float | None:
 
 def _centred_sums(op: Op, left: _Operand, right: _Operand, dot: Dot, ctx: RewriteContext) -> Value:
     """Products of integers with their zero points taken off, added up in i32."""
-    transposed = bool(op.attrs.get("transpose_b"))
+    right, transposed = _by_rows(right, bool(op.attrs.get("transpose_b")))
     along = -1 if transposed else -2  # the axis of the right operand that is summed over
     (rows, row_shift), (columns, column_shift) = (
         _as_bytes(operand.integers, dtype) for operand, dtype in ((left, dot.left), (right, dot.right))
@@ -145,6 +145,18 @@ def _centred_sums(op: Op, left: _Operand, right: _Operand, dot: Dot, ctx: Rewrit
     for correction in corrections:
         sums = ew.sub(sums, correction)
     return sums
+
+
+def _by_rows(right: _Operand, transposed: bool) -> tuple[_Operand, bool]:
+    """A right operand whose sums go along its last axis and that is a transpose of a tensor whose last axis that is,
+    without exchanging the two; and whether it is to be read transposed."""
+    moved = defining(right.integers, "transpose")
+    if moved is None or transposed:
+        return right, transposed
+    *batch, depth, columns = moved.attrs["perm"]
+    if depth != len(batch) + 1:
+        return right, transposed
+    return replace(right, integers=transpose(moved.operands[0], perm=(*batch, columns, depth))), True
 
 
 def _moved_zero(zero: Value, shift: int, ctx: RewriteContext) -> Value | None:

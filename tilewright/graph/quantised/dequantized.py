@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
+from tilewright.graph.match import dtype_of, is_constant, shape_of, sole_user, type_of, uniform_number
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, defining, rule
@@ -116,6 +116,18 @@ def dequantize_below_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
 
 
 @rule("quantize_linear")
+def move_below_quantize(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """quantize(move(x)) -> move(quantize(x)): bytes are moved, by those who read them if they can."""
+    inner = op.operands[0].op
+    if inner is None or inner.name not in ("transpose", "reshape") or sole_user(op.operands[0]) is None:
+        return None
+    if is_constant(inner.operands[0]) or not whole_parameters(op) or op.attrs["dtype"].bits > 8:
+        return None
+    quantised = quantize_linear(inner.operands[0], *map(as_number, op.operands[1:]), **op.attrs)
+    return OPERATORS[inner.name](quantised, **inner.attrs)
+
+
+@rule("quantize_linear")
 def there_and_back(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """quantize(dequantize(x)) -> x for equal scales and zero points: n * scale / scale rounds to n for all 8 bits."""
     inner = defining(op.operands[0], "dequantize_linear")
@@ -209,4 +221,6 @@ def scaled(sums: Value, *scales: Value) -> Value:
     return ew.mul(ew.cast(sums, dtype=dt.f32), ew.mul(left, right))
 
 
-MOVE_RULES = (dequantize_below_move, dequantize_below_pad, dequantize_below_concat, there_and_back)
+MOVE_RULES = (
+    dequantize_below_move, dequantize_below_pad, dequantize_below_concat, there_and_back, move_below_quantize,
+)  # fmt: skip

@@ -30,10 +30,17 @@ Perm = tuple[int, ...]
 def transpose_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """f(transpose(x), transpose(y)) -> transpose(f(x, y)); constants are transposed the other way."""
     perm = _common_perm(op.operands, ctx)
-    if perm is None or type_of(op.result).rank != len(perm):
+    if perm is None or type_of(op.result).rank != len(perm) or _widens_what_others_read(op):
         return None
     operands = [_transposed_back(v, perm, ctx) for v in op.operands]
     return transpose(OPERATORS[op.name](*operands, **op.attrs), perm=perm)
+
+
+def _widens_what_others_read(op: Op) -> bool:
+    """Whether it makes elements wider that are needed moved and narrow anyway, so that it had better read these."""
+    if op.name != "cast" or dtype_of(op.result).bits <= dtype_of(op.operands[0]).bits:
+        return False
+    return len(op.operands[0].users) > 1
 
 
 @rule("pad", "slice")
@@ -96,7 +103,7 @@ def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replac
     shape = shape_of(op.result)
     reshaped = [t for v in op.operands if (t := _view(v, "reshape")) is not None and shape_of(v) == shape]
     sources = {shape_of(t.operands[0]) for t in reshaped}
-    if len(sources) != 1:
+    if len(sources) != 1 or _widens_what_others_read(op):
         return None
     (old,) = sources
     operands: list[Value] = []
