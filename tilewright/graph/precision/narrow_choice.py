@@ -22,7 +22,6 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
-from tilewright.ir.types import product
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target

@@ -15,8 +15,13 @@ from functools import partial
 from tilewright.cost.narrow_products import narrow_share, rounding_gains
 from tilewright.cost.typical import typical_sizes
 from tilewright.graph.match import dtype_of, shape_of, sole_user, type_of, uniform_number
-from tilewright.graph.precision.attention_products import attention_products, filled, sums_of_pair, why_not_packed
-from tilewright.graph.quantised.dequantized import HALF, as_number, scaled
+from tilewright.graph.precision.attention_products import (
+    attention_products,
+    filled,
+    sums_of_pair,
+    why_not_packed,
+)
+from tilewright.graph.quantised.dequantized import HALF, as_number, scaled, shifted
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.dtype import DType
@@ -39,7 +44,7 @@ MOVES = frozenset({"transpose", "reshape", "expand", "slice"})
 
 @dataclass(frozen=True, eq=False)
 class _Operand:
-    """An operand of a product: what `integers` stand for, from which `zero` is taken; times `scale`, if there is one."""
+    """An operand of a product: `integers` from which `zero` is taken, times `scale` if there is one."""
 
     integers: Value
     zero: Value
@@ -200,8 +205,3 @@ def _moved(x: Value, dtype: DType, shift: int) -> Value:
             attrs = {**op.attrs, "dtype": dtype}
             return quantize_linear(data, scale, shifted(zero, dtype, shift), **attrs)
     return shifted(x, dtype, shift)
-
-
-def shifted(x: Value, dtype: DType, shift: int) -> Value:
-    """x + shift in another byte `dtype`, which holds it."""
-    return ew.cast(ew.add(ew.cast(x, dtype=dt.i16), shift), dtype=dtype)

@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.graph.match import dtype_of, is_constant, shape_of, sole_user, type_of, uniform_number
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Op, Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, defining, rule
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
@@ -149,6 +150,11 @@ def _is_normal(scale: Value, ctx: RewriteContext) -> bool:
 def as_number(value: Value) -> Value:
     """A tensor of one element without axes."""
     return reshape(value, shape=()) if type_of(value).rank else value
+
+
+def shifted(x: Value, dtype: DType, shift: int) -> Value:
+    """x + shift in another byte `dtype`, which holds it."""
+    return ew.cast(ew.add(ew.cast(x, dtype=dt.i16), shift), dtype=dtype)
 
 
 # Sums of products

@@ -27,6 +27,7 @@ from tilewright.graph.quantised.dequantized import (
     MOVE_RULES,
     PRODUCTS,
     as_number,
+    shifted,
     sums_of_integers,
     whole_parameters,
     without_a_sign,
