@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tilewright.cost.attention import is_one_block
 from tilewright.cost.narrow_products import SumsShape
@@ -42,14 +42,18 @@ def why_not_packed(pair: tuple[Op, Op]) -> str:
     return ""
 
 
-def sums_of_pair(pair: tuple[Op, Op], group: int, typical: TypicalSizes) -> list[SumsShape]:
+def sums_of(products: Sequence[Op], group: int, typical: TypicalSizes) -> list[SumsShape]:
     """What the estimate of narrow products asks for, of each typical size; all operands are data."""
-    sizes = [product(shape_of(v)) for op in pair for v in (*op.operands[:2], op.result)]
-    depths = [d for op in pair for d in (_depth(op), _depth(op) + missing(_depth(op), group))]
-    return [
-        SumsShape(s * d + y * n, s * whole_d + y * whole_n, 0, q + k + w + v)
-        for q, k, s, w, v, y, d, whole_d, n, whole_n in typical.of([*sizes, *depths])
-    ]
+    sizes = [product(shape_of(v)) for op in products for v in (*op.operands[:2], op.result)]
+    depths = [d for op in products for d in (_depth(op), _depth(op) + missing(_depth(op), group))]
+    count = len(products)
+    found = []
+    for extents in typical.of([*sizes, *depths]):
+        left, right, result = (extents[k : 3 * count : 3] for k in range(3))
+        depth, whole = (extents[3 * count + k :: 2] for k in range(2))
+        made, filled = (sum(n * d for n, d in zip(result, ds, strict=True)) for ds in (depth, whole))
+        found.append(SumsShape(made, filled, 0, sum(left) + sum(right)))
+    return found
 
 
 def _depth(product: Op) -> Sym:

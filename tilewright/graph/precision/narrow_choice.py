@@ -17,7 +17,7 @@ from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.layout.conv_window import ConvWindow
 from tilewright.graph.match import shape_of, type_of
-from tilewright.graph.precision.attention_products import attention_products, sums_of_pair, why_not_packed
+from tilewright.graph.precision.attention_products import attention_products, sums_of, why_not_packed
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.passes import PassContext
@@ -116,7 +116,7 @@ class NarrowChoice:
         if op.name in RECURRENT:
             return self._steps(op)
         if op in self.attention:
-            return sums_of_pair(self.attention[op], self.dot.group, self.typical)
+            return sums_of(self.attention[op], self.dot.group, self.typical)
         data, result, right = shape_of(op.operands[0]), shape_of(op.result), shape_of(op.operands[1])
         found = []
         for extents in self.typical.of([*data, *result, *right]):

@@ -18,7 +18,7 @@ from tilewright.graph.match import dtype_of, shape_of, sole_user, type_of, unifo
 from tilewright.graph.precision.attention_products import (
     attention_products,
     filled,
-    sums_of_pair,
+    sums_of,
     why_not_packed,
 )
 from tilewright.graph.quantised.dequantized import HALF, as_number, scaled, shifted
@@ -52,17 +52,17 @@ class _Operand:
 
 
 def attention_in_integers(module: Module, dot: Dot, ctx: PassContext) -> Rule:
-    """The rule that multiplies integers in attention on quantised operands, where the machine gains by it."""
-    pairs = dict.fromkeys(attention_products(module).values())
+    """The rule that multiplies integers in attention on quantised operands, where the machine gains by it; it decides
+    about each of the two products for itself."""
     typical = typical_sizes(type_of(v) for v in module.main.args)
     reasons: dict[Op, str] = {}
-    for pair in pairs:
-        reason = _why_not(pair, module)
+    for op, pair in attention_products(module).items():
+        reason = why_not_packed(pair) or _why_not(op, module)
         if not reason:
-            share = narrow_share(sums_of_pair(pair, dot.group, typical), dot, ctx.target, 0)
+            share = narrow_share(sums_of([op], dot.group, typical), dot, ctx.target, 0)
             gains = rounding_gains(share)
             reason = "" if gains else f"integers are estimated at {share:.2f} of the time of direct sums of f32"
-        reasons |= dict.fromkeys(pair, reason)
+        reasons[op] = reason
     told = "both operands are quantised: the sums are of integers, which is exact"
     return Rule("attention_in_integers", ("matmul", "matmul_integer"), partial(_in_integers, dot, reasons), told)
 
@@ -97,13 +97,11 @@ def _operand(op: Op, index: int) -> _Operand | None:
 # Whether
 
 
-def _why_not(pair: tuple[Op, Op], module: Module) -> str:
-    """Why the products of an attention are not of integers; "" where they can be."""
-    if any(_operand(op, k) is None for op in pair for k in (0, 1)):
-        return "the operands of both products of attention are not bytes with one scale"
-    if not all(_fits_32_bits(op, module) for op in pair):
-        return "its sums may be longer than 32 bits"
-    return why_not_packed(pair)
+def _why_not(op: Op, module: Module) -> str:
+    """Why a product is not one of integers; "" where it can be."""
+    if any(_operand(op, k) is None for k in (0, 1)):
+        return "its operands are not both bytes with one scale"
+    return "" if _fits_32_bits(op, module) else "its sums may be longer than 32 bits"
 
 
 def _fits_32_bits(op: Op, module: Module) -> bool:
