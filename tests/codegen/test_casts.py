@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from tests.codegen.native import kernel, run_kernel
+from tests.graph.programs import program
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.compiler import compile_module
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
-from tilewright.ir.types import buffer
+from tilewright.ir.sym import sym
+from tilewright.ir.types import TensorType, buffer
+from tilewright.ops import elementwise as ew
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
+from tilewright.options import Options
+from tilewright.runtime.module import Model
 from tilewright.target.host import host_target
+from tilewright.target.named import parse_target
 
 NUMBERS = tuple(d for d in dt.ALL if d is not dt.string)
 INTEGERS = tuple(d for d in NUMBERS if d.is_int)
@@ -120,6 +128,29 @@ def _all_patterns(dtype: DType) -> np.ndarray:
 def test_narrow_floats_widen_exactly(source: DType) -> None:
     x = _all_patterns(source)
     np.testing.assert_array_equal(_cast(x, dt.f32), x.astype(np.float32))
+
+
+@pytest.mark.parametrize("source", [d for d in NARROW if d.bits <= 8], ids=str)
+def test_small_floats_widen_exactly_where_denormals_count_as_zero(source: DType) -> None:
+    """As they do in models by default: small floats that are denormal in their own type are no denormals of float32."""
+    x = _all_patterns(source)
+    module = program(lambda v: ew.cast(v, dtype=dt.f32), TensorType(source, (sym(len(x)),)))
+    with Model(compile_module(module, Options(threads=1), host_target())) as model:
+        (found,) = model(x)
+    wanted = x.astype(np.float32)
+    small = np.abs(wanted) < np.finfo(np.float32).tiny  # f8e8m0 has 2^-127
+    np.testing.assert_array_equal(found[~small], wanted[~small])
+
+
+@pytest.mark.parametrize("source", [d for d in NARROW if d.bits <= 8], ids=str)
+def test_which_small_floats_are_looked_up(source: DType) -> None:
+    def body(t: ScalarBuilder, args: list[Array]) -> None:
+        with t.loop(16, "j", "vector") as j:
+            args[1].store((j,), args[0][j].cast(dt.f32))
+
+    made = kernel([buffer(source, [16]), buffer(dt.f32, [16])], body)
+    text = kernel_ir(made, parse_target("zen4")).text
+    assert ("masked.gather" in text) == (source in (dt.f8e5m2fnuz, dt.f8e8m0))
 
 
 @pytest.mark.parametrize("to", NARROW, ids=str)

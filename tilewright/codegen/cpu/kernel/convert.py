@@ -165,6 +165,17 @@ class _SmallFloat:
     nan: int
     signed_zero: bool = True
 
+    @property
+    def has_own_nan(self) -> bool:
+        """Whether a code is NaN that float16, with as many exponents, would take for a number."""
+        return self.overflow is None
+
+    @property
+    def fits_half(self) -> bool:
+        """Whether exponent and mantissa, moved to where float16 has its own, are the number times a power of two."""
+        exponent = self.dtype.bits - 1 - self.mantissa
+        return exponent < 5 or (exponent == 5 and not self.has_own_nan)
+
 
 _FORMATS: Mapping[str, _SmallFloat] = MappingProxyType(
     {
@@ -191,6 +202,27 @@ def _to_e8m0(x: Reg) -> Reg:
 
 
 def _decoded(x: Reg) -> Reg:
+    """A float of up to 8 bits as float32."""
+    form = _FORMATS.get(x.dtype.name)
+    return _looked_up(x) if form is None or not form.fits_half or x.lanes == 1 else _through_half(x, form)
+
+
+def _through_half(x: Reg, form: _SmallFloat) -> Reg:
+    """By way of float16, whose exponent has more bits: what differs is a power of two. Conversions from float16 keep
+    denormal numbers, whatever the mode of denormals (Intel SDM, VCVTPH2PS; Arm ARM, FPCR.FZ)."""
+    unused, shift = 16 - form.dtype.bits, 10 - form.mantissa
+    byte = x.text.named(x.name, dt.u8, x.lanes).convert("zext", dt.i16)
+    signed = (byte << unused).arithmetic_shift(unused) << shift
+    exponent_and_mantissa = (1 << form.dtype.bits - 1 + shift) - 1
+    half = signed & (0x8000 | exponent_and_mantissa)
+    if form.has_own_nan:
+        code, ignored = (form.nan << shift, 0x7FFF) if form.signed_zero else (0x8000, 0xFFFF)
+        half = (half & ignored).equals(code).select(half.like(0x7E00), half)
+    found = half.convert("bitcast", dt.f16).to(dt.f32)
+    return found if form.bias == 15 else found * float(2 ** (15 - form.bias))
+
+
+def _looked_up(x: Reg) -> Reg:
     """A float of up to 8 bits as float32, from a table of all bytes."""
     text, n = x.text, x.lanes
     values = np.arange(256, dtype=np.uint8).view(x.dtype.storage).astype(np.float32)
