@@ -27,6 +27,21 @@ FAR = 2
 """Size of operands, as a multiple of L2, from which on little of them is still there."""
 
 
+LEAST_OF_ROW = 128
+"""Elements of a row at least, where all elements of a tensor are reduced row by row: the lanes of the last vector are
+reduced once a row, in about the time of eight vectors."""
+
+
+def row_of_all(elements: int, element: int, target: Target | None) -> int:
+    """Into rows of how many elements (of `element` bytes) a tensor is best cut, all of whose elements are reduced: the
+    longest that leaves no remainder, and half of L1 to what else a row needs; 0 where there is none."""
+    room = PAGE if target is None else target.caches.l1d // 2
+    longest = max(LEAST_OF_ROW, room // element)
+    found = (n for n in range(min(longest, elements // 2), LEAST_OF_ROW - 1, -1) if elements % n == 0)
+    return next(found, 0)
+
+
+
 def interleaved_rows(
     longest: int, element: int, rows: int | None, far: bool, halves: bool, once: bool, target: Target
 ) -> int:

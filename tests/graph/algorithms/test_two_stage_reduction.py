@@ -9,10 +9,12 @@ from tests.graph.programs import conv, inputs, kernels, program, relu
 from tilewright.graph.algorithms.two_stage_reduction import TwoStageReduction
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.layout.block_channels import BlockChannels
+from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.verify import verify_func
+from tilewright.ops import blocked, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops.define.interp import evaluate_func
@@ -74,3 +76,57 @@ def test_sums_of_what_a_matrix_product_gives_stay() -> None:
 def test_sums_over_the_lanes_are_left_alone() -> None:
     module = program(lambda x: rd.reduce_sum(ew.exp(x), axes=(1, 2)), (4, 300, 40))
     assert squeezed(module)[1] == []
+
+
+def ranges(x: Value) -> tuple[Value, Value]:
+    return rd.reduce_max(x, axes=(0, 1, 2, 3)), rd.reduce_min(x, axes=(0, 1, 2, 3), keepdims=True)
+
+
+ROWS = {
+    "an image": ((1, 6, 56, 64), 2),
+    "of unknown height": ((1, 6, var("h", 1), 48), 2),
+    "a size that no row divides": ((1, 1, 131, 127), 2),
+    "few elements": ((1, 3, 8, 8), 0),
+    "one long row": ((1, 1, 1, 40000), 2),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_range_of_many_elements_is_that_of_rows(name: str) -> None:
+    """Both ends in one kernel, which threads share."""
+    shape, splits = ROWS[name]
+    module = program(ranges, shape)
+    x = inputs(module, dims=40)
+    before = evaluate_func(module.main, module, x)
+    ctx = PassContext(parse_target("zen4"), Options())
+    TwoStageReduction().run(module, ctx)
+    verify_func(module.main, graph_spec(module))
+    after = evaluate_func(module.main, module, x)
+    for a, b in zip(after, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    names = [op.name for op in module.main.body.ops if op.name.startswith("reduce")]
+    assert len(names) == 2 + splits
+    if splits:
+        Fuse(STRATEGIES).run(module, ctx)
+        assert kernels(module)[0] == ["reduce_max", "reduce_min"]
+
+
+def test_moves_do_not_matter_to_the_range_of_all_elements() -> None:
+    def body(x: Value) -> tuple[Value, ...]:
+        moved = view.reshape(view.transpose(x, perm=(2, 0, 1)), shape=(20, 24))
+        return (
+            rd.reduce_max(moved, axes=(0, 1), keepdims=True),
+            rd.reduce_min(blocked.unblock_channels(x, channels=32), axes=(0, 1)),
+            rd.reduce_max(blocked.unblock_channels(x, channels=30), axes=(0, 1)),  # not all are there
+            rd.reduce_max(moved, axes=(1,)),
+        )
+
+    module = program(body, (15, 2, 16))
+    x = inputs(module)
+    before = evaluate_func(module.main, module, x)
+    run_passes(module, [Canonicalize()], PassContext())
+    after = evaluate_func(module.main, module, x)
+    for a, b in zip(after, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    reductions = [op for op in module.main.body.ops if op.name.startswith("reduce")]
+    assert [op.operands[0] is module.main.args[0] for op in reductions].count(True) == 2

@@ -96,6 +96,21 @@ def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replac
     return transpose(reduced, perm=tuple(left.index(k) for k in perm if k not in axes))
 
 
+@rule("reduce_max", "reduce_min")
+def move_below_whole_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """The greatest of all elements does not depend on where they are. (Sums would be of another order.)"""
+    x = op.operands[0]
+    inner = x.op
+    if inner is None or inner.name not in ("transpose", "reshape", "unblock_channels"):
+        return None
+    source = inner.operands[0]
+    if type_of(source).size != type_of(x).size or type_of(op.result).size != 1:
+        return None
+    axes = tuple(range(type_of(source).rank))
+    found = OPERATORS[op.name](source, axes=axes, keepdims=False)
+    return reshape(found, shape=shape_of(op.result)) if shape_of(op.result) else found
+
+
 @rule(*sorted(ELEMENTWISE))
 def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """f(reshape(x), c) -> reshape(f(x, c)) for constants that have all of the axes that are split or merged together,
@@ -242,6 +257,7 @@ def _transposed_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:
 
 
 SINK_RULES = (
-    transpose_below_elementwise, transpose_below_window, transpose_below_concat, transpose_below_reduction,
+    transpose_below_elementwise, transpose_below_window, transpose_below_concat, move_below_whole_reduction,
+    transpose_below_reduction,
     reshape_below_elementwise, reshape_below_softmax, reshape_below_transpose,
 )  # fmt: skip

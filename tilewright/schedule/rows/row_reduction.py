@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from tilewright.cost.recompute import one_thread_suffices
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
-from tilewright.graph.fusion.strategy import Join, Match
-from tilewright.ir.core import Block, Op
+from tilewright.graph.fusion.strategy import Facts, Group, Join, Match
+from tilewright.graph.match import is_constant
+from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
@@ -63,8 +64,26 @@ class RowReduction(Strategy):
             return "" if _rows_agree(consumer.domain, producer.domain) else NOT_ITS_ROWS
         return _why_not_on_rows(join, producer, consumer) if first else None
 
+    def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
+        """Reductions of the rows of one tensor, which is read once for all of them."""
+        region = facts.region(op)
+        read = None if region is None else _only_tensor(region)
+        if region is None or read is None or region.strategy is not self:
+            return None
+        readers = dict.fromkeys(facts.region(user) for user in read.users)
+        alike = [r for r in readers if r is not None and r.strategy is self and r.domain == region.domain]
+        siblings = [r for r in alike if r is not region and _only_tensor(r) is read]
+        return Group((*siblings, region)) if siblings else None
+
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_rows(s, lowered, target)
+
+
+def _only_tensor(region: Region) -> Value | None:
+    """The only value, constants aside, that a region reads; None where it reads others."""
+    own = {v for o in region.ops for v in o.results}
+    read = {v for o in region.ops for v in o.operands if v not in own and not is_constant(v)}
+    return read.pop() if len(read) == 1 else None
 
 
 def is_row_reduction(region: Region) -> bool:
@@ -120,7 +139,8 @@ def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:
     output = stage.buffer
     made = s.cache_write(output)
     stage.buffer = made.buffer
-    lowered.stages.append(Stage(output.name, "map", "", output, axes=made.drain))
+    drain = Stage(output.name, "map", "", output, axes=made.drain)
+    lowered.stages.insert(lowered.stages.index(stage) + 1, drain)  # in program order
 
 
 def _shared_axes(lowered: Lowered) -> int:
