@@ -37,7 +37,8 @@ def split_group(s: Schedule, stage: Stage, target: Target) -> Op | None:
 
 
 def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], target: Target) -> Op | None:
-    """The loop over a group of products that one instruction adds up, split off the innermost reduction.
+    """The loop over a group of products that one instruction adds up, split off the innermost reduction of more than one
+    element.
 
     Columns must be constants: they are packed by groups. They may have fewer bytes than the instruction takes. None
     where no instruction serves; why is then noted as missed.
@@ -54,18 +55,20 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
     if not all(read.bits < dtype.bits and read.is_float == dtype.is_float for read in found):
         return None
     dot = dot_for(found[0], found[1], dtype, target)
+    last = max((k for k, o in enumerate(stage.reduce) if extent_of(o) != 1), default=len(stage.reduce) - 1)
+    inner = stage.reduce[last]
     reason = ""
     if dot is None:
         reason = f"the target adds no groups of products of {found[0]} and {found[1]}"
     elif column.operands[0] not in constants:
         reason = "the columns are not known when compiling, so they are not packed by groups"
-    elif stride_in(row, loop_var(stage.reduce[-1])) != 1:
+    elif stride_in(row, loop_var(inner)) != 1:
         reason = "the elements of a group lie apart in a row"
-    elif extent_of(stage.reduce[-1]) % dot.group != 0:
+    elif extent_of(inner) % dot.group != 0:
         reason = f"{product(map(extent_of, stage.reduce))} products are no multiple of a group of {dot.group}"
     if dot is None or reason:
         s.missed.append(f"not multiplied in groups: {reason}")
         return None
-    parts = s.split(stage.reduce[-1], dot.group)
-    stage.reduce[-1] = parts.outer
+    parts = s.split(inner, dot.group)
+    stage.reduce[last] = parts.outer
     return parts.inner
