@@ -169,7 +169,9 @@ def test_narrow_columns_are_added_up_in_groups(shape, machine):
 
 
 @pytest.mark.parametrize("machine", INSTRUCTIONS)
-@pytest.mark.parametrize(("space", "kernel"), [((1, 40), (1, 8)), ((40, 1), (8, 1)), ((40, 1), (5, 1)), ((9, 40), (2, 8))])
+@pytest.mark.parametrize(
+    ("space", "kernel"), [((1, 40), (1, 8)), ((40, 1), (8, 1)), ((40, 1), (5, 1)), ((9, 40), (2, 8))]
+)
 def test_lines_of_an_image_are_multiplied_in_groups_along_any_axis(space, kernel, machine):
     """Filters are filled up to whole groups along the axis that has more than one element, and no further."""
     x, w = integers(np.uint8, 2, 1, *space), integers(np.int8, 16, 1, *kernel)
