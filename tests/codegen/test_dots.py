@@ -79,3 +79,50 @@ def test_few_rows_that_wait_for_bytes_have_exact_sums(rows, machine, fresh_seed)
     model = product(a, b, np.uint8(31), np.int8(0))
     (found,) = tilewright.compile(model, threads=1, cache=False, target=machine)(a)
     np.testing.assert_array_equal(found, (a.astype(np.int64) - 31) @ b.astype(np.int64))
+
+
+def windows(x, w, zero, pads, strides, width=None):
+    """A model of ConvInteger that sums each channel by itself."""
+    channels = len(w)
+    node = helper.make_node(
+        "ConvInteger", ["x", "w", "zero"], ["y"], group=channels, pads=[*pads, *pads], strides=strides
+    )
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TYPES[x.dtype.type], [*x.shape[:-1], width or x.shape[-1]])],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
+        [numpy_helper.from_array(a, name) for name, a in {"w": w, "zero": zero}.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("machine", [*MACHINES, "zen4"])
+@pytest.mark.parametrize("zero", [0, 93])
+@pytest.mark.parametrize(
+    ("kernel", "stride"), [((3, 3), 1), ((3, 3), 2), ((5, 5), 1), ((1, 2), 1), ((2, 4), 3), ((1, 9), 1)]
+)
+def test_windows_of_each_channel_have_exact_sums(kernel, stride, zero, machine, fresh_seed):
+    """Where neighbours are multiplied in groups, lines are filled up to whole ones: nothing beyond them counts."""
+    skip_unless_it_runs(machine)
+    rng = np.random.default_rng(fresh_seed)
+    x = rng.integers(0, 256, (2, 40, 7, 21)).astype(np.uint8)
+    w = rng.integers(-128, 128, (40, 1, *kernel)).astype(np.int8)
+    pads = [n // 2 for n in kernel]
+    centred = np.pad(x.astype(np.int64) - zero, [(0, 0), (0, 0), *((p, p) for p in pads)])
+    seen = np.lib.stride_tricks.sliding_window_view(centred, kernel, axis=(2, 3))[:, :, ::stride, ::stride]
+    for width in (None, "width"):
+        model = windows(x, w, np.uint8(zero), pads, [stride, stride], width)
+        (found,) = tilewright.compile(model, threads=1, cache=False, target=machine)(x)
+        np.testing.assert_array_equal(found, np.einsum("nchwkl,ckl->nchw", seen, w[:, 0].astype(np.int64)))
+
+
+@pytest.mark.parametrize(("machine", "taps"), [("zen4", 3), ("zen4", 5), ("zen4", 1), ("cascadelake", 3)])
+def test_neighbours_in_each_channel_are_shuffled_into_groups(machine, taps):
+    """One instruction shuffles and one adds up four; without that shuffle, each neighbour is multiplied by itself."""
+    x, w = integers(np.uint8, 1, 32, 12, 64), integers(np.int8, 32, 1, 3, taps)
+    model = windows(x, w, np.uint8(7), [1, taps // 2], [1, 1])
+    products = tilewright.compile(model, threads=1, cache=False, target=machine).report().data["products"]
+    is_grouped = machine == "zen4" and taps > 1
+    assert any("vpdpbusd" in form for form in products) == is_grouped

@@ -79,6 +79,17 @@ def test_units_that_save_most_for_their_noise_come_first() -> None:
     assert [list(choice) for choice in passed] == [["b"]]
 
 
+def test_what_caution_excludes_is_tried_where_nothing_else_is_faster() -> None:
+    """Of few items the prediction is twice what is expected. An order that has something to lose stays as it is."""
+    units = [
+        Alternative("a", "int8", 10.0, 4e-4, caution=2.0),
+        Alternative("b", "int8", 0.1, 1e-6, caution=2.0),
+        Alternative("c", "int8", 10.0, 1.0, caution=2.0),
+    ]
+    assert [[c.unit for c in found] for found in order(units, 0.011, 0.2)] == [["b", "a"], ["c"]]
+    assert [[c.unit for c in found] for found in order(units, 0.011, 0.05)] == [["b"], ["a", "c"]]
+
+
 def test_choices_that_are_judged_are_few_far_from_the_budget() -> None:
     """One after the other near the budget, by factors of the energy before; a unit's better kind takes its place."""
     ordered = [Alternative(f"u{i}", "int8", 1.0, 1e-8) for i in range(64)]

@@ -18,6 +18,7 @@ from tilewright.options import OnProgress, Progress
 from tilewright.quantization.calibration import gather, in_groups, observe
 from tilewright.quantization.certificate import Certificate, LayerRecord, add_certificate
 from tilewright.quantization.data import fingerprint, open_data
+from tilewright.quantization.decision.bounds import items_needed
 from tilewright.quantization.decision.choose import Alternative, Choice, grow, order, steps
 from tilewright.quantization.decision.judge import Judge, Metric, Verdict, as_function
 from tilewright.quantization.decision.timing import LEAST_WHOLE_GAIN, Comparison, compare, time_kinds
@@ -86,6 +87,7 @@ class Quantization:
         self.candidates: list[Alternative] = []
         self.calibration: dict[str, Any] = {}
         self.given_up: dict[str, str] = {}
+        self.excessive: set[tuple[str, str]] = set()
         self._probe: tuple[Network, Probe] | None = None
 
     def step(self, stage: str, done: int, total: int) -> None:
@@ -250,13 +252,15 @@ class Quantization:
         judge = self._judge("choice", self._noise_samples(len(pairs)))
         for place, (unit, kind) in enumerate(pairs):
             self.step("noise of layers", place, len(pairs))
-            name = f"energy {unit.name} {kind} on {len(judge.samples)}"
-            energy = self.state.get(name)
-            if energy is None:
+            name = f"noise of {unit.name} {kind} on {len(judge.samples)}"
+            kept = self.state.get(name)
+            if kept is None:
                 form = self.forms[unit.name, kind].probed(self.network, unit)
-                energy = judge.judge(self.probe.runner({unit.name: form})).energy
-                self.state.put(name, energy)
-            self.candidates.append(Alternative(unit.name, kind, self._gain(unit, kind), float(energy)))
+                verdict = judge.judge(self.probe.runner({unit.name: form}))
+                kept = [verdict.energy, verdict.caution]
+                self.state.put(name, kept)
+            energy, caution = map(float, kept)
+            self.candidates.append(Alternative(unit.name, kind, self._gain(unit, kind), energy, caution))
 
     def _noise_samples(self, count: int) -> int:
         """How many samples the noise of so many candidates is measured on."""
@@ -274,7 +278,9 @@ class Quantization:
     # the choice
 
     def _choose(self, judge: Judge) -> Quantized:
-        ordered, excessive = order(self.candidates, self.asked.max_drop)
+        least = LEAST_WHOLE_GAIN * self._float32_seconds()
+        ordered, excessive = order(self.candidates, self.asked.max_drop, least)
+        self.excessive = {(c.unit, c.kind) for c in excessive}
         bounds: list[float] = []
 
         def is_within(choice: Choice) -> bool:
@@ -351,6 +357,12 @@ class Quantization:
     def _kept(self, judge: Judge, outcome: str) -> Quantized:
         """The float32 model as it is, and why."""
         verdict = judge.judge(as_function(self.float32))
+        items, needed = verdict.finding.items, items_needed(self.asked.max_drop, self.asked.confidence)
+        if self.excessive and items < needed:
+            self.remarks.append(
+                f"{len(self.excessive)} forms that would be faster may cost more than the budget, as far as "
+                f"{items} held-back items tell: of {needed} (three fifths of all), changes are counted"
+            )
         seconds = self._float32_seconds()
         comparison = Comparison(seconds, seconds, 0.0)
         return self._certified(self.original, verdict, comparison, {}, outcome)
@@ -403,7 +415,7 @@ class Quantization:
             reasons = {why_not(self.network, unit, kind) for kind in self.kinds} - {""}
             more = f" ({'; '.join(sorted(reasons))})" if reasons else ""
             return f"no smaller type is faster on this machine{more}"
-        if drops and min(drops.values()) > self.asked.max_drop:
+        if drops and all((unit.name, kind) in self.excessive for kind in drops):
             return f"alone it may cost {_percent(min(drops.values()))}, more than the budget"
         return self.given_up.get(unit.name, _NOT_WITHIN)
 

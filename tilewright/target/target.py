@@ -131,6 +131,11 @@ class Target(Machine):
         return byte_table_of(self.arch, self.features, self.vector_bits)
 
     @property
+    def orders_bytes(self) -> bool:
+        """Whether one instruction puts the bytes of a vector of a register tile in any order."""
+        return "avx512vbmi" in self.features and self.vector_bits == 8 * VECTOR_BYTES
+
+    @property
     def scale(self) -> Scale | None:
         """The instruction that multiplies by powers of two, where there is one."""
         return scale_of(self.arch, self.features, self.vector_bits)

@@ -20,9 +20,10 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import BufferType, TensorType
 from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.products import added_products
 from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import constant
-from tilewright.ops.quant import matmul_integer
+from tilewright.ops.quant import conv_integer, matmul_integer
 from tilewright.options import Options
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -165,3 +166,29 @@ def test_narrow_columns_are_added_up_in_groups(shape, machine):
     assert any(dots(module))
     (found,) = run(module, [a])
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
+
+
+@pytest.mark.parametrize("machine", INSTRUCTIONS)
+@pytest.mark.parametrize(
+    ("space", "kernel"), [((1, 40), (1, 8)), ((40, 1), (8, 1)), ((40, 1), (5, 1)), ((9, 40), (2, 8))]
+)
+def test_lines_of_an_image_are_multiplied_in_groups_along_any_axis(space, kernel, machine):
+    """Filters are filled up to whole groups along the axis that has more than one element, and no further."""
+    x, w = integers(np.uint8, 2, 1, *space), integers(np.int8, 16, 1, *kernel)
+    strides = tuple(2 if n > 1 else 1 for n in space)
+    module = build(
+        [TensorType(dt.u8, (sym(2), sym(1), *map(sym, space)))],
+        lambda x: conv_integer(x, constant(w), constant(np.uint8(7)), constant(np.int8(0)), strides=strides),
+    )
+    ctx = PassContext(parse_target(machine), Options())
+    lower_graph(module, ctx, Options())
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    ((func, _),) = dots(module)
+    (summed,) = added_products(func)
+    group = ctx.target.dots[0].group
+    terms = kernel[0] * -(-kernel[1] // group) * group if kernel[1] > 1 else -(-kernel[0] // group) * group
+    (found,) = run(module, [x])
+    assert found.size * terms <= summed.count.value < 1.2 * found.size * terms, "the last tile may overlap"
+    windows = np.lib.stride_tricks.sliding_window_view(x[:, 0].astype(np.int64) - 7, kernel, axis=(1, 2))
+    wanted = np.einsum("nhwkl,okl->nohw", windows[:, :: strides[0], :: strides[1]], w[:, 0].astype(np.int64))
+    np.testing.assert_array_equal(found, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.target.dots import Dot
 from tilewright.target.target import VECTOR_BYTES, Target
 
 CHAINS = 8
@@ -38,6 +39,16 @@ def vectors_of_tile(lanes: int, element: int, count: int | None, along_line: boo
     )
     limit = MOST_OF_A_LINE if along_line else MOST_COLUMNS
     return choose_columns(count, per_vector, target.vector_registers, limit)
+
+
+def adds_taps_in_groups(taps: int, dot: Dot, target: Target) -> bool:
+    """Whether windows of so many bytes in a line, of each lane its own, are added up sooner by `dot`. The bytes of a
+    group, which lie a vector apart, are brought together by an instruction that shuffles; without groups each byte is
+    widened when it is loaded, and takes a multiply-add."""
+    if not target.orders_bytes or dot.left.bits != 8:
+        return False
+    pipes, groups = target.pipes, -(-taps // dot.group)
+    return max(groups / pipes.multiply_adds, 2 * groups / pipes.arithmetic) < taps / pipes.multiply_adds
 
 
 def choose_columns(count: int | None, per_vector: int, registers: int, limit: int = MOST_COLUMNS) -> int:

@@ -135,25 +135,30 @@ def _dense(op: Op, window: ConvWindow, layouts: LayoutMap, target: Target | None
         layouts.set_flat(op.result, conv_blocked(data, w, groups=groups, **attrs))
         return
     data = window.padded(layouts.blocked(x) if is_blocked else layouts.plain(x), int(is_blocked))
-    if not is_blocked and op.attrs["sums"] and window.dilations[-1] == 1:
-        data, w = _whole_groups(data, w, target, layouts)
+    if not is_blocked and op.attrs["sums"]:
+        data, w = _whole_groups(data, w, window, target, layouts)
     made = conv_blocked(data, w, groups=groups, **attrs, **window.attrs)
     layouts.set_blocked(op.result, made)
 
 
-def _whole_groups(x: Value, w: Value, target: Target | None, layouts: LayoutMap) -> tuple[Value, Value]:
-    """Plain data and filters with zeros behind their lines: neighbours along a line are multiplied in groups."""
-    taps = shape_of(w)[-1].value
+def _whole_groups(
+    x: Value, w: Value, window: ConvWindow, target: Target | None, layouts: LayoutMap
+) -> tuple[Value, Value]:
+    """Plain data and filters with zeros behind their lines: neighbours along a line, the last axis of more than one
+    element, are multiplied in groups."""
+    shape = shape_of(x)
+    axis = max((k for k in range(2, len(shape)) if shape[k] != 1), default=len(shape) - 1)
+    if window.dilations[axis - 2] != 1:
+        return x, w
     narrow = (dtype_of(x), dtype_of(w))
     dots = () if target is None else target.dots
     group = next((dot.group for dot in dots if (dot.left, dot.right) == narrow), 1)
-    more = -taps % group
+    more = -shape_of(w)[axis].value % group
     if not more:
         return x, w
-    array = layouts.array(w)
-    nothing = (0,) * (len(shape_of(x)) - 1)
-    padded = pad(x, before=(*nothing, 0), after=(*nothing, more))
-    return padded, layouts.filters(np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)]), w)
+    behind = [more if k == axis else 0 for k in range(len(shape))]
+    padded = pad(x, before=(0,) * len(shape), after=behind)
+    return padded, layouts.filters(np.pad(layouts.array(w), [(0, n) for n in behind]), w)
 
 
 def _depthwise(op: Op, window: ConvWindow, layouts: LayoutMap) -> None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.cost.conv.window_tile import adds_taps_in_groups
 from tilewright.cost.core import products_per_float
 from tilewright.cost.narrow_weights import is_widened_when_read
 from tilewright.graph.layout.block_channels import BlockChannels
@@ -87,7 +88,7 @@ def _stages(module: Module, ctx: PassContext) -> Iterator[Sequence[Rule]]:
             yield [attention_in_integers(module, dots[0], ctx)]
             yield [sums_of_integers(partial(_why_in_floats, dots[0], ctx.target))]
         weights = partial(_weights_dtype, dots[0], ctx.target, _bytes_of_weights(module, dots[0]))
-        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0], weights))]
+        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0], ctx.target, weights))]
         yield [states_in_groups(dots)]
         if dots[0].left is dt.i16:
             yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
@@ -150,7 +151,7 @@ def _weights_dtype(dot: Dot, target: Target, all_weights: int, op: Op, centred: 
 
 
 def multiply_in_groups(
-    dot: Dot, stored_as: StoredAs, op: Op, b: Builder, ctx: RewriteContext
+    dot: Dot, target: Target, stored_as: StoredAs, op: Op, b: Builder, ctx: RewriteContext
 ) -> Replacement:
     """The sums in the dtypes of `dot` (of the target's `dots`), and what zero points add to them."""
     _, right, _, right_zero = op.operands
@@ -162,7 +163,7 @@ def multiply_in_groups(
         return NoMatch(reason)
     centred = array.astype(np.int32) - zeros.astype(np.int32)
     if op.name == "conv_integer":
-        return _convolution(dot, op, centred, ctx)
+        return _convolution(dot, target, op, centred, ctx)
     return _product(dot, stored_as, op, centred, zeros, ctx)
 
 
@@ -207,17 +208,19 @@ def _product(
     return sums
 
 
-def _convolution(dot: Dot, op: Op, centred: np.ndarray, ctx: RewriteContext) -> Value:
+def _convolution(dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: RewriteContext) -> Value:
     x, _, x_zero, _ = op.operands
     attrs: dict[str, Any] = dict(op.attrs)
     if dot.left is dt.i16:
         return conv(_centred(x, x_zero), _constant(centred, dot.right), sums=dt.i32, **attrs)
     bytes_, shift = _as_bytes(x, dot.left)
     number = uniform_number(x_zero, ctx.module)
-    if _pads(op) and (number is None or int(number) + shift != 0):
-        bytes_ = _padded(bytes_, attrs, x_zero if number is None else int(number), shift)
+    filters, more = centred, _taps_to_whole_groups(dot, target, op, centred)
+    if more or (_pads(op) and (number is None or int(number) + shift != 0)):
+        bytes_ = _padded(bytes_, attrs, x_zero if number is None else int(number), shift, more)
+        filters = np.pad(centred, [(0, 0)] * (centred.ndim - 1) + [(0, more)])
         attrs |= {"pads_begin": (), "pads_end": ()}
-    sums = conv(bytes_, _constant(centred, dot.right), sums=dt.i32, **attrs)
+    sums = conv(bytes_, _constant(filters, dot.right), sums=dt.i32, **attrs)
     if number is not None and int(number) + shift == 0:
         return sums
     totals = centred.reshape(len(centred), -1).sum(axis=1).reshape(1, -1, *[1] * (centred.ndim - 2))
@@ -225,11 +228,20 @@ def _convolution(dot: Dot, op: Op, centred: np.ndarray, ctx: RewriteContext) -> 
     return ew.sub(sums, ew.mul(zero, _constant(totals, dt.i32)))
 
 
-def _padded(x: Value, attrs: Mapping[str, Any], zero: Value | int, shift: int) -> Value:
-    """x with its zero point, moved by `shift`, around it."""
+def _taps_to_whole_groups(dot: Dot, target: Target, op: Op, filters: np.ndarray) -> int:
+    """Zeros that follow each line of filters of one channel each, so that whole groups of neighbours are added up."""
+    if len(filters) != op.attrs["groups"] or filters.shape[1] != 1 or any(d != 1 for d in op.attrs["dilations"][-1:]):
+        return 0
+    taps = filters.shape[-1]
+    return -taps % dot.group if adds_taps_in_groups(taps, dot, target) else 0
+
+
+def _padded(x: Value, attrs: Mapping[str, Any], zero: Value | int, shift: int, more: int) -> Value:
+    """x with its zero point, moved by `shift`, around it, and `more` elements behind its lines."""
     shape = shape_of(x)
     space = len(shape) - 2
-    before, after = ((0, 0, *(attrs[side] or (0,) * space)) for side in ("pads_begin", "pads_end"))
+    before, after = ([0, 0, *(attrs[side] or (0,) * space)] for side in ("pads_begin", "pads_end"))
+    after[-1] += more
     if isinstance(zero, int):
         return pad(x, before=before, after=after, value=zero + shift)
     moved = ew.cast(ew.add(ew.cast(zero, dtype=dt.i32), shift), dtype=dtype_of(x))

@@ -17,8 +17,9 @@ def guard_reduction(func: Func, loop: Op) -> Op:
         acc[i] += x[k if c else 0] * w[k]    ->    if c { acc[i] += x[k] * w[k] }
 
     The conditions that a vector loop around decides for all of its lanes move; those of single lanes stay, as do those
-    on positions that are bound beside the accumulation. Where something is checked there nothing moves. A factor of a
-    neutral element counts as finite. ScheduleError when the loop has no such accumulation.
+    on positions that are bound beside the accumulation. They move out of a loop of kind `dot`, but for those of single
+    products. Where something is checked there nothing moves. A factor of a neutral element counts as finite.
+    ScheduleError when the loop has no such accumulation.
     """
     stores = [op for op in loop.walk() if op.name == "store"]
     moved = [op for op in stores if _skip(op)]
@@ -32,7 +33,14 @@ def _skip(store: Op) -> bool:
     block = block_of(store)
     if any((op.name in ("store", "check") and op is not store) or op.blocks for op in block.ops):
         return False
-    inside = {op.attrs["var"] for op in block.ops if op.name == "bind"} | {_lane_around(store)}
+    inside = {op.attrs["var"] for op in block.ops if op.name == "bind"}
+    holder = block.parent
+    if isinstance(holder, Op) and is_loop(holder) and kind_of(holder) == "dot":
+        inside.add(loop_var(holder))
+        block = block_of(holder)
+        if block.ops != [holder]:
+            return False
+    inside.add(_lane_around(block.ops[0]))
     shared: tuple[Sym, ...] = ()
     for load in [] if found is None else _neutral_loads(found):
         guard: tuple[Sym, ...] = load.attrs["guard"]
@@ -63,8 +71,16 @@ def _neutral_loads(found: Accumulation) -> list[Op]:
         return [op for op in (found.value.op,) if op is not None]
     product = found.value.op
     if combine == "add" and product is not None and product.name == "mul":
-        return [v.op for v in product.operands if v.op is not None and _is_guarded(v, 0)]
+        factors = map(_before_casts, product.operands)
+        return [v.op for v in factors if v.op is not None and _is_guarded(v, 0)]
     return []
+
+
+def _before_casts(value: Value) -> Value:
+    """What a value is cast from; zero stays zero."""
+    while value.op is not None and value.op.name == "cast":
+        value = value.op.operands[0]
+    return value
 
 
 def _is_guarded(value: Value, other: float | int) -> bool:

@@ -21,22 +21,39 @@ FAR = 0.25
 
 @dataclass(frozen=True)
 class Alternative:
-    """A unit in a smaller kind: seconds that it saves, and the energy of its drop alone."""
+    """A unit in a smaller kind: seconds that it saves, and the energy of its drop alone, which is predicted with a
+    factor of `caution`."""
 
     unit: str
     kind: str
     gain: float
     energy: float
+    caution: float = 1.0
 
     @property
     def drop(self) -> float:
         return math.sqrt(self.energy) if self.energy < math.inf else math.inf
 
 
-def order(candidates: Sequence[Alternative], budget: float) -> tuple[list[Alternative], list[Alternative]]:
-    """Candidates by noise for each second saved, without those that exceed the budget alone, which come second."""
-    fits = [c for c in candidates if c.gain > 0 and c.drop <= budget]
-    others = [c for c in candidates if c.gain > 0 and c.drop > budget]
+    @property
+    def expected(self) -> float:
+        return self.drop / self.caution
+
+
+def order(
+    candidates: Sequence[Alternative], budget: float, least: float = 0.0
+) -> tuple[list[Alternative], list[Alternative]]:
+    """Candidates by noise for each second saved, without those that exceed the budget alone, which come second. Where
+    the others save less than `least` seconds together, which is nothing, those that are expected to be within it may
+    as well be tried: few items exclude nearly everything with caution."""
+    able = [c for c in candidates if c.gain > 0]
+    fits = [c for c in able if c.drop <= budget]
+    gains: dict[str, float] = {}
+    for c in fits:
+        gains[c.unit] = max(gains.get(c.unit, 0.0), c.gain)
+    if sum(gains.values()) < least:
+        fits = [c for c in able if c.expected <= budget]
+    others = [c for c in able if c not in fits]
     return sorted(fits, key=lambda c: (c.energy / c.gain, c.unit)), others
 
 

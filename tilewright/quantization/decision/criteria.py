@@ -42,7 +42,8 @@ Outputs = Sequence[np.ndarray]
 class Finding:
     """What was found of a form: the metric `before` (float32) and `after`, their difference `drop` with a two-sided
     interval, `upper` bound of the drop, how many `items`, and by what `basis` the bound was made. `energy` is the
-    square of a predicted drop; those of independent changes add."""
+    square of a predicted drop; those of independent changes add. The prediction is `caution` times what is expected, as
+    few items say little about margins."""
 
     before: float
     after: float
@@ -53,6 +54,7 @@ class Finding:
     changed: float
     basis: str
     energy: float
+    caution: float = 1.0
 
 
 class Criterion(Protocol):
@@ -108,11 +110,22 @@ def margin_bound(margins: np.ndarray, losses: Sequence[np.ndarray], items: int, 
 def density(margins: np.ndarray, items: int, confidence: float) -> float:
     """An upper bound of the density of margins near 0: of the share that lies below the k-th smallest, over it. That
     share is distributed as Beta(k, items - k + 1), whatever the margins are."""
-    place = max(1, int(NEAR * items))
+    place = _place(items)
     near = float(np.quantile(margins, place / items, method="inverted_cdf"))
     if near <= 0:
         return float("inf")
     return beta_quantile(confidence, place, items - place + 1) / near
+
+
+def _place(items: int) -> int:
+    """Which of so many margins is the largest that counts as small."""
+    return max(1, int(NEAR * items))
+
+
+def _caution(items: int, confidence: float) -> float:
+    """By how much the upper bound of a density is above what is seen, in the energies of drops."""
+    place = _place(items)
+    return beta_quantile((1 + confidence) / 2, place, items - place + 1) * items / place
 
 
 class ScoresCriterion:
@@ -183,7 +196,8 @@ class ScoresCriterion:
             model = margin_bound(self._margins, self._lost, self._items, confidence) * self._weight
             upper, interval = max(model, drop), _interval(per_item, confidence)
             basis = f"margins and noise of {self._items} items, too few to count changes"
-        return Finding(before, after, drop, interval, upper, self._items, changed, basis, energy)
+        caution = _caution(self._items, confidence)
+        return Finding(before, after, drop, interval, upper, self._items, changed, basis, energy, caution)
 
     def _energy(self, lost: np.ndarray, confidence: float) -> float:
         if not np.isfinite(lost).all():
@@ -299,7 +313,10 @@ class VectorsCriterion:
             upper = max(margin_bound(margins, list(lost), items, confidence), drop)
             interval = decision_interval(losses, confidence)
             basis = f"margins and noise of {items} items, too few to count changes"
-        return Finding(before_value, after_value, drop, interval, upper, len(losses), changed, basis, energy)
+        caution = _caution(items, confidence)
+        return Finding(
+            before_value, after_value, drop, interval, upper, len(losses), changed, basis, energy, caution
+        )
 
 
 def _similarities(vectors: np.ndarray) -> np.ndarray:

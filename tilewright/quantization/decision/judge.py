@@ -51,6 +51,7 @@ class Verdict:
     finding: Finding
     guard: Finding | None
     energy: float
+    caution: float
 
     def within(self, budget: float) -> bool:
         """Whether the drop is within the budget with confidence, and so is the guard where that is needed."""
@@ -103,13 +104,14 @@ class Judge:
                 criterion.add(index, outputs)
         guards = [guard.finding(self.budget, self.confidence) for guard in self.guards]
         worst = max(guards, key=lambda found: found.upper)
-        energy = max(found.energy for found in guards)
+        loudest = max(guards, key=lambda found: found.energy)
+        energy, caution = loudest.energy, loudest.caution
         if self.main is None:
-            return Verdict(self.metric, worst, None, energy)
+            return Verdict(self.metric, worst, None, energy, caution)
         finding = self.main.finding(self.budget, self.confidence)
         is_enough = finding.items >= items_needed(self.budget, self.confidence)
         guard = None if is_enough or isinstance(self.main, ValuesCriterion) else worst
-        return Verdict(self.metric, finding, guard, energy)
+        return Verdict(self.metric, finding, guard, energy, caution)
 
 
 def _asked(

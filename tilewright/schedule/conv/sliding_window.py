@@ -29,6 +29,7 @@ from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.lower import Lowered
 from tilewright.schedule.conv.two_stage_reduction import joins_line_sums, sum_lines, take_line_sums
 from tilewright.schedule.gemm.contraction import Contraction, is_contraction
+from tilewright.schedule.gemm.dot_products import group_of_taps
 from tilewright.schedule.gemm.panels import pack_constants
 from tilewright.schedule.gemm.reduction_nest import ReductionNest, one_reduction
 from tilewright.schedule.gemm.register_tile import Nest, mark, sum_in_blocks, summation_of, tile_sums
@@ -97,13 +98,14 @@ def sum_windows(s: Schedule, windows: ReductionNest, target: Target, within: Op 
     if not windows.stage.reduce:
         raise ScheduleError("it sums over no axis")
     lane = _lane_axis(s, windows)
+    group = group_of_taps(s, windows.stage, windows.stage.axes[windows.axis_of[lane]], target)
     tiled = _tiled(s, windows, lane, target)
     reader = tiled.reader
     s.reorder(*reader.loops)
     kept = summation_of(windows.stage, reader.tile[-1])
     lanes = extent_of(reader.tile[-1]).value
-    sums = tile_sums(s, windows.stage, reader.outer[-1], tiled.axes, lanes, kept)
-    pack_constants(s, [sums.add.loops])
+    sums = tile_sums(s, windows.stage, reader.outer[-1], tiled.axes, lanes, kept, group)
+    pack_constants(s, [[*sums.add.loops, *sums.add.group]])
     for nest in sums.nests:
         mark(s, nest, clamped=False)
     _skip_padding(s, sums.add)

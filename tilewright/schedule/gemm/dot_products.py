@@ -9,12 +9,13 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lower import Stage
 from tilewright.schedule.gemm.gemm_axes import GemmAxes
-from tilewright.schedule.steps.access import loads_in, stride_in
+from tilewright.schedule.steps.access import known, loads_in, stride_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.dots import Dot
-from tilewright.target.target import Target
+from tilewright.target.target import VECTOR_BYTES, Target
 
 
 def dot_for(left: DType, right: DType, sums: DType, target: Target) -> Dot | None:
@@ -36,8 +37,29 @@ def split_group(s: Schedule, stage: Stage, target: Target) -> Op | None:
     return parts.inner
 
 
+def group_of_taps(s: Schedule, stage: Stage, lane: Op, target: Target) -> Op | None:
+    """The loop over a group of neighbours along a line that one instruction adds up in each lane, split off a sum of
+    windows in the lanes of `lane`: a vector of data for each neighbour, one after the other, and constants that are
+    packed by groups. None where no instruction serves."""
+    sums, inner = buffer_type(stage.buffer).dtype, stage.reduce[-1]
+    loads = [o for o in loads_in(stage.axes[0]) if o.operands[0] is not stage.buffer]
+    if len(loads) != 2 or not target.orders_bytes or loads[1].operands[0] not in constants_of(s.func):
+        return None
+    data, weights = (buffer_type(o.operands[0]).dtype for o in loads)
+    dot = dot_for(data, weights, sums, target)
+    lanes = VECTOR_BYTES // sums.bytes
+    is_vector = known(extent_of(lane)) == lanes and stride_in(loads[0], loop_var(lane)) == 1
+    lie_together = is_vector and stride_in(loads[0], loop_var(inner)) == lanes
+    if dot is None or dot.left.bits != 8 or not lie_together or extent_of(inner) % dot.group != 0:
+        return None
+    parts = s.split(inner, dot.group)
+    stage.reduce[-1] = parts.outer
+    return parts.inner
+
+
 def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], target: Target) -> Op | None:
-    """The loop over a group of products that one instruction adds up, split off the innermost reduction.
+    """The loop over a group of products that one instruction adds up, split off the innermost reduction of more than
+    one element.
 
     Columns must be constants: they are packed by groups. They may have fewer bytes than the instruction takes. None
     where no instruction serves; why is then noted as missed.
@@ -54,18 +76,20 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
     if not all(read.bits < dtype.bits and read.is_float == dtype.is_float for read in found):
         return None
     dot = dot_for(found[0], found[1], dtype, target)
+    last = max((k for k, o in enumerate(stage.reduce) if extent_of(o) != 1), default=len(stage.reduce) - 1)
+    inner = stage.reduce[last]
     reason = ""
     if dot is None:
         reason = f"the target adds no groups of products of {found[0]} and {found[1]}"
     elif column.operands[0] not in constants:
         reason = "the columns are not known when compiling, so they are not packed by groups"
-    elif stride_in(row, loop_var(stage.reduce[-1])) != 1:
+    elif stride_in(row, loop_var(inner)) != 1:
         reason = "the elements of a group lie apart in a row"
-    elif extent_of(stage.reduce[-1]) % dot.group != 0:
+    elif extent_of(inner) % dot.group != 0:
         reason = f"{product(map(extent_of, stage.reduce))} products are no multiple of a group of {dot.group}"
     if dot is None or reason:
         s.missed.append(f"not multiplied in groups: {reason}")
         return None
-    parts = s.split(stage.reduce[-1], dot.group)
-    stage.reduce[-1] = parts.outer
+    parts = s.split(inner, dot.group)
+    stage.reduce[last] = parts.outer
     return parts.inner

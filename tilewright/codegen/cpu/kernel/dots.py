@@ -37,7 +37,7 @@ def multiply_in_groups(dot: Dot, sums: Reg, left: Reg, right: Reg) -> Reg:
         made = sums.text.reg(sums.dtype, lanes, f"call {before.type} @{name}({operands})")
         found.append(made if dot.accumulates else before + made)
         first += lanes
-    return _joined(found)
+    return joined(found)
 
 
 def _operand(x: Reg) -> str:
@@ -53,7 +53,13 @@ def _widened(x: Reg, dtype: DType) -> Reg:
     return x if x.dtype is dtype else x.convert("sext" if x.dtype.kind == "int" else "zext", dtype)
 
 
-def _joined(parts: list[Reg]) -> Reg:
+def groups_of(vectors: Reg, group: int) -> Reg:
+    """`group` vectors, one after the other in a register, as groups: one element of each vector."""
+    lanes = vectors.lanes // group
+    return vectors.shuffled(None, [k * lanes + lane for lane in range(lanes) for k in range(group)])
+
+
+def joined(parts: list[Reg]) -> Reg:
     """Registers one after the other, all of the same lanes, a power of two of them."""
     while len(parts) > 1:
         both = range(2 * parts[0].lanes)

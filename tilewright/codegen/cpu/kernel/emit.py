@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.convert import clamped, convert, reinterpret
-from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
+from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
 from tilewright.codegen.cpu.kernel.integers import safe_divisor
@@ -213,32 +213,52 @@ class _Kernel:
         if isinstance(found, str) or self.lanes == 1 or self.mask is not None:
             return False
         loads = (found.left, found.right)
-        buffers = [self.buffers[load.operands[0]] for load in loads]
-        left, right = (buffer.type.dtype for buffer in buffers)
+        left, right = (self.buffers[load.operands[0]].type.dtype for load in loads)
         sums = self.buffers[found.store.operands[1]].type.dtype
         instruction = instruction_for(self.target, left, right, group, sums, self.lanes)
         if instruction is None or (self.keeps_denormals and sums.is_float):
             return False
         operands = []
+        for load in loads:
+            groups = self._groups(load, op.attrs["var"], group)
+            if groups is None:
+                return False
+            operands.append(groups)
         with self.indices.scope(is_block=False):
             self.indices.bind(op.attrs["var"], 0)
-            for load, buffer in zip(loads, buffers, strict=True):
-                address, guard = self._address(load, buffer), self._guard(load)
-                step = affine_in(address, op.attrs["var"])
-                if step is None or step[0] != 1 or guard.lanes is not None or guard.never:
-                    return False
-                groups = self.memory.load_groups(
-                    buffer, address, group, self.lanes, guard, load.attrs.get("other", 0)
-                )
-                if groups is None:
-                    return False
-                operands.append(groups)
             self._load(found.sums)
             before = self.values[found.sums.result].splat(self.lanes)
             self.values[found.store.operands[0]] = multiply_in_groups(instruction, before, *operands)
             self._store(found.store)
         self.dots.setdefault((op, self.lanes), instruction.name)
         return True
+
+    def _groups(self, load: Op, v: Sym, group: int) -> Reg | None:
+        """What each lane reads in the iterations of the loop of variable `v`: its groups in one register. None for
+        accesses that are not served."""
+        buffer, other = self.buffers[load.operands[0]], load.attrs.get("other", 0)
+        address = self._address(load, buffer)
+        step, _ = affine_in(address, v) or (None, None)
+        if step is None or not step.is_const:
+            return None
+        if any(v in c.vars for c in load.attrs.get("guard", ())):
+            return self._vectors(load, v, group) if step == self.lanes else None
+        with self.indices.scope(is_block=False):
+            self.indices.bind(v, 0)
+            guard = self._guard(load)
+            if guard.lanes is not None or guard.never:
+                return None
+            return self.memory.load_groups(buffer, address, group, step.value, self.lanes, guard, other)
+
+    def _vectors(self, load: Op, v: Sym, group: int) -> Reg:
+        """Groups of vectors, each of which is read where its own conditions hold."""
+        found = []
+        for k in range(group):
+            with self.indices.scope(is_block=False):
+                self.indices.bind(v, k)
+                self._load(load)
+                found.append(self.values[load.result].splat(self.lanes))
+        return groups_of(joined(found), group)
 
     def _few(self, op: Op, extent: int) -> None:
         if extent == 1:

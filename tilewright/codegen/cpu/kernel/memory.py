@@ -10,6 +10,7 @@ from types import MappingProxyType
 from tilewright.codegen.cpu.kernel.byte_tables import SIZE as TABLE_SIZE
 from tilewright.codegen.cpu.kernel.byte_tables import looked_up
 from tilewright.codegen.cpu.kernel.convert import wrap
+from tilewright.codegen.cpu.kernel.dots import groups_of
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Affine, Indices, Number
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
@@ -111,12 +112,16 @@ class MemoryAccess:
         return byte
 
     def load_groups(
-        self, buffer: Buffer, e: Sym, group: int, lanes: int, guard: Guard, other: float | int = 0
+        self, buffer: Buffer, e: Sym, group: int, step: int, lanes: int, guard: Guard, other: float | int = 0
     ) -> Reg | None:
-        """For each lane the `group` consecutive elements from address `e` on, all in one register: where all lanes read
-        the same group, or each the next one. None for other accesses."""
+        """For each lane `group` elements from address `e` on, `step` apart, all in one register: consecutive ones where
+        all lanes read the same group or each the next one, or those of consecutive vectors. None for other accesses."""
         where = self.address(buffer, e)
-        if where.general is not None or buffer.private != 1 or where.stride not in (0, group):
+        if where.general is not None or buffer.private != 1:
+            return None
+        if step == lanes != 1 and where.stride == 1:
+            return groups_of(self._load_run(buffer, where, lanes * group, guard, other), group)
+        if step != 1 or where.stride not in (0, group):
             return None
         run = replace(where, stride=1)
         if where.stride == group:
