@@ -9,6 +9,7 @@ from tilewright.ir.dtype import DType
 from tilewright.target.byte_tables import ByteTable, byte_table_of
 from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
+from tilewright.target.float_tables import FloatTable, float_table_of
 from tilewright.target.machine import GLOBAL, Machine, Memory
 from tilewright.target.scale import Scale, scale_of
 
@@ -129,6 +130,11 @@ class Target(Machine):
     def byte_table(self) -> ByteTable | None:
         """The instruction that looks up bytes in a table, where there is one."""
         return byte_table_of(self.arch, self.features, self.vector_bits)
+
+    @property
+    def float_table(self) -> FloatTable | None:
+        """The instruction that looks up 16 floats in a register, where there is one."""
+        return float_table_of(self.arch, self.features, self.vector_bits)
 
     @property
     def scale(self) -> Scale | None:

@@ -11,6 +11,7 @@ from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks,
 from tilewright.codegen.cpu.kernel.convert import clamped, convert, reinterpret
 from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
+from tilewright.codegen.cpu.kernel.halves import as_float, half_of
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
 from tilewright.codegen.cpu.kernel.integers import safe_divisor
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
@@ -431,6 +432,10 @@ class _Kernel:
     def _cast(self, op: Op) -> None:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
+            return
+        half = half_of(op, self.values)
+        if half is not None and (found := as_float(half, self.target)) is not None:
+            self.values[op.result] = found
             return
         self.values[op.result] = convert(self.values[op.operands[0]], op.result.scalar.dtype)
 

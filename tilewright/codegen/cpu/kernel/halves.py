@@ -1,0 +1,66 @@
+"""Floats of integers of 4 bits that are halves of bytes.
+
+Taken by the letter, a byte is shifted and its upper bits are made those of an element, and x86 has no shifts of bytes.
+So the byte becomes 32 bits first, which a load does, once for both of its halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.codegen.cpu.kernel.lanes import literal
+from tilewright.codegen.cpu.kernel.text import Reg
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtype import DType
+from tilewright.target.target import Target
+
+BITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """An element of `dtype` (i4, u4): the low bits of `byte` after a shift to the right by `shift` (0 or 4)."""
+
+    byte: Reg
+    shift: int
+    dtype: DType
+
+
+def half_of(op: Op, values: Mapping[Value, Reg]) -> Half | None:
+    """What a cast to float32 converts, where that is a half of a byte; None for other casts."""
+    source = op.operands[0].op
+    if op.result.scalar.dtype is not dt.f32 or source is None or source.name != "cast":
+        return None
+    (moved,), dtype = source.operands, source.result.scalar.dtype
+    if not dtype.is_int or dtype.bits != BITS or moved.scalar.dtype is not dt.u8:
+        return None
+    if moved.op is None or moved.op.name != "shr":
+        return None
+    byte, amount = (values[v] for v in moved.op.operands)
+    shift = int(amount.name) if amount.is_literal and amount.lanes == 1 else -1
+    return Half(byte, shift, dtype) if shift in (0, BITS) else None
+
+
+def as_float(half: Half, target: Target) -> Reg | None:
+    """The elements as float32; None where the machine does that best by the letter."""
+    if target.arch != "x86_64":
+        return None
+    x, shift = half.byte, half.shift
+    table = target.float_table
+    if table is not None and x.lanes == table.lanes:
+        return _looked_up(table.call, x.convert("zext", dt.i32) >> shift, half.dtype)
+    if half.dtype is dt.u4:
+        return ((x.convert("zext", dt.i32) >> shift) & 15).to(dt.f32)
+    wide = x.convert("sext", dt.i32)
+    above = 32 - BITS
+    return (wide.arithmetic_shift(BITS) if shift else (wide << above).arithmetic_shift(above)).to(dt.f32)
+
+
+def _looked_up(call: str, at: Reg, dtype: DType) -> Reg:
+    """Numbers by the low bits of their positions; the instruction asks for no others."""
+    values = [float(v) for v in (range(16) if dtype is dt.u4 else (*range(8), *range(-8, 0)))]
+    items = ", ".join(f"float {literal(dt.f32, v)}" for v in values)
+    table = at.text.named(f"<{items}>", dt.f32, at.lanes)
+    return at.text.call(dt.f32, at.lanes, call, table, at)
