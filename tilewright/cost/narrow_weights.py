@@ -1,5 +1,5 @@
-"""Constant integers of a product that fit fewer bytes than the machine multiplies: whether they are stored so, and
-widened each time that they are read."""
+"""Constant integers of a product that fit fewer bytes than the machine multiplies, or half a byte: whether they are
+stored so, and widened each time that they are read."""
 
 from __future__ import annotations
 
@@ -28,3 +28,32 @@ def is_widened_when_read(
     source = source_of(all_weights, target)
     read, read_narrow = (read_cycles(weights * size, source, target) for size in (wide, narrow))
     return max(multiplying + widening, read_narrow) < max(multiplying, read)
+
+
+WORTH = 1.1
+"""Weights in halves of bytes take half of the memory, of files, and of what all cores together read: so they may take a
+tenth longer on a core that is alone."""
+
+
+def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, target: Target) -> bool:
+    """Whether so many weights that fit 4 bits, which a product of so many rows dequantises, are stored two in a byte:
+    it reads half of the bytes, and takes them apart. `all_weights` are those that products of the network read in
+    turns."""
+    vectors = weights / target.f32_lanes
+    multiplying = vectors * (1 + rows)  # by scales, and of each row
+    source = source_of(all_weights, target)
+
+    def cycles(converting: float, size: float) -> float:
+        arithmetic = (multiplying + vectors * converting) / target.pipes.arithmetic
+        return max(multiplying / target.pipes.multiply_adds, arithmetic, read_cycles(size, source, target))
+
+    whole = cycles(2, weights)  # an extension and a conversion
+    return cycles(_instructions_of_halves(signed, target), weights / 2) <= WORTH * whole
+
+
+def _instructions_of_halves(signed: bool, target: Target) -> float:
+    """Instructions that make floats of a vector of halves: of two vectors, the extension of bytes is one, and a shift;
+    a mask or shifts for the sign, unless a table does all of it; and the conversions."""
+    if target.float_table is not None:
+        return 2
+    return 3 if signed else 2.5

@@ -19,5 +19,5 @@ VPERMPS = FloatTable(16, "llvm.x86.avx512.permvar.sf.512")
 
 
 def float_table_of(arch: str, features: Collection[str], vector_bits: int) -> FloatTable | None:
-    """The instruction of a machine for vectors of up to `vector_bits`; None where a register has less than 16 floats."""
+    """The instruction of a machine for vectors of up to `vector_bits`; None where registers are shorter."""
     return VPERMPS if arch == "x86_64" and "avx512f" in features and vector_bits >= 512 else None

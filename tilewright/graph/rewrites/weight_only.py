@@ -19,6 +19,7 @@ import numpy as np
 from tilewright.cost.data_movement import reads_weights_once, weights_stay_quantized
 from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.graph.rewrites.half_bytes import choose_halves
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
@@ -129,12 +130,14 @@ def _bytes(type: TensorType) -> int:
 @dataclass(frozen=True)
 class WeightOnly:
     """Lay quantised weights out for the products that read them: without zero points, where as narrow integers hold
-    what is left, and transposed where they are read so, that columns of the product are contiguous."""
+    what is left, and transposed where they are read so, that columns of the product are contiguous; two to a byte
+    where that is faster."""
 
     name: ClassVar[str] = "weight-only"
 
     def run(self, module: Module, ctx: PassContext) -> None:
         rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name)
+        choose_halves(module, ctx, self.name)
         drop_dead(module)
 
 
@@ -147,7 +150,7 @@ def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     if cast is None or cast.name != "cast" or dtype not in (dt.i32, dt.f32) or len(wide.users) > 1:
         return None
     (q,) = cast.operands
-    if not is_constant(q) or dtype_of(q) not in (dt.u8, dt.i8) or len(q.users) > 1:
+    if not is_constant(q) or dtype_of(q) not in (dt.u8, dt.i8, dt.u4, dt.i4) or len(q.users) > 1:
         return None
     weights, zeros = constant_array(q, ctx.module), constant_array(zero, ctx.module)
     if weights is None or zeros is None or shape_of(q) != shape_of(op.result):

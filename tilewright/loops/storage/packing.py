@@ -40,6 +40,11 @@ class Packing:
         if self.halves and last != 2:
             raise ScheduleError("packing in halves of bytes needs a last piece of 2 elements")
 
+    def in_halves(self, axis: int) -> Packing:
+        """The packing in which the two elements of the last piece of `axis` are a byte."""
+        piece = sum(1 + len(f) for f in self.factors[: axis + 1]) - 1
+        return Packing(self.factors, (*(p for p in self.order if p != piece), piece), halves=True)
+
     @property
     def rank(self) -> int:
         """Rank of the array before packing."""
