@@ -105,7 +105,7 @@ def mark_weights(s: Schedule, weights: Dequantized) -> None:
         around.remove(weights.pair)
     if not around or around[-1].parent is None or not extent_of(around[-1]).is_const:
         return
-    last = around[-1]
-    if extent_of(last).value > MOST_UNROLLED:
-        last = s.split(last, next(n for n in range(MOST_UNROLLED, 0, -1) if extent_of(last).value % n == 0)).inner
+    last, most = around[-1], MOST_UNROLLED if weights.pair is None else MOST_UNROLLED // PAIR
+    if extent_of(last).value > most:
+        last = s.split(last, next(n for n in range(most, 0, -1) if extent_of(last).value % n == 0)).inner
     s.unroll(last)

@@ -1,7 +1,8 @@
 """Floats of integers of 4 bits that are halves of bytes.
 
 Taken by the letter, a byte is shifted and its upper bits are made those of an element, and x86 has no shifts of bytes.
-So the byte becomes 32 bits first, which a load does, once for both of its halves.
+So the byte becomes 32 bits first, which a load does, once for both of its halves: of two extensions LLVM would make
+shifts of bytes again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.codegen.cpu.kernel.indices import Indices
 from tilewright.codegen.cpu.kernel.lanes import literal
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
@@ -43,23 +45,24 @@ def half_of(op: Op, values: Mapping[Value, Reg]) -> Half | None:
     return Half(byte, shift, dtype) if shift in (0, BITS) else None
 
 
-def as_float(half: Half, target: Target) -> Reg | None:
+def as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
     """The elements as float32; None where the machine does that best by the letter."""
     if target.arch != "x86_64":
         return None
-    x, shift = half.byte, half.shift
+    x, opcode = half.byte, "sext" if half.dtype is dt.i4 else "zext"
+    wide = indices.once((opcode, x.name), lambda: x.convert(opcode, dt.i32))
+    if half.shift:  # nothing is above the upper half
+        return (wide.arithmetic_shift(BITS) if half.dtype is dt.i4 else wide >> BITS).to(dt.f32)
     table = target.float_table
     if table is not None and x.lanes == table.lanes:
-        return _looked_up(table.call, x.convert("zext", dt.i32) >> shift, half.dtype)
-    if half.dtype is dt.u4:
-        return ((x.convert("zext", dt.i32) >> shift) & 15).to(dt.f32)
-    wide = x.convert("sext", dt.i32)
+        return _looked_up(table.call, wide, half.dtype)
     above = 32 - BITS
-    return (wide.arithmetic_shift(BITS) if shift else (wide << above).arithmetic_shift(above)).to(dt.f32)
+    return (wide & 15 if half.dtype is dt.u4 else (wide << above).arithmetic_shift(above)).to(dt.f32)
 
 
 def _looked_up(call: str, at: Reg, dtype: DType) -> Reg:
-    """Numbers by the low bits of their positions; the instruction asks for no others."""
+    """Numbers by the low bits of `at`, of which the instruction asks for no others. It takes the place of a mask, or of
+    shifts, and of the conversion; for upper halves it would save nothing, and cores have fewer pipes for it."""
     values = [float(v) for v in (range(16) if dtype is dt.u4 else (*range(8), *range(-8, 0)))]
     items = ", ".join(f"float {literal(dt.f32, v)}" for v in values)
     table = at.text.named(f"<{items}>", dt.f32, at.lanes)
