@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.codegen.cpu.kernel.indices import Indices
 from tilewright.codegen.cpu.kernel.lanes import literal
 from tilewright.codegen.cpu.kernel.text import Reg
@@ -49,21 +51,33 @@ def as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
     """The elements as float32; None where the machine does that best by the letter."""
     if target.arch != "x86_64":
         return None
-    x, opcode = half.byte, "sext" if half.dtype is dt.i4 else "zext"
+    x, table = half.byte, target.float_table
+    has_table = table is not None and x.lanes == table.lanes
+    opcode = "sext" if half.dtype is dt.i4 and not has_table else "zext"
     wide = indices.once((opcode, x.name), lambda: x.convert(opcode, dt.i32))
-    if half.shift:  # nothing is above the upper half
-        return (wide.arithmetic_shift(BITS) if half.dtype is dt.i4 else wide >> BITS).to(dt.f32)
-    table = target.float_table
-    if table is not None and x.lanes == table.lanes:
-        return _looked_up(table.call, wide, half.dtype)
-    above = 32 - BITS
-    return (wide & 15 if half.dtype is dt.u4 else (wide << above).arithmetic_shift(above)).to(dt.f32)
+    if table is not None and has_table:
+        return _in_mantissa(wide, half.dtype) if half.shift else _looked_up(table.call, wide, half.dtype)
+    if half.dtype is dt.u4:
+        return (wide >> BITS if half.shift else wide & 15).to(dt.f32)
+    if half.shift:
+        return wide.arithmetic_shift(BITS).to(dt.f32)
+    return (wide << 32 - BITS).arithmetic_shift(32 - BITS).to(dt.f32)
 
 
 def _looked_up(call: str, at: Reg, dtype: DType) -> Reg:
-    """Numbers by the low bits of `at`, of which the instruction asks for no others. It takes the place of a mask, or of
-    shifts, and of the conversion; for upper halves it would save nothing, and cores have fewer pipes for it."""
+    """Numbers by the low bits of `at`, of which the instruction asks for no others."""
     values = [float(v) for v in (range(16) if dtype is dt.u4 else (*range(8), *range(-8, 0)))]
     items = ", ".join(f"float {literal(dt.f32, v)}" for v in values)
     table = at.text.named(f"<{items}>", dt.f32, at.lanes)
     return at.text.call(dt.f32, at.lanes, call, table, at)
+
+
+def _in_mantissa(byte: Reg, dtype: DType) -> Reg:
+    """Upper halves, which become bits of a float of which they are the units, exactly: one instruction masks them and
+    puts in all other bits. Unlike a shift, it and the subtraction of what is too much use other pipes than
+    multiply-adds and tables do."""
+    start = 1 << 23 - BITS
+    bits = int(np.float32(start).view(np.int32))
+    if dtype is dt.u4:
+        return ((byte & 0xF0) | bits).as_float - float(start)
+    return ((byte & 0xF0) ^ (bits | 0x80)).as_float - float(start + 8)
