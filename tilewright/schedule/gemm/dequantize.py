@@ -17,7 +17,7 @@ from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.schedule.gemm.register_tile import Nest, TileSums
-from tilewright.schedule.steps.access import loads_in, stride_in
+from tilewright.schedule.steps.access import loads_in, stride_in, variables
 from tilewright.schedule.steps.tiling import vectors_of
 from tilewright.schedule.trace import Schedule
 
@@ -47,20 +47,13 @@ def are_pairs(s: Schedule, weights: Stage) -> bool:
     """Whether a stage computes matrices of an even depth from elements of 4 bits, which can be stored two by two."""
     if len(weights.axes) < 2 or extent_of(depth := weights.axes[-2]) % PAIR != 0:
         return False
-    constants = constants_of(s.func)
-    stored = [load for load in loads_in(weights.axes[0]) if is_half_byte(load.operands[0])]
-    moving = all(
-        load.operands[0] in constants
-        and len(load.operands[0].users) == 1
-        and not load.attrs.get("guard")
-        and sum(loop_var(depth) in i.vars for i in load.attrs["idx"]) == 1
-        and loop_var(depth) in load.attrs["idx"]
-        for load in stored
-    )
-    return bool(stored) and moving
+    v, constants = loop_var(depth), constants_of(s.func)
+    loads = [load for load in loads_in(weights.axes[0]) if v in variables(load.attrs["idx"])]
+    short = [load for load in loads if _is_short(load.operands[0])]
+    return bool(short) and all(load.operands[0] in constants and v in load.attrs["idx"] for load in short)
 
 
-def is_half_byte(buffer: Value) -> bool:
+def _is_short(buffer: Value) -> bool:
     dtype = buffer_type(buffer).dtype
     return dtype.is_int and dtype.bits == 4
 
