@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
-from tilewright.codegen.cpu.kernel.convert import clamped, convert, reinterpret
+from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_of, reinterpret
 from tilewright.codegen.cpu.kernel.dots import instruction_for, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
-from tilewright.codegen.cpu.kernel.halves import as_float, half_of
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
 from tilewright.codegen.cpu.kernel.integers import safe_divisor
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
@@ -442,7 +441,7 @@ class _Kernel:
             self._limited(op, limited)
             return
         half = half_of(op, self.values)
-        if half is not None and (found := as_float(half, self.indices, self.target)) is not None:
+        if half is not None and (found := half_as_float(half, self.indices, self.target)) is not None:
             self.values[op.result] = found
             return
         self.values[op.result] = convert(self.values[op.operands[0]], op.result.scalar.dtype)
