@@ -13,8 +13,11 @@ from onnx import helper, numpy_helper
 from tests.frontends.microsoft.test_recurrent import lstm as dynamic_lstm
 from tilewright.accounts.account import merged_accounts
 from tilewright.api import compile_artifact
+from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.products import added_products, types_of
+from tilewright.loops.storage.pack import pack_argument
+from tilewright.loops.storage.packing import Packing
 from tilewright.options import Options
 
 RNG = np.random.default_rng(0)
@@ -202,6 +205,28 @@ kernel @k(a: &u8[8, 64], b: &i8[64, 16], s: &f32[16], y: &f32[8, 16]) dims() wit
     types = types_of(kernel)
     assert list(map(str, types.reads)) == ["u8", "i8", "f32"] and list(map(str, types.stores)) == ["f32"]
     assert list(map(str, types.computes)) == ["i32", "f32"] and not types.looks_up
+
+
+def test_halves_of_bytes_are_read_as_their_elements() -> None:
+    kernel = parse_kernel("""
+kernel @k(a: &f32[8, 64], b: &i4[64, 16], y: &f32[8, 16]) dims() with {outputs=1, constants=(1,)} {
+  for i in 0..8 {
+    for j in 0..16 {
+      y[i, j] = 0.0
+      for k in 0..64 {
+        y[i, j] += a[i, k] * f32(b[k, j])
+      }
+    }
+  }
+  return
+}
+""")
+    pack_argument(kernel, kernel.args[1], Packing(((2,), ()), (0, 2, 1), halves=True))
+    (found,) = added_products(kernel)
+    assert (str(found.left), str(found.right)) == ("f32", "i4")
+    types = types_of(kernel)
+    assert list(map(str, types.reads)) == ["f32", "i4"] and list(map(str, types.computes)) == ["f32"]
+    assert cost(kernel).traffic[kernel.args[1]].distinct == 64 * 16 // 2
 
 
 def test_states_of_quantised_recurrent_layers_are_products_of_integers() -> None:

@@ -1,8 +1,10 @@
-"""Weights stay bytes where rows are so few that they wait for what they read."""
+"""Weights stay bytes, or halves of bytes, where rows are so few that they wait for what they read."""
 
 from __future__ import annotations
 
-from tilewright.cost.narrow_weights import is_widened_when_read
+import pytest
+
+from tilewright.cost.narrow_weights import is_widened_when_read, lie_in_halves
 from tilewright.target.dots import PMADDWD, VPDPBUSD
 from tilewright.target.named import parse_target
 
@@ -24,3 +26,20 @@ def test_the_further_away_weights_are_the_more_rows_read_bytes() -> None:
 
 def test_what_the_machine_multiplies_as_bytes_is_not_widened() -> None:
     assert not is_widened_when_read(1, WEIGHTS, 1, 1 << 28, VPDPBUSD, parse_target("cascadelake"))
+
+
+FAR, NEAR = 1 << 30, 1 << 20
+MACHINES = ("zen3", "zen4", "zen5", "skylake", "cascadelake", "sapphirerapids", "neoverse-n1", "apple-m1")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("signed", [True, False])
+def test_weights_from_memory_lie_in_halves_of_bytes(machine: str, signed: bool) -> None:
+    assert lie_in_halves(1, WEIGHTS, FAR, signed, parse_target(machine))
+    assert lie_in_halves(64, WEIGHTS, FAR, signed, parse_target(machine))
+
+
+def test_near_weights_stay_bytes_for_one_row_that_would_wait_for_more_instructions() -> None:
+    for machine in ("zen3", "zen4", "zen5"):
+        assert not lie_in_halves(1, WEIGHTS, NEAR, True, parse_target(machine))
+        assert lie_in_halves(512, WEIGHTS, NEAR, True, parse_target(machine))

@@ -346,7 +346,7 @@ class Tile:
 
 
 def test_dataclasses_in_attributes():
-    body = "with {t=Tile{rows=3, order=(1, 0)}, u={1: Tile{rows=4, order=()}}} {\n  return\n}\n"
+    body = "with {t=Tile{rows=3, order=(1, 0)}, u={1: Tile{rows=4}}} {\n  return\n}\n"
     text = f"kernel @k() dims() {body}"
     unknown = parse_func(text)
     assert unknown.attrs["t"] == Record("Tile", (("rows", 3), ("order", (1, 0))))

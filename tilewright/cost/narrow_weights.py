@@ -1,5 +1,5 @@
-"""Constant integers of a product that fit fewer bytes than the machine multiplies: whether they are stored so, and
-widened each time that they are read."""
+"""Constant integers of a product that fit fewer bytes than the machine multiplies, or half a byte: whether they are
+stored so, and widened each time that they are read."""
 
 from __future__ import annotations
 
@@ -28,3 +28,37 @@ def is_widened_when_read(
     source = source_of(all_weights, target)
     read, read_narrow = (read_cycles(weights * size, source, target) for size in (wide, narrow))
     return max(multiplying + widening, read_narrow) < max(multiplying, read)
+
+
+WORTH = 1.15
+"""How much longer a core that is alone may take for weights from memory in halves of bytes: all cores share what these
+save, and they take half of the memory and of files."""
+
+
+def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, target: Target) -> bool:
+    """Whether so many weights that fit 4 bits, which a product of so many rows dequantises, are stored two in a byte:
+    it reads half of the bytes, and takes them apart. `all_weights` are those that products of the network read in
+    turns."""
+    vectors = weights / target.f32_lanes
+    multiplying = vectors * (1 + rows)  # by scales, and of each row
+    source = source_of(all_weights, target)
+
+    def cycles(converting: float, size: float) -> float:
+        arithmetic = (multiplying + vectors * converting) / target.pipes.arithmetic
+        return max(multiplying / target.pipes.multiply_adds, arithmetic, read_cycles(size, source, target))
+
+    whole = cycles(2, weights)  # an extension and a conversion
+    worth = WORTH if source == "memory" else 1
+    return cycles(_instructions_of_halves(signed, target), weights / 2) <= worth * whole
+
+
+def _instructions_of_halves(signed: bool, target: Target) -> float:
+    """Instructions that make floats of a vector of halves: of two vectors, the extension of bytes is one, and a shift;
+    a mask or shifts for the sign; and the conversions. With a table these are no more than of bytes, but some share
+    pipes with multiply-adds: 13.9 cycles for 6 vectors, 11.9 of bytes (Zen 4, from L2). Where bytes can be shifted,
+    they are taken apart before they are extended."""
+    if target.arch == "aarch64":
+        return 2.4
+    if target.float_table is not None:
+        return 2.6
+    return 3 if signed else 2.5

@@ -89,9 +89,16 @@ def _terms(value: Value) -> Iterator[Op]:
 
 def _read_as(value: Value) -> DType:
     """The dtype of a factor before conversions."""
-    while value.op is not None and value.op.name == "cast":
+    while value.op is not None and value.op.name == "cast" and _halved(value.op) is None:
         value = value.op.operands[0]
     return value.scalar.dtype
+
+
+def _halved(op: Op) -> Value | None:
+    """The buffer of bytes that `op` takes an element of 4 bits from (`pack_argument`); None for other ops."""
+    source = op.operands[0].op if op.name == "cast" and op.result.scalar.dtype.bits == 4 else None
+    byte = source.operands[0].op if source is not None and source.name == "shr" else None
+    return byte.operands[0] if byte is not None and byte.name == "load" else None
 
 
 def _around(op: Op) -> tuple[Op | None, int, str]:
@@ -107,13 +114,16 @@ def types_of(func: Func) -> KernelTypes:
     """The dtypes of what a kernel reads, computes and stores."""
     by_name: Mapping[str, list[Op]] = {"load": [], "store": []}
     computed: dict[DType, None] = {}
+    taken = {op: buffer for op in func.body.walk() if (buffer := _halved(op)) is not None}
+    halves = {buffer: op.result.scalar.dtype for op, buffer in taken.items()}
     for op in func.body.walk():
         if op.name in by_name:
             by_name[op.name].append(op)
-        elif op.name in SCALAR_OPS and op.name not in CONVERSIONS:
+        elif op.name in SCALAR_OPS and op.name not in CONVERSIONS and taken.keys().isdisjoint(op.result.users):
             computed.setdefault(op.operands[-1].scalar.dtype)
     operands, results = set(operands_of(func)), set(results_of(func))
-    reads = [buffer_type(v).dtype for v in operands_of(func) if v in _touched(by_name["load"], operands)]
+    read_from = _touched(by_name["load"], operands)
+    reads = [halves.get(v, buffer_type(v).dtype) for v in operands_of(func) if v in read_from]
     stores = [buffer_type(v).dtype for v in results_of(func) if v in _touched(by_name["store"], results)]
     read, computes, stored = (tuple(dict.fromkeys(found)) for found in (reads, computed, stores))
     return KernelTypes(read, computes, stored, any(op.name == "bind" for op in func.body.walk()))

@@ -9,6 +9,7 @@ from tilewright.ir.dtype import DType
 from tilewright.target.byte_tables import ByteTable, byte_table_of
 from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
+from tilewright.target.float_tables import FloatTable, float_table_of
 from tilewright.target.machine import GLOBAL, Machine, Memory
 from tilewright.target.scale import Scale, scale_of
 
@@ -134,6 +135,11 @@ class Target(Machine):
     def orders_bytes(self) -> bool:
         """Whether one instruction puts the bytes of a vector of a register tile in any order."""
         return "avx512vbmi" in self.features and self.vector_bits == 8 * VECTOR_BYTES
+
+    @property
+    def float_table(self) -> FloatTable | None:
+        """The instruction that looks up 16 floats in a register, where there is one."""
+        return float_table_of(self.arch, self.features, self.vector_bits)
 
     @property
     def scale(self) -> Scale | None:

@@ -19,6 +19,7 @@ import numpy as np
 from tilewright.cost.data_movement import reads_weights_once, weights_stay_quantized
 from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.graph.rewrites.half_bytes import choose_halves
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
@@ -129,36 +130,39 @@ def _bytes(type: TensorType) -> int:
 @dataclass(frozen=True)
 class WeightOnly:
     """Lay quantised weights out for the products that read them: without zero points, where as narrow integers hold
-    what is left, and transposed where they are read so, that columns of the product are contiguous."""
+    what is left, and transposed where they are read so, that columns of the product are contiguous; two to a byte
+    where that is faster."""
 
     name: ClassVar[str] = "weight-only"
 
     def run(self, module: Module, ctx: PassContext) -> None:
+        choose_halves(module, ctx, self.name)
         rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name)
         drop_dead(module)
 
 
 @rule("sub", "add")
 def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """cast(q) - zero -> cast(q - zero) for known bytes whose differences are bytes, too; of floats the sum with the
-    negative zero point alike."""
+    """cast(q) - zero -> cast(q - zero) for known bytes whose differences are bytes, too, and halves of these alike; of
+    floats the sum with the negative zero point."""
     wide, zero = op.operands
     cast, dtype = wide.op, dtype_of(op.result)
     if cast is None or cast.name != "cast" or dtype not in (dt.i32, dt.f32) or len(wide.users) > 1:
         return None
     (q,) = cast.operands
-    if not is_constant(q) or dtype_of(q) not in (dt.u8, dt.i8) or len(q.users) > 1:
+    kinds = next((k for k in ((dt.i8, dt.u8), (dt.i4, dt.u4)) if dtype_of(q) in k), ())
+    if not is_constant(q) or len(q.users) > 1:
         return None
     weights, zeros = constant_array(q, ctx.module), constant_array(zero, ctx.module)
     if weights is None or zeros is None or shape_of(q) != shape_of(op.result):
         return None
     moved = zeros if op.name == "sub" else -zeros
     centred = weights.astype(dtype.storage) - moved
-    for kind in (dt.i8, dt.u8):
-        limits = np.iinfo(kind.storage)
-        narrow = np.clip(centred, limits.min, limits.max).astype(kind.storage)
-        if np.array_equal(narrow, centred):
-            return ew.cast(constant(narrow, q.name or "w"), dtype=dtype)
+    for kind in kinds:
+        low = -(1 << kind.bits - 1) if kind.kind == "int" else 0
+        inside = (centred >= low) & (centred < low + (1 << kind.bits)) & (centred == np.trunc(centred))
+        if inside.all():
+            return ew.cast(constant(centred.astype(kind.storage), q.name or "w"), dtype=dtype)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,8 @@ def print_attr(value: Any) -> str:
         case Record():
             return f"{value.name}{{{print_attrs(dict(value.fields))}}}"
     if is_dataclass(value) and not isinstance(value, type):
-        shown = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+        given = ((f, getattr(value, f.name)) for f in fields(value) if f.init)
+        shown = {f.name: v for f, v in given if f.default is MISSING or v != f.default}
         return f"{type(value).__name__}{{{print_attrs(shown)}}}"
     raise InternalError(
         f"an attribute of type {type(value).__name__} has no text form: {value!r}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import ZERO, Sym, ge0
 from tilewright.ir.types import ScalarType
@@ -17,6 +18,7 @@ from tilewright.loops.edit import (
     buffer_type,
     describe,
     enclosing_loops,
+    insert_after,
     insert_at,
     names_in,
     nest_of,
@@ -76,6 +78,8 @@ def pack(
     packing = packing or identity_packing(type.rank)
     if packing.rank != type.rank:
         refuse("pack", buffer, f"the packing is for rank {packing.rank}")
+    if packing.halves:
+        refuse("pack", buffer, "only constants are packed in halves of bytes")
     around = ranges_of([*enclosing_loops(loop), loop])
     region = region_of("pack", buffer, found, around)
     tile_shape = packing.shape(region.sizes)
@@ -111,8 +115,14 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
 
     The argument's type changes and `KernelInfo.packed` (argument index -> Packing) tells the caller to pass
     `apply_packing(array, packing)`. Conditions that only keep a load inside of the buffer are dropped
-    where the added zeros take their part. ScheduleError for outputs, buffers that are not dense or packed
-    already.
+    where the added zeros take their part.
+
+    With `halves` in the packing two elements of 4 bits are a byte, of which a load takes its part
+
+        S(B[k, 32*jo + ji])    ->    S(i4(Bp[jo, k // 2, ji] >> 4*(k % 2)))      for B: i4, Bp: u8
+
+    ScheduleError for outputs, buffers that are not dense or packed already, and for halves of other elements than those
+    of 4 bits, or of loads that give another number than 0 where their conditions do not hold.
     """
     type = buffer_type(buffer)
     index = _argument_index(func, buffer)
@@ -123,13 +133,38 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
         refuse("pack_argument", buffer, f"the packing is for rank {packing.rank}")
     if not type.is_dense or type.offset is not ZERO:
         refuse("pack_argument", buffer, "it is not dense")
+    if packing.halves:
+        _check_halves(buffer)
     padded = packing.padded(type.shape)
     for op in places_of(buffer):
         _drop_bounds(op, type.shape, padded, ranges_at(op))
+        if packing.halves and op.name == "load":
+            _take_half(op, packing.half(op.attrs["idx"]))
         op.attrs["idx"] = packing.index(op.attrs["idx"])
-    buffer.type = dense(type.dtype, packing.shape(type.shape))
+    buffer.type = dense(dt.u8 if packing.halves else type.dtype, packing.shape(type.shape))
     func.info = replace(info, packed={**info.packed, index: packing})
     return buffer
+
+
+def _check_halves(buffer: Value) -> None:
+    dtype = buffer_type(buffer).dtype
+    if not dtype.is_int or dtype.bits != 4:
+        refuse("pack_argument", buffer, f"its elements are {dtype}, and not half a byte")
+    if any(op.attrs.get("other", 0) != 0 for op in places_of(buffer)):
+        refuse("pack_argument", buffer, "a load stands for another number than 0 where its conditions do not hold")
+
+
+def _take_half(load: Op, half: Sym) -> None:
+    """Make a load of an element one of its byte, which the element is taken from."""
+    byte, element = ScalarType(dt.u8), load.result.scalar
+    readers = list(dict.fromkeys(load.result.users))
+    shift = Op("index", [], [byte], {"expr": 4 * half}, loc=load.loc)
+    moved = Op("shr", [load.result, shift.result], [byte], loc=load.loc)
+    taken = Op("cast", [moved.result], [element], loc=load.loc)
+    for reader in readers:
+        reader.set_operands([taken.result if v is load.result else v for v in reader.operands])
+    load.result.type = byte
+    insert_after(load, [shift, moved, taken])
 
 
 def _argument_index(func: Func, buffer: Value) -> int:

@@ -1,4 +1,5 @@
-"""Layouts of packed operands: axes split into pieces, and the pieces put in a new order."""
+"""Layouts of packed operands: axes split into pieces, the pieces put in a new order, and pairs of short integers in the
+halves of bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +22,13 @@ class Packing:
     innermost axis of the new array, which is dense and filled with zeros where it is larger. `pack` of a
     [k, n] matrix in panels of 32 columns, each with its 32 columns of one row together, is `Packing(((),
     (32,)), (1, 0, 2))`.
+
+    With `halves` the last piece, which has two elements of 4 bits, becomes a byte: the first element is its low half.
     """
 
     factors: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]
+    halves: bool = False
 
     def __post_init__(self) -> None:
         pieces = sum(1 + len(f) for f in self.factors)
@@ -32,6 +36,14 @@ class Packing:
             raise ScheduleError(f"packing order {self.order} does not list each of the {pieces} pieces once")
         if any(f < 1 for listed in self.factors for f in listed):
             raise ScheduleError(f"packing factors {self.factors} must be at least 1")
+        last = [f for listed in self.factors for f in (0, *listed)][self.order[-1]] if self.order else 0
+        if self.halves and last != 2:
+            raise ScheduleError("packing in halves of bytes needs a last piece of 2 elements")
+
+    def in_halves(self, axis: int) -> Packing:
+        """The packing in which the two elements of the last piece of `axis` are a byte."""
+        piece = sum(1 + len(f) for f in self.factors[: axis + 1]) - 1
+        return Packing(self.factors, (*(p for p in self.order if p != piece), piece), halves=True)
 
     @property
     def rank(self) -> int:
@@ -48,7 +60,12 @@ class Packing:
     def shape(self, shape: Sequence[Sym]) -> tuple[Sym, ...]:
         """Shape of the packed array."""
         extents = self.pieces(shape)
-        return tuple(extents[piece] for piece in self.order)
+        return tuple(extents[piece] for piece in self._axes)
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        """The pieces that are axes of the packed array."""
+        return self.order[:-1] if self.halves else self.order
 
     def padded(self, shape: Sequence[Sym]) -> tuple[Sym, ...]:
         """Shape before packing with the zeros that packing adds."""
@@ -56,15 +73,25 @@ class Packing:
 
     def index(self, idx: Sequence[Sym]) -> tuple[Sym, ...]:
         """Where the element at `idx` is in the packed array."""
+        parts = self._parts(idx)
+        return tuple(parts[piece] for piece in self._axes)
+
+    def half(self, idx: Sequence[Sym]) -> Sym:
+        """Which half of its byte the element at `idx` is."""
+        return self._parts(idx)[self.order[-1]]
+
+    def _parts(self, idx: Sequence[Sym]) -> list[Sym]:
+        """Its indices in the pieces, in axis order."""
         parts: list[Sym] = []
         for i, factors in zip(idx, self.factors, strict=True):
             parts.append(i // prod(factors))
             for k, factor in enumerate(factors):
                 parts.append(i // prod(factors[k + 1 :]) % factor)
-        return tuple(parts[piece] for piece in self.order)
+        return parts
 
     def position(self, packed: Sequence[Sym]) -> tuple[Sym, ...]:
-        """The element (before packing) that is at `packed`; may lie in the added zeros."""
+        """The element (before packing) that is at `packed`, which names no halves; may lie in the added zeros."""
+        assert not self.halves, "a byte holds two elements"
         parts = [sym(0)] * len(self.order)
         for piece, i in zip(self.order, packed, strict=True):
             parts[piece] = i
@@ -93,5 +120,8 @@ def apply_packing(array: np.ndarray, packing: Packing) -> np.ndarray:
         iterations = -(-n // whole)
         padding.append((0, iterations * whole - n))
         split += [iterations, *factors]
+    if packing.halves:
+        array = array.astype(np.uint8) & 15
     padded = np.pad(array, padding) if any(after for _, after in padding) else array
-    return np.ascontiguousarray(padded.reshape(split).transpose(packing.order))
+    found = padded.reshape(split).transpose(packing.order)
+    return np.ascontiguousarray(found[..., 0] | found[..., 1] << 4 if packing.halves else found)

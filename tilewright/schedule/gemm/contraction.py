@@ -30,7 +30,14 @@ from tilewright.loops.edit import enclosing_loops, extent_of
 from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.order.compute_at import Fused
 from tilewright.schedule.gemm.cache_blocking import tile_in_blocks
-from tilewright.schedule.gemm.dequantize import dequantize, mark_weights, split_weights
+from tilewright.schedule.gemm.dequantize import (
+    Dequantized,
+    are_pairs,
+    dequantize,
+    mark_weights,
+    split_weights,
+    step_of_pairs,
+)
 from tilewright.schedule.gemm.gemm_axes import GemmAxes
 from tilewright.schedule.gemm.gemm_plan import FEW_TILES, GemmPlan, plan_gemm
 from tilewright.schedule.gemm.loop_order import writes_lines
@@ -186,19 +193,25 @@ def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     kept = summation_of(plan.stage, tiled.parts[0].tile[-1])
     lanes = plan.decision.tile.lanes
     made = [tile_sums(s, plan.stage, o.outer[-1], plan.axes.tile, lanes, kept, plan.group) for o in tiled.parts]
-    weights = _lay_out(s, plan, tiled, made, target)
+    step, pairs = made[0].add.outer[-1], [are_pairs(s, w) for w in plan.weights]
+    pair = None
+    if tiled.is_one and any(pairs):
+        made[0], pair = step_of_pairs(s, made[0])
+    weights = _lay_out(s, plan, tiled, made, step, pairs, target)
     s.simplify()
     for reader, sums in zip(tiled.parts, made, strict=True):
         for nest in sums.nests:
             mark(s, nest)
         mark(s, reader, unrolled=not kept.costly)
-    for loops in weights:
-        mark_weights(s, loops)
+    for dequantized in weights:
+        mark_weights(s, dequantized)
+    if pair is not None and pair.parent is not None:
+        s.unroll(pair)
     if kept.deep:
         for sums in made:
             sum_in_blocks(s, sums)
         s.simplify()
-    prefetch_panels(s, made[0].add.outer[-1], tiled.parts[0].outer, target)
+    prefetch_panels(s, step, tiled.parts[0].outer, target)
 
 
 # The nest that reads the sums
@@ -326,20 +339,29 @@ def _sizes_of_tiles(s: Schedule, nest: Nest, tile: Tile, remainder: int) -> list
 
 
 def _lay_out(
-    s: Schedule, plan: GemmPlan, tiled: _Tiled, made: list[TileSums], target: Target
-) -> list[list[Op]]:
+    s: Schedule,
+    plan: GemmPlan,
+    tiled: _Tiled,
+    made: list[TileSums],
+    step: Op,
+    pairs: Sequence[bool],
+    target: Target,
+) -> list[Dequantized]:
     """Lay operands out in the order in which the tiles read them: constants when compiling, others in panels. The loops
-    that dequantise weights are returned."""
+    that dequantise weights, in each `step` or for a panel, are returned."""
     add, around = made[0].add, tiled.parts[0].outer
     tile = plan.decision.tile
-    step = add.outer[-1] if tiled.is_one else None
-    weights = [dequantize(s, w, around, step, tile.lanes) for w in plan.weights]
+    home = step if tiled.is_one else None
+    weights = [
+        dequantize(s, w, around, home, tile.lanes, pairs=paired)
+        for w, paired in zip(plan.weights, pairs, strict=True)
+    ]
     read_once = tiled.is_one and all(extent_of(o) == 1 for o in plan.axes.outer)
     stream = None
     if read_once and plan.shape.packed and plan.group is None and not plan.weights:
         stream = cut_in_streams(s, add.tile, tile, plan.shape.element, target)
     orders = [[*order_of_streams(o.add.outer, o.add.tile, stream), *o.add.group] for o in made]
-    pack_constants(s, [*orders, *weights])
+    pack_constants(s, [*orders, *(w.loops for w in weights)], [w.pair for w in weights if w.pair is not None])
     if plan.group is None:
         depth = [o for o in add.outer if o not in around and extent_of(o) != 1]
         pack_columns(s, [o.add for o in made], depth, tiled.panel, target)

@@ -2,21 +2,39 @@
 
 A panel is filled once and read by all rows; a step in registers needs neither loads nor stores of its elements, but
 repeats the conversion for every tile of rows. So it is done where these are one tile.
+
+Weights of 4 bits are the halves of bytes: each byte holds an element and the one below it in the same column, so that
+one load and a shift give two whole vectors. A step is then two steps of the sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from tilewright.ir.core import Op
-from tilewright.loops.edit import extent_of, loop_var
+from tilewright.ir.core import Op, Value
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lower import Lowered, Stage
-from tilewright.schedule.steps.access import loads_in, stride_in
+from tilewright.schedule.gemm.register_tile import Nest, TileSums
+from tilewright.schedule.steps.access import loads_in, stride_in, variables
 from tilewright.schedule.steps.tiling import vectors_of
 from tilewright.schedule.trace import Schedule
 
 MOST_UNROLLED = 16
 """Vectors of a panel that are dequantised in one iteration."""
+
+PAIR = 2
+"""Elements of a byte."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dequantized:
+    """The loops that compute weights, the vector last, and the one of them over the elements of a byte, if bytes hold
+    two."""
+
+    loops: list[Op]
+    pair: Op | None
 
 
 def split_weights(lowered: Lowered) -> tuple[list[Stage], Lowered]:
@@ -25,26 +43,62 @@ def split_weights(lowered: Lowered) -> tuple[list[Stage], Lowered]:
     return lowered.stages[:first], Lowered(lowered.func, lowered.stages[first:])
 
 
-def dequantize(s: Schedule, weights: Stage, around: Sequence[Op], step: Op | None, lanes: int) -> list[Op]:
+def are_pairs(s: Schedule, weights: Stage) -> bool:
+    """Whether a stage computes matrices of an even depth from elements of 4 bits, which can be stored two by two."""
+    if len(weights.axes) < 2 or extent_of(depth := weights.axes[-2]) % PAIR != 0:
+        return False
+    v, constants = loop_var(depth), constants_of(s.func)
+    loads = [load for load in loads_in(weights.axes[0]) if v in variables(load.attrs["idx"])]
+    short = [load for load in loads if _is_short(load.operands[0])]
+    return bool(short) and all(load.operands[0] in constants and v in load.attrs["idx"] for load in short)
+
+
+def _is_short(buffer: Value) -> bool:
+    dtype = buffer_type(buffer).dtype
+    return dtype.is_int and dtype.bits == 4
+
+
+def step_of_pairs(s: Schedule, sums: TileSums) -> tuple[TileSums, Op]:
+    """Make two steps of the sums one; and the loop over the two."""
+    *outer, step = sums.add.outer
+    parts = s.split(step, PAIR)
+    nest = Nest([*outer, parts.outer, parts.inner], sums.add.tile, sums.add.group)
+    return replace(sums, add=nest), parts.inner
+
+
+def dequantize(
+    s: Schedule, weights: Stage, around: Sequence[Op], step: Op | None, lanes: int, *, pairs: bool
+) -> Dequantized:
     """Compute the weights for a panel of columns where the loops `around` the sums come to it, or, where `step` is
-    given, for each iteration of that innermost loop of the sum, in registers. The loops that do so, the vector last."""
+    given, for each iteration of that loop of the sum, in registers; by `pairs` of neighbours in a column."""
     if step is None:
         loads = [load for load in loads_in(around[0]) if load.operands[0] is weights.buffer]
         panel = [o for o in around if any(stride_in(load, loop_var(o)) != 0 for load in loads)]
         made = s.compute_at(weights.buffer, panel[-1] if panel else around[0], guard="loads")
     else:
         made = s.compute_at(weights.buffer, step, space="reg", guard="loads")
-    return vectors_of(s, [made.copies[o] for o in weights.axes], lanes)
+    loops = [made.copies[o] for o in weights.axes]
+    if not pairs:
+        return Dequantized(vectors_of(s, loops, lanes), None)
+    *others, depth, vector = loops
+    within = [depth]
+    if extent_of(depth) != PAIR:
+        parts = s.split(depth, PAIR)
+        within = [parts.outer, parts.inner]
+    return Dequantized(vectors_of(s, [*others, *within, vector], lanes), within[-1])
 
 
-def mark_weights(s: Schedule, nest: Sequence[Op]) -> None:
+def mark_weights(s: Schedule, weights: Dequantized) -> None:
     """The vectors of a step become instructions one after the other, and so do a few of those of a long panel."""
-    *around, vector = nest
+    *around, vector = weights.loops
     if vector.parent is not None:
         s.vectorize(vector)
+    if weights.pair is not None and weights.pair.parent is not None:
+        s.unroll(weights.pair)
+        around.remove(weights.pair)
     if not around or around[-1].parent is None or not extent_of(around[-1]).is_const:
         return
-    last = around[-1]
-    if extent_of(last).value > MOST_UNROLLED:
-        last = s.split(last, next(n for n in range(MOST_UNROLLED, 0, -1) if extent_of(last).value % n == 0)).inner
+    last, most = around[-1], MOST_UNROLLED if weights.pair is None else MOST_UNROLLED // PAIR
+    if extent_of(last).value > most:
+        last = s.split(last, next(n for n in range(most, 0, -1) if extent_of(last).value % n == 0)).inner
     s.unroll(last)

@@ -30,6 +30,7 @@ from tilewright.schedule.steps.access import (
     known,
     loads_in,
     stride_in,
+    takes_half_by,
 )
 from tilewright.schedule.steps.packing import packing_for
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
@@ -40,17 +41,28 @@ LONGEST_STRIDE = 16
 """Columns of a run that one load of a vector picks from."""
 
 
-def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]]) -> None:
+def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]], pairs: Sequence[Op] = ()) -> None:
     """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
-    may lie in one before it."""
+    may lie in one before it. Elements of 4 bits that loops over `pairs` read are two of a byte."""
     for operand in constants_of(s.func):
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != len(operand.users):
             continue
         packings = {packing_for(load, nest) for load, nest in loads.items()}
         packing = packings.pop() if len(packings) == 1 else None
-        if packing is not None:
-            s.pack_argument(operand, packing)
+        if packing is None:
+            continue
+        for pair in pairs:
+            axes = {_axis_of(load, pair) for load in loads} if buffer_type(operand).dtype.bits == 4 else set()
+            if len(axes) == 1 and (axis := axes.pop()) is not None:
+                packing = packing.in_halves(axis)
+        s.pack_argument(operand, packing)
+
+
+def _axis_of(load: Op, loop: Op) -> int | None:
+    """The axis that a loop around a load moves it along; None where there is none."""
+    found = [axis for axis, i in enumerate(load.attrs["idx"]) if loop_var(loop) in i.vars]
+    return found[0] if len(found) == 1 and loop in enclosing_loops(load) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,4 +275,4 @@ def _is_read_again(load: Op, loop: Op, kind: str) -> bool:
     """Whether loops of a kind within one iteration of `loop` read the same elements several times, for other rows."""
     around = enclosing_loops(load)
     within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == kind and extent_of(o) != 1]
-    return any(stride_in(load, loop_var(o)) == 0 for o in within)
+    return any(stride_in(load, loop_var(o)) == 0 and not takes_half_by(load, loop_var(o)) for o in within)

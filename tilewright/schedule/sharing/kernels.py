@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.graph.fusion.strategy import Strategies
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark, TilewrightError
 from tilewright.ir.switches import CHECKED, Switches
@@ -175,8 +176,7 @@ class _Kernels:
             name = self._packed_constant(source.attrs["name"], packing)
             self._release(source.attrs["name"])
             array = self.module.constants[name]
-            logical = operands[k].tensor
-            type = TensorType(logical.dtype, tuple(map(sym, array.shape)))
+            type = TensorType(dt.from_numpy(array.dtype), tuple(map(sym, array.shape)))
             op = Op("constant", [], [type], {"name": name}, loc=source.loc)
             before.append(op)
             result[k] = op.result

@@ -20,6 +20,12 @@ def stride_in(access: Op, v: Sym) -> Sym | None:
     return None if found is None else found[0]
 
 
+def takes_half_by(load: Op, v: Sym) -> bool:
+    """Whether `v` says which half of the byte that a load reads is taken."""
+    shifts = [u.operands[1].op for u in load.result.users if u.name == "shr"]
+    return any(o is not None and o.name == "index" and v in o.attrs["expr"].vars for o in shifts)
+
+
 def elements_read(load: Op, loops: Iterable[Op]) -> int | None:
     """Elements of its buffer that a load reads in all iterations of `loops`, or a few more; None where that is not
     known."""

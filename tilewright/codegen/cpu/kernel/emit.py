@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
-from tilewright.codegen.cpu.kernel.convert import clamped, convert, reinterpret
+from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_of, reinterpret
 from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
@@ -64,6 +64,7 @@ class _Kernel:
         self.values: dict[Value, Reg] = {}
         self.buffers: dict[Value, Buffer] = {}
         self.addresses: dict[Op, Sym] = {}
+        self.in_halves = {func.args[k] for k, p in kernel_info(func).packed.items() if p.halves}
         self.vectorizable: dict[Op, bool] = {}
         self.lanes = 1
         self.mask: Reg | None = None
@@ -412,9 +413,16 @@ class _Kernel:
             guard = replace(
                 guard, lanes=None
             )  # inside of a masked `if`, which is skipped where no lane is on
-        self.values[op.result] = self.memory.load(
-            buffer, self._address(op, buffer), self.lanes, guard, op.attrs.get("other", 0)
-        )
+        address, lanes = self._address(op, buffer), self.lanes
+
+        def load() -> Reg:
+            return self.memory.load(buffer, address, lanes, guard, op.attrs.get("other", 0))
+
+        if source in self.in_halves and guard == Guard():  # nobody writes it, and the other half may be needed
+            key = (buffer.pointer, self.memory.address(buffer, address), lanes)
+            self.values[op.result] = self.indices.once(key, load)
+        else:
+            self.values[op.result] = load()
 
     def _reads_one(self, op: Op, buffer: Buffer) -> bool:
         return buffer.private == 1 and self.indices.lanes_of(self._address(op, buffer)) == 1
@@ -451,6 +459,10 @@ class _Kernel:
     def _cast(self, op: Op) -> None:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
+            return
+        half = half_of(op, self.values)
+        if half is not None and (found := half_as_float(half, self.indices, self.target)) is not None:
+            self.values[op.result] = found
             return
         self.values[op.result] = convert(self.values[op.operands[0]], op.result.scalar.dtype)
 

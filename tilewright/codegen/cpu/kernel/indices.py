@@ -136,6 +136,15 @@ class Indices:
         """Keep `value`, computed here from SSA values, until the current block's scope ends."""
         self._scopes[self._block_level()].values[key] = value
 
+    def once(self, key: object, compute: Callable[[], Reg]) -> Reg:
+        """What `compute` emits from SSA values, or did before where that still holds."""
+        found = self.cached(key)
+        if found is None:
+            found = compute()
+            self.remember_here(key, found)
+        assert isinstance(found, Reg)
+        return found
+
     # Expressions
 
     def number(self, e: Sym) -> Number:
@@ -161,13 +170,7 @@ class Indices:
             return self.text.constant(dt.i64, x, lanes)
         if x.lanes == lanes:
             return x
-        key = ("splat", x.name, lanes)
-        found = self.cached(key)
-        if found is None:
-            found = x.splat(lanes)
-            self.remember_here(key, found)
-        assert isinstance(found, Reg)
-        return found
+        return self.once(("splat", x.name, lanes), lambda: x.splat(lanes))
 
     def _variable(self, v: Sym) -> Number:
         value = self._value_of(v)
