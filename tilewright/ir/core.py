@@ -131,9 +131,7 @@ class Op:
 
     def walk(self) -> Iterator[Op]:
         """This op, then all nested ops in program order."""
-        yield self
-        for b in self.blocks:
-            yield from b.walk()
+        return _walk([self])
 
     def clone(self, values: dict[Value, Value], subs: Callable[[Any], Any] | None = None) -> Op:
         """A deep copy; operands are looked up in `values` (kept when absent), which gains the new results.
@@ -177,15 +175,7 @@ class Block:
 
     def walk(self) -> Iterator[Op]:
         """All ops in program order, each before those nested in it."""
-        pending = [iter(self.ops)]
-        while pending:  # one generator for all depths: whole kernels are walked again and again
-            for op in pending[-1]:
-                yield op
-                if op.blocks:
-                    pending.append(chain.from_iterable(b.ops for b in op.blocks))
-                    break
-            else:
-                pending.pop()
+        return _walk(self.ops)
 
     def clone(self, values: dict[Value, Value], subs: Callable[[Any], Any] | None = None) -> Block:
         new = Block([a.type for a in self.args], [a.name for a in self.args])
@@ -193,6 +183,19 @@ class Block:
         for op in self.ops:
             new.append(op.clone(values, subs))
         return new
+
+
+def _walk(ops: Iterable[Op]) -> Iterator[Op]:
+    pending = [iter(ops)]
+    while pending:  # one generator for all depths: whole kernels are walked again and again
+        for op in pending[-1]:
+            yield op
+            if op.blocks:
+                blocks = op.blocks
+                pending.append(iter(blocks[0].ops) if len(blocks) == 1 else chain.from_iterable(b.ops for b in blocks))
+                break
+        else:
+            pending.pop()
 
 
 @dataclass(eq=False)

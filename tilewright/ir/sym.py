@@ -13,7 +13,19 @@ This module is the one to import from; it gathers the arithmetic, the conditions
 
 from __future__ import annotations
 
-from tilewright.ir.symbolic.arith import ONE, ZERO, Sym, ceildiv, const, floordiv, mod, rebuild, sym, var
+from tilewright.ir.symbolic.arith import (
+    ONE,
+    ZERO,
+    Sym,
+    ceildiv,
+    const,
+    floordiv,
+    mod,
+    rebuild,
+    sym,
+    var,
+    weighted_sum,
+)
 from tilewright.ir.symbolic.cond import (
     eq,
     eq0,
@@ -67,4 +79,5 @@ __all__ = [
     "sym",
     "truth",
     "var",
+    "weighted_sum",
 ]

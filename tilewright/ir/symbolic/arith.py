@@ -38,19 +38,24 @@ class Sym(SymNode):
         """The expression with variables replaced, all at once; the keys of the mapping are variables."""
         return self if self.vars.isdisjoint(mapping) else _substituted(self, tuple(mapping.items()))
 
+    # `isinstance` stands here and not in `_operand` alone: most operands are expressions, and calls take long.
+
     def __add__(self, other: Sym | int) -> Sym:
-        return NotImplemented if (right := _operand(other)) is None else _plus(self, right, 1)
+        right = other if isinstance(other, Sym) else _operand(other)
+        return NotImplemented if right is None else _plus(self, right, 1)
 
     __radd__ = __add__
 
     def __sub__(self, other: Sym | int) -> Sym:
-        return NotImplemented if (right := _operand(other)) is None else _plus(self, right, -1)
+        right = other if isinstance(other, Sym) else _operand(other)
+        return NotImplemented if right is None else _plus(self, right, -1)
 
     def __rsub__(self, other: Sym | int) -> Sym:
         return NotImplemented if (left := _operand(other)) is None else left - self
 
     def __mul__(self, other: Sym | int) -> Sym:
-        return NotImplemented if (right := _operand(other)) is None else _product(self, right)
+        right = other if isinstance(other, Sym) else _operand(other)
+        return NotImplemented if right is None else _product(self, right)
 
     __rmul__ = __mul__
 
@@ -229,9 +234,20 @@ def _accumulate(terms: Terms, added: Sym, mono: Sym, coef: int) -> None:
 
 def _plus(a: Sym, b: Sym, sign: int) -> Sym:
     """a + sign * b"""
-    if a.kind == b.kind == "const":
-        return const(a._payload + sign * b._payload)
-    return (_combined if len(a.terms) + len(b.terms) <= SHORT else _combined.__wrapped__)(a, b, sign)
+    if b.kind == "const":
+        if a.kind == "const":
+            return const(a._payload + sign * b._payload)
+        if b is ZERO:
+            return a
+    elif a is ZERO and sign == 1:
+        return b
+    is_short = _length(a) + _length(b) <= SHORT
+    return _combined(a, b, sign) if is_short else _combined.__wrapped__(a, b, sign)
+
+
+def _length(e: Sym) -> int:
+    """How many terms a polynomial has."""
+    return 1 if e._terms is None else len(e._terms)
 
 
 @functools.lru_cache(REMEMBERED)
@@ -245,9 +261,11 @@ def _combined(a: Sym, b: Sym, sign: int) -> Sym:
 def _product(a: Sym, b: Sym) -> Sym:
     if a is ONE or b is ONE:
         return b if a is ONE else a
+    if a is ZERO or b is ZERO:
+        return ZERO
     if a.kind == b.kind == "const":
         return const(a._payload * b._payload)
-    size = len(a.terms) * len(b.terms)
+    size = _length(a) * _length(b)
     if size > MAX_TERMS:
         raise ValueError(
             f"a product of {len(a.terms)} and {len(b.terms)} terms is too large to expand (limit {MAX_TERMS})"
@@ -262,6 +280,16 @@ def _expanded(a: Sym, b: Sym) -> Sym:
         for mono_b, coef_b in b.terms:
             mono = _monomial_product(mono_a, mono_b)
             total[mono] = total.get(mono, 0) + coef_a * coef_b
+    return sum_of(total)
+
+
+def weighted_sum(start: Sym, factors: Iterable[Sym], weights: Iterable[Sym]) -> Sym:
+    """`start` and the product of each factor with its weight, of which there are as many."""
+    total = dict(start.terms)
+    for factor, weight in zip(factors, weights, strict=True):
+        scale, part = (weight._payload, factor) if weight.kind == "const" else (1, _product(factor, weight))
+        for mono, coef in part.terms:
+            total[mono] = total.get(mono, 0) + coef * scale
     return sum_of(total)
 
 

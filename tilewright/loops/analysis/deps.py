@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, affine_in, gt, sym, var
+from tilewright.ir.sym import ZERO, Sym, affine_in, gt, sym, var, weighted_sum
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.types import row_major
 from tilewright.loops.analysis.bounds import Interval, Ranges, holds, lower, upper
@@ -226,10 +226,7 @@ def _divisions(e: Sym) -> int:
 
 
 def _linear(idx: Sequence[Sym], weights: Sequence[Sym]) -> Sym:
-    total = sym(0)
-    for i, w in zip(idx, weights, strict=True):
-        total = total + i * w
-    return total
+    return weighted_sum(ZERO, idx, weights)
 
 
 def _interval(e: Sym, access: Access, moving: Ranges) -> Interval | None:

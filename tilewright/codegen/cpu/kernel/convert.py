@@ -86,9 +86,9 @@ def _int_to_int(x: Reg, to: DType) -> Reg:
 
 def wrap(x: Reg, to: DType) -> Reg:
     """A byte whose low bits hold an element of fewer, with its other bits as that has them; others as they are."""
-    found = x.text.named(x.name, to, x.lanes)
     if to.bits >= 8:
-        return found
+        return x if x.dtype is to else x.text.named(x.name, to, x.lanes)
+    found = x.text.named(x.name, to, x.lanes)
     if to.kind == "int":
         return (found << 8 - to.bits).arithmetic_shift(8 - to.bits)
     masked = x.text.named(x.name, dt.u8, x.lanes) & (1 << to.bits) - 1

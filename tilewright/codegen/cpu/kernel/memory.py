@@ -4,7 +4,7 @@ scatters."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from tilewright.codegen.cpu.kernel.byte_tables import SIZE as TABLE_SIZE
@@ -116,7 +116,7 @@ class MemoryAccess:
         where = self.address(buffer, e)
         if where.general is not None or buffer.private != 1 or where.stride not in (0, group):
             return None
-        run = replace(where, stride=1)
+        run = where._replace(stride=1)
         if where.stride == group:
             return self._load_run(buffer, run, lanes * group, guard, other)
         dtype = buffer.type.dtype
