@@ -26,18 +26,14 @@ Attrs = dict[str, Any]
 class Value:
     """An SSA value: the result of an op, or an argument of a block. `name` is a hint for the printer."""
 
-    __slots__ = ("name", "owner", "type", "users")
+    __slots__ = ("name", "op", "owner", "type", "users")
 
     def __init__(self, type: Type, owner: Op | Block, name: str = "") -> None:
         self.type = type
         self.owner = owner
+        self.op = owner if isinstance(owner, Op) else None  # what defines this value; None for a block's argument
         self.name = name
         self.users: list[Op] = []  # one entry for each operand slot that holds this value
-
-    @property
-    def op(self) -> Op | None:
-        """The op that defines this value; None for a block argument."""
-        return self.owner if isinstance(self.owner, Op) else None
 
     @property
     def tensor(self) -> TensorType:

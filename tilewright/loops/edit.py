@@ -145,7 +145,7 @@ def find_loop(func: Func, name: str) -> Op:
 
 def loop_range(loop: Op) -> tuple[Sym, Sym]:
     """Inclusive range of the loop's variable."""
-    return ZERO, extent_of(loop) - 1
+    return ZERO, extent_of(loop) - ONE
 
 
 def ranges_of(loops: Iterable[Op]) -> Ranges:

@@ -38,10 +38,8 @@ class Sym(SymNode):
         """The expression with variables replaced, all at once; the keys of the mapping are variables."""
         return self if self.vars.isdisjoint(mapping) else _substituted(self, tuple(mapping.items()))
 
-    # `isinstance` stands here and not in `_operand` alone: most operands are expressions, and calls take long.
-
     def __add__(self, other: Sym | int) -> Sym:
-        right = other if isinstance(other, Sym) else _operand(other)
+        right = other if isinstance(other, Sym) else _operand(other)  # most are: that saves a call
         return NotImplemented if right is None else _plus(self, right, 1)
 
     __radd__ = __add__
@@ -241,13 +239,7 @@ def _plus(a: Sym, b: Sym, sign: int) -> Sym:
             return a
     elif a is ZERO and sign == 1:
         return b
-    is_short = _length(a) + _length(b) <= SHORT
-    return _combined(a, b, sign) if is_short else _combined.__wrapped__(a, b, sign)
-
-
-def _length(e: Sym) -> int:
-    """How many terms a polynomial has."""
-    return 1 if e._terms is None else len(e._terms)
+    return (_combined if len(a.terms) + len(b.terms) <= SHORT else _combined.__wrapped__)(a, b, sign)
 
 
 @functools.lru_cache(REMEMBERED)
@@ -259,13 +251,13 @@ def _combined(a: Sym, b: Sym, sign: int) -> Sym:
 
 
 def _product(a: Sym, b: Sym) -> Sym:
-    if a is ONE or b is ONE:
-        return b if a is ONE else a
-    if a is ZERO or b is ZERO:
-        return ZERO
+    if a is ONE or b is ZERO:
+        return b
+    if b is ONE or a is ZERO:
+        return a
     if a.kind == b.kind == "const":
         return const(a._payload * b._payload)
-    size = _length(a) * _length(b)
+    size = len(a.terms) * len(b.terms)
     if size > MAX_TERMS:
         raise ValueError(
             f"a product of {len(a.terms)} and {len(b.terms)} terms is too large to expand (limit {MAX_TERMS})"
@@ -280,16 +272,6 @@ def _expanded(a: Sym, b: Sym) -> Sym:
         for mono_b, coef_b in b.terms:
             mono = _monomial_product(mono_a, mono_b)
             total[mono] = total.get(mono, 0) + coef_a * coef_b
-    return sum_of(total)
-
-
-def weighted_sum(start: Sym, factors: Iterable[Sym], weights: Iterable[Sym]) -> Sym:
-    """`start` and the product of each factor with its weight, of which there are as many."""
-    total = dict(start.terms)
-    for factor, weight in zip(factors, weights, strict=True):
-        scale, part = (weight._payload, factor) if weight.kind == "const" else (1, _product(factor, weight))
-        for mono, coef in part.terms:
-            total[mono] = total.get(mono, 0) + coef * scale
     return sum_of(total)
 
 
@@ -327,11 +309,6 @@ def _rebuilt(e: Sym, memo: dict[Sym, Sym]) -> Sym:
         return result
     memo[e] = result = e._make(*(_rebuilt(arg, memo) for arg in e.args))
     return result
-
-
-def rebuild(e: Sym, args: tuple[Sym, ...]) -> Sym:
-    """The canonical expression of e's kind over other operands."""
-    return e if e._make is None else e._make(*args)
 
 
 def _rejoin_divmod(terms: Terms) -> bool:
@@ -455,11 +432,6 @@ def mod(x: Sym | int, q: Sym | int) -> Sym:
     if remainder.interval[0] >= 0 and (q - 1 - remainder).interval[0] >= 0:
         return remainder
     return intern("mod", mod, (remainder, q))
-
-
-def ceildiv(a: Sym | int, b: Sym | int) -> Sym:
-    """a / b rounded up, for a positive b."""
-    return floordiv(sym(a) + b - 1, b)
 
 
 def _divided_term(mono: Sym, coef: int, by: Sym, by_coef: int) -> tuple[Sym, int] | None:
