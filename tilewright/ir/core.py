@@ -92,7 +92,7 @@ class Op:
             v.users.append(self)
         for b in self.blocks:
             b.parent = self
-        self.results: tuple[Value, ...] = tuple(Value(t, self) for t in result_types)
+        self.results: tuple[Value, ...] = tuple([Value(t, self) for t in result_types])
 
     @property
     def result(self) -> Value:
@@ -322,7 +322,7 @@ def substitute(attr: Any, mapping: Mapping[Sym, Sym]) -> Any:
     if isinstance(attr, Sym):
         return attr if attr.kind == "const" else attr.subs(mapping)
     if isinstance(attr, tuple):
-        return tuple([substitute(a, mapping) for a in attr])
+        return tuple([a.subs(mapping) if isinstance(a, Sym) else substitute(a, mapping) for a in attr])
     return attr
 
 

@@ -85,10 +85,10 @@ def places_of(buffer: Value) -> list[Op]:
 def enclosing(op: Op) -> list[Op]:
     """The `for`, `if` and `run` ops around `op`, outermost first."""
     found: list[Op] = []
-    holder = block_of(op).parent
-    while isinstance(holder, Op):
+    block = op.parent
+    while block is not None and isinstance(holder := block.parent, Op):
         found.append(holder)
-        holder = block_of(holder).parent
+        block = holder.parent
     return found[::-1]
 
 

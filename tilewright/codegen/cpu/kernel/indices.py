@@ -120,6 +120,9 @@ class Indices:
     def bind(self, v: Sym, value: Number | Iota) -> None:
         """Give a variable its value for the rest of the current scope."""
         level = len(self._scopes) - 1
+        if v in self._known and isinstance(value, int) and self._level[v] == level:  # the next of an unrolled loop
+            self._env[v] = self._known[v] = value
+            return
         if v in self._env and (self._level[v] != level or not _are_alike(self._env[v], value)):
             self._epoch += 1
         self._env[v] = value
