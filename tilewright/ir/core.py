@@ -85,7 +85,7 @@ class Op:
         self.name = name
         self.operands: tuple[Value, ...] = tuple(operands)
         self.attrs: Attrs = dict(attrs) if attrs else {}
-        self.blocks: list[Block] = list(blocks)
+        self.blocks: tuple[Block, ...] = tuple(blocks)
         self.loc = loc
         self.parent: Block | None = None
         for v in self.operands:

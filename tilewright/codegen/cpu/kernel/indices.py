@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tilewright.codegen.cpu.kernel.functions import intrinsic
 from tilewright.codegen.cpu.kernel.lanes import vector
@@ -63,22 +63,12 @@ class _Plan(NamedTuple):
     lanes: Sequence[Term]
 
 
-class _Scope:
+class _Scope(NamedTuple):
     """What holds until the scope ends: `keys` are those of values. `block` is the level of the innermost scope, this
-    one or one around it, with which control flow begins. A context manager."""
+    one or one around it, with which control flow begins."""
 
-    __slots__ = ("_indices", "block", "keys")
-
-    def __init__(self, indices: Indices, block: int) -> None:
-        self._indices = indices
-        self.block = block
-        self.keys: list[object] = []
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *exc: object) -> None:
-        self._indices.end_scope()
+    block: int
+    keys: list[object]
 
 
 class Indices:
@@ -96,20 +86,21 @@ class Indices:
         self._plans: dict[Sym, _Plan] = {}
         self._bytes: dict[Sym, Reg] = {}
         self._level: dict[Sym, int] = {}
-        self._scopes = [_Scope(self, 0)]
+        self._scopes = [_Scope(0, [])]
         self._values: dict[object, object] = {}  # computed so far, each until a scope ends
 
     # Scopes and variables
 
-    def scope(self, *, is_block: bool) -> _Scope:
-        """Begin a scope: what is computed inside may be reused only inside; without control flow, less is
+    def scope(self, *, is_block: bool) -> Self:
+        """`with indices.scope(...)`: what is computed inside may be reused only inside; without control flow, less is
         forgotten."""
-        begun = _Scope(self, len(self._scopes) if is_block else self._block_level())
-        self._scopes.append(begun)
-        return begun
+        self._scopes.append(_Scope(len(self._scopes) if is_block else self._block_level(), []))
+        return self
 
-    def end_scope(self) -> None:
-        """Forget what holds in the innermost scope alone."""
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
         for key in self._scopes.pop().keys:
             del self._values[key]
 
