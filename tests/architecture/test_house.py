@@ -83,6 +83,8 @@ LATE = {
     ("frontends/torch/adapters/layers/flex.py", "tilewright.frontends.torch.adapters.layers.traced"),
     ("frontends/tflite/__init__.py", "tilewright.frontends.tflite.load"),  # nor a front end
     ("frontends/stablehlo/__init__.py", "tilewright.frontends.stablehlo.load"),  # nor jaxlib, an extra
+    ("torch/__init__.py", "importlib"),
+    ("torch/backend.py", "tilewright.torch.traced"),  # a graph that the cache has needs no adapters
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part

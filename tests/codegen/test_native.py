@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event, current_thread, main_thread
 from typing import Any
 
 import llvmlite.binding as binding
 import pytest
 from llvmlite.binding import ffi
 
-from tilewright.codegen.cpu import native
+from tilewright.codegen.cpu import assemble, native
 from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit, compile_ir
 from tilewright.ir.diag import InternalError
 from tilewright.target.named import NAMED
@@ -47,16 +48,62 @@ def test_the_long_calls_do_not_wait_for_the_lock_of_llvmlite(machine: Any) -> No
     assert "add i32" not in str(module)
 
 
+def test_a_module_is_made_without_the_lock_of_llvmlite() -> None:
+    compile_ir(TEXT, NAMED["zen3"], Effort.CALLS)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(compile_ir, TEXT, NAMED["zen3"], Effort.CALLS).result()  # makes the tools of the thread
+        with ffi.lib._lock:
+            found = pool.submit(compile_ir, TEXT, NAMED["zen3"], Effort.CALLS).result(timeout=60)
+    assert found == compile_ir(TEXT, NAMED["zen3"], Effort.CALLS)
+
+
+def test_a_module_gives_up_the_lock_of_the_interpreter_for_the_long_calls_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called, long = [], native._long
+
+    def noted(name: str) -> Any:
+        called.append(name)
+        return long(name)
+
+    monkeypatch.setattr(native, "_long", noted)
+    compile_ir(TEXT, NAMED["zen3"])
+    assert called == [native._PARSE, native._RUN, native._EMIT]
+
+
 def test_what_llvm_says_is_in_the_error(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(machine: object, module: object, kind: int, message: Any) -> None:
-        message._ptr.value, message._owned = b"no such register", False
+        message._obj.value = b"no such register"
 
-    def function(name: str) -> Callable[..., None]:
+    def long(name: str) -> Callable[..., None]:
         return refuses
 
-    monkeypatch.setattr(native, "_function", function)
+    def short(name: str) -> Callable[..., None]:
+        return lambda message: None  # the text is not LLVM's
+
+    monkeypatch.setattr(native, "_long", long)
+    monkeypatch.setattr(native, "_short", short)
     with pytest.raises(InternalError, match="LLVM makes no code: no such register"):
         native.emit_object(machine, binding.parse_assembly(TEXT))
+
+
+def test_the_owner_makes_what_no_thread_has_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    others_are_made, begun = Event(), Event()
+
+    def object_of(unit: Unit, target: object) -> bytes:
+        if unit.text == "0":
+            begun.set()
+            assert others_are_made.wait(60)
+        if unit.text == "3":
+            others_are_made.set()
+        return f"{unit.text} {current_thread() is main_thread()}".encode()
+
+    monkeypatch.setattr(assemble, "_object_of", object_of)
+    with ObjectMaker(NAMED["zen3"], 2) as maker:
+        for k in range(4):
+            maker.start(Unit(str(k)))
+        assert begun.wait(60)
+        assert maker.objects() == [b"0 False", b"1 True", b"2 True", b"3 True"]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

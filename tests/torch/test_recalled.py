@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import torch._dynamo as dynamo  # noqa: E402
 
-backends = pytest.importorskip("tilewright.torch.backend")
+tracing = pytest.importorskip("tilewright.torch.traced")
 
 close = torch.testing.assert_close
 
@@ -44,13 +44,13 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One more for each graph that AOTAutograd traces."""
     found: list[int] = []
-    original = sys.modules["tilewright.torch.backend"].aot_module_simplified
+    original = tracing.aot_module_simplified
 
     def counted(*args: Any, **how: Any) -> Any:
         found.append(1)
         return original(*args, **how)
 
-    monkeypatch.setattr(sys.modules["tilewright.torch.backend"], "aot_module_simplified", counted)
+    monkeypatch.setattr(tracing, "aot_module_simplified", counted)
     return found
 
 
@@ -110,7 +110,7 @@ def test_a_symbol_is_any_size(traced: list[int]) -> None:
 def test_what_tracing_assumes_of_sizes_is_not_noted(traced: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo would not check it in the next process."""
     more = iter(range(100))
-    monkeypatch.setattr(sys.modules["tilewright.torch.backend"], "assumed_sizes", lambda: next(more))
+    monkeypatch.setattr(tracing, "assumed_sizes", lambda: next(more))
     module, x = Layer().eval(), torch.randn(3, 8)
     for _ in range(2):
         agree(compiled(module), module, x)
@@ -194,6 +194,33 @@ class Layer(torch.nn.Module):
     def forward(self, x):
         return torch.relu(self.linear(x)) + 1
 """
+
+
+_SECOND = """
+import sys, torch
+sys.path.insert(0, {folder!r})
+from layers import Layer
+torch.manual_seed(0)
+module, x = Layer().eval(), torch.randn(3, 8)
+with torch.no_grad():
+    torch.testing.assert_close(torch.compile(module, backend="tilewright")(x), module(x))
+print(*(name for name in sys.modules if name.startswith("tilewright")))
+"""
+
+
+def test_a_graph_that_the_cache_has_needs_no_translation(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text(_LAYERS)
+
+    def modules() -> set[str]:
+        command = [sys.executable, "-c", _SECOND.format(folder=str(tmp_path))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return set(done.stdout.split())
+
+    translation = {"tilewright.compiler", "tilewright.ops", "tilewright.torch.traced"}
+    translation |= {"tilewright.frontends.torch.adapters", "tilewright.frontends.torch.registry"}
+    assert translation <= modules()
+    assert translation.isdisjoint(modules())
 
 
 def test_dynamo_may_keep_its_work_too(tmp_path: Path) -> None:

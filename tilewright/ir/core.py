@@ -26,18 +26,14 @@ Attrs = dict[str, Any]
 class Value:
     """An SSA value: the result of an op, or an argument of a block. `name` is a hint for the printer."""
 
-    __slots__ = ("name", "owner", "type", "users")
+    __slots__ = ("name", "op", "owner", "type", "users")
 
     def __init__(self, type: Type, owner: Op | Block, name: str = "") -> None:
         self.type = type
         self.owner = owner
+        self.op = owner if isinstance(owner, Op) else None  # what defines this value; None for a block's argument
         self.name = name
         self.users: list[Op] = []  # one entry for each operand slot that holds this value
-
-    @property
-    def op(self) -> Op | None:
-        """The op that defines this value; None for a block argument."""
-        return self.owner if isinstance(self.owner, Op) else None
 
     @property
     def tensor(self) -> TensorType:
@@ -89,14 +85,14 @@ class Op:
         self.name = name
         self.operands: tuple[Value, ...] = tuple(operands)
         self.attrs: Attrs = dict(attrs) if attrs else {}
-        self.blocks: list[Block] = list(blocks)
+        self.blocks: tuple[Block, ...] = tuple(blocks)
         self.loc = loc
         self.parent: Block | None = None
         for v in self.operands:
             v.users.append(self)
         for b in self.blocks:
             b.parent = self
-        self.results: tuple[Value, ...] = tuple(Value(t, self) for t in result_types)
+        self.results: tuple[Value, ...] = tuple([Value(t, self) for t in result_types])
 
     @property
     def result(self) -> Value:
@@ -131,9 +127,7 @@ class Op:
 
     def walk(self) -> Iterator[Op]:
         """This op, then all nested ops in program order."""
-        yield self
-        for b in self.blocks:
-            yield from b.walk()
+        return _walk([self])
 
     def clone(self, values: dict[Value, Value], subs: Callable[[Any], Any] | None = None) -> Op:
         """A deep copy; operands are looked up in `values` (kept when absent), which gains the new results.
@@ -177,15 +171,7 @@ class Block:
 
     def walk(self) -> Iterator[Op]:
         """All ops in program order, each before those nested in it."""
-        pending = [iter(self.ops)]
-        while pending:  # one generator for all depths: whole kernels are walked again and again
-            for op in pending[-1]:
-                yield op
-                if op.blocks:
-                    pending.append(chain.from_iterable(b.ops for b in op.blocks))
-                    break
-            else:
-                pending.pop()
+        return _walk(self.ops)
 
     def clone(self, values: dict[Value, Value], subs: Callable[[Any], Any] | None = None) -> Block:
         new = Block([a.type for a in self.args], [a.name for a in self.args])
@@ -193,6 +179,19 @@ class Block:
         for op in self.ops:
             new.append(op.clone(values, subs))
         return new
+
+
+def _walk(ops: Iterable[Op]) -> Iterator[Op]:
+    pending = [iter(ops)]
+    while pending:  # one generator for all depths: whole kernels are walked again and again
+        for op in pending[-1]:
+            yield op
+            if op.blocks:
+                blocks = op.blocks
+                pending.append(iter(blocks[0].ops) if len(blocks) == 1 else chain.from_iterable(b.ops for b in blocks))
+                break
+        else:
+            pending.pop()
 
 
 @dataclass(eq=False)
@@ -323,7 +322,7 @@ def substitute(attr: Any, mapping: Mapping[Sym, Sym]) -> Any:
     if isinstance(attr, Sym):
         return attr if attr.kind == "const" else attr.subs(mapping)
     if isinstance(attr, tuple):
-        return tuple([substitute(a, mapping) for a in attr])
+        return tuple([a.subs(mapping) if isinstance(a, Sym) else substitute(a, mapping) for a in attr])
     return attr
 
 

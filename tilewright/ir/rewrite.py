@@ -149,7 +149,7 @@ class _Driver:
             self.told.append((f"{candidate.name} at {_subject(op)}", candidate.told))
         for old, new in zip(op.results, values, strict=True):
             old.replace_by(new)
-        op.blocks = [b for b in op.blocks if b.parent is op]  # the rule may have moved blocks to new ops
+        op.blocks = tuple([b for b in op.blocks if b.parent is op])  # the rule may have moved blocks to new ops
         needed = _drop_unused(emitted)  # first: they may be all that reads what defines the op's operands
         _drop_with_definers(op)
         self.applied[candidate.name] += 1

@@ -13,7 +13,7 @@ This module is the one to import from; it gathers the arithmetic, the conditions
 
 from __future__ import annotations
 
-from tilewright.ir.symbolic.arith import ONE, ZERO, Sym, ceildiv, const, floordiv, mod, rebuild, sym, var
+from tilewright.ir.symbolic.arith import ONE, ZERO, Sym, const, floordiv, mod, sym, var
 from tilewright.ir.symbolic.cond import (
     eq,
     eq0,
@@ -33,6 +33,7 @@ from tilewright.ir.symbolic.cond import (
 )
 from tilewright.ir.symbolic.parse import parse_sym, parse_sym_prefix
 from tilewright.ir.symbolic.prove import Ranges, affine_in, prove, prove_ge0, simplify
+from tilewright.ir.symbolic.sums import ceildiv, rebuild, weighted_sum
 
 __all__ = [
     "ONE",
@@ -67,4 +68,5 @@ __all__ = [
     "sym",
     "truth",
     "var",
+    "weighted_sum",
 ]

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from tilewright.ir.core import Block, Func, Op, Value, free_name, substitute
 from tilewright.ir.diag import UNKNOWN, Loc, ScheduleError
-from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.sym import ONE, ZERO, Sym, var, weighted_sum
 from tilewright.ir.types import BufferType
 from tilewright.loops.analysis.bounds import Ranges
 
@@ -74,10 +74,7 @@ def buffer_type(value: Value) -> BufferType:
 def address_of(access: Op) -> Sym:
     """Element offset of a load, store or prefetch within its buffer."""
     type = buffer_type(access.operands[-1])
-    total = type.offset
-    for i, stride in zip(access.attrs["idx"], type.strides, strict=True):
-        total = total + i * stride
-    return total
+    return weighted_sum(type.offset, access.attrs["idx"], type.strides)
 
 
 def places_of(buffer: Value) -> list[Op]:
@@ -88,10 +85,10 @@ def places_of(buffer: Value) -> list[Op]:
 def enclosing(op: Op) -> list[Op]:
     """The `for`, `if` and `run` ops around `op`, outermost first."""
     found: list[Op] = []
-    holder = block_of(op).parent
-    while isinstance(holder, Op):
+    block = op.parent
+    while block is not None and isinstance(holder := block.parent, Op):
         found.append(holder)
-        holder = block_of(holder).parent
+        block = holder.parent
     return found[::-1]
 
 
@@ -122,13 +119,18 @@ def is_in_run(op: Op) -> bool:
 
 def loops_in(root: Op | Block) -> list[Op]:
     """All loops of an op (itself included) or block, in program order."""
-    blocks = [root] if isinstance(root, Block) else root.blocks
-    found = [root] if isinstance(root, Op) and root.name == "for" else []
-    for block in blocks:
-        for op in block.ops:
-            if op.blocks:
-                found += loops_in(op)
+    found: list[Op] = []
+    _collect_loops([root] if isinstance(root, Op) else root.ops, found)
     return found
+
+
+def _collect_loops(ops: Iterable[Op], found: list[Op]) -> None:
+    for op in ops:
+        if op.blocks:
+            if op.name == "for":
+                found.append(op)
+            for block in op.blocks:
+                _collect_loops(block.ops, found)
 
 
 def find_loop(func: Func, name: str) -> Op:
@@ -143,7 +145,7 @@ def find_loop(func: Func, name: str) -> Op:
 
 def loop_range(loop: Op) -> tuple[Sym, Sym]:
     """Inclusive range of the loop's variable."""
-    return sym(0), extent_of(loop) - 1
+    return ZERO, extent_of(loop) - ONE
 
 
 def ranges_of(loops: Iterable[Op]) -> Ranges:
@@ -275,7 +277,7 @@ def iteration_of(loop: Op, position: Sym, names: set[str]) -> list[Op]:
 
 def fresh_bound(names: set[str], v: Sym) -> Sym:
     """A new variable with the bounds of `v`."""
-    return var(fresh_var(names, base_name(v), sym(1)).name, *v.bounds)
+    return var(fresh_var(names, base_name(v), ONE).name, *v.bounds)
 
 
 def outside_values(ops: Sequence[Op]) -> Iterator[tuple[Op, Value]]:

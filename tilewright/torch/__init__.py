@@ -6,7 +6,31 @@
 Importing this module imports torch.
 """
 
-from tilewright.torch.adapters import adapter as adapter
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from tilewright.torch.backend import backend as backend
-from tilewright.torch.explain import Explanation as Explanation
-from tilewright.torch.explain import explain as explain
+
+if TYPE_CHECKING:
+    from tilewright.torch.adapters import adapter as adapter
+    from tilewright.torch.explain import Explanation as Explanation
+    from tilewright.torch.explain import explain as explain
+
+_HOMES = {
+    "Explanation": "tilewright.torch.explain",
+    "adapter": "tilewright.torch.adapters",
+    "explain": "tilewright.torch.explain",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: a graph that the cache has needs no adapters."""
+    from importlib import import_module
+
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tilewright.torch' has no attribute '{name}'")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

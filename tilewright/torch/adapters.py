@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.frontends.torch import adapters as adapters  # complete before any of a user's is registered
 from tilewright.frontends.torch.registry import Adapter, aten
 from tilewright.runtime.errors import OptionError
 

@@ -13,7 +13,7 @@ import torch
 import torch._dynamo.config
 from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileContext
 
-from tilewright.torch.pieces import Compiled
+from tilewright.torch.compiled import Compiled
 from tilewright.torch.recalled import Recall, Recalled
 
 Runner = Callable[..., Any]

@@ -13,21 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, ViewAndMutationMeta
-from torch._guards import TracingContext
 
 from tilewright.frontends.torch.tensors import digest_of_tensors
 from tilewright.ir.diag import TilewrightError
 from tilewright.options import Options
 from tilewright.runtime import Model
 from tilewright.session import Session
-from tilewright.torch.frozen import Frozen
+from tilewright.torch.compiled import Compiled
 from tilewright.torch.identity import graph_identity
-from tilewright.torch.pieces import Compiled
 
 Runner = Callable[..., Any]
-
-_PLAIN_RESULTS = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 @dataclass(frozen=True)
@@ -87,34 +82,6 @@ class Recall:
         model = Model(artifact, self.options.threads, session.executor(artifact.target.kind))
         results = [None if r is None else (int(r[0]), bool(r[1])) for r in fact["results"]]
         return Compiled(model, results, fact["taken"], fact["operators"])
-
-
-def only_code(made: Frozen, inputs: Sequence[Any]) -> Compiled | None:
-    """The code of a graph whose calls are calls of it and nothing else; None where a part of it runs eagerly, or
-    AOTAutograd does more in a call."""
-    metadata: ViewAndMutationMeta | None = TracingContext.get().fw_metadata
-    is_all = (
-        metadata is not None
-        and made.inputs == len(inputs)
-        and not metadata.mutated_inp_runtime_indices
-        and not metadata.tokens
-        and not metadata.num_intermediate_bases
-        and metadata.grad_enabled_mutation is None
-        and not metadata.num_graphsafe_rng_states
-        and all(isinstance(meta, PlainTensorMeta) for meta in metadata.subclass_inp_meta)
-        and all(result.output_type in _PLAIN_RESULTS for result in metadata.output_info)
-    )
-    return made.first if is_all and isinstance(made.first, Compiled) else None
-
-
-def assumed_sizes() -> Any:
-    """What is assumed of the symbols of sizes by now, which Dynamo checks at each call. A note must not hold more."""
-    mode = TracingContext.get().fake_mode
-    environment = mode.shape_env if mode is not None else None
-    if environment is None:
-        return None
-    asserts = sum(len(found) for found in environment.deferred_runtime_asserts.values())
-    return len(environment.guards), asserts, dict(environment.var_to_range), dict(environment.replacements)
 
 
 class Recalled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -12,8 +12,7 @@ from typing import Any, Self
 
 from llvmlite import binding
 
-from tilewright.codegen.cpu.native import emit_object, pass_manager, run_passes
-from tilewright.ir.diag import InternalError
+from tilewright.codegen.cpu.native import compiled, pass_manager, refused, run_passes
 from tilewright.target.target import Target
 
 
@@ -42,45 +41,53 @@ class Unit:
 
 def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
     """The object file of a module; InternalError with LLVM's message when the text is not legal."""
-    with _parsed(text) as module:
-        machine = _target_machine(target, effort)
-        _optimise(module, machine, effort)
-        return emit_object(machine, module)
+    tools = _tools(target, effort)
+    return compiled(text, tools.machine, tools.builder, tools.level)
 
 
 class ObjectMaker:
     """Makes object files on threads while its owner goes on making texts; a context manager.
 
-    With one thread the work is done at once, by the caller's own.
+    The owner's thread is one of `threads`: when it asks for the objects, it makes those that none has begun with. If
+    it is the only one, it makes each at once.
     """
 
     def __init__(self, target: Target, threads: int) -> None:
         self._target = target
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._made: list[Callable[[], bytes]] = []
+        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
+        self._begun: list[tuple[Unit, Future[bytes]]] = []
 
     def start(self, unit: Unit) -> None:
         """Begin to compile a module; `objects` will have it next."""
+        made: Future[bytes] = Future()
         if self._pool is not None:
-            self._made.append(self._pool.submit(_object_of, unit, self._target).result)
-            return
-        blob = _object_of(unit, self._target)
-        self._made.append(lambda: blob)
+            made = self._pool.submit(_object_of, unit, self._target)
+        else:
+            made.set_result(_object_of(unit, self._target))
+        self._begun.append((unit, made))
 
     @property
     def begun(self) -> int:
         """How many modules were started."""
-        return len(self._made)
+        return len(self._begun)
 
     def objects(self, step: Callable[[int, int], None] | None = None) -> list[bytes]:
         """All object files in the order of their start, waiting for what is not ready; InternalError as
         `compile_ir`. `step` is told how many of how many are there."""
-        found: list[bytes] = []
-        for made in self._made:
-            found.append(made())
+        done: dict[int, bytes] = {}
+
+        def note(k: int, made: bytes) -> None:
+            done[k] = made
             if step is not None:
-                step(len(found), len(self._made))
-        return found
+                step(len(done), len(self._begun))
+
+        for k, (unit, made) in enumerate(self._begun):
+            if made.cancel():  # no thread has begun with it
+                note(k, _object_of(unit, self._target))
+        for k, (_, made) in enumerate(self._begun):
+            if k not in done:
+                note(k, made.result())
+        return [done[k] for k in range(len(self._begun))]
 
     def __enter__(self) -> Self:
         return self
@@ -115,29 +122,27 @@ def _support_object(text: str, target: Target) -> bytes:
 def assembly(text: str, target: Target, *, comments: bool = False, effort: Effort = Effort.KERNEL) -> str:
     """The assembler text of a module, as the object file would hold it; with LLVM's comments, which name the
     blocks that the machine code comes from."""
+    tools = _tools(target, effort)
     with _parsed(text) as module:
-        machine = _target_machine(target, effort)
-        _optimise(module, machine, effort)
-        machine.set_asm_verbosity(comments)
-        return str(machine.emit_assembly(module))
+        tools.optimise(module)
+        tools.machine.set_asm_verbosity(comments)
+        return str(tools.machine.emit_assembly(module))
 
 
 def optimised(text: str, target: Target) -> str:
     """The module after LLVM's scalar passes, as text."""
+    tools = _tools(target, Effort.KERNEL)
     with _parsed(text) as module:
-        _optimise(module, _target_machine(target, Effort.KERNEL), Effort.KERNEL)
+        tools.optimise(module)
         return str(module)
 
 
 def _parsed(text: str) -> Any:
     """The module, in a context of its own so that threads do not share one; it must be closed."""
-    _initialise()
     try:
         return binding.parse_assembly(text, context=binding.create_context())
     except RuntimeError as e:
-        raise InternalError(
-            f"LLVM refuses generated code: {e}", hint="this is a defect; please report it"
-        ) from e
+        raise refused(str(e)) from e
 
 
 @lru_cache(maxsize=1)
@@ -155,26 +160,34 @@ def _initialise() -> None:
 _LOCAL = threading.local()
 
 
-def _target_machine(target: Target, effort: Effort) -> Any:
-    """A machine for this thread: LLVM's are not to be shared by threads."""
-    machines = _LOCAL.__dict__.setdefault("machines", {})
-    _, level = effort.value
-    if (target, level) not in machines:
+class _Tools:
+    """LLVM's code generator and what makes its scalar passes, for one effort. Loops are vectorised and unrolled by the
+    schedule, so LLVM's passes for it are off."""
+
+    def __init__(self, target: Target, effort: Effort) -> None:
+        self.level, level = effort.value
         llvm_target = binding.Target.from_triple(target.triple)
-        machines[target, level] = llvm_target.create_target_machine(
+        self.machine = llvm_target.create_target_machine(
             cpu=target.cpu, features=target.feature_text, opt=level, reloc="pic", codemodel="small"
         )
-    return machines[target, level]
-
-
-def _optimise(module: Any, machine: Any, effort: Effort) -> None:
-    """Run the scalar passes. Loops are vectorised and unrolled by the schedule, so LLVM's passes for it are
-    off."""
-    level, _ = effort.value
-    with binding.create_pipeline_tuning_options(speed_level=level) as options:
+        options = binding.create_pipeline_tuning_options(speed_level=self.level)
         options.loop_vectorization = False
         options.slp_vectorization = False
         options.loop_interleaving = False
         options.loop_unrolling = False
-        with binding.create_pass_builder(machine, options) as builder, pass_manager(builder) as manager:
-            run_passes(manager, module, builder)
+        self.builder = binding.create_pass_builder(self.machine, options)
+
+    def optimise(self, module: Any) -> None:
+        """Run the passes on a module of llvmlite's, in place."""
+        with pass_manager(self.builder) as manager:
+            run_passes(manager, module, self.builder)
+
+
+def _tools(target: Target, effort: Effort) -> _Tools:
+    """Those of this thread: threads are not to share them."""
+    _initialise()
+    made: dict[tuple[Target, Effort], _Tools] = _LOCAL.__dict__.setdefault("tools", {})
+    found = made.get((target, effort))
+    if found is None:
+        found = made[target, effort] = _Tools(target, effort)
+    return found

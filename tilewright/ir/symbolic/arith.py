@@ -39,18 +39,21 @@ class Sym(SymNode):
         return self if self.vars.isdisjoint(mapping) else _substituted(self, tuple(mapping.items()))
 
     def __add__(self, other: Sym | int) -> Sym:
-        return NotImplemented if (right := _operand(other)) is None else _plus(self, right, 1)
+        right = other if isinstance(other, Sym) else _operand(other)  # most are: that saves a call
+        return NotImplemented if right is None else _plus(self, right, 1)
 
     __radd__ = __add__
 
     def __sub__(self, other: Sym | int) -> Sym:
-        return NotImplemented if (right := _operand(other)) is None else _plus(self, right, -1)
+        right = other if isinstance(other, Sym) else _operand(other)
+        return NotImplemented if right is None else _plus(self, right, -1)
 
     def __rsub__(self, other: Sym | int) -> Sym:
         return NotImplemented if (left := _operand(other)) is None else left - self
 
     def __mul__(self, other: Sym | int) -> Sym:
-        return NotImplemented if (right := _operand(other)) is None else _product(self, right)
+        right = other if isinstance(other, Sym) else _operand(other)
+        return NotImplemented if right is None else _product(self, right)
 
     __rmul__ = __mul__
 
@@ -229,8 +232,13 @@ def _accumulate(terms: Terms, added: Sym, mono: Sym, coef: int) -> None:
 
 def _plus(a: Sym, b: Sym, sign: int) -> Sym:
     """a + sign * b"""
-    if a.kind == b.kind == "const":
-        return const(a._payload + sign * b._payload)
+    if b.kind == "const":
+        if a.kind == "const":
+            return const(a._payload + sign * b._payload)
+        if b is ZERO:
+            return a
+    elif a is ZERO and sign == 1:
+        return b
     return (_combined if len(a.terms) + len(b.terms) <= SHORT else _combined.__wrapped__)(a, b, sign)
 
 
@@ -243,8 +251,10 @@ def _combined(a: Sym, b: Sym, sign: int) -> Sym:
 
 
 def _product(a: Sym, b: Sym) -> Sym:
-    if a is ONE or b is ONE:
-        return b if a is ONE else a
+    if a is ONE or b is ZERO:
+        return b
+    if b is ONE or a is ZERO:
+        return a
     if a.kind == b.kind == "const":
         return const(a._payload * b._payload)
     size = len(a.terms) * len(b.terms)
@@ -299,11 +309,6 @@ def _rebuilt(e: Sym, memo: dict[Sym, Sym]) -> Sym:
         return result
     memo[e] = result = e._make(*(_rebuilt(arg, memo) for arg in e.args))
     return result
-
-
-def rebuild(e: Sym, args: tuple[Sym, ...]) -> Sym:
-    """The canonical expression of e's kind over other operands."""
-    return e if e._make is None else e._make(*args)
 
 
 def _rejoin_divmod(terms: Terms) -> bool:
@@ -427,11 +432,6 @@ def mod(x: Sym | int, q: Sym | int) -> Sym:
     if remainder.interval[0] >= 0 and (q - 1 - remainder).interval[0] >= 0:
         return remainder
     return intern("mod", mod, (remainder, q))
-
-
-def ceildiv(a: Sym | int, b: Sym | int) -> Sym:
-    """a / b rounded up, for a positive b."""
-    return floordiv(sym(a) + b - 1, b)
 
 
 def _divided_term(mono: Sym, coef: int, by: Sym, by_coef: int) -> tuple[Sym, int] | None:

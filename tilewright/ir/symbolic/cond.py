@@ -79,7 +79,7 @@ def le(a: Sym | int, b: Sym | int) -> Sym:
 
 def lt(a: Sym | int, b: Sym | int) -> Sym:
     """The condition a < b."""
-    return ge0(sym(b) - a - 1)
+    return ge0(sym(b) - a - ONE)
 
 
 def ge(a: Sym | int, b: Sym | int) -> Sym:
@@ -89,7 +89,7 @@ def ge(a: Sym | int, b: Sym | int) -> Sym:
 
 def gt(a: Sym | int, b: Sym | int) -> Sym:
     """The condition a > b."""
-    return ge0(sym(a) - b - 1)
+    return ge0(sym(a) - b - ONE)
 
 
 def eq(a: Sym | int, b: Sym | int) -> Sym:

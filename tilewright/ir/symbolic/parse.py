@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tilewright.ir.symbolic import cond as symcond
-from tilewright.ir.symbolic.arith import Sym, ceildiv, const, floordiv, mod
+from tilewright.ir.symbolic.arith import Sym, const, floordiv, mod
 from tilewright.ir.symbolic.node import NAME, RESERVED_NAMES
+from tilewright.ir.symbolic.sums import ceildiv
 from tilewright.ir.textpos import text_error
 
 Lookup = Callable[[str], Sym]

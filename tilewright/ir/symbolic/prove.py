@@ -17,10 +17,10 @@ from tilewright.ir.symbolic.arith import (
     factors_of,
     intern,
     monomial,
-    rebuild,
     sum_of,
 )
 from tilewright.ir.symbolic.cond import maximum, minimum
+from tilewright.ir.symbolic.sums import rebuild
 
 # Inclusive ranges of variables, whose ends may refer to other variables (but not, in a cycle, to themselves).
 Ranges = Mapping[Sym, tuple[Sym, Sym]]

@@ -20,7 +20,7 @@ def relevant(ranges: Ranges, e: Sym) -> Ranges:
         v = pending.pop()
         if v not in reached:
             reached.add(v)
-            pending += [w for end in ranges[v] for w in end.vars if w in ranges]
+            pending += [w for end in ranges[v] if not end.is_const for w in end.vars if w in ranges]
     return {v: r for v, r in ranges.items() if v in reached}
 
 

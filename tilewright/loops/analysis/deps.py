@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, affine_in, gt, sym, var
+from tilewright.ir.sym import ZERO, Sym, affine_in, gt, sym, var, weighted_sum
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.types import row_major
 from tilewright.loops.analysis.bounds import Interval, Ranges, holds, lower, upper
@@ -172,6 +172,9 @@ def _never_meet(
     known = outer | {loop_var(o): loop_range(o) for o in band if o is loop or o in equal}
     moving_a, moving_b = _moving(a, band, known), _moving(b, band, known)
     v = loop_var(loop)
+    is_one = a.idx == b.idx and not (a.unknown or b.unknown)
+    if is_one and any([_outruns(e, v, moving_a, moving_b) for e in a.idx]):  # as most do, which is found out fast
+        return True
     for e_a, e_b in _coordinates(a, b):
         box_a, box_b = _interval(e_a, a, moving_a), _interval(e_b, b, moving_b)
         if box_a is None or box_b is None:
@@ -179,6 +182,27 @@ def _never_meet(
         if _apart(box_a, box_b, v, known) and (not both or _apart(box_b, box_a, v, known)):
             return True
     return False
+
+
+def _outruns(e: Sym, v: Sym, moving_a: Ranges, moving_b: Ranges) -> bool:
+    """Whether a step of `v` changes the index `e` of two accesses by more than what moves can make up for, as far as
+    that has the same range of numbers for both."""
+    step = reach = 0
+    for mono, coef in e.terms:
+        if mono is v:
+            step = abs(coef)
+        elif mono.kind == "var":
+            moves = moving_a.get(mono)
+            if moves != moving_b.get(mono):
+                return False
+            if moves is not None:
+                low, high = moves
+                if not (low.is_const and high.is_const):
+                    return False
+                reach += abs(coef) * (high.value - low.value)
+        elif any([w is v or w in moving_a or w in moving_b for w in mono.vars]):
+            return False
+    return reach < step
 
 
 def _moving(a: Access, band: Sequence[Op], known: Ranges) -> Ranges:
@@ -226,10 +250,7 @@ def _divisions(e: Sym) -> int:
 
 
 def _linear(idx: Sequence[Sym], weights: Sequence[Sym]) -> Sym:
-    total = sym(0)
-    for i, w in zip(idx, weights, strict=True):
-        total = total + i * w
-    return total
+    return weighted_sum(ZERO, idx, weights)
 
 
 def _interval(e: Sym, access: Access, moving: Ranges) -> Interval | None:

@@ -8,6 +8,7 @@ from tilewright.ir.core import Block, Func, Op, erase_dead
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import ONE, Sym, sym
 from tilewright.ir.sym import simplify as simplify_sym
+from tilewright.ir.symbolic.arith import factors_of
 from tilewright.loops.analysis.bounds import Ranges, holds, relevant
 from tilewright.loops.edit import (
     body_of,
@@ -161,7 +162,7 @@ def _index(e: Sym, ranges: Ranges) -> Sym:
 
 
 def _has_division(e: Sym) -> bool:
-    return e.kind in _DIVISIONS or any(_has_division(a) for a in e.args)
+    return any([f.kind in _DIVISIONS for mono, _ in e.terms for f in factors_of(mono)])
 
 
 def _erase_unread(func: Func) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, sym
+from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
 from tilewright.loops.edit import address_of, body_of, buffer_type, extent_of, is_loop, loop_var
@@ -102,6 +103,9 @@ def _divisors(attr: object, v: Sym) -> set[int]:
         return set().union(*(_divisors(a, v) for a in attr))
     if not isinstance(attr, Sym) or v not in attr.vars:
         return set()
+    if attr.kind in ("var", "mul", "add"):
+        atoms = [f for mono, _ in attr.terms for f in factors_of(mono) if f.kind != "var"]
+        return set().union(*(_divisors(a, v) for a in atoms))
     own = (
         {attr.args[1].value}
         if attr.kind in ("floordiv", "mod") and attr.args[0] is v and attr.args[1].is_const

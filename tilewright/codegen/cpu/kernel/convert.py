@@ -89,9 +89,9 @@ def _int_to_int(x: Reg, to: DType) -> Reg:
 
 def wrap(x: Reg, to: DType) -> Reg:
     """A byte whose low bits hold an element of fewer, with its other bits as that has them; others as they are."""
-    found = x.text.named(x.name, to, x.lanes)
     if to.bits >= 8:
-        return found
+        return x if x.dtype is to else x.text.named(x.name, to, x.lanes)
+    found = x.text.named(x.name, to, x.lanes)
     if to.kind == "int":
         return (found << 8 - to.bits).arithmetic_shift(8 - to.bits)
     masked = x.text.named(x.name, dt.u8, x.lanes) & (1 << to.bits) - 1
@@ -207,7 +207,7 @@ def _to_e8m0(x: Reg) -> Reg:
 def _decoded(x: Reg) -> Reg:
     """A float of up to 8 bits as float32."""
     form = _FORMATS.get(x.dtype.name)
-    return _looked_up(x) if form is None or not form.fits_half or x.lanes == 1 else _through_half(x, form)
+    return _from_table(x) if form is None or not form.fits_half or x.lanes == 1 else _through_half(x, form)
 
 
 def _through_half(x: Reg, form: _SmallFloat) -> Reg:
@@ -225,7 +225,7 @@ def _through_half(x: Reg, form: _SmallFloat) -> Reg:
     return found if form.bias == 15 else found * float(2 ** (15 - form.bias))
 
 
-def _looked_up(x: Reg) -> Reg:
+def _from_table(x: Reg) -> Reg:
     """A float of up to 8 bits as float32, from a table of all bytes."""
     text, n = x.text, x.lanes
     values = np.arange(256, dtype=np.uint8).view(x.dtype.storage).astype(np.float32)

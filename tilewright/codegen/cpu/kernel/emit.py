@@ -4,7 +4,7 @@ here."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
@@ -27,13 +27,14 @@ from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, product
 from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient, limited_of
-from tilewright.loops.edit import enclosing_loops, holds_parallel, loop_var
+from tilewright.loops.edit import address_of, enclosing_loops, holds_parallel, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
 from tilewright.loops.spec import parallel_extent, versions_of
 from tilewright.loops.storage.inplace import copied
 from tilewright.target.target import REGISTERS, Target
 
+_ALWAYS = Guard()
 SCRATCH_ALIGNMENT = 64
 """Bytes: every scratch buffer begins at a cache line."""
 
@@ -56,6 +57,7 @@ class _Kernel:
         self.func = func
         self.target = target
         self.keeps_denormals = keeps_denormals
+        self.has_pairs = bool(kernel_info(func).inplace)
         rounds = target.rounds_to_bf16 and not (keeps_denormals and target.arch == "x86_64")
         self.text = Text(target.scale, rounds_to_bf16=rounds)
         self.indices = Indices(self.text, mask_registers=target.has_mask_registers)
@@ -170,7 +172,8 @@ class _Kernel:
         self._block(op.blocks[0])
 
     def _for(self, op: Op) -> None:
-        pair = None if self.lanes > 1 or enclosing_loops(op) else copied(self.func, op)
+        may_copy = self.has_pairs and self.lanes == 1 and not enclosing_loops(op)
+        pair = copied(self.func, op) if may_copy else None
         if pair is None:
             self._iterate(op)
             return
@@ -238,7 +241,7 @@ class _Kernel:
         """What each lane reads in the iterations of the loop of variable `v`: its groups in one register. None for
         accesses that are not served."""
         buffer, other = self.buffers[load.operands[0]], load.attrs.get("other", 0)
-        address = self._address(load, buffer)
+        address = self._address(load)
         step, _ = affine_in(address, v) or (None, None)
         if step is None or not step.is_const:
             return None
@@ -362,6 +365,8 @@ class _Kernel:
 
     def _guard(self, op: Op) -> Guard:
         """When a load or store happens, from its own guard and the lanes that are on."""
+        if "guard" not in op.attrs:
+            return _ALWAYS if self.mask is None else Guard(None, self.mask)
         uniform, varying = self._conditions(op)
         mask = self._lane_mask(varying) if varying else self.mask
         return Guard(None if uniform.known else uniform, mask)
@@ -392,13 +397,10 @@ class _Kernel:
     def _at(self, base: str, start: Sym) -> str:
         return self.text.emit(f"getelementptr i8, ptr {base}, i64 {self.indices.uniform(start)}")
 
-    def _address(self, op: Op, buffer: Buffer) -> Sym:
+    def _address(self, op: Op) -> Sym:
         found = self.addresses.get(op)
         if found is None:
-            found = buffer.type.offset
-            for index, stride in zip(op.attrs["idx"], buffer.type.strides, strict=True):
-                found = found + index * stride
-            self.addresses[op] = found
+            found = self.addresses[op] = address_of(op)
         return found
 
     def _load(self, op: Op) -> None:
@@ -409,23 +411,23 @@ class _Kernel:
             skipped = literal(op.result.scalar.dtype, op.attrs.get("other", 0))
             self.values[op.result] = self.text.named(skipped, buffer.type.dtype)
             return
-        if "guard" not in op.attrs and self._reads_one(op, buffer):
+        if guard.lanes is not None and "guard" not in op.attrs and self._reads_one(op, buffer):
             guard = replace(
                 guard, lanes=None
             )  # inside of a masked `if`, which is skipped where no lane is on
-        address, lanes = self._address(op, buffer), self.lanes
+        address, lanes = self._address(op), self.lanes
 
         def load() -> Reg:
             return self.memory.load(buffer, address, lanes, guard, op.attrs.get("other", 0))
 
-        if source in self.in_halves and guard == Guard():  # nobody writes it, and the other half may be needed
+        if source in self.in_halves and guard == _ALWAYS:  # nobody writes it, and the other half may be needed
             key = (buffer.pointer, self.memory.address(buffer, address), lanes)
             self.values[op.result] = self.indices.once(key, load)
         else:
             self.values[op.result] = load()
 
     def _reads_one(self, op: Op, buffer: Buffer) -> bool:
-        return buffer.private == 1 and self.indices.lanes_of(self._address(op, buffer)) == 1
+        return buffer.private == 1 and self.indices.lanes_of(self._address(op)) == 1
 
     def _store(self, op: Op) -> None:
         value, target = op.operands
@@ -433,20 +435,21 @@ class _Kernel:
         guard = self._guard(op)
         if guard.never:
             return
-        address = self._address(op, buffer)
-        with self._only_where(guard.uniform or self.indices.true):
+        address = self._address(op)
+        with nullcontext() if guard.uniform is None else self._only_where(guard.uniform):
             past = self.indices.condition(op.attrs["nontemporal"]) if "nontemporal" in op.attrs else None
             self.memory.store(buffer, address, self.values[value], self.lanes, guard, past)
 
     def _prefetch(self, op: Op) -> None:
         buffer = self.buffers[op.operands[0]]
-        self.memory.prefetch(buffer, self._address(op, buffer), nearest="nearest" in op.attrs)
+        self.memory.prefetch(buffer, self._address(op), nearest="nearest" in op.attrs)
 
     # Scalars
 
     def _const(self, op: Op) -> None:
-        dtype = op.result.scalar.dtype
-        self.values[op.result] = self.text.named(literal(dtype, op.attrs["value"]), dtype)
+        if op.result not in self.values:  # which an unrolled loop asks for in each iteration
+            dtype = op.result.scalar.dtype
+            self.values[op.result] = self.text.named(literal(dtype, op.attrs["value"]), dtype)
 
     def _index(self, op: Op) -> None:
         number = self.indices.number(op.attrs["expr"])
@@ -486,8 +489,8 @@ class _Kernel:
             self._limited(op, limited)
             return
         operands = [self.values[v] for v in op.operands]
-        lanes = max(x.lanes for x in operands)
-        operands = [x.splat(lanes) for x in operands]
+        lanes = max([x.lanes for x in operands])
+        operands = [x if x.lanes == lanes else x.splat(lanes) for x in operands]
         dtype = op.result.scalar.dtype
         if op.name == "quotient" and has_finite_quotient(op):
             self.values[op.result] = finite_quotient(*operands)

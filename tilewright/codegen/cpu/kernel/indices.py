@@ -4,11 +4,11 @@ loop."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
+from typing import NamedTuple, Self
 
 from tilewright.codegen.cpu.kernel.functions import intrinsic
 from tilewright.codegen.cpu.kernel.lanes import vector
@@ -40,8 +40,7 @@ _MASKS: Mapping[int, DType] = MappingProxyType({8: dt.u8, 16: dt.u16, 32: dt.u32
 Term = tuple[Sym, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(NamedTuple):
     """An expression as `constant + uniform + stride * lane + general`; `general` is None or one value a
     lane."""
 
@@ -51,12 +50,25 @@ class Affine:
     general: Number | None
 
 
-@dataclass(slots=True)
-class _Scope:
-    """Values computed so far that hold until the scope ends; `is_block` when control flow begins with it."""
+class _Plan(NamedTuple):
+    """How an address depends on variables, as long as these stay what they are (`epoch`): `known` numbers, registers of
+    one lane (`uniform`, from the outermost loop inwards), and the terms that move with the lane. The constant and the
+    stride are those of `lanes` where they are no more than the variables of vector loops, and `lanes` then is empty."""
 
-    is_block: bool
-    values: dict[object, object] = field(default_factory=dict)
+    epoch: int
+    constant: int
+    known: Sequence[Term]
+    uniform: tuple[Term, ...]
+    stride: int
+    lanes: Sequence[Term]
+
+
+class _Scope(NamedTuple):
+    """What holds until the scope ends: `keys` are those of values. `block` is the level of the innermost scope, this
+    one or one around it, with which control flow begins."""
+
+    block: int
+    keys: list[object]
 
 
 class Indices:
@@ -68,20 +80,29 @@ class Indices:
         self.mask_registers = mask_registers
         self.true, self.false = (text.constant(dt.bool_, value) for value in (True, False))
         self._env: dict[Sym, Number | Iota] = {}
+        self._known: dict[Sym, int] = {}  # variables that are numbers
+        self._varying: dict[Sym, int] = {}  # the lanes of variables whose values differ between them
+        self._epoch = 0  # changes when a variable becomes something of another kind
+        self._plans: dict[Sym, _Plan] = {}
         self._bytes: dict[Sym, Reg] = {}
         self._level: dict[Sym, int] = {}
-        self._scopes = [_Scope(is_block=True)]
+        self._scopes = [_Scope(0, [])]
+        self._values: dict[object, object] = {}  # computed so far, each until a scope ends
 
     # Scopes and variables
 
-    @contextmanager
-    def scope(self, *, is_block: bool) -> Iterator[None]:
-        """What is computed inside may be reused only inside; without control flow, less is forgotten."""
-        self._scopes.append(_Scope(is_block))
-        try:
-            yield
-        finally:
-            self._scopes.pop()
+    def scope(self, *, is_block: bool) -> Self:
+        """`with indices.scope(...)`: what is computed inside may be reused only inside; without control flow, less is
+        forgotten."""
+        self._scopes.append(_Scope(len(self._scopes) if is_block else self._block_level(), []))
+        return self
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
+        for key in self._scopes.pop().keys:
+            del self._values[key]
 
     def integer(self, name: str) -> Reg:
         """The i64 register of this name."""
@@ -89,8 +110,20 @@ class Indices:
 
     def bind(self, v: Sym, value: Number | Iota) -> None:
         """Give a variable its value for the rest of the current scope."""
+        level = len(self._scopes) - 1
+        if v in self._known and isinstance(value, int) and self._level[v] == level:  # the next of an unrolled loop
+            self._env[v] = self._known[v] = value
+            return
+        if v in self._env and (self._level[v] != level or not _are_alike(self._env[v], value)):
+            self._epoch += 1
         self._env[v] = value
-        self._level[v] = len(self._scopes) - 1
+        self._level[v] = level
+        self._known.pop(v, None)
+        self._varying.pop(v, None)
+        if isinstance(value, int):
+            self._known[v] = value
+        elif value.lanes > 1:
+            self._varying[v] = value.lanes
 
     def bind_byte(self, v: Sym, value: Reg) -> None:
         """Tell of a variable that was given its value now that it is this byte (u8)."""
@@ -102,12 +135,12 @@ class Indices:
 
     def lanes_of(self, e: Sym) -> int:
         """Lanes that differ in the value of `e`: 1 when it is the same for all."""
-        lanes = 1
-        for v in e.vars:
-            value = self._value_of(v)
-            if not isinstance(value, int) and value.lanes > lanes:
-                lanes = value.lanes
-        return lanes
+        varying = self._varying
+        if not varying:
+            return 1
+        if e.kind == "var":
+            return varying.get(e, 1)
+        return 1 if e.vars.isdisjoint(varying) else max([varying.get(v, 1) for v in e.vars])
 
     def _value_of(self, v: Sym) -> Number | Iota:
         value = self._env.get(v)
@@ -118,23 +151,25 @@ class Indices:
         return value
 
     def _block_level(self) -> int:
-        return next(k for k in range(len(self._scopes) - 1, -1, -1) if self._scopes[k].is_block)
+        return self._scopes[-1].block
 
     def cached(self, key: object) -> object | None:
         """What was remembered under `key` where it still holds."""
-        for scope in reversed(self._scopes):
-            if key in scope.values:
-                return scope.values[key]
-        return None
+        return self._values.get(key)
 
     def remember(self, key: object, value: object, variables: Iterable[Sym]) -> None:
         """Keep `value`, computed here from `variables`, as long as it holds."""
-        level = max((self._level[v] for v in variables), default=0)
-        self._scopes[max(level, self._block_level())].values[key] = value
+        level = max([self._level[v] for v in variables], default=0)
+        self._remember(key, value, max(level, self._block_level()))
 
     def remember_here(self, key: object, value: object) -> None:
         """Keep `value`, computed here from SSA values, until the current block's scope ends."""
-        self._scopes[self._block_level()].values[key] = value
+        self._remember(key, value, self._block_level())
+
+    def _remember(self, key: object, value: object, level: int) -> None:
+        if key not in self._values:
+            self._scopes[level].keys.append(key)
+        self._values[key] = value
 
     def once(self, key: object, compute: Callable[[], Reg]) -> Reg:
         """What `compute` emits from SSA values, or did before where that still holds."""
@@ -204,37 +239,45 @@ class Indices:
 
     def _sum(self, terms: Sequence[Term]) -> tuple[int, Number]:
         """The terms' sum as (known part, remainder); partial sums of outer variables are kept for reuse."""
+        known = self._known
         constant = 0
-        total: Number = 0
+        open_: list[Term] = []
+        for term in terms:
+            mono, coef = term
+            number = 1 if mono is ONE else known.get(mono)
+            if number is None:
+                open_.append(term)
+            else:
+                constant += coef * number
+        return constant, self._total(self._outermost_first(open_))
+
+    def _outermost_first(self, terms: Sequence[Term]) -> tuple[Term, ...]:
+        return tuple(sorted(terms, key=self._term_level) if len(terms) > 1 else terms)
+
+    def _total(self, terms: tuple[Term, ...]) -> Number:
+        """The sum of terms that are not known, from the outermost loop's inwards."""
+        total = self._values.get(terms) if terms else 0
+        if total is not None:
+            assert isinstance(total, int | Reg)
+            return total
+        total = 0
         seen: tuple[Term, ...] = ()
-        for mono, coef in sorted(terms, key=self._term_level):
-            if mono is ONE:
-                constant += coef
-                continue
-            known = self._known(mono)
-            if known is not None:
-                constant += coef * known
-                continue
-            seen = (*seen, (mono, coef))
-            found = self.cached(seen)
+        for term in terms:
+            seen = (*seen, term)
+            found = self._values.get(seen)
             if found is None:
+                mono, coef = term
                 found = self.add(total, self.multiply(self._monomial(mono), coef))
-                self.remember(seen, found, (v for m, _ in seen for v in m.vars))
+                self.remember(seen, found, [v for m, _ in seen for v in m.vars])
             assert isinstance(found, int | Reg)
             total = found
-        return constant, total
+        return total
 
     def _term_level(self, term: Term) -> int:
         mono = term[0]
-        if mono is ONE:
-            return -1
         if mono.kind == "var":
             return self._level.get(mono, 0)
         return max([self._level.get(v, 0) for v in mono.vars])
-
-    def _known(self, mono: Sym) -> int | None:
-        value = self._env.get(mono)
-        return value if isinstance(value, int) else None
 
     def _monomial(self, mono: Sym) -> Number:
         if mono.kind != "mul":
@@ -316,7 +359,7 @@ class Indices:
 
     def _condition(self, e: Sym) -> Reg:
         if e.kind == "ge0":
-            constant, uniform, stride, general = self._parts(e.args[0])
+            constant, uniform, stride, general = self.affine(e.args[0])
             lanes = self.lanes_of(e)
             narrow = isinstance(stride, int) and 0 < abs(stride) * lanes < 1 << 31
             if general is None and isinstance(stride, int) and narrow:
@@ -401,19 +444,44 @@ class Indices:
 
     def affine(self, e: Sym) -> Affine:
         """`e` split by how it depends on the lane."""
-        return Affine(*self._parts(e))
+        plan = self._plans.get(e)
+        if plan is None or plan.epoch != self._epoch:
+            plan = self._plans[e] = self._planned(e)
+        constant = plan.constant
+        known = self._known
+        for v, coef in plan.known:
+            constant += coef * known[v]
+        if not plan.lanes:
+            return Affine(constant, self._total(plan.uniform), plan.stride, None)
+        moved, stride, general = self._by_lane(plan.lanes)
+        return Affine(constant + moved, self._total(plan.uniform), stride, general)
 
-    def _parts(self, e: Sym) -> tuple[int, Number, Number, Number | None]:
-        if self.lanes_of(e) == 1:
-            return (*self._sum(e.terms), 0, None)
+    def _planned(self, e: Sym) -> _Plan:
+        constant = stride = 0
+        known: list[Term] = []
         uniform: list[Term] = []
-        stride: Number = 0
+        lanes: list[Term] = []
+        for term in e.terms:
+            mono, coef = term
+            if mono is ONE:
+                constant += coef
+            elif mono in self._known:
+                known.append(term)
+            else:
+                (uniform if self.lanes_of(mono) == 1 else lanes).append(term)
+        iotas = [(value, coef) for mono, coef in lanes if isinstance(value := self._env.get(mono), Iota)]
+        if len(iotas) == len(lanes):
+            stride = sum(coef for _, coef in iotas)
+            constant += sum(coef * iota.base for iota, coef in iotas)
+            lanes = []
+        return _Plan(self._epoch, constant, known, self._outermost_first(uniform), stride, lanes)
+
+    def _by_lane(self, terms: Sequence[Term]) -> tuple[int, Number, Number | None]:
+        """What terms that move with the lane add to the constant, the stride and all else of an address."""
         constant = 0
+        stride: Number = 0
         general: Number | None = None
-        for mono, coef in e.terms:
-            if mono is ONE or self.lanes_of(mono) == 1:
-                uniform.append((mono, coef))
-                continue
+        for mono, coef in terms:
             step = self._step(mono)
             if step is None:
                 value = self.multiply(self.number(mono), coef)
@@ -427,8 +495,7 @@ class Indices:
                 constant += base
             else:
                 general = base if general is None else self.add(general, base)
-        known, rest = self._sum(uniform)
-        return constant + known, rest, stride, general
+        return constant, stride, general
 
     def interleaved(self, e: Sym, lanes: int) -> list[Sym]:
         """The expressions of lanes 0 to n - 1 where every n-th lane from each of these on is larger by 1, for the
@@ -463,6 +530,13 @@ class Indices:
             else:
                 return None
         return None if iota is None else (iota, factor)
+
+
+def _are_alike(a: Number | Iota, b: Number | Iota) -> bool:
+    """Whether a variable that was the one and is the other now depends on the lanes as it did."""
+    if isinstance(a, Reg) and isinstance(b, Reg):
+        return a.lanes == b.lanes
+    return a == b if isinstance(a, Iota) else isinstance(a, int) and isinstance(b, int)
 
 
 def _lanes(x: Number) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from math import copysign, inf
 
 import numpy as np
 
@@ -17,7 +18,7 @@ def memory_type(dtype: DType) -> str:
     """The LLVM type of one element in memory: integers for what LLVM has no (fast) type for."""
     if dtype is dt.string:
         raise UnsupportedError("strings cannot be elements of a compiled kernel")
-    return _FLOATS.get(dtype.name, f"i{8 * dtype.bytes}")
+    return _FLOATS.get(dtype.name) or f"i{8 * dtype.bytes}"
 
 
 def register_type(dtype: DType) -> str:
@@ -36,12 +37,22 @@ def literal(dtype: DType, value: float | int | bool) -> str:
         return "true" if value else "false"
     if dtype.is_int:
         return str(_wrapped(dtype, int(value)))
+    if dtype is dt.f64 or dtype is dt.f32:
+        number = float(value) if dtype is dt.f64 else _rounded(float(value))
+        return f"0x{int.from_bytes(struct.pack('>d', number)):016X}"
     with np.errstate(over="ignore"):
         stored = np.array(value, np.float64).astype(dtype.storage)
-    if dtype is dt.f64 or dtype is dt.f32:
-        return f"0x{struct.unpack('<Q', struct.pack('<d', float(stored)))[0]:016X}"
     bits = int.from_bytes(stored.tobytes(), "little")
     return f"0xH{bits:04X}" if dtype is dt.f16 else str(bits)
+
+
+def _rounded(value: float) -> float:
+    """The nearest float32."""
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return copysign(inf, value)
+    return rounded
 
 
 def _wrapped(dtype: DType, value: int) -> int:

@@ -123,7 +123,7 @@ class MemoryAccess:
             return groups_of(self._load_run(buffer, where, lanes * group, guard, other), group)
         if step != 1 or where.stride not in (0, group):
             return None
-        run = replace(where, stride=1)
+        run = where._replace(stride=1)
         if where.stride == group:
             return self._load_run(buffer, run, lanes * group, guard, other)
         dtype = buffer.type.dtype
@@ -264,7 +264,7 @@ class MemoryAccess:
         if buffer.private != 1 or not self.masked_memory:
             return []
         starts = [self.indices.affine(start) for start in self.indices.interleaved(e, lanes)]
-        return [replace(start, stride=1) for start in starts]
+        return [start._replace(stride=1) for start in starts]
 
     def _load_interleaved(
         self, buffer: Buffer, starts: list[Affine], lanes: int, guard: Guard, other: float | int

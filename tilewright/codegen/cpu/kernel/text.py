@@ -41,7 +41,8 @@ class Text:
 
     def emit(self, instruction: str) -> str:
         """Append an instruction and return the name of its result."""
-        name = self.name()
+        self._names += 1
+        name = f"%v{self._names}"
         self.lines.append(f"  {name} = {instruction}")
         return name
 
@@ -87,7 +88,7 @@ class Text:
 
     def reg(self, dtype: DType, lanes: int, instruction: str) -> Reg:
         """Append an instruction whose result is `lanes` elements of `dtype`."""
-        return self.named(self.emit(instruction), dtype, lanes)
+        return Reg(self.emit(instruction), dtype, lanes, self)
 
     def splat_name(self, element: str, name: str, lanes: int) -> str:
         """The name of a vector whose lanes all are `name`, which has type `element`."""
@@ -123,7 +124,7 @@ def _comparison(relation: str) -> Callable[[Reg, Operand], Reg]:
     return compare
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # never changed; a frozen one, one for each instruction, takes long to make
 class Reg:
     """An SSA value or a literal: `lanes` elements of `dtype` (1: the same element for all lanes of a vector loop).
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
+from tilewright.loops.edit import address_of
 from tilewright.target.target import REGISTERS
 
 MOST_LANES = 64
@@ -48,8 +49,4 @@ def _space(value: Value) -> str:
 
 def _moves(op: Op, varying: set[Sym]) -> bool:
     """Whether the address differs between lanes."""
-    type = op.operands[1].buffer
-    address = type.offset
-    for index, stride in zip(op.attrs["idx"], type.strides, strict=True):
-        address = address + index * stride
-    return bool(address.vars & varying)
+    return not address_of(op).vars.isdisjoint(varying)
