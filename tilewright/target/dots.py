@@ -41,6 +41,12 @@ VPDPBUSD = Dot(dt.u8, dt.i8, 4, ((16, "llvm.x86.avx512.vpdpbusd.512"), *_VNNI_CA
 
 AVX_VNNI = Dot(dt.u8, dt.i8, 4, _VNNI_CALLS, name="vpdpbusd")
 
+_WORD_CALLS = ((8, "llvm.x86.avx512.vpdpwssd.256"), (4, "llvm.x86.avx512.vpdpwssd.128"))
+VPDPWSSD = Dot(dt.i16, dt.i16, 2, ((16, "llvm.x86.avx512.vpdpwssd.512"), *_WORD_CALLS), name="vpdpwssd")
+"""`pmaddwd` with its addition, for what does not fit bytes."""
+
+AVX_VNNI_WORDS = Dot(dt.i16, dt.i16, 2, _WORD_CALLS, name="vpdpwssd")
+
 _PMADDWD_CALLS = ((8, "llvm.x86.avx2.pmadd.wd"), (4, "llvm.x86.sse2.pmadd.wd"))
 PMADDWD = Dot(dt.i16, dt.i16, 2, _PMADDWD_CALLS, accumulates=False, name="vpmaddwd")
 """The form for bytes, `pmaddubsw`, saturates at 16 bits: it is not used."""
@@ -65,8 +71,8 @@ def dots_of(arch: str, features: Collection[str]) -> tuple[Dot, ...]:
     """The instructions of a machine, those of one dtype of sums the fastest first."""
     by_feature = {
         "x86_64": (
-            ("avx512vnni", VPDPBUSD), ("avxvnni", AVX_VNNI), ("avx512bw", PMADDWD_512), ("avx2", PMADDWD),
-            ("avx512bf16", VDPBF16PS),
+            ("avx512vnni", VPDPBUSD), ("avxvnni", AVX_VNNI), ("avx512vnni", VPDPWSSD), ("avxvnni", AVX_VNNI_WORDS),
+            ("avx512bw", PMADDWD_512), ("avx2", PMADDWD), ("avx512bf16", VDPBF16PS),
         ),
         "aarch64": (("dotprod", SDOT), ("bf16", BFDOT)),
     }  # fmt: skip

@@ -136,6 +136,31 @@ def test_machine_code_gives_the_exact_sums(shape: str, signed: bool, zero: int) 
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("machine", ("zen3", "zen4", "cascadelake", "host"))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weights_of_other_zero_points_are_multiplied_as_words(shape: str, machine: str, fresh_seed: int) -> None:
+    """Bytes without a sign whose centred numbers do not fit a byte; each filter has a zero point of its own."""
+    type_, filters, attrs = SHAPES[shape]
+    rng = np.random.default_rng(fresh_seed)
+    w = rng.integers(0, 256, filters).astype(np.uint8)
+    w[0], w[1] = 0, 255
+    zeros = rng.integers(0, 256, (filters[0], *[1] * (len(filters) - 1))).astype(np.uint8)
+    x = rng.integers(0, 256, [d.value for d in type_.shape]).astype(np.uint8)
+    module = program(
+        lambda v: conv_integer(v, constant(w), constant(np.uint8(77)), constant(zeros), **attrs), type_
+    )
+    (expected,) = evaluate_func(module.main, module, [x])
+    if machine == "host":
+        (found,) = Model(compile_module(module, Options(threads=1), parse_target("host")))(x)
+    else:
+        passed(module, machine)
+        used = {op.operands[1].tensor.dtype for op in module.main.body.ops if op.attrs.get("sums")}
+        assert used == {dt.i16}, names(module)
+        (found,) = evaluate_func(module.main, module, [x])
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("machine", (*MACHINES, "host"))
 @pytest.mark.parametrize("signed", (False, True), ids=("u8", "i8"))
 @pytest.mark.parametrize("shape", ["3x3", "of an image", "depthwise", "one axis"])

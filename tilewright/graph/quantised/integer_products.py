@@ -86,9 +86,9 @@ def _stages(module: Module, ctx: PassContext) -> Iterator[Sequence[Rule]]:
     if dots:
         if not ctx.strict:  # sums of integers do not round
             yield [attention_in_integers(module, dots[0], ctx)]
-            yield [sums_of_integers(partial(_why_in_floats, dots[0], ctx.target))]
+            yield [sums_of_integers(partial(_why_in_floats, dots, ctx.target))]
         weights = partial(_weights_dtype, dots[0], ctx.target, _bytes_of_weights(module, dots[0]))
-        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots[0], ctx.target, weights))]
+        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots, ctx.target, weights))]
         yield [states_in_groups(dots)]
         if dots[0].left is dt.i16:
             yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
@@ -96,12 +96,23 @@ def _stages(module: Module, ctx: PassContext) -> Iterator[Sequence[Rule]]:
         yield [divide_by_known_scale]
 
 
-def _why_in_floats(dot: Dot, target: Target, op: Op, weights: np.ndarray, zeros: np.ndarray) -> str:
+def _why_in_floats(
+    dots: Sequence[Dot], target: Target, op: Op, weights: np.ndarray, zeros: np.ndarray
+) -> str:
     """As `why_not_multiplied`, of an operator on floats. Weights of a matrix are read once, and are much shorter as
     integers; those of a convolution are read for all positions, and its algorithm may save multiplications."""
+    dot = _dot_of(dots, op, weights.astype(np.int32) - zeros.astype(np.int32))
     if op.name == "conv" and products_per_float(dot, target) <= 1:
         return "the machine multiplies no more integers than floats in a cycle"
     return why_not_multiplied(dot, op, weights, zeros)
+
+
+def _dot_of(dots: Sequence[Dot], op: Op, centred: np.ndarray) -> Dot:
+    """The first instruction that takes the centred weights of a convolution; a product takes bytes of any zero point,
+    whose rows are summed for that."""
+    if op.name in ("matmul", "matmul_integer"):
+        return dots[0]
+    return next((dot for dot in dots if _fits(centred, dot.right)), dots[0])
 
 
 def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray) -> str:
@@ -151,17 +162,18 @@ def _weights_dtype(dot: Dot, target: Target, all_weights: int, op: Op, centred: 
 
 
 def multiply_in_groups(
-    dot: Dot, target: Target, stored_as: StoredAs, op: Op, b: Builder, ctx: RewriteContext
+    dots: Sequence[Dot], target: Target, stored_as: StoredAs, op: Op, b: Builder, ctx: RewriteContext
 ) -> Replacement:
-    """The sums in the dtypes of `dot` (of the target's `dots`), and what zero points add to them."""
+    """The sums in the dtypes of one of the target's `dots`, and what zero points add to them."""
     _, right, _, right_zero = op.operands
     array, zeros = constant_array(right, ctx.module), constant_array(right_zero, ctx.module)
     if array is None or zeros is None:
         return NoMatch("the right operand and its zero points are not known when compiling")
+    centred = array.astype(np.int32) - zeros.astype(np.int32)
+    dot = _dot_of(dots, op, centred)
     reason = why_not_multiplied(dot, op, array, zeros)
     if reason:
         return NoMatch(reason)
-    centred = array.astype(np.int32) - zeros.astype(np.int32)
     if op.name == "conv_integer":
         return _convolution(dot, target, op, centred, ctx)
     return _product(dot, stored_as, op, centred, zeros, ctx)
