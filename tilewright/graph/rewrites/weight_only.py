@@ -18,8 +18,8 @@ import numpy as np
 
 from tilewright.cost.data_movement import reads_weights_once, weights_stay_quantized
 from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
+from tilewright.graph.quantised.half_bytes import choose_halves
 from tilewright.graph.rewrites.dead import drop_dead
-from tilewright.graph.rewrites.half_bytes import choose_halves
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.passes import PassContext
