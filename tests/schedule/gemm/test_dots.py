@@ -192,3 +192,28 @@ def test_lines_of_an_image_are_multiplied_in_groups_along_any_axis(space, kernel
     windows = np.lib.stride_tricks.sliding_window_view(x[:, 0].astype(np.int64) - 7, kernel, axis=(1, 2))
     wanted = np.einsum("nhwkl,okl->nohw", windows[:, :: strides[0], :: strides[1]], w[:, 0].astype(np.int64))
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("machine", ["zen4", "sapphirerapids", "cascadelake", "zen3", "neoverse-n1"])
+@pytest.mark.parametrize("width", [None, 9, 21])
+@pytest.mark.parametrize("zero", [0, 93])
+def test_windows_of_each_channel_are_summed_in_groups(zero, width, machine):
+    """Where an instruction brings neighbours together; padding is outside of what is read."""
+    x, w = integers(np.uint8, 1, 24, 5, width or 13), integers(np.int8, 24, 1, 3, 3)
+    shape = (*map(sym, x.shape[:3]), sym(width) if width else var("width", 1))
+    module = build(
+        [TensorType(dt.u8, shape)],
+        lambda x: conv_integer(
+            x, constant(w), constant(np.uint8(zero)), constant(np.int8(0)),
+            groups=24, pads_begin=(1, 1), pads_end=(1, 1),
+        ),
+    )  # fmt: skip
+    ctx = PassContext(parse_target(machine), Options())
+    lower_graph(module, ctx, Options())
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    loops = [op for f in module.funcs.values() if f.level == "loops" for op in f.body.walk() if is_loop(op)]
+    assert any(kind_of(o) == "dot" for o in loops) == (machine in ("zen4", "sapphirerapids"))
+    centred = np.pad(x.astype(np.int64) - zero, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(centred, (3, 3), axis=(2, 3))
+    (found,) = run(module, [x])
+    np.testing.assert_array_equal(found, np.einsum("nchwkl,ckl->nchw", windows, w[:, 0].astype(np.int64)))
