@@ -12,6 +12,7 @@ import pytest
 from tests.codegen.native import kernel, run_kernel
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.cpu.kernel.lanes import literal
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func
 from tilewright.ir.dtype import DType
@@ -311,3 +312,11 @@ def _exp(lanes: int) -> Func:
 def test_exp_scales_by_the_instruction_that_the_target_has(target: str, count: int) -> None:
     machine = parse_target(target)
     assert assembly(kernel_ir(_exp(64), machine).text, machine).count("vscalefps") == count
+
+
+@pytest.mark.parametrize("dtype", [dt.f32, dt.f64])
+@pytest.mark.parametrize("value", [*SPECIAL, 1, 1 / 3, 2**24 + 1, 1e39, -1e39, 1e-45, 7e-46, 3.4028235677973366e38])
+def test_literals_are_the_bits_of_the_number_as_numpy_rounds_it(dtype: DType, value: float) -> None:
+    with np.errstate(over="ignore"):
+        wide = np.float64(value).astype(dtype.storage).astype(np.float64)
+    assert literal(dtype, value) == f"0x{wide.view(np.uint64):016X}"

@@ -27,6 +27,7 @@ from tilewright.ir.sym import (
     prove_ge0,
     simplify,
     var,
+    weighted_sum,
 )
 from tilewright.ir.symbolic.arith import _INTERNED, REMEMBERED, SHORT
 
@@ -532,3 +533,9 @@ def test_order_of_construction_does_not_show() -> None:
 def test_misuse(action: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         action()
+
+
+def test_a_weighted_sum_is_the_sum_of_its_products() -> None:
+    factors, weights = (IO // 4, IO % 4, N, const(3), const(0)), (const(4), const(1), M + 1, N, U)
+    assert weighted_sum(K, factors, weights) is K + IO + N * (M + 1) + 3 * N
+    assert weighted_sum(const(0), (), ()) is const(0)

@@ -147,6 +147,26 @@ def test_separated_tells_which_loops_keep_elements_apart() -> None:
     assert separated(store, store, loops, {}) == set(loops[:2])
 
 
+@pytest.mark.parametrize("step, extent", [(4, 4), (4, 5), (5, 4), (-4, 4), (-3, 4), (1, 1), (0, 1)])
+def test_a_step_that_outruns_what_moves_keeps_elements_apart(step: int, extent: int) -> None:
+    """Of a store around which there is one loop and a sum's two loads, in all iterations of both."""
+    text = f"""
+    kernel @k(x: &f64[100], y: &f64[3]) dims() with {{outputs=1}} {{
+      for i in 0..3 {{
+        for j in 0..{extent} {{ x[{step}*i + j + 50] = 0 }}
+        for r in 0..2 {{ for j in 0..{extent} {{ x[{step}*i + j + 50] = x[{step}*i + j + 50] + 1 }} }}
+      }}
+      return
+    }}
+    """
+    func = parse_kernel(text)
+    outer, found = loops_in(func.body)[0], accesses(func.body)
+    places = [{step * i + j for j in range(extent)} for i in range(3)]
+    apart = all(a.isdisjoint(b) for a, b in itertools.combinations(places, 2))
+    assert len(found) == 3
+    assert {outer in separated(a, b, [outer], {}) for a in found for b in found} == {apart}
+
+
 @pytest.mark.parametrize(
     ("index", "injective"),
     [

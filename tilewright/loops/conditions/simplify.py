@@ -162,6 +162,8 @@ def _index(e: Sym, ranges: Ranges) -> Sym:
 
 
 def _has_division(e: Sym) -> bool:
+    if e.kind in ("var", "const"):
+        return False
     return any([f.kind in _DIVISIONS for mono, _ in e.terms for f in factors_of(mono)])
 
 

@@ -14,7 +14,11 @@ from tilewright.loops.edit import address_of, body_of, buffer_type, extent_of, i
 
 def stride_in(access: Op, v: Sym) -> Sym | None:
     """Elements by which the access moves when `v` grows by one; None when that is not constant in `v`."""
-    address = address_of(access)
+    return stride_of(address_of(access), v)
+
+
+def stride_of(address: Sym, v: Sym) -> Sym | None:
+    """By how much an address grows when `v` grows by one; None when that is not constant in `v`."""
     if v not in address.vars:
         return sym(0)
     found = affine_in(address, v)

@@ -7,8 +7,8 @@ from contextlib import suppress
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
-from tilewright.loops.edit import buffer_type, extent_of, loop_var
-from tilewright.schedule.steps.access import loads_in, stores_in, stride_in
+from tilewright.loops.edit import address_of, buffer_type, extent_of, loop_var
+from tilewright.schedule.steps.access import loads_in, stores_in, stride_of
 from tilewright.schedule.trace import Schedule
 
 
@@ -40,7 +40,8 @@ def _contiguous(outer: Op, inner: Op, innermost: Op) -> bool:
     """Whether every access moves by the same step from the end of one inner loop to the start of the next."""
     a, b = loop_var(outer), loop_var(inner)
     for access in (*loads_in(innermost), *stores_in(innermost)):
-        over, within = stride_in(access, a), stride_in(access, b)
+        address = address_of(access)
+        over, within = stride_of(address, a), stride_of(address, b)
         if over is None or within is None or over != within * extent_of(inner):
             return False
     # What is not an address is computed from the variables themselves, for which divisions would be needed.

@@ -17,8 +17,8 @@ from tilewright.cost.data_movement import block_of_squares, lines_come_late, sid
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.types import ScalarType, product
-from tilewright.loops.edit import buffer_type, extent_of, loop_var
-from tilewright.schedule.steps.access import known, loads_in, stores_in, stride_in
+from tilewright.loops.edit import address_of, buffer_type, extent_of, loop_var
+from tilewright.schedule.steps.access import known, loads_in, stores_in, stride_in, stride_of
 from tilewright.schedule.steps.tiling import tile_loop
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -34,11 +34,11 @@ def transposing(loops: list[Op]) -> tuple[Op, Op] | None:
     if result is None:
         return None
     for load in loads_in(loops[-1]):
-        strides = {o: stride_in(load, loop_var(o)) for o in loops}
-        along = strides[result]
+        address = address_of(load)
+        along = stride_of(address, loop_var(result))
         if along is None or along == 0 or along == 1:
             continue
-        found = next((o for o in loops if o is not result and strides[o] == 1), None)
+        found = next((o for o in loops if o is not result and stride_of(address, loop_var(o)) == 1), None)
         if found is not None:
             return found, result
     return None
