@@ -39,8 +39,7 @@ LIMITS = {
     "graph/rewrites/duplicates.py": {"COMPARED_BYTES": "time of compiling", "SAMPLED": "time of compiling"},
     "graph/rewrites/fold.py": {"TABLE_WORK": "size of the artefact"},
     "graph/quantised/byte_tables.py": {"VALUES": "range of a byte", "LONGEST": "time of compiling"},
-    "graph/quantised/dequantized.py": {"HALF": "range of a byte"},
-    "graph/quantised/integer_products.py": {"BYTES": "range of a byte"},
+    "graph/quantised/dequantized.py": {"HALF": "range of a byte", "BYTES": "range of a byte"},
     "graph/quantised/exact_division.py": {"SEARCHED": "bound on a search"},
     "graph/integer/fixed.py": {
         "GREATEST": "range of an integer", "SUM_DIGITS": "digits of a sum", "KNOWN_DIGITS": "digits of a constant",

@@ -21,7 +21,7 @@ from tilewright.graph.precision.attention_products import (
     sums_of,
     why_not_packed,
 )
-from tilewright.graph.quantised.dequantized import HALF, as_number, scaled, shifted
+from tilewright.graph.quantised.dequantized import BYTES, HALF, as_number, scaled, shifted
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.dtype import DType
@@ -34,9 +34,6 @@ from tilewright.ops.quant import quantize_linear
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.view import reshape, transpose
 from tilewright.target.dots import Dot
-
-MOST = 255
-"""The greatest difference of two bytes."""
 
 MOVES = frozenset({"transpose", "reshape", "expand", "slice"})
 """Operators of one operand whose elements are elements of it."""
@@ -107,10 +104,10 @@ def _why_not(op: Op, module: Module) -> str:
 def _fits_32_bits(op: Op, module: Module) -> bool:
     """Whether the sums of a product of centred bytes do: by their number, or since the left operand are shares of 1."""
     most = shape_of(op.operands[0])[-1].bounds[1]
-    terms = None if most is None else MOST * most
+    terms = None if most is None else BYTES * most
     shares = _sum_of_shares(op.operands[0], module)
     known = [n for n in (terms, shares) if n is not None]
-    return bool(known) and MOST * min(known) < 1 << 31
+    return bool(known) and BYTES * min(known) < 1 << 31
 
 
 def _sum_of_shares(value: Value, module: Module) -> float | None:

@@ -28,6 +28,9 @@ from tilewright.ops.view import pad, reshape, transpose
 HALF = 128
 """Between a byte without a sign and the one with a sign that stands for the same number."""
 
+BYTES = 255
+"""The greatest difference of two bytes."""
+
 MOVES = ("transpose", "reshape", "slice", "expand", "max_pool")
 """Operators whose elements are elements of their operand, also where these are dequantised: all are by one growing
 function."""

@@ -24,6 +24,7 @@ from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.match import dtype_of, is_constant, shape_of, uniform_number
 from tilewright.graph.quantised.attention import attention_in_integers
 from tilewright.graph.quantised.dequantized import (
+    BYTES,
     HALF,
     MOVE_RULES,
     PRODUCTS,
@@ -51,9 +52,6 @@ from tilewright.ops.source import full
 from tilewright.ops.view import pad
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
-
-BYTES = 255
-"""The greatest difference of two bytes."""
 
 
 @dataclass(frozen=True)
