@@ -41,7 +41,6 @@ def row_of_all(elements: int, element: int, target: Target | None) -> int:
     return next(found, 0)
 
 
-
 def interleaved_rows(
     longest: int, element: int, rows: int | None, far: bool, halves: bool, once: bool, target: Target
 ) -> int:
