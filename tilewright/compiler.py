@@ -159,13 +159,17 @@ def compile_module(
             ends.append((code.begun, build.weights.total))
         if edited is not None:
             edited.check_all_used()
-        start = time.perf_counter()
+        clock = _Clock()
+        blocks = build.weights.blocks()  # while threads make objects
+        clock.lap("weights")
         objects = code.objects(steps(progress, "code"))
+        clock.lap("llvm")
     _tell(progress, "link", 0, 1)
-    link.add_time(artifact.report, "llvm", time.perf_counter() - start)
+    for stage, seconds in clock.laps.items():
+        link.add_time(artifact.report, stage, seconds)
     for variant, (before, after) in zip(variants, pairwise(ends), strict=True):
         link.add_bytes(variant.artifact.report, objects[before[0] : after[0]], after[1] - before[1])
-    return link.with_code(replace(artifact, variants=tuple(variants)), objects, build.weights)
+    return replace(artifact, variants=tuple(variants)).sharing(tuple(objects), *blocks)
 
 
 @dataclass(frozen=True)

@@ -294,11 +294,6 @@ def make_artifact(
     )
 
 
-def with_code(artifact: Artifact, objects: Sequence[bytes], weights: Weights) -> Artifact:
-    """The artefact with the code and the weights of all its programs."""
-    return artifact.sharing(tuple(objects), *weights.blocks())
-
-
 def value_forms(staged: Staged) -> dict[int, ValueForm]:
     """What native steps must know of the values that they have slots for."""
     found = {}

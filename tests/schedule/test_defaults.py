@@ -148,7 +148,7 @@ def native(module: Module, threads: int, target: Target | None = None) -> Model:
             code.begin(part)
         objects = code.objects()
     made = link.make_artifact(module, storage, constants, program, text, CPU.target(target), {})
-    return Model(link.with_code(made, objects, weights), threads)
+    return Model(made.sharing(tuple(objects), *weights.blocks()), threads)
 
 
 def only_kernel(case: Case, target: str = "x86-64-v4") -> Func:
