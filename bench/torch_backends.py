@@ -11,11 +11,12 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 EAGER = "eager PyTorch"
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -47,6 +48,8 @@ class Standing:
 class _Worker:
     backend: str
     process: subprocess.Popen[str] = field(repr=False)
+    log: IO[str] = field(repr=False)
+    """What the process writes to stderr."""
 
     def tell(self, command: str) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -54,12 +57,18 @@ class _Worker:
             self.process.stdin.write(command + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            return {"failure": "the process ended"}
+            return {"failure": self._why_ended()}
         for line in self.process.stdout:
             if line.startswith("{"):
                 found: dict[str, Any] = json.loads(line)
                 return found
-        return {"failure": "the process ended"}
+        return {"failure": self._why_ended()}
+
+    def _why_ended(self) -> str:
+        code = self.process.wait()
+        self.log.seek(0)
+        lines = self.log.read().strip().splitlines()
+        return f"the process ended with {code}: {lines[-1][:150] if lines else 'it said nothing'}"
 
     def end(self) -> None:
         """Let the process finish what it writes to its caches."""
@@ -103,11 +112,11 @@ def _start(backend: str, name: str, threads: int, folder: Path) -> _Worker:
     # Installed packages have their bytecode on disk.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "bench.torch_backends", backend, name, str(threads)]
+    log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**inherited, **places},
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    return _Worker(backend, process)
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**inherited, **places}, stderr=log
+    )
+    return _Worker(backend, process, log)
 
 
 def table(found: Mapping[str, Sequence[Standing]]) -> str:
