@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 EAGER = "eager PyTorch"
@@ -28,15 +29,20 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "openvino": {"backend": "openvino", "options": {"aot_autograd": True}},
 }
 
+KEPT = ("tilewright", "inductor")
+"""Those whose code PyTorch can keep beside Dynamo's work."""
+
 
 @dataclass
 class Standing:
-    """What one backend did with a network: seconds of the first call, and of it again in a second process with the
-    same caches, the shortest call in ms, the number of graphs and breaks, and how far results are off."""
+    """What one backend did with a network: seconds of the first call, of it again in a second process with the same
+    caches, and in one that gets what PyTorch kept of Dynamo's work too; the shortest call in ms, the number of graphs
+    and breaks, and how far results are off."""
 
     backend: str
     cold_s: float = math.nan
     warm_s: float = math.nan
+    kept_s: float = math.nan
     ms: float = math.inf
     graphs: int = 0
     breaks: int = 0
@@ -75,8 +81,11 @@ class _Worker:
         self.process.communicate()
 
 
-def measure(name: str, backends: Sequence[str], threads: int, rounds: int, folder: Path) -> list[Standing]:
-    """One network; caches of the backends lie in `folder`, which should be new."""
+def measure(
+    name: str, backends: Sequence[str], threads: int, rounds: int, folder: Path, precompile: bool = False
+) -> list[Standing]:
+    """One network; caches of the backends lie in `folder`, which should be new. `precompile` asks PyTorch to keep
+    Dynamo's work, too, in processes of their own."""
     standings = [Standing(backend) for backend in backends]
     workers = []
     for standing in standings:
@@ -93,6 +102,8 @@ def measure(name: str, backends: Sequence[str], threads: int, rounds: int, folde
                 workers.append((standing, worker))
             else:
                 worker.end()
+        if precompile and not standing.failure and standing.backend in KEPT:
+            standing.kept_s = _kept(standing.backend, name, threads, folder)
     for _ in range(rounds):
         for standing, worker in workers:
             standing.ms = min(standing.ms, worker.tell("run").get("ms", math.inf))
@@ -101,8 +112,21 @@ def measure(name: str, backends: Sequence[str], threads: int, rounds: int, folde
     return standings
 
 
-def _start(backend: str, name: str, threads: int, folder: Path) -> _Worker:
+def _kept(backend: str, name: str, threads: int, folder: Path) -> float:
+    """Seconds until the first call is done, with what another process has given PyTorch to keep."""
+    for attempt in ("save", "load"):
+        worker = _start(backend, name, threads, folder, {"TORCH_CACHING_PRECOMPILE": "1"})
+        found = worker.tell(f"{attempt} {folder / backend}.kept")
+        worker.end()
+    seconds: float = found.get("seconds", math.nan)
+    return seconds
+
+
+def _start(
+    backend: str, name: str, threads: int, folder: Path, settings: Mapping[str, str] = MappingProxyType({})
+) -> _Worker:
     places = {
+        **settings,
         "TILEWRIGHT_CACHE": str(folder / "tilewright"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "OMP_NUM_THREADS": str(threads),
@@ -121,16 +145,15 @@ def _start(backend: str, name: str, threads: int, folder: Path) -> _Worker:
 
 def table(found: Mapping[str, Sequence[Standing]]) -> str:
     """One row for each network and backend; ratios are to the best of the other compilers and eager PyTorch."""
-    lines = ["| network | backend | ms | cold s | warm s | graphs, breaks | largest error |", "|---" * 7 + "|"]
+    lines = ["| network | backend | ms | cold s | warm s | kept s | graphs, breaks | largest error |", "|---" * 8 + "|"]
     for name, standings in found.items():
         for s in standings:
             if s.failure:
-                lines.append(f"| {name} | {s.backend} | {s.failure} | | | | |")
+                lines.append(f"| {name} | {s.backend} | {s.failure} | | | | | |")
                 continue
             counts = f"{s.graphs}, {s.breaks}"
-            lines.append(
-                f"| {name} | {s.backend} | {s.ms:.2f} | {s.cold_s:.1f} | {s.warm_s:.1f} | {counts} | {s.error:.1e} |"
-            )
+            times = f"{s.ms:.2f} | {s.cold_s:.1f} | {s.warm_s:.1f} | {s.kept_s:.2f}"
+            lines.append(f"| {name} | {s.backend} | {times} | {counts} | {s.error:.1e} |")
     ratios = [r for standings in found.values() if (r := ratio(standings)) is not None]
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
@@ -165,10 +188,27 @@ def _serve(backend: str, name: str, threads: int) -> None:
     function = made.module if backend == EAGER else torch.compile(made.module, **_settings(backend, threads))
     for line in sys.stdin:
         try:
-            answer = _compiled(function, args, expected) if line.strip() == "compile" else _timed(function, args)
+            answer = _answer(line.strip(), function, args, expected)
         except Exception as error:
             answer = {"failure": f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"}
         print(json.dumps(answer), flush=True)
+
+
+def _answer(command: str, function: Any, args: Sequence[Any], expected: Any) -> dict[str, Any]:
+    import torch
+
+    verb, _, place = command.partition(" ")
+    if verb == "run":
+        return _timed(function, args)
+    start = time.perf_counter()
+    if verb == "load":
+        torch.compiler.load_cache_artifacts(Path(place).read_bytes())
+    loading = time.perf_counter() - start
+    answer = _compiled(function, args, expected)
+    if verb == "save":
+        content, _ = torch.compiler.save_cache_artifacts()
+        Path(place).write_bytes(content)
+    return {**answer, "seconds": answer["seconds"] + loading}
 
 
 def _settings(backend: str, threads: int) -> dict[str, Any]:
