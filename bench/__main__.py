@@ -7,7 +7,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("install", "zoo", "run", "random", "dynamic", "real", "sizes", "roofline", "compile", "torch", "table")
+COMMANDS = (
+    "install", "zoo", "run", "random", "dynamic", "real", "sizes", "roofline", "compile", "torch", "jax", "table",
+)  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
