@@ -43,6 +43,7 @@ from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
 from tilewright.staging.split import split
+from tilewright.target.host import usable_cores
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
@@ -149,7 +150,8 @@ def compile_module(
     edited = edited_schedules(options)
     with back_end.code(machine, options) as code:
         lends = options.share_weights and machine.kind == Target.kind
-        weights = link.Weights(link.Lent(module.constants.values() if lends else ()))
+        lent = link.Lent(module.constants.values() if lends else ())
+        weights = link.Weights(lent, options.compile_threads or usable_cores())
         build = _Build(options, machine, back_end, plugins, switches, progress, edited, code, weights)
         artifact = _compile_staged(module, build)
         variants, ends = [], [(code.begun, build.weights.total)]

@@ -6,6 +6,7 @@ import sys
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -31,12 +32,14 @@ from tilewright.codegen.program import (
     kernel_step,
 )
 from tilewright.graph.assumptions import Assumption
+from tilewright.ir.constants import Deferred
 from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
+from tilewright.loops.storage.packing import PackedArray
 from tilewright.memory.storage import Place, Storage, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
@@ -85,24 +88,26 @@ class Weights:
     They move here: a module loses each as soon as it has its place, so that weights are never in memory twice.
     """
 
-    def __init__(self, lent: Lent | None = None) -> None:
+    def __init__(self, lent: Lent | None = None, threads: int = 1) -> None:
         self.total = 0
-        self._arrays: list[tuple[int, np.ndarray]] = []
-        self._alike: dict[tuple[int, int], list[tuple[int, bool, np.ndarray]]] = {}
+        self._threads = threads
+        self._arrays: list[tuple[int, np.ndarray | PackedArray]] = []
+        self._alike: dict[tuple[int, int], list[tuple[int, bool, np.ndarray | PackedArray]]] = {}
         self._memory = Lent() if lent is None else lent
         self._lent: list[LentArray] = []
 
-    def place(self, array: np.ndarray) -> tuple[int, bool]:
+    def place(self, array: np.ndarray | PackedArray) -> tuple[int, bool]:
         """The offset of an array's bytes; or of the slot with their distance, and True, where they are lent."""
-        is_lent, data = self._memory.holds(array), flat_bytes(array)
-        same = self._alike.setdefault((data.size, zlib.crc32(data[:_SAMPLE].data)), [])
+        is_lent = not isinstance(array, PackedArray) and self._memory.holds(array)
+        data = array if isinstance(array, PackedArray) else flat_bytes(array)
+        same = self._alike.setdefault((data.nbytes, _sample(data)), [])
         for offset, kind, other in same:
-            if _are_equal(data, other):
+            if _are_alike(data, other):
                 return offset, kind
-        size = ALIGNMENT if is_lent else data.size
+        size = ALIGNMENT if is_lent else data.nbytes
         offset, self.total = self.total, self.total + -(-size // ALIGNMENT) * ALIGNMENT
         same.append((offset, is_lent, data))
-        if is_lent:
+        if is_lent and isinstance(data, np.ndarray):
             self._lent.append(LentArray(offset, data, zlib.crc32(data.data)))
         else:
             self._arrays.append((offset, data))
@@ -110,29 +115,40 @@ class Weights:
 
     def blocks(self) -> tuple[memoryview, tuple[LentArray, ...]]:
         """All of it, zeros between the constants, which are let go of, and the arrays to which it has distances."""
-        block, lent = self._block(), tuple(self._lent)
-        distances = np.frombuffer(block, np.int64)
-        for array in lent:
-            distances[array.slot // 8] = address_of(array.data) - address_of(np.frombuffer(block, np.uint8))
-        return block, lent
-
-    def _block(self) -> memoryview:
         self._alike.clear()
         release_free_memory()
         block = aligned_bytes(self.total)
-        end = freed = 0
-        arrays, self._arrays = self._arrays[::-1], []
-        while arrays:
-            offset, data = arrays.pop()
-            block[end:offset] = 0
-            end = offset + data.size
-            block[offset:end] = data
-            if end - freed >= RELEASED:
-                del data
+        with ThreadPoolExecutor(self._threads) as pool:
+            for moved in [pool.submit(self._move, block) for _ in range(self._threads)]:
+                moved.result()
+        distances = block[: self.total // 8 * 8].view(np.int64)
+        for array in self._lent:
+            block[array.slot : array.slot + ALIGNMENT] = 0
+            distances[array.slot // 8] = address_of(array.data) - address_of(block)
+        return block.data, tuple(self._lent)
+
+    def _move(self, block: np.ndarray) -> None:
+        """Write constants to their places until none is left, as several threads do."""
+        moved = 0
+        while (found := self._next()) is not None:
+            offset, data = found
+            end = offset + data.nbytes
+            if isinstance(data, PackedArray):
+                data.write(block[offset:end].view(data.dtype).reshape(data.shape))
+            else:
+                block[offset:end] = data
+            block[end : end + -end % ALIGNMENT] = 0
+            moved += data.nbytes
+            if moved >= RELEASED:
+                del found, data
                 release_free_memory()
-                freed = end
-        block[end:] = 0
-        return block.data
+                moved = 0
+
+    def _next(self) -> tuple[int, np.ndarray | PackedArray] | None:
+        try:
+            return self._arrays.pop()
+        except IndexError:
+            return None
 
 
 RELEASED = 64 << 20
@@ -142,6 +158,20 @@ _SAMPLE = 4096
 """Bytes by whose checksum constants that may be alike are found."""
 _PIECE = 1 << 20
 """Bytes that are compared at a time."""
+
+
+def _sample(data: np.ndarray | PackedArray) -> int:
+    """A checksum of the first bytes; of what is packed, before it is."""
+    array = data.array if isinstance(data, PackedArray) else data
+    return zlib.crc32(array.flat[: _SAMPLE // array.itemsize].tobytes())
+
+
+def _are_alike(a: np.ndarray | PackedArray, b: np.ndarray | PackedArray) -> bool:
+    """Whether two constants have the same bytes; whether one is that is packed, and the other not, is not asked."""
+    if isinstance(a, PackedArray) and isinstance(b, PackedArray):
+        is_same_form = (a.packing, a.array.shape, a.dtype) == (b.packing, b.array.shape, b.dtype)
+        return is_same_form and _are_equal(flat_bytes(a.array), flat_bytes(b.array))
+    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and _are_equal(a, b)
 
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
@@ -180,7 +210,9 @@ def lay_out_constants(module: Module, weights: Weights) -> Constants:
     for op in module.main.body.ops:
         name = op.attrs["name"] if op.name == "constant" and op.result.users else None
         if name is not None and name not in table:
-            array = module.constants.pop(name)
+            array = module.constants.take(name)
+            if isinstance(array, Deferred) and not isinstance(array, PackedArray):
+                array = array.make()
             table[name] = ConstantInfo(name, array.dtype.name, array.shape, *weights.place(array))
     return Constants(tuple(table.values()))
 

@@ -92,7 +92,7 @@ class Options:
         else stay in float32. Each operand is then off by up to 2^-8 of its size, and denormal operands and sums count
         as zero. On other targets "fast" is the default.
     cache: keep and reuse compiled artefacts on disk.
-    compile_threads: threads that run LLVM; None takes what the process may use.
+    compile_threads: threads that run LLVM and pack weights; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each
         call computes and moves.
     verify: check every program after every pass, and every kernel (slow; for tests and bug reports). An optimisation

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.ir import dtype as dt
+from tilewright.ir.constants import ConstantArrays
 from tilewright.ir.core import Block, Builder, Func, Module
 from tilewright.ir.diag import InternalError, Loc, TextError
 from tilewright.ir.sym import var
@@ -308,14 +309,14 @@ def test_constants_of_every_dtype_read_back(dtype, check_round_trip):
         values = [0, 1, 2**dtype.bits - 1]
     wide = np.array(values, {"int": np.int64, "uint": np.uint64}.get(dtype.kind))
     array = wide.astype(dtype.storage)
-    module = Module(constants={"c": array})
+    module = Module(constants=ConstantArrays({"c": array}))
     back = parse_module(check_round_trip(module)).constants["c"]
     assert back.dtype == array.dtype and repr(back.tolist()) == repr(array.tolist())
 
 
 def test_f32_elements_read_back_exactly():
     array = np.array([0.1, 1e-45, 3.4028235e38, -0.0, np.pi], np.float32)
-    back = parse_module(print_module(Module(constants={"c": array}))).constants["c"]
+    back = parse_module(print_module(Module(constants=ConstantArrays({"c": array})))).constants["c"]
     assert back.tobytes() == array.tobytes()
 
 

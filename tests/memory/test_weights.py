@@ -20,6 +20,8 @@ from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.types import tensor
+from tilewright.link import Weights
+from tilewright.loops.storage.packing import PackedArray, Packing, apply_packing
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
@@ -122,6 +124,7 @@ PEAK = """
 import sys
 import numpy as np
 from tilewright.link import Weights
+from tilewright.loops.storage.packing import PackedArray, Packing
 
 def megabytes(field):
     with open("/proc/self/status") as status:
@@ -129,8 +132,11 @@ def megabytes(field):
 
 np.empty(20 << 20, np.uint8).fill(1)  # arrays of this size come from the heap from now on
 before, weights = megabytes("VmRSS"), Weights()
+halves = Packing(((8 << 20,),), (0, 1))
 for k in range(16):
-    weights.place(np.full(16 << 20, k, np.uint8))
+    array = np.full(16 << 20, k, np.uint8)
+    weights.place(PackedArray(array, halves) if k % 2 else array)
+del array
 block, _ = weights.blocks()
 assert bytes(block[:: 16 << 20]) == bytes(range(16))
 print(megabytes("VmHWM") - before, megabytes("VmRSS") - before)
@@ -143,6 +149,47 @@ def test_constants_leave_memory_as_they_move_into_the_artefact() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     peak, after = map(float, done.stdout.split())
     assert peak < 256 + 120 and after < 256 + 40
+
+
+PANELS = Packing(((), (32,)), (1, 0, 2))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_packed_arrays_are_laid_out_in_the_block(threads: int) -> None:
+    weights = Weights(threads=threads)
+    arrays = [RNG.standard_normal((k, 50), np.float32) for k in (3, 7, 7)]
+    plain = RNG.integers(0, 9, 5).astype(np.uint8)
+    places = [weights.place(PackedArray(array, PANELS))[0] for array in arrays]
+    places.append(weights.place(plain)[0])
+    block = np.frombuffer(weights.blocks()[0], np.uint8)
+    for offset, wanted in zip(places, [*(apply_packing(a, PANELS) for a in arrays), plain], strict=True):
+        found = block[offset : offset + wanted.nbytes].view(wanted.dtype).reshape(wanted.shape)
+        np.testing.assert_array_equal(found, wanted)
+    covered = np.zeros(block.size, bool)
+    for offset, nbytes in zip(places, [2 * 3 * 128, 2 * 7 * 128, 2 * 7 * 128, 5], strict=True):
+        covered[offset : offset + nbytes] = True
+    assert not block[~covered].any()
+
+
+def test_arrays_that_are_packed_alike_are_in_memory_once() -> None:
+    array, weights = RNG.standard_normal((4, 64), np.float32), Weights()
+    first = weights.place(PackedArray(array, PANELS))
+    assert weights.place(PackedArray(array.copy(), PANELS)) == first
+    others = [
+        PackedArray(array + 1, PANELS),
+        PackedArray(array, Packing(((), (16,)), (1, 0, 2))),
+        PackedArray(array.reshape(2, 128)[:, :64].copy(), PANELS),
+        array,
+    ]
+    assert len({weights.place(other)[0] for other in others} | {first[0]}) == 5
+
+
+def test_the_same_bytes_in_another_shape_are_packed_otherwise() -> None:
+    """Both fill the same packed shape with zeros behind them."""
+    packing, array = Packing(((8,), (8,)), (0, 2, 1, 3)), RNG.standard_normal((4, 8), np.float32)
+    weights = Weights()
+    offsets = [weights.place(PackedArray(a, packing))[0] for a in (array, array.reshape(8, 4))]
+    assert offsets[0] != offsets[1]
 
 
 def sharing_model(weights: list[np.ndarray], *, x: tuple[int, ...] = (1, 512)) -> tuple[Model, list[np.ndarray]]:

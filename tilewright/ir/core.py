@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.constants import ConstantArrays, Deferred
 from tilewright.ir.diag import UNKNOWN, Loc
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type
@@ -242,7 +243,7 @@ class Module:
     """
 
     funcs: dict[str, Func] = field(default_factory=dict)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    constants: ConstantArrays = field(default_factory=ConstantArrays)
     _variations: dict[str, int] = field(default_factory=dict, repr=False)
 
     def add(self, func: Func) -> Func:
@@ -254,7 +255,7 @@ class Module:
     def main(self) -> Func:
         return self.funcs["main"]
 
-    def add_constant(self, name: str, array: np.ndarray) -> str:
+    def add_constant(self, name: str, array: np.ndarray | Deferred) -> str:
         """Store `array` under `name`, or under a free variation of it; return the name taken."""
         unique = name
         while unique in self.constants:

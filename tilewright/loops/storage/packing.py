@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from tilewright.ir.constants import Deferred
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv, sym
 
@@ -111,17 +112,46 @@ def identity_packing(rank: int) -> Packing:
     return Packing(((),) * rank, tuple(range(rank)))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedArray(Deferred):
+    """An array in a packed layout, which is laid out where it is wanted. C-contiguous, with zeros where it is larger
+    than the array."""
+
+    array: np.ndarray
+    packing: Packing
+
+    def __post_init__(self) -> None:
+        assert self.array.ndim == self.packing.rank, f"rank {self.array.ndim}, packing for rank {self.packing.rank}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(d.value for d in self.packing.shape([sym(n) for n in self.array.shape]))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.uint8) if self.packing.halves else self.array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    def make(self) -> np.ndarray:
+        out = np.empty(self.shape, self.dtype)
+        self.write(out)
+        return out
+
+    def write(self, out: np.ndarray) -> None:
+        """Fill `out`, of this shape and dtype."""
+        pieces = [d.value for d in self.packing.pieces([sym(n) for n in self.array.shape])]
+        padded = [d.value for d in self.packing.padded([sym(n) for n in self.array.shape])]
+        array = self.array.astype(np.uint8) & 15 if self.packing.halves else self.array
+        padding = [(0, whole - n) for whole, n in zip(padded, array.shape, strict=True)]
+        if any(after for _, after in padding):
+            array = np.pad(array, padding)
+        found = array.reshape(pieces).transpose(self.packing.order)
+        np.copyto(out, found[..., 0] | found[..., 1] << 4 if self.packing.halves else found)
+
+
 def apply_packing(array: np.ndarray, packing: Packing) -> np.ndarray:
-    """`array` in the packed layout (a C-contiguous copy), with zeros where the packed array is larger."""
-    assert array.ndim == packing.rank, f"array of rank {array.ndim}, packing for rank {packing.rank}"
-    padding, split = [], []
-    for n, factors in zip(array.shape, packing.factors, strict=True):
-        whole = prod(factors)
-        iterations = -(-n // whole)
-        padding.append((0, iterations * whole - n))
-        split += [iterations, *factors]
-    if packing.halves:
-        array = array.astype(np.uint8) & 15
-    padded = np.pad(array, padding) if any(after for _, after in padding) else array
-    found = padded.reshape(split).transpose(packing.order)
-    return np.ascontiguousarray(found[..., 0] | found[..., 1] << 4 if packing.halves else found)
+    """`array` in the packed layout."""
+    return PackedArray(array, packing).make()

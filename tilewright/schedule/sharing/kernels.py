@@ -1,8 +1,8 @@
 """From fused regions to scheduled kernels: equal regions are lowered and scheduled once.
 
 Each `fused` op of the main function becomes a `call {kernel, dims}`; kernels join the module as Funcs of the
-loops level. Constant operands that a schedule wants packed are repacked here, so packing costs nothing at run
-time; the original goes when its last reader has a packed copy.
+loops level. Constant operands that a schedule wants packed get a packed form here, so packing costs nothing at run
+time; the original goes when its last reader has one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
-
-import numpy as np
 
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir import dtype as dt
@@ -27,7 +25,7 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lower import Lowered, lower_region
 from tilewright.loops.machine.rules import spec_of
 from tilewright.loops.storage.inplace import overwritable
-from tilewright.loops.storage.packing import apply_packing
+from tilewright.loops.storage.packing import PackedArray, Packing
 from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly, total_work
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
@@ -84,7 +82,7 @@ class _Kernels:
         self.edited = edited
         self.numbers = numbers
         self.by_key: dict[Any, Func] = {}
-        self.packed: dict[tuple[str, Any], str] = {}
+        self.packed: dict[tuple[str, Packing], tuple[str, TensorType]] = {}
         self.readers: Counter[str] = Counter()
 
     def run(self, step: Callable[[int, int], None] | None) -> None:
@@ -173,10 +171,8 @@ class _Kernels:
         for k, packing in kernel_info(kernel).packed.items():
             source = operands[k].op
             assert source is not None and source.name == "constant", "only constants are packed ahead of time"
-            name = self._packed_constant(source.attrs["name"], packing)
+            name, type = self._packed_constant(source.attrs["name"], packing)
             self._release(source.attrs["name"])
-            array = self.module.constants[name]
-            type = TensorType(dt.from_numpy(array.dtype), tuple(map(sym, array.shape)))
             op = Op("constant", [], [type], {"name": name}, loc=source.loc)
             before.append(op)
             result[k] = op.result
@@ -188,11 +184,13 @@ class _Kernels:
         if not self.readers[name]:
             del self.module.constants[name]
 
-    def _packed_constant(self, name: str, packing: Any) -> str:
+    def _packed_constant(self, name: str, packing: Packing) -> tuple[str, TensorType]:
+        """The packed form of a constant, which is laid out where linking puts it."""
         key = (name, packing)
         if key not in self.packed:
-            array = np.ascontiguousarray(apply_packing(self.module.constants[name], packing))
-            self.packed[key] = self.module.add_constant(f"{name}.packed", array)
+            packed = PackedArray(self.module.constants[name], packing)
+            type = TensorType(dt.from_numpy(packed.dtype), tuple(map(sym, packed.shape)))
+            self.packed[key] = self.module.add_constant(f"{name}.packed", packed), type
         return self.packed[key]
 
 
