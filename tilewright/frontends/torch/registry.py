@@ -21,6 +21,16 @@ _ADAPTERS: dict[str, Adapter] = {}
 _BOUND: dict[str, Adapter] = {}
 _COMPLEX: dict[str, Adapter] = {}
 
+ALIASES = {
+    "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "absolute": "abs", "arccos": "acos",
+    "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "linalg_matmul": "matmul",
+    "multiply": "mul", "negative": "neg", "not_equal": "ne", "special_erf": "erf", "special_expit": "sigmoid",
+    "special_expm1": "expm1", "special_log1p": "log1p", "special_logsumexp": "logsumexp", "subtract": "sub",
+}  # fmt: skip
+"""Second names of ATen operators, with the same overloads and arguments. PyTorch could decompose them into the first
+ones, for which it traces a whole exported program once more."""
+
 DEFINITIONS = Definitions()
 """Sealed when the adapters are imported: later ones are part of the key of the cache."""
 
@@ -90,10 +100,18 @@ def find_adapter(name: str) -> Adapter | None:
 
 def find_complex(name: str) -> Adapter | None:
     """What translates an operator whose operands or result are complex."""
+    name = _first_name(name)
     return _COMPLEX.get(name) or _COMPLEX.get(name.partition(".")[0])
 
 
+def _first_name(name: str) -> str:
+    """Of an operator that has two."""
+    packet, dot, overload = name.removeprefix(f"{ATEN}::").partition(".")
+    return f"{ATEN}::{ALIASES[packet]}{dot}{overload}" if packet in ALIASES else name
+
+
 def _found(name: str) -> Adapter | None:
+    name = _first_name(name)
     every = name.partition(".")[0]
     return _ADAPTERS.get(name) or _BOUND.get(name) or _ADAPTERS.get(every) or _BOUND.get(every)
 
@@ -101,4 +119,4 @@ def _found(name: str) -> Adapter | None:
 def translated() -> set[str]:
     """The operators that are translated, as "aten::sum" or "aten::sum.dim_IntList"."""
     bind_operators()
-    return {*_ADAPTERS, *_BOUND, *_COMPLEX}
+    return {*_ADAPTERS, *_BOUND, *_COMPLEX, *(f"{ATEN}::{name}" for name in ALIASES)}

@@ -44,6 +44,24 @@ def _with_inferred(wanted: Sequence[Sym], given: Sequence[Sym]) -> tuple[Sym, ..
     return tuple(found)
 
 
+@aten("reshape_as", "view_as")
+def reshaped_as(node: AtenNode, self: Value, other: Value) -> Value:
+    return reshape(self, shape=shape_of(other))
+
+
+@aten("meshgrid")
+def meshgrid(node: AtenNode, tensors: Sequence[Value], indexing: str = "ij") -> tuple[Value, ...]:
+    """Each line along an axis of its own, in the order of the operands; with "xy" the first two change places."""
+    lines = [reshape(x, shape=(product(shape_of(x)),)) for x in tensors]
+    axes = list(range(len(lines)))
+    if indexing == "xy" and len(lines) > 1:
+        axes[:2] = 1, 0
+    shape = tuple(shape_of(lines[axis])[0] for axis in axes)
+    one = sym(1)
+    along = [tuple(d if axes[a] == k else one for a, d in enumerate(shape)) for k in range(len(lines))]
+    return tuple(view.expand(reshape(x, shape=own), shape=shape) for x, own in zip(lines, along, strict=True))
+
+
 @aten("flatten")
 def flatten(node: AtenNode, self: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
     return reshape(self, shape=node.shape)

@@ -203,6 +203,15 @@ def vector_norm(
     return rd.as_dtype(found, node.dtype)
 
 
+@aten("_weight_norm")
+def weight_norm(node: AtenNode, v: Value, g: Value, dim: int = 0) -> Value:
+    """v with the norms g, each over all axes but `dim`, or over all of them where that is -1."""
+    wide = rd.widened(v)
+    axes = tuple(a for a in range(len(shape_of(v))) if dim == -1 or a != dim)
+    scale = ew.div(rd.widened(g), rd.reduce_l2(wide, axes=axes, keepdims=True))
+    return rd.as_dtype(ew.mul(wide, scale), node.dtype)
+
+
 # Distances
 
 
