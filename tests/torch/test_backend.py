@@ -118,6 +118,24 @@ def test_views_of_inputs_stay_views() -> None:
     close(other, x + 1)
 
 
+def test_views_of_inputs_and_results_of_any_size() -> None:
+    """What sizes decide of a view, PyTorch takes from what it is given for the result."""
+
+    def views(x: Any) -> tuple[Any, ...]:
+        y = x + 1
+        half = x.shape[0] // 2
+        rows = (x[half:], x.expand(half, *x.shape), x.t())
+        return (*rows, *x.chunk(2, 1), x.view(-1)[3:9].view(2, 3), y, y.chunk(2, 1)[1])
+
+    function = compiled(views, dynamic=True)
+    for n in (4, 7):
+        x = torch.randn(n, n + 2)
+        found, expected = function(x), views(x)
+        close(found, expected)
+        assert [v.stride() for v in found] == [v.stride() for v in expected]
+        assert found[1].data_ptr() == x.data_ptr()
+
+
 def test_parameters_may_change() -> None:
     module, x = Layer().eval(), torch.randn(3, 8)
     function = compiled(module)
@@ -389,3 +407,20 @@ def test_weights_stay_in_the_module_until_they_are_written_to() -> None:
     module.weight.mul_(3)
     close(function(at), module(at))
     assert not tilewright.compile(module, (at,), cache=False).artifact.lent
+
+
+def test_sizes_that_pytorch_knows_and_ours_do_not_tell() -> None:
+    """Heads are counted by what is left of a reshape whose other sizes are those of another tensor."""
+
+    def attended(x: Any, k: Any) -> Any:
+        q = x.view(k.shape[0], 1, -1, 8).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+    records: list[Any] = []
+    function = torch.compile(
+        attended, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append)
+    )
+    for n in (2, 3, 4):
+        x, k = torch.randn(n, 1, 32), torch.randn(n, 2, 5, 8)
+        close(function(x, k), attended(x, k))
+    assert not any(record.eager for record in records)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -19,6 +18,7 @@ from tilewright.options import Options, Request
 from tilewright.session import Session
 from tilewright.torch.compiled import Compiled, Kept
 from tilewright.torch.records import GraphRecord, Piece
+from tilewright.torch.views import views_of_results
 
 MAX_SPLITS = 4
 """How often a graph is split again at operators that turned out not to be translated."""
@@ -31,7 +31,7 @@ def compiled_pieces(
     graph: torch.fx.GraphModule, state: State, options: Options, tell: Tell
 ) -> Callable[..., Any]:
     """A function of the inputs that are not in `state`, which gives what the graph gives."""
-    eager: dict[torch.fx.Node, str] = {}
+    eager = dict.fromkeys(views_of_results(graph), "it gives a view of an input or a result, whose layout sizes decide")
     for node in graph.graph.nodes:
         if node.op == "call_function" and (reason := _reason(node)):
             eager[node] = reason
@@ -98,33 +98,7 @@ def _reason(node: torch.fx.Node) -> str:
             return f"tensors of {value.dtype} are not supported"
         if value.device.type != "cpu":
             return f"tensors of the device '{value.device}' are not supported"
-    if _is_view_at_data(node):
-        return "it gives a view of an input or a result, of a place or size that data decide"
     return _theirs(node)
-
-
-def _is_view_at_data(node: torch.fx.Node) -> bool:
-    """Whether a result of the graph is a view, of an input or of another result, whose place or size only data say:
-    AOTAutograd takes such a view itself, with the strides and from the place on that it is given for the result."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not _is_view(node):
-        return False
-    if not _is_result(node):
-        return False
-    if not any(free_unbacked_symbols(d) for d in (value.storage_offset(), *value.stride(), *value.shape)):
-        return False
-    base = node
-    while _is_view(base) and isinstance(base.args[0], torch.fx.Node):
-        base = base.args[0]
-    return base.op == "placeholder" or _is_result(base)
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    return node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
-
-
-def _is_result(node: torch.fx.Node) -> bool:
-    return any(user.op == "output" for user in node.users)
 
 
 def _theirs(node: torch.fx.Node) -> str:
