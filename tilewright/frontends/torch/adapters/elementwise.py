@@ -198,7 +198,7 @@ def filled(value: bool, like: Value) -> Value:
     return full(value=value, dtype=dt.bool_, shape=shape_of(like))
 
 
-@aten("where")
+@aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
 def where(node: AtenNode, condition: Value, self: Operand, other: Operand) -> Value:
     return ew.select(as_bool(condition), *node.promoted(self, other))
 
