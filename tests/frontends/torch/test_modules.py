@@ -197,6 +197,23 @@ def test_regions_of_autocast_and_of_gradients() -> None:
     check(seeded(Regions), (torch.randn(3, 4),), (torch.randn(5, 4),), dims=({0: AUTO},), tolerance=0.02)
 
 
+def test_regions_of_autocast_around_the_call(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no part of an exported program, and hold for files, too, also where the cache has the other one."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    module, x = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8)).eval(), torch.randn(3, 4)
+    torch.export.save(torch.export.export(module, (x,)), tmp_path / "model.pt2")
+    with torch.no_grad():
+        plain = tilewright.compile(tmp_path / "model.pt2").with_outputs(torch)(x)[0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            program = torch.export.export(module, (x,))
+            expected = module(x)
+            sources = ((module, (x,)), (program, None), (tmp_path / "model.pt2", None))
+            found = [tilewright.compile(model, given).with_outputs(torch)(x)[0] for model, given in sources]
+    torch.testing.assert_close(plain, module(x))
+    for y in found:
+        torch.testing.assert_close(y, expected, rtol=0.02, atol=0.02)
+
+
 # Higher-order operators
 
 

@@ -55,7 +55,8 @@ class Captured:
 
 def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
     """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
-    graph = _functional(program.graph_module)
+    # A region of autocast around the call casts where PyTorch traces: what was exported says nothing of it.
+    graph = None if torch.is_autocast_enabled("cpu") else _functional(program.graph_module)
     if graph is None:
         with without_checks():
             program = _decomposed(program)
