@@ -199,6 +199,25 @@ def test_what_is_not_supported_runs_eagerly_and_is_named() -> None:
     close(compiled(mixed)(x), mixed(x))
 
 
+def test_only_operators_that_fail_run_eagerly() -> None:
+    """Also where compilation ends at the first of several that cannot be compiled: here the scale is not known."""
+
+    def twice(x: Any) -> Any:
+        y = torch.nn.functional.scaled_dot_product_attention(x.exp(), x, x).sin()
+        return torch.nn.functional.scaled_dot_product_attention(y, x, y).cos() + 1
+
+    records: list[Any] = []
+    function = torch.compile(
+        twice, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append), dynamic=True
+    )
+    for size in (8, 5):
+        x = torch.randn(2, 3, size, size + 1)
+        close(function(x), twice(x))
+    (record,) = records
+    assert [op for op, _, _ in record.eager] == ["aten.scaled_dot_product_attention.default"] * 2
+    assert sum(piece.operators for piece in record.pieces) == 4
+
+
 def test_breaks_are_counted() -> None:
     def branching(x: Any) -> Any:
         y = x.relu() * 2

@@ -89,7 +89,7 @@ def _check(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 def _check_axes(args: Sequence[Any], kwargs: Mapping[str, Any], dims: Any) -> None:
     """ModelError for dynamic_shapes of axes that an example does not have."""
-    given = {**dict(enumerate(args)), **kwargs}
+    given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     named = dims if isinstance(dims, Mapping) else dict(enumerate(dims)) if isinstance(dims, tuple | list) else {}
     for key, axes in named.items():
         x = given.get(key)
