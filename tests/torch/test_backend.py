@@ -200,22 +200,40 @@ def test_what_is_not_supported_runs_eagerly_and_is_named() -> None:
 
 
 def test_only_operators_that_fail_run_eagerly() -> None:
-    """Also where compilation ends at the first of several that cannot be compiled: here the scale is not known."""
+    """Also where translating ends at the first of several."""
+
+    @torch.library.custom_op("tilewright_tests::failing", mutates_args=())
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+    failing.register_fake(torch.empty_like)
+
+    @tilewright.torch.adapter("tilewright_tests::failing")
+    def fails(node: Any, x: Any) -> Any:
+        raise ValueError("a defect of the adapter")
 
     def twice(x: Any) -> Any:
-        y = torch.nn.functional.scaled_dot_product_attention(x.exp(), x, x).sin()
-        return torch.nn.functional.scaled_dot_product_attention(y, x, y).cos() + 1
+        return failing(failing(x.exp()).cos()).relu() + 1
 
     records: list[Any] = []
+    function = torch.compile(twice, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append))
+    x = torch.randn(2, 3)
+    close(function(x), twice(x))
+    (record,) = records
+    assert [op for op, _, _ in record.eager] == ["tilewright_tests.failing.default"] * 2
+    assert sum(piece.operators for piece in record.pieces) == 4
+
+
+def test_attention_of_heads_of_any_size() -> None:
+    attention = torch.nn.functional.scaled_dot_product_attention
+    records: list[Any] = []
     function = torch.compile(
-        twice, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append), dynamic=True
+        attention, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append), dynamic=True
     )
     for size in (8, 5):
         x = torch.randn(2, 3, size, size + 1)
-        close(function(x), twice(x))
-    (record,) = records
-    assert [op for op, _, _ in record.eager] == ["aten.scaled_dot_product_attention.default"] * 2
-    assert sum(piece.operators for piece in record.pieces) == 4
+        close(function(x, x, x), attention(x, x, x))
+    assert len(records) == 1 and not records[0].eager
 
 
 def test_breaks_are_counted() -> None:
