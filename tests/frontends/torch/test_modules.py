@@ -214,6 +214,33 @@ def test_regions_of_autocast_around_the_call(tmp_path: Any, monkeypatch: pytest.
         torch.testing.assert_close(y, expected, rtol=0.02, atol=0.02)
 
 
+class CastLayers(nn.Module):
+    """Composite operators that stay whole, whose parts are cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.LSTM(8, 4), nn.GRU(8, 4, 2, bidirectional=True), nn.RNN(8, 4)])
+
+    def forward(self, x: Any) -> tuple[Any, ...]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = [layer(x)[0] for layer in self.layers]
+            found += [torch.einsum("bij,bkj->bik", x, x), torch.einsum("bij->bi", x)]
+            with torch.autocast("cpu", enabled=False):
+                found += [self.layers[0](x)[0], torch.einsum("bij,bkj->bik", x, x)]
+        return tuple(found)
+
+
+def test_autocast_of_operators_that_stay_whole() -> None:
+    module, x, other = seeded(CastLayers), torch.randn(3, 5, 8), torch.randn(4, 2, 8)
+    model = tilewright.compile(module, (x,), dynamic_shapes=({0: AUTO, 1: AUTO},), cache=False)
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
+        traced = torch.compile(module, backend="tilewright", options={"cache": False}, fullgraph=True)
+        for given in (x, other):
+            expected = module(given)
+            for found in (model.with_outputs(torch)(given), traced(given)):
+                torch.testing.assert_close(tuple(found), expected, rtol=0.03, atol=0.03)
+
+
 # Higher-order operators
 
 
