@@ -384,8 +384,12 @@ def nonzero(node: AtenNode, self: Value) -> Value:
 
 
 @aten("where")
-def positions_by_axis(node: AtenNode, condition: Value) -> tuple[Value, ...]:
-    """`torch.where` of a condition alone: the positions where it holds, a tensor for each axis."""
+def where(
+    node: AtenNode, condition: Value, self: Value | Number | None = None, other: Value | Number | None = None
+) -> Value | tuple[Value, ...]:
+    """One or the other; of a condition alone the positions where it holds, a tensor for each axis."""
+    if self is not None and other is not None:
+        return ew.select(as_bool(condition), *node.promoted(self, other))
     found = positions_of(node.translation, as_bool(_at_least_1d(condition)))
     return tuple(element(found, 0, k) for k in range(len(node.result)))
 
