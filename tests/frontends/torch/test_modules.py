@@ -214,6 +214,20 @@ def test_regions_of_autocast_around_the_call(tmp_path: Any, monkeypatch: pytest.
         torch.testing.assert_close(y, expected, rtol=0.02, atol=0.02)
 
 
+class Sizes(nn.Module):
+    def forward(self, x: Any) -> tuple[Any, ...]:
+        rows = x.shape[0]
+        return x + torch.sym_ite(rows > 4, rows, 2 * rows), rows == 4, torch.sym_not(rows == 4), rows * 2
+
+
+def test_truths_of_sizes_are_bools() -> None:
+    model = tilewright.compile(Sizes().eval(), (torch.ones(3, 2),), dynamic_shapes=({0: AUTO},), cache=False)
+    for rows in (3, 4, 5):
+        x, is_four, is_other, twice = model(torch.ones(rows, 2))
+        assert x.max() == 1 + (rows if rows > 4 else 2 * rows) and twice == 2 * rows
+        assert is_four.dtype == is_other.dtype == bool and is_four == (rows == 4) and is_other == (rows != 4)
+
+
 class CastLayers(nn.Module):
     """Composite operators that stay whole, whose parts are cast."""
 
