@@ -118,6 +118,24 @@ def test_views_of_inputs_stay_views() -> None:
     close(other, x + 1)
 
 
+def test_views_of_inputs_and_results_of_any_size() -> None:
+    """What sizes decide of a view, PyTorch takes from what it is given for the result."""
+
+    def views(x: Any) -> tuple[Any, ...]:
+        y = x + 1
+        half = x.shape[0] // 2
+        rows = (x[half:], x.expand(half, *x.shape), x.t())
+        return (*rows, *x.chunk(2, 1), x.view(-1)[3:9].view(2, 3), y, y.chunk(2, 1)[1])
+
+    function = compiled(views, dynamic=True)
+    for n in (4, 7):
+        x = torch.randn(n, n + 2)
+        found, expected = function(x), views(x)
+        close(found, expected)
+        assert [v.stride() for v in found] == [v.stride() for v in expected]
+        assert found[1].data_ptr() == x.data_ptr()
+
+
 def test_parameters_may_change() -> None:
     module, x = Layer().eval(), torch.randn(3, 8)
     function = compiled(module)
@@ -179,6 +197,43 @@ def test_what_is_not_supported_runs_eagerly_and_is_named() -> None:
     assert record.pieces and any("ldl" in op for op, _, _ in record.eager)
     assert "ldl" in str(explanation) and "no binding" in str(explanation)
     close(compiled(mixed)(x), mixed(x))
+
+
+def test_only_operators_that_fail_run_eagerly() -> None:
+    """Also where translating ends at the first of several."""
+
+    @torch.library.custom_op("tilewright_tests::failing", mutates_args=())
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+    failing.register_fake(torch.empty_like)
+
+    @tilewright.torch.adapter("tilewright_tests::failing")
+    def fails(node: Any, x: Any) -> Any:
+        raise ValueError("a defect of the adapter")
+
+    def twice(x: Any) -> Any:
+        return failing(failing(x.exp()).cos()).relu() + 1
+
+    records: list[Any] = []
+    function = torch.compile(twice, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append))
+    x = torch.randn(2, 3)
+    close(function(x), twice(x))
+    (record,) = records
+    assert [op for op, _, _ in record.eager] == ["tilewright_tests.failing.default"] * 2
+    assert sum(piece.operators for piece in record.pieces) == 4
+
+
+def test_attention_of_heads_of_any_size() -> None:
+    attention = torch.nn.functional.scaled_dot_product_attention
+    records: list[Any] = []
+    function = torch.compile(
+        attention, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append), dynamic=True
+    )
+    for size in (8, 5):
+        x = torch.randn(2, 3, size, size + 1)
+        close(function(x, x, x), attention(x, x, x))
+    assert len(records) == 1 and not records[0].eager
 
 
 def test_breaks_are_counted() -> None:
@@ -389,3 +444,20 @@ def test_weights_stay_in_the_module_until_they_are_written_to() -> None:
     module.weight.mul_(3)
     close(function(at), module(at))
     assert not tilewright.compile(module, (at,), cache=False).artifact.lent
+
+
+def test_sizes_that_pytorch_knows_and_ours_do_not_tell() -> None:
+    """Heads are counted by what is left of a reshape whose other sizes are those of another tensor."""
+
+    def attended(x: Any, k: Any) -> Any:
+        q = x.view(k.shape[0], 1, -1, 8).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+    records: list[Any] = []
+    function = torch.compile(
+        attended, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append)
+    )
+    for n in (2, 3, 4):
+        x, k = torch.randn(n, 1, 32), torch.randn(n, 2, 5, 8)
+        close(function(x, k), attended(x, k))
+    assert not any(record.eager for record in records)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -19,9 +19,7 @@ from tilewright.options import Options, Request
 from tilewright.session import Session
 from tilewright.torch.compiled import Compiled, Kept
 from tilewright.torch.records import GraphRecord, Piece
-
-MAX_SPLITS = 4
-"""How often a graph is split again at operators that turned out not to be translated."""
+from tilewright.torch.views import views_of_results
 
 State = Mapping[str, tuple[str, torch.Tensor]]
 Tell = Callable[[GraphRecord], None]
@@ -31,7 +29,7 @@ def compiled_pieces(
     graph: torch.fx.GraphModule, state: State, options: Options, tell: Tell
 ) -> Callable[..., Any]:
     """A function of the inputs that are not in `state`, which gives what the graph gives."""
-    eager: dict[torch.fx.Node, str] = {}
+    eager = dict.fromkeys(views_of_results(graph), "it gives a view of an input or a result, whose layout sizes decide")
     for node in graph.graph.nodes:
         if node.op == "call_function" and (reason := _reason(node)):
             eager[node] = reason
@@ -59,20 +57,22 @@ def _whole(
     captured = Captured(graph, tuple(inputs), state, names, tuple(results))
     try:
         model = api.compile(captured, options=options)
-    except UnsupportedError as error:
-        labels = {problem.node.partition(" ")[0].rpartition("/")[2]: problem for problem in error.problems}
-        for node in graph.graph.nodes:
-            if node.name in labels:
-                eager[node] = labels[node.name].reason
-        if not eager:
-            eager.update({node: error.what for node in graph.graph.nodes if node.op == "call_function"})
-        return None
     except TilewrightError as error:
-        eager.update({node: error.what for node in graph.graph.nodes if node.op == "call_function"})
+        eager.update(_blamed(graph, error))
         return None
     key = Session().key(Request.of(captured, None, None), options) if options.cache else None
     kept = Kept(key, captured.weights) if key else None
     return Compiled(model, kinds, [k for k, node in enumerate(free) if _is_used(node)], _count(graph), kept)
+
+
+def _blamed(graph: torch.fx.GraphModule, error: TilewrightError) -> dict[torch.fx.Node, str]:
+    """The calls that an error names, each with its reason; all calls where it names none of the graph's."""
+    problems = error.problems if isinstance(error, UnsupportedError) else ()
+    labels = {p.node: p.reason for p in problems} or {error.where or "": error.what}
+    reasons = {label.partition(" ")[0].rpartition("/")[2]: reason for label, reason in labels.items()}
+    calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+    named = {node: reasons[node.name] for node in calls if node.name in reasons}
+    return named or dict.fromkeys(calls, error.what)
 
 
 def _is_number(node: torch.fx.Node) -> bool:
@@ -98,33 +98,7 @@ def _reason(node: torch.fx.Node) -> str:
             return f"tensors of {value.dtype} are not supported"
         if value.device.type != "cpu":
             return f"tensors of the device '{value.device}' are not supported"
-    if _is_view_at_data(node):
-        return "it gives a view of an input or a result, of a place or size that data decide"
     return _theirs(node)
-
-
-def _is_view_at_data(node: torch.fx.Node) -> bool:
-    """Whether a result of the graph is a view, of an input or of another result, whose place or size only data say:
-    AOTAutograd takes such a view itself, with the strides and from the place on that it is given for the result."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not _is_view(node):
-        return False
-    if not _is_result(node):
-        return False
-    if not any(free_unbacked_symbols(d) for d in (value.storage_offset(), *value.stride(), *value.shape)):
-        return False
-    base = node
-    while _is_view(base) and isinstance(base.args[0], torch.fx.Node):
-        base = base.args[0]
-    return base.op == "placeholder" or _is_result(base)
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    return node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
-
-
-def _is_result(node: torch.fx.Node) -> bool:
-    return any(user.op == "output" for user in node.users)
 
 
 def _theirs(node: torch.fx.Node) -> str:
@@ -202,7 +176,7 @@ def _split(
     graph: torch.fx.GraphModule, state: State, options: Options, eager: dict[torch.fx.Node, str], tell: Tell
 ) -> Callable[..., Any]:
     """The graph with each compiled part as one call. Other parameters may ask for it again: a copy is what is split."""
-    reasons = tuple((str(n.target), n.name, reason) for n, reason in eager.items())
+    reasons = _reasons(eager)
     copy, copies = _copied(graph)
     _keep_order(copy)
     own_eager = {copies[node]: reason for node, reason in eager.items()}
@@ -220,19 +194,18 @@ def _split(
         own = {p.name: given[a.name] for p, a in zip(inner, node.args, strict=True) if a.name in given}
         failed: dict[torch.fx.Node, str] = {}
         compiled = _whole(part, own, options, failed)
-        reasons += tuple((str(n.target), n.name, reason) for n, reason in failed.items())
-        if compiled is None:
-            continue
-        pieces.append(compiled.piece)
-        setattr(
-            split,
-            str(node.target),
-            _Call(
-                compiled,
-                [k for k, p in enumerate(inner) if p.name not in own],
-                isinstance(part.graph.find_nodes(op="output")[0].args[0], tuple | list),
-            ),
-        )
+        free = [k for k, p in enumerate(inner) if p.name not in own]
+        if compiled is not None:
+            pieces.append(compiled.piece)
+            is_many = isinstance(part.graph.find_nodes(op="output")[0].args[0], tuple | list)
+            setattr(split, str(node.target), _Call(compiled if is_many else partial(_first, compiled), free))
+        elif len(failed) < _count(part):
+            records: list[GraphRecord] = []
+            setattr(split, str(node.target), _Call(_split(part, own, options, failed, records.append), free))
+            pieces += records[0].pieces or ()
+            reasons += records[0].eager
+        else:
+            reasons += _reasons(failed)
     split.recompile()
     tell(GraphRecord(graph, tuple(pieces), eager=reasons))
     order = [node.name for node in split.graph.find_nodes(op="placeholder")]
@@ -268,13 +241,20 @@ def _drawn_after(before: Any, op: Callable[..., Any], *args: Any, **kwargs: Any)
     return op(*args, **kwargs)
 
 
-class _Call(torch.nn.Module):
-    """A compiled part as a module that takes all inputs of the part."""
+def _reasons(eager: Mapping[torch.fx.Node, str]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((str(node.target), node.name, reason) for node, reason in eager.items())
 
-    def __init__(self, compiled: Compiled, free: Sequence[int], many: bool) -> None:
+
+def _first(run: Callable[..., Sequence[Any]], *args: Any) -> Any:
+    return run(*args)[0]
+
+
+class _Call(torch.nn.Module):
+    """What runs a part as a module that takes all inputs of the part."""
+
+    def __init__(self, run: Callable[..., Any], free: Sequence[int]) -> None:
         super().__init__()
-        self._compiled, self._free, self._many = compiled, tuple(free), many
+        self._run, self._free = run, tuple(free)
 
     def forward(self, *args: Any) -> Any:
-        found = self._compiled(*[args[k] for k in self._free])
-        return found if self._many else found[0]
+        return self._run(*[args[k] for k in self._free])

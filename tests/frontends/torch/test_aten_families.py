@@ -121,7 +121,21 @@ def test_results_that_are_as_long_as_data_say(fresh_seed: int) -> None:
         lambda x: torch.unique(x, return_inverse=True, return_counts=True),
         lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
         lambda x: torch.bincount(x, minlength=3), lambda x: torch.repeat_interleave(x, x),
-        lambda x: torch.nonzero(x), lambda x: torch.masked_select(x, x > 2),
+        lambda x: torch.nonzero(x), lambda x: torch.masked_select(x, x > 2), lambda x: torch.where(x > 2),
+        lambda x: torch.where(x.view(4, 5)), lambda x: x.view(4, 5)[torch.where(x.view(4, 5) > 1)],
+        lambda x: torch.where(x[0] > 2),
+    ]  # fmt: skip
+    check(calls, [x])
+
+
+@pytest.mark.fresh_seeds(1)
+def test_bits_as_another_type(fresh_seed: int) -> None:
+    x = numbers(fresh_seed, 3, 8)
+    calls = [
+        lambda x: x.view(torch.int32), lambda x: x.view(torch.int16), lambda x: x.view(torch.uint8),
+        lambda x: x.half().view(torch.float32).view(torch.int64), lambda x: x.view(torch.int32).view(torch.float32),
+        lambda x: x.double().view(torch.int32), lambda x: x.to(torch.int8).view(torch.int64),
+        lambda x: (x > 0).view(torch.int8), lambda x: (x > 0).view(torch.uint8).view(torch.bool),
     ]  # fmt: skip
     check(calls, [x])
 

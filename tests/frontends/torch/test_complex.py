@@ -95,6 +95,7 @@ def test_moves_are_those_of_both_parts(fresh_seed: int) -> None:
         lambda z, r: torch.zeros_like(z) + torch.full((4,), 1 + 2j), lambda z, r: torch.ones(2, dtype=torch.complex64),
         lambda z, r: z.index_put((at,), r[0].to(z.dtype)), lambda z, r: z.unfold(1, 2, 1), lambda z, r: z.split(2, 1),
         lambda z, r: z[0].tril(), lambda z, r: z.expand(2, 3, 4, 4).unsqueeze(1).squeeze(),
+        lambda z, r: z.view(torch.float32), lambda z, r: (r + 1).view(torch.complex64) * z[:, :, :2],
         lambda z, r: z.new_tensor([1j, 2]) * z[0, 0, 0], lambda z, r: z.clone().index_add_(0, at, z[:2]),
     ]  # fmt: skip
     check(calls, [complex_numbers(fresh_seed, 3, 4, 4), numbers(fresh_seed, 3, 4, 4)])

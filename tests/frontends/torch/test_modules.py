@@ -197,6 +197,64 @@ def test_regions_of_autocast_and_of_gradients() -> None:
     check(seeded(Regions), (torch.randn(3, 4),), (torch.randn(5, 4),), dims=({0: AUTO},), tolerance=0.02)
 
 
+def test_regions_of_autocast_around_the_call(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no part of an exported program, and hold for files, too, also where the cache has the other one."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    module, x = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8)).eval(), torch.randn(3, 4)
+    torch.export.save(torch.export.export(module, (x,)), tmp_path / "model.pt2")
+    with torch.no_grad():
+        plain = tilewright.compile(tmp_path / "model.pt2").with_outputs(torch)(x)[0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            program = torch.export.export(module, (x,))
+            expected = module(x)
+            sources = ((module, (x,)), (program, None), (tmp_path / "model.pt2", None))
+            found = [tilewright.compile(model, given).with_outputs(torch)(x)[0] for model, given in sources]
+    torch.testing.assert_close(plain, module(x))
+    for y in found:
+        torch.testing.assert_close(y, expected, rtol=0.02, atol=0.02)
+
+
+class Sizes(nn.Module):
+    def forward(self, x: Any) -> tuple[Any, ...]:
+        rows = x.shape[0]
+        return x + torch.sym_ite(rows > 4, rows, 2 * rows), rows == 4, torch.sym_not(rows == 4), rows * 2
+
+
+def test_truths_of_sizes_are_bools() -> None:
+    model = tilewright.compile(Sizes().eval(), (torch.ones(3, 2),), dynamic_shapes=({0: AUTO},), cache=False)
+    for rows in (3, 4, 5):
+        x, is_four, is_other, twice = model(torch.ones(rows, 2))
+        assert x.max() == 1 + (rows if rows > 4 else 2 * rows) and twice == 2 * rows
+        assert is_four.dtype == is_other.dtype == bool and is_four == (rows == 4) and is_other == (rows != 4)
+
+
+class CastLayers(nn.Module):
+    """Composite operators that stay whole, whose parts are cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.LSTM(8, 4), nn.GRU(8, 4, 2, bidirectional=True), nn.RNN(8, 4)])
+
+    def forward(self, x: Any) -> tuple[Any, ...]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = [layer(x)[0] for layer in self.layers]
+            found += [torch.einsum("bij,bkj->bik", x, x), torch.einsum("bij->bi", x)]
+            with torch.autocast("cpu", enabled=False):
+                found += [self.layers[0](x)[0], torch.einsum("bij,bkj->bik", x, x)]
+        return tuple(found)
+
+
+def test_autocast_of_operators_that_stay_whole() -> None:
+    module, x, other = seeded(CastLayers), torch.randn(3, 5, 8), torch.randn(4, 2, 8)
+    model = tilewright.compile(module, (x,), dynamic_shapes=({0: AUTO, 1: AUTO},), cache=False)
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
+        traced = torch.compile(module, backend="tilewright", options={"cache": False}, fullgraph=True)
+        for given in (x, other):
+            expected = module(given)
+            for found in (model.with_outputs(torch)(given), traced(given)):
+                torch.testing.assert_close(tuple(found), expected, rtol=0.03, atol=0.03)
+
+
 # Higher-order operators
 
 
@@ -263,10 +321,12 @@ def test_quantisation_of_exported_programs() -> None:
 
 
 class Experts(nn.Module):
-    def forward(self, x: Any, weights: Any, which: Any) -> Any:
-        order = which.argsort()
-        counts = torch.histc(which.float(), bins=3, min=0, max=2)
-        return torch._grouped_mm(x[order], weights, offs=counts.cumsum(0).to(torch.int32))
+    def forward(self, x: Any, weights: Any, which: Any) -> tuple[Any, ...]:
+        rows = x[which.argsort()]
+        found = []
+        for counts in (torch.histc(which.float(), bins=3, min=0, max=2), torch.bincount(which, minlength=3)):
+            found.append(torch._grouped_mm(rows, weights, offs=counts.cumsum(0).to(torch.int32)))
+        return tuple(found)
 
 
 def test_products_of_groups_of_rows() -> None:

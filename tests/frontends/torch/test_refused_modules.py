@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import pickle
@@ -21,6 +22,7 @@ from tilewright.frontends.torch.load import load_captured, program_of  # noqa: E
 from tilewright.runtime.errors import OptionError  # noqa: E402
 
 nn = torch.nn
+AUTO = torch.export.Dim.AUTO
 
 
 def refusal(model: Any, *inputs: Any, kind: type[TilewrightError] = ModelError, **how: Any) -> str:
@@ -103,6 +105,22 @@ def test_weights_that_are_not_there() -> None:
     with torch.device("meta"):
         module = nn.Linear(4, 4).eval()
     assert "'weight' has no values" in refusal(module, X, kind=UnsupportedError)
+    with torch._subclasses.FakeTensorMode():
+        module = nn.Linear(4, 4).eval()
+    assert "'weight' has no values (a fake tensor)" in refusal(module, X, kind=UnsupportedError)
+
+
+def test_weights_that_are_packed() -> None:
+    kinds = {nn.Linear, nn.LSTM}
+    for layer in (nn.Linear(4, 4), nn.LSTM(4, 4)):
+        packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(layer).eval(), kinds, dtype=torch.qint8)
+        text = refusal(packed, X, kind=UnsupportedError)
+        assert "'0." in text and "packed weights" in text and "PT2E" in text
+
+
+def test_lines_of_pythons_own_library_are_not_named() -> None:
+    text = refusal(Whole(lambda x: x + copy.deepcopy(re)).eval(), X)
+    assert "part, " in text and "test_refused_modules.py:" in text and "copy.py" not in text
 
 
 def test_what_is_no_module_or_no_tensor() -> None:
@@ -116,6 +134,22 @@ def test_what_is_no_module_or_no_tensor() -> None:
 def test_dims_that_are_fixed_by_the_module() -> None:
     text = refusal(nn.Linear(4, 4).eval(), X, dynamic_shapes=({1: torch.export.Dim("width")},))
     assert "width" in text and "specialized" in text
+    dim = torch.export.Dim("rows", min=9, max=12)
+    for dims in ({0: dim}, {0: "rows"}, {2: dim}):
+        text = refusal(nn.Linear(4, 4).eval(), X, dynamic_shapes=(dims,))
+        assert "dynamic_shapes" in text
+    assert "names axis 2" in text
+    assert "dynamic_shapes=" in refusal(nn.Linear(4, 4).eval(), X, dynamic_shapes="rows")
+
+
+def test_dims_that_tracing_fixed_are_said_when_called() -> None:
+    """PyTorch fixes what it is left to choose where code needs it; the size is part of what the model says it takes."""
+    module = Whole(lambda x: x + torch.ones(5, 1)).eval()
+    model = tilewright.compile(
+        module, (torch.ones(5, 3),), dynamic_shapes=(({0: AUTO, 1: AUTO},),), cache=False
+    )
+    with pytest.raises(TilewrightError, match="dim 0 must be 5"):
+        model(torch.ones(4, 3))
 
 
 def test_custom_operators_that_write_are_named() -> None:

@@ -35,7 +35,7 @@ class TorchFrontEnd:
 
     def digest(self, source: Any, remember: Remember) -> bytes:
         if isinstance(source, Path):
-            return remember(source, digest_of_file) + _version_of_torch()
+            return remember(source, digest_of_file) + _version_of_torch() + _autocast()
         from tilewright.frontends.torch.identity import digest_of
         from tilewright.frontends.torch.load import program_of
 
@@ -60,3 +60,11 @@ def _version_of_torch() -> bytes:
         return b"none"
     stat = Path(spec.origin).with_name("version.py").stat()
     return f"{stat.st_size}:{stat.st_mtime_ns}".encode()
+
+
+def _autocast() -> bytes:
+    """The region of autocast around the call, which decides on the types that programs compute in."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_autocast_enabled("cpu"):
+        return b""
+    return str(torch.get_autocast_dtype("cpu")).encode()

@@ -21,6 +21,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.torch import adapters as adapters
+from tilewright.frontends.torch.autocast import autocast_of_composites
 from tilewright.frontends.torch.custom import custom_decompositions
 from tilewright.frontends.torch.recurrent import shapes_of_layers
 from tilewright.frontends.torch.registry import find_adapter, find_complex, translated
@@ -55,7 +56,8 @@ class Captured:
 
 def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
     """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
-    graph = _functional(program.graph_module)
+    # A region of autocast around the call casts where PyTorch traces: what was exported says nothing of it.
+    graph = None if torch.is_autocast_enabled("cpu") else _functional(program.graph_module)
     if graph is None:
         with without_checks():
             program = _decomposed(program)
@@ -183,7 +185,7 @@ def _is_fresh(node: torch.fx.Node) -> bool:
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
     table = decompositions() | custom_decompositions(program.graph_module, kept)
     try:
-        with shapes_of_layers(), _without_guards(program):
+        with shapes_of_layers(), autocast_of_composites(), _without_guards(program):
             return program.run_decompositions(table)
     except Exception as error:
         if written := _written_states(program):  # where these share memory, PyTorch fails before it says so
@@ -284,7 +286,7 @@ def decompositions_kept() -> Iterator[dict[Any, Callable[..., Any]]]:
     while the context lasts, PyTorch's dispatcher keeps composite operators that have adapters, as it does for
     torch.export."""
     composites, table = _split(frozenset(translated()))
-    with _override_composite_implicit_decomp(dict(composites)), without_checks():
+    with _override_composite_implicit_decomp(dict(composites)), autocast_of_composites(), without_checks():
         yield dict(table)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -18,10 +19,13 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 
 _LONGEST = 600
 
+_DIMS = "sizes that may be others in a call are named with dynamic_shapes=, as torch.export.export has it"
+
 _HINTS = {
     "GuardOnDataDependentSymNode": "a branch or a shape depends on data: use torch.cond, torch.where or torch._check, "
     "or compile with torch.compile(backend='tilewright'), which runs such parts eagerly",
-    "UserError": "sizes that may be others in a call are named with dynamic_shapes=, as torch.export.export has it",
+    "UserError": _DIMS,
+    "ConstraintViolationError": _DIMS,
 }
 
 
@@ -30,15 +34,17 @@ def exported(
 ) -> ExportedProgram:
     """The module's program for examples of its inputs. ModelError where PyTorch cannot export it, with its reason."""
     _check(module, args, kwargs)
+    _check_axes(args, kwargs, dims)
     try:
         with torch.no_grad(), shapes_of_layers(), without_checks():
             program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=dims, strict=False)
     except Exception as error:
-        kind = type(error).__name__
+        kind, reason = type(error).__name__, _reason(error)
+        fallback = "do the example inputs fit the module? it must also run with them"
         raise ModelError(
-            f"PyTorch cannot export {type(module).__name__}: {kind}: {_reason(error)}",
+            f"PyTorch cannot export {type(module).__name__}: {kind}: {reason}",
             where=_place(module, error) or None,
-            hint=_HINTS.get(kind, "do the example inputs fit the module? it must also run with them"),
+            hint=_HINTS.get(kind, _DIMS if "dynamic_shapes" in reason else fallback),
         ) from error
     _take_out_dropout(program.graph_module)
     return program
@@ -69,14 +75,41 @@ def _check(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
         )
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         require_values(tensor, f"'{name}'")
+    _check_packed(module)
     for path, leaf in pytree.tree_flatten_with_path((args, dict(kwargs)))[0]:
         where = "".join(map(str, path[1:]))
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor):  # their shapes are enough
             require_values(leaf, f"the example input {where}")
         elif type(leaf).__module__ == "numpy":
             raise ModelError(
                 f"the example input {where} is a {type(leaf).__name__} of NumPy",
                 hint="give tensors: torch.from_numpy(array)",
+            )
+
+
+def _check_axes(args: Sequence[Any], kwargs: Mapping[str, Any], dims: Any) -> None:
+    """ModelError for dynamic_shapes of axes that an example does not have."""
+    given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    named = dims if isinstance(dims, Mapping) else dict(enumerate(dims)) if isinstance(dims, tuple | list) else {}
+    for key, axes in named.items():
+        x = given.get(key)
+        if not isinstance(x, torch.Tensor) or not isinstance(axes, Mapping):
+            continue
+        if beyond := [axis for axis in axes if axis >= x.dim()]:
+            raise ModelError(
+                f"dynamic_shapes[{key!r}] names axis {beyond[0]}, and the example has {x.dim()} axes",
+                hint="axes are counted from 0",
+            )
+
+
+def _check_packed(module: torch.nn.Module) -> None:
+    """UnsupportedError for weights that are packed for kernels of PyTorch's, as those of `quantize_dynamic` are."""
+    for name, child in module.named_modules():
+        if any(isinstance(value, torch.ScriptObject) for value in vars(child).values()):
+            raise UnsupportedError(
+                f"'{name}' holds packed weights, which are no tensors",
+                hint="quantise the module with PT2E or with quantize_ of torchao instead; "
+                "torch.compile(backend='tilewright') runs layers with packed weights eagerly",
             )
 
 

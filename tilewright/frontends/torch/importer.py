@@ -21,11 +21,13 @@ from tilewright.frontends.torch.origins import Origin, origin_of
 from tilewright.frontends.torch.sizes import Sizes
 from tilewright.frontends.torch.tensors import COMPLEX, DTYPES, array_of, dtype_of, part_of
 from tilewright.frontends.translation import BrokenInputError, DifferentRanksError, Translation, type_of
+from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import InternalError, Loc, ModelError, UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
+from tilewright.ops import elementwise as ew
 from tilewright.ops.source import sym_tensor
 
 SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
@@ -60,7 +62,8 @@ class GraphImporter:
         self.translation.problems.raise_if_any()
         found = [self._argument(result, values) for result in self._captured.results]
         self.translation.complex_results = {k for k, held in enumerate(found) if isinstance(held, ComplexPair)}
-        return [self._result(held) for held in found]
+        stated = [getattr(result, "meta", {}).get("val") for result in self._captured.results]
+        return [self._result(held, kind) for held, kind in zip(found, stated, strict=True)]
 
     # Inputs
 
@@ -334,14 +337,16 @@ class GraphImporter:
             self._sizes.bind(result.node.expr, value)
         return value
 
-    def _result(self, given: Given) -> Value:
-        """A result of the graph as a tensor: sizes and numbers are scalars of 64 bits."""
+    def _result(self, given: Given, stated: Any = None) -> Value:
+        """A result of the graph as a tensor: sizes and numbers are scalars of 64 bits, what is `stated` to be a truth
+        of sizes is a bool."""
         if isinstance(given, Value):
             return given
         if isinstance(given, ComplexPair):
             return joined(given)
         if isinstance(given, Sym):
-            return sym_tensor(values=(given,), scalar=True)
+            number = sym_tensor(values=(given,), scalar=True)
+            return ew.cast(number, dtype=dt.bool_) if isinstance(stated, torch.SymBool) else number
         if isinstance(given, bool | int | float):
             return literal(np.array(given), "")
         raise UnsupportedError(f"the module gives {type(given).__name__} {given!r:.80}, which is no tensor")

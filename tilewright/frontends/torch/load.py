@@ -89,4 +89,7 @@ def _inputs(captured: Captured) -> dict[str, Declared]:
 def _dim(size: int | torch.SymInt, place: str, names: dict[str, str]) -> int | str:
     if isinstance(size, int):
         return size
+    known = size.node.maybe_as_int()  # tracing may have fixed it
+    if known is not None:
+        return int(known)
     return names.setdefault(str(size.node.expr), place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _OURS = str(Path(__file__).parents[2]) + os.sep
 _LIBRARIES = (_OURS, os.path.dirname(torch.__file__) + os.sep, "torch" + os.sep, "<")
 """How files begin that are no user's; those of exported programs may be relative to the folder of packages."""
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+_PACKAGES = ("site-packages" + os.sep, "dist-packages" + os.sep)
 
 
 @dataclass(frozen=True)
@@ -46,5 +49,6 @@ def _source(node: torch.fx.Node) -> str:
 
 
 def is_of_library(file: str) -> bool:
-    """Whether a file is PyTorch's or ours, or code that was generated."""
-    return file.startswith(_LIBRARIES)
+    """Whether a file is PyTorch's, Python's or ours, or code that was generated."""
+    is_of_python = file.startswith(_PYTHON) and not any(folder in file for folder in _PACKAGES)
+    return is_of_python or file.startswith(_LIBRARIES)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tilewright.frontends.files import digest_of_arrays
 from tilewright.ir import dtype as dt
@@ -68,9 +69,10 @@ def require_dense(tensor: torch.Tensor, what: str) -> None:
 def require_values(tensor: torch.Tensor, what: str) -> None:
     """UnsupportedError for a tensor that is no dense one in the CPU's memory, or has no elements there."""
     require_dense(tensor, what)
-    if tensor.device.type == "meta":
+    kind = "a fake tensor" if isinstance(tensor, FakeTensor) else "device 'meta'"
+    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
         raise UnsupportedError(
-            f"{what} has no values (device 'meta')", hint="load the module's weights, and give inputs on the CPU"
+            f"{what} has no values ({kind})", hint="load the module's weights, and give inputs on the CPU"
         )
 
 

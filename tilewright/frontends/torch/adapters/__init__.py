@@ -1,6 +1,7 @@
 """Adapters by families of operators. Importing this package fills the registry."""
 
 from tilewright.frontends.torch.adapters import bins as bins
+from tilewright.frontends.torch.adapters import bits as bits
 from tilewright.frontends.torch.adapters import complexes as complexes
 from tilewright.frontends.torch.adapters import contract as contract
 from tilewright.frontends.torch.adapters import control as control

@@ -228,6 +228,19 @@ def view_as_complex(node: AtenNode, self: Value) -> ComplexPair:
     return cx.apart(self)
 
 
+@on_complex("view.dtype", "view_copy.dtype")
+def parts_in_a_row(node: AtenNode, self: Held, dtype: object) -> Held:
+    """Both parts one after the other along the last axis, or what is there as complex numbers."""
+    part = type_of(self.real if isinstance(self, ComplexPair) else self).dtype
+    if part is not node.dtype:
+        raise node.refuse("views of the bits of complex numbers as elements of other sizes")
+    if isinstance(self, Value):
+        *outer, last = shape_of(self)
+        return cx.apart(reshape(self, shape=(*outer, last // 2, 2)))
+    *outer, last = shape_of(self.real)
+    return self if node.is_complex else reshape(cx.joined(self), shape=(*outer, last * 2))
+
+
 @on_complex("complex")
 def complex_(node: AtenNode, real: Value, imag: Value) -> ComplexPair:
     return cx.pair_of(real, imag)

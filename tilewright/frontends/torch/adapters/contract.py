@@ -218,8 +218,9 @@ def grouped_mm_fallback(node: AtenNode, input: Value, weight: Value, offs: Value
 
 def product_of_groups(node: AtenNode, rows: Value, matrices: Value, ends: Value) -> Value:
     """Rows [n, inner] up to ends[k] times matrices[k] [inner, columns]; zeros for rows that are after all ends."""
-    (count, inner), columns = shape_of(rows), shape_of(matrices)[2]
+    (count, inner), (groups, _, columns) = shape_of(rows), shape_of(matrices)
     parts, begin = [], s.sym(0)
+    ends = slice_(ends, starts=(0,), sizes=(groups,), steps=(1,))  # data may decide how many there are
     for k, end in enumerate(node.symbols(ends)):
         own = slice_(rows, starts=(begin, s.sym(0)), sizes=(end - begin, inner), steps=(1, 1))
         parts.append(product(own, element(matrices, 0, k)))

@@ -198,11 +198,6 @@ def filled(value: bool, like: Value) -> Value:
     return full(value=value, dtype=dt.bool_, shape=shape_of(like))
 
 
-@aten("where")
-def where(node: AtenNode, condition: Value, self: Operand, other: Operand) -> Value:
-    return ew.select(as_bool(condition), *node.promoted(self, other))
-
-
 @aten("masked_fill")
 def masked_fill(node: AtenNode, self: Value, mask: Value, value: Operand) -> Value:
     return ew.select(as_bool(mask), node.value(value, node.dtype), self)

@@ -14,6 +14,7 @@ from tilewright.frontends.torch.adapters.view import sliced
 from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
+from tilewright.frontends.unroll import element
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
@@ -380,6 +381,17 @@ def nonzero(node: AtenNode, self: Value) -> Value:
     found = transpose(positions_of(node.translation, as_bool(_at_least_1d(self))), perm=(1, 0))
     count, rank = shape_of(found)[0], len(shape_of(self))
     return found if rank else slice_(found, starts=(0, 0), sizes=(count, 0), steps=(1, 1))
+
+
+@aten("where")
+def where(
+    node: AtenNode, condition: Value, self: Value | Number | None = None, other: Value | Number | None = None
+) -> Value | tuple[Value, ...]:
+    """One or the other; of a condition alone the positions where it holds, a tensor for each axis."""
+    if self is not None and other is not None:
+        return ew.select(as_bool(condition), *node.promoted(self, other))
+    found = positions_of(node.translation, as_bool(_at_least_1d(condition)))
+    return tuple(element(found, 0, k) for k in range(len(node.result)))
 
 
 @aten("masked_select")

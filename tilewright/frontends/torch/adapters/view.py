@@ -27,10 +27,11 @@ def rank_of(x: Value) -> int:
 
 @aten("view", "_unsafe_view", "reshape", "view_copy", "_reshape_copy")
 def reshaped(node: AtenNode, self: Value, size: Sequence[Number] = (), shape: Sequence[Number] = ()) -> Value:
-    """One size may be -1."""
-    if node.op in ("aten.view.dtype", "aten.view_copy.dtype"):
-        raise node.refuse("views of the bits as another dtype", "use torch.bitcast-free code, or cast")
-    wanted = [whole(d) for d in (size or shape)]
+    """One size may be -1: PyTorch may know it, where it does not follow from what is known of ours."""
+    wanted = [
+        sym(known) if isinstance(known, int) else whole(d)
+        for d, known in zip(size or shape, node.result.shape, strict=True)
+    ]
     return reshape(self, shape=_with_inferred(wanted, shape_of(self)))
 
 

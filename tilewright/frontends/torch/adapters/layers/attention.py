@@ -19,7 +19,7 @@ from tilewright.ops import contract, norm
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops.define import constant
-from tilewright.ops.source import full
+from tilewright.ops.source import full, sym_tensor
 from tilewright.ops.view import reshape, shape_of, slice_, transpose
 
 
@@ -80,6 +80,9 @@ def _attended(
     width = shape_of(query)[-1]
     if scale is None and width.is_const:
         scale = 1 / math.sqrt(width.value) if width.value else 1.0
+    elif scale is None:  # the operator's scale is a number
+        root = ew.sqrt(ew.cast(sym_tensor(values=(width,), scalar=True), dtype=type_of(query).dtype))
+        query, scale = ew.div(query, root), 1.0
     operands = [query, key, value, *([] if mask is None else [mask])]
     found = att.attention(*operands, scale=None if scale is None else float(scale), causal=causal)
     if mask is None:

@@ -1,0 +1,75 @@
+"""Results that are views: which of them must have the layout that PyTorch gives them.
+
+AOTAutograd makes a result that is a view anew, of the tensor that it is a view of. It calls the operators again where
+all their arguments are known, and else takes the sizes, the strides and the first element of what it is given for the
+result; compiled code would give a copy, whose strides are others.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+def views_of_results(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """The calls between each such result and the tensor that it is a view of, an input or another result, in order."""
+    found: set[torch.fx.Node] = set()
+    for node in graph.graph.nodes:
+        if not _is_result(node) or not _is_view(node):
+            continue
+        chain, base = _chain(node)
+        is_remade = base.op == "placeholder" or _is_result(base)
+        if is_remade and any(map(_has_sizes, chain)) and not _is_dense_from_start(node.meta.get("val")):
+            found.update(chain)
+    return [node for node in graph.graph.nodes if node in found]
+
+
+def _chain(node: torch.fx.Node) -> tuple[list[torch.fx.Node], torch.fx.Node]:
+    """The views that a result is made by, last first, and the tensor that is none."""
+    chain = [node]
+    while isinstance(base := chain[-1].args[0], torch.fx.Node) and _is_view(base):
+        chain.append(base)
+    assert isinstance(base, torch.fx.Node)
+    return chain, base
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    is_part = node.target is operator.getitem and _is_view(node.args[0])
+    return is_part or bool(getattr(node.target, "is_view", False))
+
+
+def _is_result(node: torch.fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
+
+
+def _has_sizes(node: torch.fx.Node) -> bool:
+    """Whether a number among the arguments of a call is computed from sizes or from data."""
+    leaves = pytree.tree_leaves((node.args, node.kwargs))
+    values = (x.meta.get("val") if isinstance(x, torch.fx.Node) else x for x in leaves)
+    return any(isinstance(x, torch.SymInt) for x in values)
+
+
+def _is_dense_from_start(value: Any) -> bool:
+    """Whether a view has the strides and the first element that a copy has."""
+    if not isinstance(value, torch.Tensor) or not _same(value.storage_offset(), 0):
+        return False
+    return all(map(_same, value.stride(), _dense_strides(value.shape)))
+
+
+def _dense_strides(shape: Sequence[Any]) -> list[Any]:
+    strides: list[Any] = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return strides[: len(shape)]
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two sizes are one expression; nothing is assumed of their symbols."""
+    a, b = (x.node.expr if isinstance(x, torch.SymInt) else x for x in (a, b))
+    return bool(a == b)
