@@ -219,7 +219,8 @@ def test_no_file_is_long(folder: Path) -> None:
 
 def test_no_folder_has_many_files() -> None:
     """Families of operators and of adapters have a file each, however many there are."""
-    families = {PACKAGE / "ops", PACKAGE / "frontends" / "onnx" / "adapters"}
+    adapters = {PACKAGE / "frontends" / name / "adapters" for name in ("onnx", "torch")}
+    families = {PACKAGE / "ops", *adapters}
     folders = {path.parent for path in files() if families.isdisjoint((path.parent, path.parent.parent))}
     many = {f.relative_to(PACKAGE).as_posix(): n for f in folders if (n := len(list(f.glob("*.py")))) > MAX_FILES}
     assert many == {}
