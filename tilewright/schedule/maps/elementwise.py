@@ -20,7 +20,7 @@ from tilewright.schedule.steps.access import conditional_nest, divisors_in, perf
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.index_set_splitting import split_index_sets
 from tilewright.schedule.steps.parallelize import parallelize_outer
-from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
+from tilewright.schedule.steps.transpose_tiles import join_short_axes, schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
@@ -72,6 +72,7 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
     for nest in [op for op in s.func.body.ops if is_loop(op)]:
         _split_where_divided(s, nest)
     flat = [flatten(s, conditional_nest(op)) for op in s.func.body.ops if is_loop(op)]
+    flat = [join_short_axes(s, loops, target) for loops in flat]
     merge_flat_axes(s)
     for loops in flat:
         _through_registers(s, loops, target)
