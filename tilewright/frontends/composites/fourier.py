@@ -287,8 +287,9 @@ def better_size(least: int) -> int:
 
 def _of_real(x: Value, n: int, bins: int, inverse: bool, scale: float) -> Value:
     """[outer, 1, n, inner] -> [outer, 2, bins, inner]. Of columns half are transformed where half is wanted; what
-    else is among the first rows mirrors that."""
-    first, *rest = factors_of(n)
+    else is among the first rows mirrors that: least of it where there are many columns."""
+    factors = factors_of(n)
+    first, rest = max(factors), factors[1:]
     if n <= MAX_REAL_MATRIX or (not rest and n <= MAX_PRIME):
         return _by_matrix(x, _roots(n, inverse, bins, n) * scale)
     if not rest or bins > n // 2 + 1 or first == 2:

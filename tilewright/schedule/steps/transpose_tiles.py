@@ -50,7 +50,7 @@ def transposing(loops: list[Op]) -> tuple[Op, Op] | None:
 
 
 def join_short_axes(s: Schedule, loops: list[Op], target: Target) -> list[Op]:
-    """Make one loop of a short axis and the one around it in memory where squares need that; the loops that are left."""
+    """Make one loop of a short axis and the one around it in memory where squares need that; the loops left."""
     found = transposing(loops)
     if found is None or side_of(*found, target):
         return loops
