@@ -55,8 +55,9 @@ def is_elementwise(region: Region) -> bool:
 
 def _why_apart(join: Join) -> str:
     """Why one elementwise kernel should not compute what another one reads; "" when it should."""
-    if join.has(lambda info: info.turns, join.consumer) and join.has(lambda info: info.branches, join.producer):
-        return "squares of a transpose go through registers where what they read has no branches"
+    picks = any(join.facts.info(op).branches and len(op.operands) > 1 for op in join.producer.ops)
+    if picks and join.has(lambda info: info.turns, join.consumer):
+        return "squares of a transpose go through registers where what they read does not depend on the position"
     if product(join.producer.domain) == product(join.consumer.domain) and join.info.is_pointwise:
         return ""
     only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
