@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,14 @@ import pytest
 
 import tilewright
 from tests.frontends.helpers import imported, node_model, reference
+from tests.schedule import scheduling as oracle
+from tilewright.frontends.composites.fourier import factors_of
 from tilewright.frontends.onnx.load import load_onnx
+from tilewright.graph.pipeline import default_passes
 from tilewright.ir.diag import TilewrightError
+from tilewright.ir.passes import PassContext, run_passes
+from tilewright.options import Options
+from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(23)
 
@@ -174,3 +181,24 @@ def test_the_reason_is_said(said: str) -> None:
     with pytest.raises(TilewrightError) as caught:
         load_onnx(REFUSED[said])
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("n", [64, 256, 400, 480, 512, 1000, 1024, 2048, 4096])
+def test_axes_with_small_factors_are_divided_by_them(n: int) -> None:
+    """Multiplications of all elements, and the passes over them."""
+    factors = factors_of(n)
+    assert math.prod(factors) == n
+    assert sum(factors) <= 4 * math.log2(n) and len(factors) <= math.ceil(math.log2(n) / 3)
+
+
+def test_complex_rows_are_taken_apart_and_put_together_by_squares() -> None:
+    """Of the kernels that only move elements none moves single ones."""
+    x = signal(32, 512, 2)
+    module = load_onnx(node_model("DFT", [x, None, np.array(1)], known=(2,)).SerializeToString())
+    target = parse_target("x86-64-v3")
+    run_passes(module, default_passes(target, Options()), PassContext(target, Options()))
+    oracle.scheduled(module, "x86-64-v3")
+    moving = [f for f in module.funcs.values() if f.level == "loops" and f.name.endswith("_transpose")]
+    moving = [f for f in moving if len(f.args) == 2]  # no turns
+    assert len(moving) == 2
+    assert all(any(op.name == "alloc" for op in f.body.walk()) for f in moving)

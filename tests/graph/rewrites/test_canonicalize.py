@@ -26,6 +26,18 @@ from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.source import full
 from tilewright.options import Options
 
+
+def beside_each_other(x: Value, places: tuple[int, ...]) -> Value:
+    """Elements of axis 1 of [3, 4, 6], each turned, along a new last axis."""
+    parts = [vw.slice_(x, starts=(0, k, 0), sizes=(3, 1, 6)) for k in places]
+    turned = [vw.transpose(vw.reshape(v, shape=(3, 6)), perm=(1, 0)) for v in parts]
+    return vw.concat(*(vw.reshape(v, shape=(6, 3, 1)) for v in turned), axis=2)
+
+
+def sliced_and_joined(x: Value) -> Value:
+    return vw.concat(x, vw.slice_(x, starts=(2, 0, 0), sizes=(2, 3, 4)), axis=0)
+
+
 CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
     "x + 0": (lambda x: ew.add(x, 0.0), []),
     "0 + x": (lambda x: ew.add(full(value=0.0, dtype=dt.f32, shape=()), x), []),
@@ -54,6 +66,15 @@ CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
     "reshape back": (lambda x: vw.reshape(vw.reshape(x, shape=(12, 6)), shape=(3, 4, 6)), []),
     "whole slice": (lambda x: vw.slice_(x, starts=(0, 0, 0), sizes=(3, 4, 6)), []),
     "empty pad": (lambda x: vw.pad(x, before=(0, 0, 0), after=(0, 0, 0)), []),
+    "elements of an axis beside each other": (lambda x: beside_each_other(x, (1, 2, 3)), ["slice", "transpose"]),
+    "the same elements in another order": (
+        lambda x: beside_each_other(x, (2, 1)),
+        ["slice", "slice", "transpose", "transpose", "reshape", "reshape", "concat"],
+    ),
+    "a slice of a transpose that others read": (
+        lambda x: sliced_and_joined(vw.transpose(x, perm=(2, 0, 1))),
+        ["transpose", "slice", "concat"],
+    ),
     "concat of one": (lambda x: vw.concat(x, axis=1), []),
     "expand before add": (
         lambda x: ew.add(x, vw.expand(vw.slice_(x, starts=(0, 0, 0), sizes=(1, 4, 6)), shape=(3, 4, 6))),

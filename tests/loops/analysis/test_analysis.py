@@ -147,6 +147,19 @@ def test_separated_tells_which_loops_keep_elements_apart() -> None:
     assert separated(store, store, loops, {}) == set(loops[:2])
 
 
+def test_separated_knows_parts_of_a_loop_beside_one_that_overlaps() -> None:
+    text = """
+    kernel @k(y: &f64[2, 8, 12]) dims() with {outputs=1} {
+      for t in 0..16 { for i in 0..2 { for j in 0..8 { y[t % 2, t // 2, j + min(4, 8*i)] = 0 } } }
+      return
+    }
+    """
+    func = parse_kernel(text)
+    t, i, j = loops_in(func.body)
+    (store,) = accesses(func.body)
+    assert separated(store, store, [t, i, j], {}) == {t}
+
+
 @pytest.mark.parametrize("step, extent", [(4, 4), (4, 5), (5, 4), (-4, 4), (-3, 4), (1, 1), (0, 1)])
 def test_a_step_that_outruns_what_moves_keeps_elements_apart(step: int, extent: int) -> None:
     """Of a store around which there is one loop and a sum's two loads, in all iterations of both."""

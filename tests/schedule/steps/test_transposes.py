@@ -43,6 +43,8 @@ CASES: list[tuple[str, tuple[int, ...], Body]] = [
     ("batches, and work on them", (3, 33, 17), scaled),
     ("channels last", (2, 24, 5, 7), transposed(0, 2, 3, 1)),
     ("channels first", (2, 5, 7, 24), transposed(0, 3, 1, 2)),
+    ("pairs apart", (3, 20, 40, 2), transposed(0, 3, 2, 1)),
+    ("pairs together", (3, 2, 37, 20), transposed(0, 3, 2, 1)),
     ("into blocks", (1, 32, 7, 7), lambda x: blocked.block_channels(x, block=16)),
     ("into blocks with missing channels", (1, 21, 5, 7), lambda x: blocked.block_channels(x, block=16)),
     ("out of blocks", (1, 2, 7, 7, 16), lambda x: blocked.unblock_channels(x, channels=32)),

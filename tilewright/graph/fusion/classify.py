@@ -36,6 +36,7 @@ class OpInfo:
     is_pointwise: element i of the result depends on the elements i of operands of the same shape.
     is_index_map: moves elements without computing (and without branches).
     is_bijective: a one-to-one map of positions (elementwise, transpose, reshape by splitting axes).
+    turns: an index map whose result has another axis last than the operand.
     unpacks: an index map that takes the operand's last axis, blocks of another one, back into that axis.
     reads_once: every operand element is read at most once.
     branches: picks among operands by position (concat, pad).
@@ -56,6 +57,7 @@ class OpInfo:
     is_pointwise: bool = False
     is_index_map: bool = False
     is_bijective: bool = False
+    turns: bool = False
     unpacks: bool = False
     reads_once: bool = False
     branches: bool = False
@@ -124,6 +126,7 @@ def _elementwise(operator: Operator, compute: Compute, known: tuple[bool, ...]) 
         is_pointwise=pointwise,
         is_index_map=moves,
         is_bijective=pointwise or (moves and all(covers)),
+        turns=moves and _turns(loads[0].attrs["idx"], compute),
         unpacks=copies and _unpacks(loads[0].attrs["idx"]),
         reads_once=plain and not branches and all(covers),
         branches=branches,
@@ -155,6 +158,12 @@ def _tiles(compute: Compute) -> OpInfo:
         branches=guarded,
         cost=len(compute.body.ops),
     )
+
+
+def _turns(idx: tuple[Sym, ...], compute: Compute) -> bool:
+    """Whether the last axis of the result counts along another axis of the operand than the last."""
+    last = next((v for v, extent in reversed(compute.axes) if extent != 1), None)
+    return last is not None and any(last in i.vars for i in idx[:-1])
 
 
 def _unpacks(idx: tuple[Sym, ...]) -> bool:

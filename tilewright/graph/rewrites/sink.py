@@ -45,9 +45,9 @@ def _widens_what_others_read(op: Op) -> bool:
 
 @rule("pad", "slice")
 def transpose_below_window(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """pad and slice of a transpose."""
+    """pad and slice of a transpose, but no slice of one that a concat reads as well: it would be made twice."""
     inner = defining(op.operands[0], "transpose")
-    if inner is None:
+    if inner is None or (op.name == "slice" and any(reader.name == "concat" for reader in inner.result.users)):
         return None
     perm: Perm = tuple(inner.attrs["perm"])
     x = inner.operands[0]

@@ -16,7 +16,7 @@ from tilewright.ir.sym import ZERO, Sym, affine_in, gt, sym, var, weighted_sum
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.types import row_major
 from tilewright.loops.analysis.bounds import Interval, Ranges, holds, lower, upper
-from tilewright.loops.analysis.injective import is_injective
+from tilewright.loops.analysis.injective import told_apart
 from tilewright.loops.edit import buffer_type, loop_range, loop_var
 
 Index = tuple[Sym, ...]
@@ -119,9 +119,7 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
 
     `band` are loops around both, outermost first; variables of `outer` have the same value for both.
     """
-    if _differs_between_iterations(a, b, band, outer):
-        return set(band)
-    equal: set[Op] = set()
+    equal = _told_apart(a, b, band, outer) & set(band)
     found = True
     while found and len(equal) < len(band):
         found = False
@@ -132,12 +130,12 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
     return equal
 
 
-def _differs_between_iterations(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> bool:
-    """Whether both have one index, which no two iterations of the loops around them share."""
+def _told_apart(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op]:
+    """The loops of which no two iterations share the one index that both have."""
     if a.idx != b.idx or a.loops != b.loops or a.unknown:
-        return False
+        return set()
     loops = a.loops if not band or band[0] in a.loops else (*band, *a.loops)
-    return is_injective(a.idx, [o for o in loops if loop_var(o) not in outer])
+    return told_apart(a.idx, [o for o in loops if loop_var(o) not in outer])
 
 
 def ordered(first: Access, second: Access, loop: Op, outer: Ranges) -> bool:

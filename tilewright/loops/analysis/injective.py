@@ -11,20 +11,23 @@ from tilewright.loops.edit import extent_of, loop_range, loop_var
 
 
 def is_injective(indices: Sequence[Sym], loops: Sequence[Op]) -> bool:
-    """Whether the indices tell all iterations of the loops apart: each is a mixed-radix number of parts of the loops'
-    variables, and no part of a variable is missing."""
+    """Whether the indices tell all iterations of the loops apart."""
+    return told_apart(indices, loops) == set(loops)
+
+
+def told_apart(indices: Sequence[Sym], loops: Sequence[Op]) -> set[Op]:
+    """The loops whose iterations the indices tell apart, whatever the others do: of their variables no part is missing
+    among the digits of those indices that are mixed-radix numbers of parts of variables."""
     ranges = {loop_var(o): loop_range(o) for o in loops if extent_of(o) != 1}
     parts: dict[Sym, set[_Part]] = {v: set() for v in ranges}
     for index in indices:
         moving = [(mono, step) for mono, step in index.terms if mono.vars & ranges.keys()]
-        if not _is_mixed_radix(moving, ranges):
-            return False
-        for mono, _ in moving:
-            found = _part(mono) if len(mono.vars & ranges.keys()) == 1 else None
-            if found is None or found[0] not in ranges:
-                return False
-            parts[found[0]].add(found[1])
-    return all(_is_whole(found) for found in parts.values())
+        found = [_part(mono) if len(mono.vars & ranges.keys()) == 1 else None for mono, _ in moving]
+        known = [part for part in found if part is not None and part[0] in ranges]
+        if len(known) == len(moving) and _is_mixed_radix(moving, ranges):
+            for v, part in known:
+                parts[v].add(part)
+    return {o for o in loops if loop_var(o) not in ranges or _is_whole(parts[loop_var(o)])}
 
 
 _Part = tuple[Sym, Sym | None]

@@ -20,7 +20,7 @@ from tilewright.schedule.steps.access import conditional_nest, divisors_in, perf
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.index_set_splitting import split_index_sets
 from tilewright.schedule.steps.parallelize import parallelize_outer
-from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
+from tilewright.schedule.steps.transpose_tiles import join_short_axes, schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
@@ -55,6 +55,9 @@ def is_elementwise(region: Region) -> bool:
 
 def _why_apart(join: Join) -> str:
     """Why one elementwise kernel should not compute what another one reads; "" when it should."""
+    picks = any(join.facts.info(op).branches and len(op.operands) > 1 for op in join.producer.ops)
+    if picks and join.has(lambda info: info.turns, join.consumer):
+        return "squares of a transpose go through registers where what they read does not depend on the position"
     if product(join.producer.domain) == product(join.consumer.domain) and join.info.is_pointwise:
         return ""
     only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
@@ -72,6 +75,7 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
     for nest in [op for op in s.func.body.ops if is_loop(op)]:
         _split_where_divided(s, nest)
     flat = [flatten(s, conditional_nest(op)) for op in s.func.body.ops if is_loop(op)]
+    flat = [join_short_axes(s, loops, target) for loops in flat]
     merge_flat_axes(s)
     for loops in flat:
         _through_registers(s, loops, target)

@@ -29,8 +29,8 @@ def merge_flat_axes(s: Schedule) -> None:
     for buffer in (*s.func.args, *local):
         axis = buffer_type(buffer).rank - 2
         while axis >= 0:
-            pairs = [op.attrs["idx"][axis : axis + 2] for op in buffer.users if op.name in ("load", "store")]
-            if pairs and all(any(i.kind in ("floordiv", "mod") for i in pair) for pair in pairs):
+            inner = [op.attrs["idx"][axis + 1] for op in buffer.users if op.name in ("load", "store")]
+            if inner and all(i.kind == "mod" for i in inner):
                 with suppress(ScheduleError):
                     s.merge_axes(buffer, axis)
             axis -= 1

@@ -9,9 +9,14 @@
 Every load and store is of a whole vector; the columns of the tile are shuffles of registers. Squares follow each other
 along the result's rows, whose lines are then complete before they leave the caches; what is read of a line of the
 operand beyond the square waits in the caches for the next squares along `a`, at the end of a block of `b`.
+
+An axis that is too short for squares is seen as one with the axis that lies around it in memory, if that is another one
+than that of the other side: pairs of numbers x[row, k, 2] that become y[2, k, row] are rows of 2k elements.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tilewright.cost.data_movement import block_of_squares, lines_come_late, side_of_square
 from tilewright.ir.core import Op
@@ -36,12 +41,37 @@ def transposing(loops: list[Op]) -> tuple[Op, Op] | None:
     for load in loads_in(loops[-1]):
         address = address_of(load)
         along = stride_of(address, loop_var(result))
-        if along is None or along == 0 or along == 1:
+        if along == 0 or along == 1:
             continue
         found = next((o for o in loops if o is not result and stride_of(address, loop_var(o)) == 1), None)
         if found is not None:
             return found, result
     return None
+
+
+def join_short_axes(s: Schedule, loops: list[Op], target: Target) -> list[Op]:
+    """Make one loop of a short axis and the one around it in memory where squares need that; the loops left."""
+    found = transposing(loops)
+    if found is None or side_of(*found, target):
+        return loops
+    a, b = found
+    accesses = {a: loads_in(loops[-1]), b: stores_in(loops[-1])}
+    for short in (a, b):
+        around = [o for o in loops if o not in found and _is_around(o, short, accesses[short])]
+        if around and not side_of(short, short, target):
+            with s.noting(f"squares need an axis longer than {loop_var(short)}"):
+                others = [o for o in loops if o not in (around[0], short)]
+                s.reorder(*others, around[0], short)
+                loops = [*others, s.collapse(around[0], short)]
+    return loops
+
+
+def _is_around(outer: Op, inner: Op, accesses: Sequence[Op]) -> bool:
+    """Whether one of the accesses goes on in the outer loop where the inner one ends."""
+    return any(
+        stride_in(access, loop_var(inner)) == 1 and stride_in(access, loop_var(outer)) == extent_of(inner)
+        for access in accesses
+    )
 
 
 def side_of(a: Op, b: Op, target: Target) -> int:
