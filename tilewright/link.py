@@ -161,17 +161,17 @@ _PIECE = 1 << 20
 
 
 def _sample(data: np.ndarray | PackedArray) -> int:
-    """A checksum of the first bytes; of what is packed, before it is."""
-    array = data.array if isinstance(data, PackedArray) else data
-    return zlib.crc32(array.flat[: _SAMPLE // array.itemsize].tobytes())
+    """A checksum of the first bytes."""
+    first = data.first(_SAMPLE // data.dtype.itemsize) if isinstance(data, PackedArray) else data[:_SAMPLE]
+    return zlib.crc32(first.tobytes())
 
 
 def _are_alike(a: np.ndarray | PackedArray, b: np.ndarray | PackedArray) -> bool:
-    """Whether two constants have the same bytes; whether one is that is packed, and the other not, is not asked."""
-    if isinstance(a, PackedArray) and isinstance(b, PackedArray):
-        is_same_form = (a.packing, a.array.shape, a.dtype) == (b.packing, b.array.shape, b.dtype)
-        return is_same_form and _are_equal(flat_bytes(a.array), flat_bytes(b.array))
-    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and _are_equal(a, b)
+    """Whether two constants have the same bytes. Those that are packed in one way are compared as they are."""
+    if isinstance(a, PackedArray) and isinstance(b, PackedArray) and a.form == b.form:
+        return _are_equal(flat_bytes(a.array), flat_bytes(b.array))
+    first, second = (flat_bytes(x.make()) if isinstance(x, PackedArray) else x for x in (a, b))
+    return _are_equal(first, second)
 
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:

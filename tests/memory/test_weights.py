@@ -192,6 +192,31 @@ def test_the_same_bytes_in_another_shape_are_packed_otherwise() -> None:
     assert offsets[0] != offsets[1]
 
 
+def test_what_is_packed_is_one_with_an_array_of_the_same_bytes() -> None:
+    """The table of a decoder's words, and the matrix of its last product, which is packed by transposing it."""
+    table, weights = RNG.standard_normal((50, 48), np.float32), Weights()
+    transposed = PackedArray(table.T, Packing(((), ()), (1, 0)))
+    assert weights.place(table) == weights.place(transposed)
+    assert weights.place(PackedArray(table, Packing(((), ()), (1, 0)))) != weights.place(transposed)
+
+
+PACKINGS = [
+    Packing(((), (32,)), (1, 0, 2)),
+    Packing(((4, 3), (5,)), (1, 0, 3, 4, 2)),
+    Packing(((7,), ()), (2, 0, 1)),
+    Packing(((), (2,)), (1, 0, 2), halves=True),
+]
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("shape", [(30, 40), (1, 1), (0, 4)])
+def test_first_elements_are_those_of_the_whole(packing: Packing, shape: tuple[int, ...]) -> None:
+    packed = PackedArray(RNG.integers(0, 16, shape).astype(np.uint8), packing)
+    whole = packed.make().reshape(-1)
+    for count in (1, 17, 100_000):
+        np.testing.assert_array_equal(packed.first(count), whole[:count])
+
+
 def sharing_model(weights: list[np.ndarray], *, x: tuple[int, ...] = (1, 512)) -> tuple[Model, list[np.ndarray]]:
     """A model that adds up the products of x with matrices, and rows of the first one; and the results to expect."""
     block, module = Block([tensor(dt.f32, x)], ["x"]), Module()

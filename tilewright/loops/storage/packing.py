@@ -135,6 +135,11 @@ class PackedArray(Deferred):
     def nbytes(self) -> int:
         return prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def form(self) -> tuple[Packing, tuple[int, ...], np.dtype]:
+        """What arrays have in common that are packed in one way."""
+        return self.packing, self.array.shape, self.array.dtype
+
     def make(self) -> np.ndarray:
         out = np.empty(self.shape, self.dtype)
         self.write(out)
@@ -142,14 +147,46 @@ class PackedArray(Deferred):
 
     def write(self, out: np.ndarray) -> None:
         """Fill `out`, of this shape and dtype."""
-        pieces = [d.value for d in self.packing.pieces([sym(n) for n in self.array.shape])]
-        padded = [d.value for d in self.packing.padded([sym(n) for n in self.array.shape])]
-        array = self.array.astype(np.uint8) & 15 if self.packing.halves else self.array
+        array = self._elements(self.array)
+        padded = [d.value for d in self.packing.padded([sym(n) for n in array.shape])]
         padding = [(0, whole - n) for whole, n in zip(padded, array.shape, strict=True)]
         if any(after for _, after in padding):
             array = np.pad(array, padding)
-        found = array.reshape(pieces).transpose(self.packing.order)
-        np.copyto(out, found[..., 0] | found[..., 1] << 4 if self.packing.halves else found)
+        np.copyto(out, self._bytes(array.reshape(self._pieces).transpose(self.packing.order)))
+
+    def first(self, count: int) -> np.ndarray:
+        """The first elements of the packed array, at most this many, in a line."""
+        extents = [self._pieces[piece] for piece in self.packing.order]
+        count = min(count * (2 if self.packing.halves else 1), prod(extents))
+        found = np.zeros(count, self.array.dtype)
+        if count and self.array.size:
+            parts = dict(zip(self.packing.order, np.unravel_index(np.arange(count), extents), strict=True))
+            idx = self._positions([parts[piece] for piece in range(len(extents))])
+            inside = np.logical_and.reduce([i < n for i, n in zip(idx, self.array.shape, strict=True)])
+            found[inside] = self.array[tuple(i[inside] for i in idx)]
+        return self._bytes(self._elements(found).reshape(-1, 2)) if self.packing.halves else found
+
+    def _positions(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Indices in the array, of those in the pieces, in axis order."""
+        idx, first = [], 0
+        for factors in self.packing.factors:
+            i = parts[first]
+            for factor, part in zip(factors, parts[first + 1 : first + 1 + len(factors)], strict=True):
+                i = i * factor + part
+            idx.append(i)
+            first += 1 + len(factors)
+        return idx
+
+    @property
+    def _pieces(self) -> list[int]:
+        return [d.value for d in self.packing.pieces([sym(n) for n in self.array.shape])]
+
+    def _elements(self, array: np.ndarray) -> np.ndarray:
+        return array.astype(np.uint8) & 15 if self.packing.halves else array
+
+    def _bytes(self, pairs: np.ndarray) -> np.ndarray:
+        """What is stored: of halves, each two along the last axis are a byte."""
+        return pairs[..., 0] | pairs[..., 1] << 4 if self.packing.halves else pairs
 
 
 def apply_packing(array: np.ndarray, packing: Packing) -> np.ndarray:
