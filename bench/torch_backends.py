@@ -214,8 +214,9 @@ def _answer(command: str, function: Any, args: Sequence[Any], expected: Any) -> 
 def _settings(backend: str, threads: int) -> dict[str, Any]:
     if backend != "openvino":
         return BACKENDS[backend]
-    # OpenVINO has threads of its own, which PyTorch's setting does not reach.
-    options = {**BACKENDS[backend]["options"], "config": {"INFERENCE_NUM_THREADS": str(threads)}}
+    # OpenVINO has threads of its own, which PyTorch's setting does not reach, and computes in bfloat16 where it can.
+    config = {"INFERENCE_NUM_THREADS": str(threads), "INFERENCE_PRECISION_HINT": "f32"}
+    options = {**BACKENDS[backend]["options"], "config": config}
     return {**BACKENDS[backend], "options": options}
 
 
