@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.turns import shortest_ms
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -49,18 +51,8 @@ def measure(name: str, threads: int, rounds: int) -> Pair:
     best = [math.inf, math.inf]
     for _ in range(rounds):
         for k, call in enumerate(calls):
-            best[k] = min(best[k], _shortest(call))
+            best[k] = min(best[k], shortest_ms(call))
     return Pair(name, *best, xla_s, ours_s, error)
-
-
-def _shortest(call: Callable[[], Any]) -> float:
-    """The shortest call in ms, within half a second, of three at least."""
-    best, begin, count = math.inf, time.perf_counter(), 0
-    while count < 3 or time.perf_counter() - begin < 0.5:
-        start = time.perf_counter()
-        call()
-        best, count = min(best, time.perf_counter() - start), count + 1
-    return best * 1e3
 
 
 def table(pairs: Sequence[Pair]) -> str:

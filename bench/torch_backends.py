@@ -19,6 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
+from bench.turns import shortest_ms
+
 EAGER = "eager PyTorch"
 BACKENDS: dict[str, dict[str, Any]] = {
     EAGER: {},
@@ -199,7 +201,7 @@ def _answer(command: str, function: Any, args: Sequence[Any], expected: Any) -> 
 
     verb, _, place = command.partition(" ")
     if verb == "run":
-        return _timed(function, args)
+        return {"ms": shortest_ms(lambda: function(*args))}
     start = time.perf_counter()
     if verb == "load":
         torch.compiler.load_cache_artifacts(Path(place).read_bytes())
@@ -239,16 +241,6 @@ def _compiled(function: Any, args: Sequence[Any], expected: Any) -> dict[str, An
 
 def _flat(x: Any) -> list[Any]:
     return [y for part in x for y in _flat(part)] if isinstance(x, tuple | list) else [x]
-
-
-def _timed(function: Any, args: Sequence[Any]) -> dict[str, float]:
-    """The shortest call within half a second, of three at least."""
-    best, begin, calls = math.inf, time.perf_counter(), 0
-    while calls < 3 or time.perf_counter() - begin < 0.5:
-        start = time.perf_counter()
-        function(*args)
-        best, calls = min(best, time.perf_counter() - start), calls + 1
-    return {"ms": best * 1e3}
 
 
 if __name__ == "__main__":
