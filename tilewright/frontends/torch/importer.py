@@ -42,7 +42,7 @@ class GraphImporter:
 
     def __init__(self, translation: Translation, captured: Captured) -> None:
         self.translation, self._captured = translation, captured
-        self._sizes = Sizes()
+        self._sizes = Sizes(translation)
         self._literals: dict[tuple[Any, ...], Value | ComplexPair] = {}
 
     def main(self, inputs: Mapping[str, Value | None]) -> list[Value]:
