@@ -32,6 +32,8 @@ _WORDS: Mapping[int, DType] = MappingProxyType({2: dt.u16, 4: dt.u32, 8: dt.u64}
 _SIGNED: Mapping[int, DType] = MappingProxyType({1: dt.i8, 2: dt.i16, 4: dt.i32, 8: dt.i64})
 _LEAST_MASKED_BYTES = 16
 """Bytes of the smallest register that instructions under a mask take."""
+_MOVED_LANES = 8
+"""The fewest lanes of a mask that an instruction moves between registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,15 +380,15 @@ class MemoryAccess:
     # Pieces
 
     def _whole_mask(self, mask: Reg, dtype: DType) -> Reg:
-        """The mask of an access to elements of `dtype`, with lanes that are off after its own where LLVM would add
-        them: those of a whole register.
+        """The mask of an access to elements of `dtype`, with lanes that are off after its own where LLVM would move it
+        into a register of more lanes: those of a whole one.
 
         LLVM 22 loses the instruction that turns such lanes off (`kmovb` from a register to another of AVX-512) when it
         keeps the mask on the stack, and the access goes beyond the buffer (decision 53). A comparison of vectors turns
-        them off here, which nothing takes for a copy.
+        them off here, which nothing takes for a copy. Masks of fewer lanes are shifted, which is kept.
         """
         count = max(1 << (mask.lanes - 1).bit_length(), _LEAST_MASKED_BYTES // dtype.bytes)
-        if not self.has_mask_registers or count == mask.lanes:
+        if not self.has_mask_registers or mask.lanes < _MOVED_LANES or count == mask.lanes:
             return mask
         flags = mask.convert("sext", _SIGNED[dtype.bytes])
         return flags.shuffled(flags.like(0), [min(k, mask.lanes) for k in range(count)]).differs(0)
