@@ -31,6 +31,7 @@ from tilewright.ir.symbolic.cond import (
     select,
     truth,
 )
+from tilewright.ir.symbolic.extremes import lower, upper
 from tilewright.ir.symbolic.parse import parse_sym, parse_sym_prefix
 from tilewright.ir.symbolic.prove import Ranges, affine_in, prove, prove_ge0, simplify
 from tilewright.ir.symbolic.sums import ceildiv, rebuild, weighted_sum
@@ -53,6 +54,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "lower",
     "lt",
     "maximum",
     "minimum",
@@ -67,6 +69,7 @@ __all__ = [
     "simplify",
     "sym",
     "truth",
+    "upper",
     "var",
     "weighted_sum",
 ]

@@ -7,9 +7,9 @@ from functools import reduce
 
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
-from tilewright.ir.sym import Sym, minimum, sym
+from tilewright.ir.sym import Sym, minimum, sym, upper
 from tilewright.ir.types import product
-from tilewright.loops.analysis.bounds import Ranges, box, upper
+from tilewright.loops.analysis.bounds import Ranges, box
 from tilewright.loops.analysis.deps import Access, accesses
 from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_range, loop_var, ranges_of
 
