@@ -288,7 +288,7 @@ class Session:
     def _keep(self, key: str, artifact: Artifact) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            artifact.save(self._path(key))
+            artifact.save(self._path(key), force=True)  # whatever is there is the cache's
             self._trim()
         except (OSError, ArtifactError):
             return

@@ -41,9 +41,11 @@ from tilewright.runtime.storage.container import (
     Bytes,
     Section,
     container_bytes,
+    is_container,
     read_container,
     write_container,
 )
+from tilewright.runtime.storage.files import check_replaced
 from tilewright.runtime.storage.records import record
 
 Dim = int | str
@@ -224,13 +226,15 @@ class Artifact:
     report: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the artefact to a file, whole or not at all; ArtifactError when that fails.
 
-        A file of that name is replaced, not written over: models that were loaded from it go on as before.
+        An artefact of that name is replaced, not written over: models that were loaded from it go on as before. Any
+        other file that is there, such as the model that was compiled, is replaced only by `force`.
         """
         if not isinstance(path, str | os.PathLike):
             raise ArtifactError(f"cannot save to {path!r:.80}", hint="give a path")
+        check_replaced(Path(path), "a compiled model", is_container, force=force)
         write_container(Path(path), self._metadata(), self._sections())
 
     def to_bytes(self) -> bytes:

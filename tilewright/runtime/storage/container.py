@@ -76,6 +76,24 @@ def write_container(path: Path, metadata: dict[str, Any], sections: Sequence[Sec
             write_slices(file, part)
 
 
+def is_container(begins: bytes) -> bool:
+    """Whether the first bytes of a file are those of an artefact, of whatever version."""
+    return begins.startswith(MAGIC)
+
+
+def is_container_file(path: Path) -> bool | None:
+    """Whether a file is an artefact, of whatever version; None for an empty one, and for what is no file that can be
+    read."""
+    try:
+        if path.is_file():
+            with open(path, "rb") as file:
+                begins = file.read(len(MAGIC))
+            return is_container(begins) if begins else None
+    except (OSError, ValueError):
+        pass
+    return None
+
+
 def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> bytes:
     """What `write_container` writes."""
     return b"".join(_parts(metadata, sections))
