@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.storage.files import refused, replacing, write_slices
+from tilewright.runtime.storage.files import open_at_once, refused, replacing, write_slices
 
 MAX_INTEGER = 10
 """Random integers are below this: most are ids into tables, and few tables are smaller."""
@@ -177,7 +179,9 @@ def load_array(path: Path, where: str) -> np.ndarray:
 
 def _is_numpys(path: Path) -> bool:
     """Whether a file begins as those of `numpy.save` and `numpy.savez` do."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is not a regular file")
         return file.read(6).startswith((b"\x93NUMPY", b"PK"))
 
 
