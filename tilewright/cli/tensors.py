@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,7 +17,14 @@ import numpy as np
 
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.storage.files import FIRST_BYTES, check_replaced, refused, replacing, write_slices
+from tilewright.runtime.storage.files import (
+    FIRST_BYTES,
+    check_replaced,
+    open_at_once,
+    refused,
+    replacing,
+    write_slices,
+)
 
 MAX_INTEGER = 10
 """Random integers are below this: most are ids into tables, and few tables are smaller."""
@@ -166,7 +175,9 @@ def load_array(path: Path, where: str) -> np.ndarray:
     """The array in a .npy file for what `where` names; InputError when it is no such file."""
     hint = "write it with numpy.save(path, array)"
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is not a regular file")
             begins = file.read(FIRST_BYTES)
         if not (is_numpys(begins) or begins.startswith(b"PK")):
             raise InputError(f"{path} is not a .npy file: it begins otherwise", where=where, hint=hint)

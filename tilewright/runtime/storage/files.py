@@ -32,6 +32,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """An `opener` of `open` that does not wait for the other end of a named pipe, so that the caller can look what was
+    opened. Of regular files nothing differs."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def write_slices(file: BinaryIO, data: bytes | bytearray | memoryview) -> None:
     """Write bytes (or a view of them) so that a big write can be interrupted."""
     view = memoryview(data)
