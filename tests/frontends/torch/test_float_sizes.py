@@ -24,7 +24,7 @@ from torch.utils._sympy.functions import (  # noqa: E402
 import tilewright  # noqa: E402
 from tests.fuzz.sizes import native, within  # noqa: E402
 from tilewright.frontends.choices import Choices  # noqa: E402
-from tilewright.frontends.torch.sizes import Sizes  # noqa: E402
+from tilewright.frontends.torch.symbols.sizes import Sizes  # noqa: E402
 from tilewright.frontends.translation import Translation  # noqa: E402
 from tilewright.ir import dtype as dt  # noqa: E402
 from tilewright.ir.core import Module  # noqa: E402

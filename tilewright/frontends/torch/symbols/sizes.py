@@ -85,6 +85,10 @@ class Sizes:
     def knows(self, expression: sympy.Expr) -> bool:
         return all(symbol in self._symbols for symbol in expression.free_symbols)
 
+    def named(self, symbol: str) -> Sym | None:
+        """What the symbol of this name is, where that is known."""
+        return next((size for known, size in self._symbols.items() if str(known) == symbol), None)
+
     def bind(self, symbol: sympy.Symbol, size: Sym) -> None:
         self._symbols.setdefault(symbol, size)
 
