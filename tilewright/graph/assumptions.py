@@ -7,7 +7,7 @@ what rules require, and what the bounds of all accesses need (`bounds`), is chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,10 @@ from tilewright.ir.sym import Sym, eq, ge
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import is_input_value
+from tilewright.ops.define.broadcasting import open_dims
 from tilewright.ops.define.demands import Demand, undecided
 
-_BROADCASTS = frozenset(SCALAR_OPS) | CONVERSIONS | {"matmul", "matmul_widened"}
+_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {"matmul", "matmul_widening"}
 """Operators that read an axis along one of their own from its start to its end; others may read a part of it."""
 
 
@@ -45,27 +46,22 @@ def assumptions(module: Module) -> tuple[Assumption, ...]:
     for condition in found:
         facts.learn(condition)
     for op in module.main.body.ops:
-        new: dict[Sym, str] = {}
-        before = facts.where(())
         for holds, message in _of_op(op, module, alike, facts):
             if holds.is_const and not holds.value:
                 raise UnsupportedError(message, where=str(op.loc), hint="fix the sizes of the inputs with shapes=")
             if not facts.hold(holds):
-                new.setdefault(holds, message)
+                found.setdefault(holds, Assumption(holds, message, op.loc))
                 facts.learn(holds)
-        for holds in _needed(new, before):
-            found.setdefault(holds, Assumption(holds, new[holds], op.loc))
-    return tuple(found.values())
+    needed = list(found)
+    for each in list(found)[len(imported) :]:
+        if any(_follows(each, other) for other in needed if other is not each):
+            needed.remove(each)
+    return tuple(found[holds] for holds in needed)
 
 
-def _needed(conditions: Iterable[Sym], facts: Facts) -> list[Sym]:
-    """The conditions without those that follow from others: a later one may say more."""
-    kept = list(conditions)
-    for each in kept[:-1]:
-        others = [c for c in kept if c is not each]
-        if facts.where(others).hold(each):
-            kept = others
-    return kept
+def _follows(condition: Sym, other: Sym) -> bool:
+    """Whether a condition says no more than another one, as what an op assumes that stands before it."""
+    return condition.vars <= other.vars and Facts().where([other]).hold(condition)
 
 
 def worded(condition: Sym) -> str:
@@ -101,7 +97,7 @@ def _of_op(op: Op, module: Module, alike: set[Any], facts: Facts) -> Iterator[tu
         yield _same_size(op, types[0])
     else:
         yield from _of_rule(op, types, operator.demands(types, op.attrs))
-        if op.name in _BROADCASTS:
+        if operator.kind == "primitive":
             yield from _of_broadcast(op, types)
     for d in dict.fromkeys(d for t in results for d in t.shape):
         yield ge(d, 0), f"{op.name} of {_listed(types)}: a dim of the result would be {d}, which is below 0"
@@ -129,7 +125,13 @@ def _of_rule(op: Op, types: Sequence[TensorType], demands: Sequence[Demand]) -> 
 
 def _of_broadcast(op: Op, types: Sequence[TensorType]) -> Iterator[tuple[Sym, str]]:
     """From the reads along axes of the result, each of which is read from its start to its end."""
-    computation = OPERATORS[op.name].compute(types, op.attrs)
+    with open_dims() as found:
+        computation = OPERATORS[op.name].compute(types, op.attrs)
+    for pair in found:  # an operand of one element at most is not read along an axis
+        holds = eq(pair.a, pair.b)
+        yield holds, f"{op.name} of {_listed(types)}: it must be that {worded(holds)}"
+    if op.name not in _READS_WHOLE_AXES:
+        return
     extents = dict((*computation.axes, *computation.reduce))
     operands = dict(zip(computation.body.args, types, strict=True))
     for load in (o for o in computation.body.ops if o.name == "load"):

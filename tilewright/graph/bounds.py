@@ -174,6 +174,7 @@ def _unproved(access: Access, facts: Facts, inside: Facts) -> Iterator[Bound]:
     left = [index, dim - 1 - index]
     for known in (facts, inside):  # what is put in for dims may hide what is simple otherwise
         left = [e for e in left if not _is_proved(e, access, known)]
+    left = [e for e in left if not _is_proved_in_each_case(e, access, inside)]
     if not left:
         return
     inner = access.data.union(ranges)
@@ -192,6 +193,19 @@ def _is_proved(e: Sym, access: Access, facts: Facts) -> bool:
     ranges = {v: (facts.applied(low), facts.applied(high)) for v, (low, high) in access.ranges.items()}
     guards = [g for each in access.guards for g in _nonnegative(facts.applied(each))]
     return _follows(facts.applied(e), facts.ranges | ranges, (*guards, *facts.nonnegative))
+
+
+def _is_proved_in_each_case(e: Sym, access: Access, facts: Facts) -> bool:
+    """The same for each way in which a condition can hold of which one part does."""
+    return any(
+        len(each.args) <= MOST_CASES
+        and not each.vars.isdisjoint(facts.applied(e).vars)
+        and all(_is_proved(e, access, facts.where([part])) for part in each.args)
+        for each in facts.alternatives
+    )
+
+
+MOST_CASES = 4
 
 
 def _is_exact(e: Sym, least: Sym | None, access: Access) -> bool:

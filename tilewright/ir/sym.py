@@ -14,6 +14,7 @@ This module is the one to import from; it gathers the arithmetic, the conditions
 from __future__ import annotations
 
 from tilewright.ir.symbolic.arith import ONE, ZERO, Sym, const, floordiv, mod, sym, var
+from tilewright.ir.symbolic.cases import at_most_one, sure_broadcast
 from tilewright.ir.symbolic.cond import (
     eq,
     eq0,
@@ -42,6 +43,7 @@ __all__ = [
     "Ranges",
     "Sym",
     "affine_in",
+    "at_most_one",
     "ceildiv",
     "const",
     "eq",
@@ -67,6 +69,7 @@ __all__ = [
     "rebuild",
     "select",
     "simplify",
+    "sure_broadcast",
     "sym",
     "truth",
     "upper",

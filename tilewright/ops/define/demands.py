@@ -7,17 +7,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from tilewright.ir.sym import Sym, eq
+from tilewright.ops.define.broadcasting import surely_different
 
 Demand = tuple[Sym, str]
 """A condition on dims that a rule takes for granted without knowing it, and what is wrong where it does not hold."""
 
 _HEARS: ContextVar[Callable[[Demand], None] | None] = ContextVar("hears", default=None)
-
-
-def surely_different(a: Sym, b: Sym) -> bool:
-    """Whether two dims differ for every value of their variables (`n` and `2*n` may both be 0)."""
-    lo, hi = (a - b).bounds
-    return (lo is not None and lo > 0) or (hi is not None and hi < 0)
 
 
 def require_equal_dim(a: Sym, b: Sym, what: str) -> None:
