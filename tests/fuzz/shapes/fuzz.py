@@ -153,6 +153,8 @@ def outcome(subject: Subject, model: Model, arrays: Arrays, is_odd: bool, at_end
     try:
         with np.errstate(all="ignore"):
             wanted = subject.reference(arrays)
+    except UnsupportedError:
+        return "not for these sizes"
     except TilewrightError as e:
         if refusal is not None:
             return "refused"
