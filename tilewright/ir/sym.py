@@ -32,6 +32,7 @@ from tilewright.ir.symbolic.cond import (
     select,
     truth,
 )
+from tilewright.ir.symbolic.extremes import lower, upper
 from tilewright.ir.symbolic.parse import parse_sym, parse_sym_prefix
 from tilewright.ir.symbolic.prove import Ranges, affine_in, prove, prove_ge0, simplify
 from tilewright.ir.symbolic.sums import ceildiv, rebuild, weighted_sum
@@ -55,6 +56,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "lower",
     "lt",
     "maximum",
     "minimum",
@@ -70,6 +72,7 @@ __all__ = [
     "sure_broadcast",
     "sym",
     "truth",
+    "upper",
     "var",
     "weighted_sum",
 ]

@@ -22,13 +22,14 @@ Native interface. The objects of an artefact define these C functions (`plan` on
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -41,9 +42,11 @@ from tilewright.runtime.storage.container import (
     Bytes,
     Section,
     container_bytes,
+    is_container,
     read_container,
     write_container,
 )
+from tilewright.runtime.storage.files import check_replaced
 from tilewright.runtime.storage.records import record
 
 Dim = int | str
@@ -228,22 +231,31 @@ class Artifact:
     report: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the artefact to a file, whole or not at all; ArtifactError when that fails.
 
-        A file of that name is replaced, not written over: models that were loaded from it go on as before.
+        An artefact of that name is replaced, not written over: models that were loaded from it go on as before. Any
+        other file that is there, such as the model that was compiled, is replaced only by `force`.
         """
         if not isinstance(path, str | os.PathLike):
             raise ArtifactError(f"cannot save to {path!r:.80}", hint="give a path")
+        check_replaced(Path(path), "a compiled model", is_container, force=force)
         write_container(Path(path), self._metadata(), self._sections())
+
+    def write(self, file: BinaryIO) -> None:
+        """Write to an open file what `save` writes; OSError where that fails, half of it written."""
+        write_container(file, self._metadata(), self._sections())
 
     def to_bytes(self) -> bytes:
         """What `save` writes, for `load` and for pickle."""
         return container_bytes(self._metadata(), self._sections())
 
     @classmethod
-    def load(cls, source: str | Path | Bytes, *, check_weights: bool = True, mmap: bool = False) -> Artifact:
-        """Read a file written by `save`, or its bytes; ArtifactError when it is missing, damaged, foreign or too new.
+    def load(
+        cls, source: str | Path | Bytes | io.FileIO, *, check_weights: bool = True, mmap: bool = False
+    ) -> Artifact:
+        """Read a file written by `save` (by its path, or open), or its bytes; ArtifactError when it is missing,
+        damaged, foreign or too new.
 
         An artefact is native code: load only files whose origin you trust. Everything is copied into memory of this
         process, so that afterwards the file (or buffer) may be replaced, written over, cut off or deleted. With
@@ -255,11 +267,13 @@ class Artifact:
         """
         if isinstance(source, str | os.PathLike):
             name, source = str(source), Path(source)
+        elif isinstance(source, io.FileIO):
+            name = "the open file"
         elif isinstance(source, bytes | bytearray | memoryview):
             name = "the given buffer"
         else:
             raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
-        if mmap and not isinstance(source, Path):
+        if mmap and not isinstance(source, Path | io.FileIO):
             raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
         metadata, sections = read_container(source, check_weights=check_weights, map_weights=mmap)
         try:

@@ -300,9 +300,11 @@ class Model:
             raise OptionError(f"top={top!r:.80} is not allowed", hint="give a whole number from 1 on, or None for all")
         return self._counter.seen()[:top]
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a file that `load` reads; whole or not at all, also over the file it came from."""
-        self.artifact.save(path)
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
+        A file of another kind, such as the source of the model, is replaced only by `force`; otherwise an
+        ArtifactError says what is there."""
+        self.artifact.save(path, force=force)
 
     def report(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted: kernels, times, and `remarks`,

@@ -38,6 +38,7 @@ class Compute:
 
     With `tiles` (a length for each axis) the body computes a whole tile of the result at once: the variable of an
     axis counts tiles along it, and the body yields the tile's elements row by row, those beyond an extent included.
+    Some of the tiles may have a `replacement`.
     """
 
     axes: tuple[Axis, ...]
@@ -47,6 +48,7 @@ class Compute:
     acc: DType
     body: Block
     tiles: tuple[int, ...] = ()
+    replacement: Replacement | None = None
 
     @property
     def domain(self) -> tuple[Axis, ...]:
@@ -62,6 +64,16 @@ class Compute:
     @property
     def type(self) -> TensorType:
         return TensorType(self.dtype, self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement:
+    """What is computed in place of rare tiles, with loops of its own that run for these only: `sums`, by tiles of the
+    same lengths, for those where `where` (over the axes of tiles, of one element along each axis of which it does not
+    depend on the position) is true."""
+
+    where: Compute
+    sums: Compute
 
 
 Body = Callable[[ScalarBuilder, Sequence[Sym], Sequence[Sym]], Scalar]
@@ -104,17 +116,35 @@ TileBody = Callable[[ScalarBuilder, Sequence[Sym], Sequence[Sym]], Sequence[Scal
 
 
 def compute_tiles(
-    operands: Sequence[Array], shape: Sequence[Sym | int], tiles: Sequence[int], body: TileBody
+    operands: Sequence[Array],
+    shape: Sequence[Sym | int],
+    tiles: Sequence[int],
+    body: TileBody,
+    *,
+    reduce: Sequence[Sym | int] = (),
+    replacement: Replacement | None = None,
 ) -> Compute:
-    """Build a Compute by tiles: `body(trace, i, ())` gives the elements of tile `i`, row by row."""
+    """Build a Compute by tiles: `body(trace, i, r)` gives the elements of tile `i`, row by row; with `reduce` they are
+    added up over the positions `r`."""
     trace = operands[0].trace
     i = tuple(var(f"d{k}") for k in range(len(shape)))
-    elements = body(trace, i, ())
+    r = tuple(var(f"r{k}") for k in range(len(reduce)))
+    elements = body(trace, i, r)
     assert len(elements) == prod(tiles), f"{len(elements)} elements for a tile of {tuple(tiles)}"
     dtype = elements[0].dtype
     trace.builder.emit("yield", [e.value for e in elements])
     axes = tuple(zip(i, map(sym, shape), strict=True))
-    return Compute(axes, (), "", dtype, dtype, trace.builder.block, tuple(tiles))
+    sums = tuple(zip(r, map(sym, reduce), strict=True))
+    return Compute(
+        axes, sums, "add" if reduce else "", dtype, dtype, trace.builder.block, tuple(tiles), replacement
+    )
+
+
+def traced_again(operands: Sequence[Array]) -> list[Array]:
+    """The same operands for another body of one primitive."""
+    block = Block([a.value.type for a in operands])
+    trace = ScalarBuilder(Builder(block))
+    return [trace.array(v) for v in block.args]
 
 
 @dataclass(frozen=True, slots=True)
