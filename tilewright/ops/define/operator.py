@@ -20,7 +20,7 @@ from tilewright.ir.core import Block, Builder, Module, Value, current_builder
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
 from tilewright.ir.outside import Definitions
-from tilewright.ir.sym import Sym, ceildiv, sym, var
+from tilewright.ir.sym import Sym, at_most_one, ceildiv, sym, var
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
 from tilewright.ops.define.demands import Demand, hearing, undecided
@@ -320,7 +320,9 @@ def _stretched(x: Value, shape: Sequence[Sym], of: str) -> Value:
     if not stretched or len(pairs) != len(own):
         return x
     note(stretched)
-    result: Value = OPERATORS["stretch"](x, shape=[e if is_stretched(d, e) else d for d, e in pairs], of=of)
+    ends = [wanted if is_stretched(d, wanted) else d for d, wanted in pairs]
+    first = [axis for axis, d in enumerate(own) if d != ends[axis] and at_most_one(d)]
+    result: Value = OPERATORS["stretch"](x, shape=ends, first=first, of=of)
     return result
 
 
