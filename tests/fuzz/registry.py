@@ -17,6 +17,7 @@ Fuzzer = Callable[[int], Tried]
 # Where each one is, as module and function: one that is not asked for is not imported.
 FUZZERS = {
     "graph": ("tests.graph.fuzz", "fuzz"),
+    "guards": ("tests.fuzz.guards", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),
