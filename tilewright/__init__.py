@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import InputError as InputError
     from tilewright.runtime.errors import OptionError as OptionError
     from tilewright.runtime.errors import TilewrightError as TilewrightError
+    from tilewright.runtime.errors import TilewrightWarning as TilewrightWarning
     from tilewright.runtime.profile import KernelTime as KernelTime
     from tilewright.runtime.report import Report as Report
     from tilewright.runtime.sizes_seen import SizesSeen as SizesSeen
@@ -67,6 +68,7 @@ _HOMES = {
     "TensorInfo": "tilewright.runtime",
     "TensorModel": "tilewright.runtime.tensors",
     "TilewrightError": "tilewright.runtime.errors",
+    "TilewrightWarning": "tilewright.runtime.errors",
     "TypeRuleError": "tilewright.ir.diag",
     "UnsupportedError": "tilewright.ir.diag",
     "check": "tilewright.checks.model",

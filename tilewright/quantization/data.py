@@ -16,6 +16,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from tilewright.quantization.state import SAMPLES
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -103,7 +104,7 @@ def _spooled(data: Iterable[Any], folder: Path | None) -> list[Any]:
     """Feeds of an iterator, as files where there is a folder."""
     if folder is None:
         return list(data)
-    place = folder / "samples"
+    place = folder / SAMPLES
     place.mkdir(parents=True, exist_ok=True)
     found: list[Any] = []
     for index, feed in enumerate(data):
@@ -142,6 +143,8 @@ def _lazily(file: Path) -> Lazy:
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file, by name."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a regular file")  # a named pipe would be waited for
         with np.load(path, allow_pickle=False) as found:
             if not isinstance(found, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array without a name")

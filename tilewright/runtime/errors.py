@@ -53,6 +53,10 @@ class OptionError(TilewrightError):
     """An option has a value outside of its range."""
 
 
+class TilewrightWarning(UserWarning):
+    """Something that is not wrong, and costs time or safety until somebody changes it: the text says how."""
+
+
 _CLASSES: dict[str, type[TilewrightError]] = {"input": InputError, "execution": ExecutionError}
 
 
