@@ -18,6 +18,7 @@ Fuzzer = Callable[[int], Tried]
 FUZZERS = {
     "broadcasts": ("tests.fuzz.broadcasts", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
+    "guards": ("tests.fuzz.guards", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),

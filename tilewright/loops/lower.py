@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.cost.recompute import may_be_repeated
 from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
-from tilewright.ir.scalar import COSTLY, identity
+from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
@@ -255,7 +255,7 @@ class _Lowering:
         """acc = neutral; for r: acc = acc (combine) element; then, when the dtypes differ, a finishing stage."""
         compute = node.compute
         into = stage.buffer
-        start = trace.const(identity(compute.combine, compute.acc), compute.acc)
+        start = trace.const(compute.neutral, compute.acc)
         Array(trace, into).store(position, start)
         stage.init = self.builder.block.ops[-1]
         reduce, inner = self._fresh_axes(compute.reduce, "r")
