@@ -170,6 +170,8 @@ def _lazily(file: Path, inputs: Sequence[TensorInfo] = ()) -> Lazy:
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file, by name."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a regular file")  # a named pipe would be waited for
         with np.load(path, allow_pickle=False) as found:
             if not isinstance(found, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array without a name")

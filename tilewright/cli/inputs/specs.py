@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -90,12 +91,16 @@ class Given:
         """Call with sizes that the model takes: the inputs, the result, and the sizes that were chosen. InputError of
         the usual sizes where none of those that were tried are taken."""
         done: list[tuple[dict[str, Any], T]] = []
+        failed: list[InputError] = []
 
         def fails(sizes: dict[str, int]) -> InputError | None:
+            if failed and self._elements(sizes) > MOST_TRIED:
+                return failed[0]
             try:
                 inputs = self.arrays(sizes)
                 done.append((inputs, run(inputs)))
             except InputError as error:
+                failed.append(error)
                 return error
             return None
 
@@ -104,6 +109,15 @@ class Given:
         except InputError as error:
             raise self._with_dims(error) from error
         return *done[-1], sizes
+
+    def _elements(self, sizes: Mapping[str, int]) -> int:
+        """Of all inputs that are made; more than any where a size cannot be computed."""
+        known = {**self.sizes, **sizes}
+        try:
+            shapes = [[size_of(dim, known) for dim in info.shape] for info in self.infos if info.name in self.made]
+        except ValueError:
+            return MOST_TRIED + 1
+        return sum(map(math.prod, shapes))
 
     def _with_dims(self, error: InputError) -> InputError:
         """The same error, which says how sizes are given, if some were made up."""
@@ -147,6 +161,9 @@ def read_specs(infos: Sequence[TensorInfo], specs: Sequence[str], dims: Mapping[
     free = usual_sizes([info for info in infos if info.name in made])
     return Given(infos, values, made, sizes, {name: usual for name, usual in free.items() if name not in sizes})
 
+
+MOST_TRIED = 1 << 21
+"""Elements of inputs, where sizes are not the first that are tried: a few milliseconds to make."""
 
 MADE = ("random", "zeros")
 """Values that are made."""

@@ -31,7 +31,7 @@ from typing import Any, BinaryIO
 
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.storage.files import replacing, write_slices
+from tilewright.runtime.storage.files import open_at_once, replacing, write_slices
 
 Bytes = bytes | bytearray | memoryview
 
@@ -90,7 +90,7 @@ def is_container_file(path: Path) -> bool | None:
     read."""
     try:
         if path.is_file():
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=open_at_once) as file:
                 begins = file.read(len(MAGIC))
             return is_container(begins) if begins else None
     except (OSError, ValueError):
@@ -248,7 +248,7 @@ def _of_bytes(data: Bytes) -> _Source:
 @contextlib.contextmanager
 def _opened_file(path: Path) -> Iterator[_Source]:
     try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed below)
+        file = open(path, "rb", buffering=0, opener=open_at_once)  # noqa: SIM115 (closed below)
     except (OSError, ValueError) as error:
         raise _unreadable(str(path), error) from error
     with file:

@@ -32,6 +32,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """An `opener` of `open` that does not wait for the other end of a named pipe, so that the caller can look what was
+    opened. Of regular files nothing differs."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def write_slices(file: BinaryIO, data: bytes | bytearray | memoryview) -> None:
     """Write bytes (or a view of them) so that a big write can be interrupted."""
     view = memoryview(data)
@@ -52,7 +58,7 @@ def check_replaced(
     try:
         if not path.is_file():
             return  # what is no file at all, no file is written over
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
             begins = file.read(FIRST_BYTES)
     except OSError as error:
         raise _kept(path, f"there is a file that cannot be looked at ({error.strerror or error})") from error

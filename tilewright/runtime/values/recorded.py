@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import wave
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +14,7 @@ import numpy as np
 
 from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.storage.files import FIRST_BYTES
+from tilewright.runtime.storage.files import FIRST_BYTES, open_at_once
 from tilewright.runtime.values.dtypes import numpy_dtype
 
 FORMATS = ".npy, .npz, .png, .jpg, .bmp or .wav"
@@ -32,7 +34,9 @@ _SAMPLES: dict[int, tuple[str, float, float]] = {
 
 def kind_of(path: Path) -> str:
     """"npy", "npz", "image", "sound", or "" for anything else; OSError."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is not a regular file")
         begins = file.read(FIRST_BYTES)
     if begins.startswith(b"\x93NUMPY"):
         return "npy"
