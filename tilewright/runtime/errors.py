@@ -37,6 +37,11 @@ def _rebuild(kind: type[TilewrightError], what: str, where: str | None, hint: st
     return kind(what, where=where, hint=hint)
 
 
+class PerformanceWarning(UserWarning):
+    """A compiled model is right, but slower or larger than it should be: something failed in its compilation, or its
+    intermediate results take much memory."""
+
+
 class InputError(TilewrightError):
     """A call's arguments do not fit the model: name, count, dtype, rank, shape or value."""
 
@@ -51,6 +56,10 @@ class ArtifactError(TilewrightError):
 
 class OptionError(TilewrightError):
     """An option has a value outside of its range."""
+
+
+class InternalError(TilewrightError):
+    """A defect of the compiler itself; the message asks for a report."""
 
 
 _CLASSES: dict[str, type[TilewrightError]] = {"input": InputError, "execution": ExecutionError}
