@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.zones.turned_on import findings_are_errors, guard_zones
 from tilewright.ir.core import Module
 from tilewright.ir.text import parse_module, print_module
 
@@ -30,6 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "fresh_seeds(count): run the test for `count` values of its argument `fresh_seed`, new in every run",
+    )
+    config.addinivalue_line(
+        "markers",
+        "without_zones: native code of the test gets its memory as in production, without guard zones",
     )
     chosen = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
     config.stash[SEED] = random.SystemRandom().randrange(10**6, 10**9) if chosen is None else chosen
@@ -70,6 +75,20 @@ def all_is_checked() -> Iterator[None]:
     should costs a user's model speed; here it fails the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tilewright.compiler.is_checked", lambda options: True)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def models_between_zones() -> Iterator[None]:
+    """Native code runs between guard zones (tests/zones)."""
+    with guard_zones():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_beyond_buffers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test fails where native code went beyond its buffers, also when somebody handled the error."""
+    with findings_are_errors(is_on=request.node.get_closest_marker("without_zones") is None):
         yield
 
 

@@ -24,7 +24,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.passes import NeededPass
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.options import Options, Progress

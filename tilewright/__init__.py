@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import OptionError as OptionError
     from tilewright.runtime.errors import PerformanceWarning as PerformanceWarning
     from tilewright.runtime.errors import TilewrightError as TilewrightError
+    from tilewright.runtime.errors import TilewrightWarning as TilewrightWarning
     from tilewright.runtime.profile import KernelTime as KernelTime
     from tilewright.runtime.report import Report as Report
     from tilewright.runtime.sizes_seen import SizesSeen as SizesSeen
@@ -69,6 +70,7 @@ _HOMES = {
     "TensorInfo": "tilewright.runtime",
     "TensorModel": "tilewright.runtime.tensors",
     "TilewrightError": "tilewright.runtime.errors",
+    "TilewrightWarning": "tilewright.runtime.errors",
     "TypeRuleError": "tilewright.ir.diag",
     "UnsupportedError": "tilewright.ir.diag",
     "check": "tilewright.checks.model",

@@ -34,6 +34,7 @@ from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.plan import plan_in_order
 from tilewright.memory.storage import Storage, assign_storage
+from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request
 from tilewright.plugins import NO_PLUGINS, Plugins
@@ -62,7 +63,8 @@ def compile_request(
 
     def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:
         frequent = frequent_modules(module, request, options, session, report_step)
-        return compile_module(module, options, machine, report_step, plugins, optional, frequent)
+        broadcasting = broadcasting_module(module, request, session, report_step)
+        return compile_module(module, options, machine, report_step, plugins, optional, frequent, broadcasting)
 
     artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
@@ -126,6 +128,21 @@ def frequent_modules(
     return [of(sizes) for sizes in options.frequent]
 
 
+def broadcasting_module(
+    module: Module, request: Request, session: Session, progress: OnProgress | None = None
+) -> Callable[[], Module] | None:
+    """What imports the graph with both meanings of dims that `module` takes for equal, and of which one may be 1; None
+    where there are none."""
+    if not module.main.attrs.get("open_dims"):
+        return None
+
+    def load() -> Module:
+        with both_meanings():
+            return import_request(request, session, progress)
+
+    return load
+
+
 @contextmanager
 def at_sizes(sizes: FrequentSizes) -> Iterator[None]:
     """Errors name the sizes as their place."""
@@ -144,9 +161,11 @@ def compile_module(
     plugins: Plugins = NO_PLUGINS,
     optional: OptionalSteps = CHECKED,
     frequent: Sequence[FrequentModule] = (),
+    broadcasting: Callable[[], Module] | None = None,
 ) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them, or where
-    sizes depend on data, what the host does between its parts. The `frequent` modules become variants."""
+    sizes depend on data, what the host does between its parts. The `frequent` modules become variants, and the one that
+    is `broadcasting` the program for dims that are 1."""
     back_end = back_end_for(machine, plugins)
     back_end.check(machine, options)
     edited = edited_schedules(options)
@@ -161,6 +180,12 @@ def compile_module(
             with at_sizes(sizes):
                 variants.append(link.make_variant(artifact, sizes, _compile_staged(load(), build)))
             ends.append((code.begun, build.weights.total))
+        if broadcasting is not None:
+            artifact = optional.attempt(
+                "broadcasting", lambda: _with_broadcasting(artifact, module, broadcasting, build), lambda: artifact
+            )
+            ends.append((code.begun, build.weights.total))
+        artifact = replace(artifact, variants=tuple(variants))
         if edited is not None:
             edited.check_all_used()
         clock = _Clock()
@@ -174,9 +199,21 @@ def compile_module(
     _tell(progress, "link", 0, 1)
     for stage, seconds in clock.laps.items():
         link.add_time(artifact.report, stage, seconds)
-    for variant, (before, after) in zip(variants, pairwise(ends), strict=True):
-        link.add_bytes(variant.artifact.report, objects[before[0] : after[0]], after[1] - before[1])
-    return replace(artifact, variants=tuple(variants)).sharing(tuple(objects), *blocks)
+    for program, (before, after) in zip(artifact.programs[1:], pairwise(ends), strict=False):
+        link.add_bytes(program.report, objects[before[0] : after[0]], after[1] - before[1])
+    return artifact.sharing(tuple(objects), *blocks)
+
+
+def _with_broadcasting(artifact: Artifact, module: Module, load: Callable[[], Module], build: _Build) -> Artifact:
+    """The artefact of a module with a program that has both meanings of dims; as it is where there is none."""
+    try:
+        general = load()
+        assert "open_dims" not in general.main.attrs, f"{general.main.attrs['open_dims']} are taken for equal after all"
+        return link.with_broadcasting(artifact, _compile_staged(general, build), module.main.attrs["open_dims"])
+    except UnsupportedError as error:
+        reason = f"dims that are taken for equal cannot be broadcast: {error.what}"
+        artifact.report["remarks"].append(Remark("import", error.where or "the model", reason, "missed").record())
+        return artifact
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -34,9 +34,9 @@ from tilewright.codegen.program import (
 from tilewright.graph.assumptions import Assumption
 from tilewright.ir.constants import Deferred
 from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
-from tilewright.ir.diag import Remark, failure
+from tilewright.ir.diag import Remark, UnsupportedError, failure
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, eq, sym
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
@@ -343,6 +343,7 @@ def make_artifact(
         run_profiled_symbol=f"tw_run_profiled{text.suffix}",
         producer=f"tilewright {tilewright.__version__}",
         report=report,
+        assumed=tuple(str(c.holds) for c in program.conditions),
     )
 
 
@@ -397,6 +398,7 @@ def make_staged(
         parts=tuple(parts),
         producer=f"tilewright {tilewright.__version__}",
         report=report,
+        assumed=tuple(dict.fromkeys(a for part in parts for a in part.assumed)),
     )
 
 
@@ -476,6 +478,17 @@ def make_variant(general: Artifact, sizes: Mapping[str, int], artifact: Artifact
                 hint="leave them out, or compile a model of its own for these shapes",
             )
     return Variant(sizes, artifact)
+
+
+def with_broadcasting(artifact: Artifact, general: Artifact, open_dims: Iterable[tuple[Sym, Sym]]) -> Artifact:
+    """The artefact with a program that has both meanings of the dims that it takes for equal. UnsupportedError where
+    the results of that have other ranks."""
+    for ours, other in zip(artifact.outputs, general.outputs, strict=True):
+        if (ours.kind, ours.dtype, len(ours.shape)) != (other.kind, other.dtype, len(other.shape)):
+            raise UnsupportedError(f"{ours} would be {other}")
+    both = {str(eq(a, b)) for a, b in open_dims}
+    assumed = tuple(f"{a} or one of them is 1" if a in both else a for a in artifact.assumed)
+    return replace(artifact, broadcasting=general, assumed=assumed)
 
 
 def add_bytes(report: dict[str, Any], objects: Sequence[bytes], weights: int) -> None:

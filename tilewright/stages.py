@@ -13,6 +13,7 @@ from tilewright.asm.listing import annotated
 from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.compiler import (
+    broadcasting_module,
     compile_with_fallbacks,
     edited_schedules,
     frequent_modules,
@@ -52,7 +53,7 @@ def programs(
 ) -> dict[str, str]:
     """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`. Where the
     host runs a model part by part, the names begin with that of the part, such as "part0.main", and in variants with
-    the frequent sizes, such as "batch=1: main".
+    the frequent sizes, such as "batch=1: main"; those of the program for dims that are 1 with "broadcasting: ".
 
     Each call compiles up to the level, with the arguments of `tilewright.compile`; of the `session` only the
     plugins are used.
@@ -69,9 +70,12 @@ def programs(
 
     def texts(module: Module, optional: OptionalSteps, told: OnProgress | None) -> dict[str, str]:
         frequent = frequent_modules(module, request, options, session, told)
+        broadcasting = broadcasting_module(module, request, session, told)
         parts = _parts("", module)
         for sizes, load in frequent:
             parts |= _parts(f"{sizes_text(sizes)}: ", load())
+        if broadcasting is not None:
+            parts |= _parts("broadcasting: ", broadcasting())
         edited, numbers = edited_schedules(options) or EditedSchedules(), count()
         for part in parts.values():
             ctx = pass_context(machine, options, optional)

@@ -10,6 +10,7 @@ from typing import Any
 import llvmlite.binding as binding
 import numpy as np
 
+from tests.zones.turned_on import arrays_between_zones
 from tilewright.codegen.cpu.assemble import Effort, Unit, compile_all
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
@@ -75,7 +76,7 @@ def run_kernel(
     threads: int = 1,
 ) -> tuple[KernelText, int]:
     """Run on `arrays` in place, for each slice of the parallel loop, or on a pool of `threads` for a kernel that forks;
-    gives the kernel and its error code."""
+    gives the kernel and its error code. The kernel runs on copies between guard zones."""
     target = target or host_target()
     compiled = kernel_ir(func, target)
     units = [Unit(compiled.text)] + [Unit(pool_ir(target.triple), Effort.SUPPORT)] * compiled.forks
@@ -83,21 +84,20 @@ def run_kernel(
     state = np.zeros(2, np.int32)
     env = dict(zip((d.name for d in func.dims), dims, strict=True))
     stride = (compiled.scratch.evaluate(env) + 63) // 64 * 64
-    scratch = np.zeros(stride * threads + 64, np.uint8)
-    aligned = (scratch.ctypes.data + 63) // 64 * 64
     kinds: list[Any] = [ctypes.c_void_p] * (len(arrays) + 1) + [ctypes.c_int64] * len(dims)
     prototype = ctypes.CFUNCTYPE(None, *kinds, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     function = prototype(native.address(compiled.symbol))
     if compiled.parallel is not None:
         extent = compiled.parallel.evaluate(env)
         slices = [(begin, min(end, extent)) for begin, end in slices]
-    if compiled.forks:
-        with pool(native, threads) as address:
-            prototype = ctypes.CFUNCTYPE(None, *kinds, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-            pointers = [state.ctypes.data, *(a.ctypes.data for a in arrays)]
-            prototype(native.address(compiled.symbol))(*pointers, *dims, aligned, stride, address)
-        return compiled, int(state[0])
-    for begin, end in slices:
-        pointers = [state.ctypes.data, *(a.ctypes.data for a in arrays)]
-        function(*pointers, *dims, aligned, begin, end)
+    names = [a.name or f"argument {k}" for k, a in enumerate(func.args)]
+    with arrays_between_zones(f"kernel {func.name}", arrays, names, stride * threads) as (pointers, scratch):
+        first = (state.ctypes.data, *pointers, *dims, scratch)
+        if compiled.forks:
+            with pool(native, threads) as address:
+                prototype = ctypes.CFUNCTYPE(None, *kinds, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+                prototype(native.address(compiled.symbol))(*first, stride, address)
+        else:
+            for begin, end in slices:
+                function(*first, begin, end)
     return compiled, int(state[0])

@@ -16,6 +16,7 @@ Fuzzer = Callable[[int], Tried]
 
 # Where each one is, as module and function: one that is not asked for is not imported.
 FUZZERS = {
+    "broadcasts": ("tests.fuzz.broadcasts", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),

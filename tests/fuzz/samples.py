@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections import Counter
+from contextlib import suppress
+
+import numpy as np
 
 from tests.fuzz.registry import Tried
+from tests.zones.pages import BeyondBufferError
+from tests.zones.turned_on import arrays_between_zones
 
 
 def sound(seed: int) -> Tried:
@@ -24,6 +30,16 @@ def finds_something(seed: int) -> Tried:
 def crashes(seed: int) -> Tried:
     if seed == 1:
         os.abort()
+    return sound(seed)
+
+
+def goes_beyond(seed: int) -> Tried:
+    """Native code that stores after the end of an array; somebody handles the error."""
+    with (
+        suppress(BeyondBufferError),
+        arrays_between_zones("sample", [np.zeros(seed, "u1")], ["x"]) as ((x,), _),
+    ):
+        ctypes.memset(x, 1, seed + seed % 2)
     return sound(seed)
 
 

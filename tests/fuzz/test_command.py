@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.fuzz.__main__ import main
+from tests.zones.pages import IS_AVAILABLE
 
 
 def run(fuzzer: str, *options: str) -> tuple[int, str]:
@@ -48,6 +49,15 @@ def test_a_seed_that_ends_its_process_is_a_finding_like_any_other(fuzzer: str, w
     assert why in text
     assert f"repeat: python -m tests.fuzz tests.fuzz.samples:{fuzzer} --seed 1 --count 1" in text
     assert text.splitlines()[-1].endswith("4 seeds from 0 on, 1 failed: 1")
+
+
+@pytest.mark.skipif(not IS_AVAILABLE, reason="there are guard zones on Linux for x86-64 only")
+def test_an_access_beyond_a_buffer_is_a_finding_also_when_the_error_is_handled() -> None:
+    code, text = run("goes_beyond", "--seed", "2", "--count", "3")
+    assert code == 1
+    assert "sample: native code goes beyond its buffers" in text
+    assert "x (3 bytes): a store 0 bytes after its end" in text
+    assert text.splitlines()[-1].endswith("3 seeds from 2 on, 1 failed: 3")
 
 
 def test_no_seed_is_given_out_after_the_time() -> None:

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from tests.fuzz.registry import Tried, fuzzer, repeat_command, run_seed
+from tests.zones.turned_on import findings_are_errors, guard_zones
 
 SPAWN = get_context("spawn")  # a fork would copy the threads' state of whatever is loaded here
 
@@ -27,20 +28,26 @@ class Result:
 
 
 def work(name: str, pipe: Connection) -> None:
-    """Run the seeds that come through the pipe, until it is closed. The first thing sent is that it can begin."""
-    with suppress(Exception):  # each seed reports it
-        fuzzer(name)
-    pipe.send(None)
-    while True:
-        try:
-            seed = pipe.recv()
-        except EOFError:
-            return
-        try:
-            result = Result(seed, run_seed(name, seed))
-        except Exception:
-            result = Result(seed, failure=traceback.format_exc(limit=-8))
-        pipe.send(result)
+    """Run the seeds that come through the pipe, until it is closed, with native code between guard zones. The first
+    thing sent is that it can begin."""
+    with guard_zones():
+        with suppress(Exception):  # each seed reports it
+            fuzzer(name)
+        pipe.send(None)
+        while True:
+            try:
+                seed = pipe.recv()
+            except EOFError:
+                return
+            pipe.send(_result(name, seed))
+
+
+def _result(name: str, seed: int) -> Result:
+    try:
+        with findings_are_errors():
+            return Result(seed, run_seed(name, seed))
+    except Exception:
+        return Result(seed, failure=traceback.format_exc(limit=-8))
 
 
 class Worker:

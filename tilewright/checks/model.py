@@ -3,7 +3,7 @@ the graph level: no kernel is scheduled, and no code made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ from tilewright.compiler import (
     pass_context,
     strategies_with,
 )
-from tilewright.graph.assumptions import assumptions
+from tilewright.graph.assumptions import Assumption, assumptions
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Problem, Remark, UnsupportedError
 from tilewright.ir.optional_steps import OptionalSteps
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, eq
 from tilewright.ir.types import TensorType
 from tilewright.memory.budget import over_budget
 from tilewright.memory.plan import typical
@@ -98,12 +98,13 @@ class _Check:
         known = _sizes(main, self.sizes)
         notes = list(_notes_of_import(main))
         nodes = main.attrs.get("nodes", len(main.body.ops))
+        both = {eq(a, b) for a, b in main.attrs.get("open_dims", ())}
         staged = split(module)
         parts = [module] if staged is None else list(staged.parts)
         notes += _host_notes(main)
         for part in parts:
             drop_dead(part)
-            notes += [Note("assumed", a.loc.op, a.loc.node, a.message) for a in assumptions(part)]
+            notes += [_assumed(a, both) for a in assumptions(part)]
             notes += _own_loops(part)
         uses = [_Use(op, counts) for part in parts for op in _computed(part)]
         parameters = _parameters(parts)
@@ -211,6 +212,14 @@ def _info(name: str, value: Value) -> TensorInfo:
 def _notes_of_import(main: Func) -> Iterable[Note]:
     for subject, message in main.attrs.get("contradictions", ()):
         yield Note("contradiction", "", subject, message)
+
+
+def _assumed(made: Assumption, both: Collection[Sym]) -> Note:
+    """What calls must fulfil; of dims that have `both` meanings, in the program that is the faster one."""
+    if made.holds not in both:
+        return Note("assumed", made.loc.op, made.loc.node, made.message)
+    message = f"{made.holds}, or one of them is 1: calls of that kind have a program of their own"
+    return Note("broadcast", made.loc.op, made.loc.node, message)
 
 
 _HOST = {

@@ -16,8 +16,13 @@ from tilewright.cli.frequent import read_frequent
 from tilewright.cli.progress import compiling
 from tilewright.cli.tensors import load_array
 from tilewright.runtime import Model
+from tilewright.runtime.storage.container import is_container_file
 
 ARTEFACT_SUFFIX = ".tw"
+
+force_option = click.option(
+    "--force", is_flag=True, help="Replace also a file that is the model itself, or of another kind."
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -92,7 +97,9 @@ def compile_fields(
 
 
 def is_artefact(path: Path) -> bool:
-    return path.suffix == ARTEFACT_SUFFIX
+    """Whether a file is compiled code, whatever its suffix; what is no file counts by that."""
+    found = is_container_file(path)
+    return path.suffix == ARTEFACT_SUFFIX if found is None else found
 
 
 def open_model(path: Path, threads: int | None, **fields: Any) -> Model:

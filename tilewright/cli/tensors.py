@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +17,14 @@ import numpy as np
 
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.storage.files import open_at_once, refused, replacing, write_slices
+from tilewright.runtime.storage.files import (
+    FIRST_BYTES,
+    check_replaced,
+    open_at_once,
+    refused,
+    replacing,
+    write_slices,
+)
 
 MAX_INTEGER = 10
 """Random integers are below this: most are ids into tables, and few tables are smaller."""
@@ -55,6 +62,11 @@ def read_dims(texts: Sequence[str]) -> dict[str, int]:
             raise click.UsageError(f"--dim is given twice for {name}")
         sizes[name] = int(size)
     return sizes
+
+
+def files_of(specs: Iterable[str]) -> list[Path]:
+    """The files that texts of --input name, with other paths that may be meant."""
+    return [Path(text) for spec in specs for text in (spec, spec.rpartition("=")[2]) if text]
 
 
 def make_inputs(
@@ -163,7 +175,11 @@ def load_array(path: Path, where: str) -> np.ndarray:
     """The array in a .npy file for what `where` names; InputError when it is no such file."""
     hint = "write it with numpy.save(path, array)"
     try:
-        if not _is_numpys(path):
+        with open(path, "rb", opener=open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is not a regular file")
+            begins = file.read(FIRST_BYTES)
+        if not (is_numpys(begins) or begins.startswith(b"PK")):
             raise InputError(f"{path} is not a .npy file: it begins otherwise", where=where, hint=hint)
         array = np.load(path, allow_pickle=False)
     except OSError as error:
@@ -177,16 +193,22 @@ def load_array(path: Path, where: str) -> np.ndarray:
     return array
 
 
-def _is_numpys(path: Path) -> bool:
-    """Whether a file begins as those of `numpy.save` and `numpy.savez` do."""
-    with open(path, "rb", opener=open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is not a regular file")
-        return file.read(6).startswith((b"\x93NUMPY", b"PK"))
+def is_numpys(begins: bytes) -> bool:
+    """Whether a file with these first bytes is one of `numpy.save`."""
+    return begins.startswith(b"\x93NUMPY")
 
 
 _DAMAGED = (ValueError, EOFError, BadZipFile)
 """What NumPy raises for a file of another kind."""
+
+
+def check_outputs(
+    folder: Path, infos: Sequence[TensorInfo], sources: Iterable[Path] = (), force: bool = False
+) -> None:
+    """ArtifactError where files of the outputs would replace one of the `sources`, or what is no .npy file."""
+    sources = list(sources)
+    for path in _output_paths(folder, infos):
+        check_replaced(path, "a .npy file", is_numpys, sources=sources, force=force)
 
 
 def write_outputs(folder: Path, infos: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> list[Path]:

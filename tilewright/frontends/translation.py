@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +23,11 @@ from tilewright.ir.diag import (
     TypeRuleError,
     UnsupportedError,
 )
-from tilewright.ir.sym import Sym, logical_not, var
+from tilewright.ir.sym import Sym, eq, logical_not, var
 from tilewright.ir.types import HostType, TensorType, Type
+from tilewright.ops.define.broadcasting import OpenDims, fits, is_stretched, note, open_dims
 from tilewright.ops.define.staged import MEASURE, assume
-from tilewright.ops.shape import UndecidedDimsError
+from tilewright.ops.shape import UndecidedDimsError, broadcast
 
 Assumed = tuple[Sym, str, str, str]
 """A condition over dims, what it says in words, and the name and operator of the node that relies on it."""
@@ -111,6 +112,20 @@ class Translation:
         """Refuse calls for which a condition does not hold."""
         loc = self.builder.loc
         self._assumed.setdefault(condition, (condition, message, loc.node, loc.op))
+
+    def broadcast(self, *shapes: Sequence[Sym]) -> tuple[Sym, ...]:
+        """The common shape of shapes that need not be those of operands: of what is taken for equal, calls with other
+        dims are refused."""
+        with open_dims() as found:
+            shape = broadcast(*shapes)
+        note(found)
+        ends = [zip(own[::-1], shape[::-1], strict=False) for own in shapes]
+        needed = [eq(dims.a, dims.b) for dims in found]
+        needed += [fits(d, wanted) for end in ends for d, wanted in end if is_stretched(d, wanted)]
+        listed = " and ".join(f"[{', '.join(map(str, own))}]" for own in shapes)
+        for holds in needed:
+            self.require(holds, f"the shapes {listed} are broadcast: it must be that {holds}")
+        return shape
 
     def new_size(self) -> Sym:
         """A dim whose size only the host knows, when it has computed a value of that shape."""
@@ -267,9 +282,15 @@ class Translation:
         self._assumed = dict(mark.assumed)
 
     def finish(
-        self, results: Sequence[Value], outputs: Sequence[str], nodes: int, complex_inputs: Sequence[str] = ()
+        self,
+        results: Sequence[Value],
+        outputs: Sequence[str],
+        nodes: int,
+        complex_inputs: Sequence[str] = (),
+        open_dims: Iterable[OpenDims] = (),
     ) -> Module:
-        """The module, its main function ended by the results."""
+        """The module, its main function ended by the results. `open_dims` are those that its operators take for equal,
+        or stretch."""
         self.builder.emit("return", list(results))
         attrs = {"inputs": tuple(v.name for v in self.inputs), "outputs": tuple(outputs), "nodes": nodes}
         if complex_inputs:
@@ -278,6 +299,8 @@ class Translation:
             attrs["complex_outputs"] = tuple(outputs[k] for k in sorted(self.complex_results))
         if self._assumed:
             attrs["assumed"] = tuple(self._assumed.values())
+        if found := dict.fromkeys((d.a, d.b) for d in open_dims if d.may_be_one and not d.stretched):
+            attrs["open_dims"] = tuple(found)
         if self.contradictions:
             attrs["contradictions"] = tuple(self.contradictions.items())
         self.module.add(Func("main", self.builder.block, "graph", attrs))
@@ -311,7 +334,7 @@ def translated(
     def attempt(choices: Choices) -> Module:
         translation = Translation(free, choices, given)
         values: dict[str, Value | None] = dict(zip(free, translation.inputs, strict=True))
-        with translation.builder:
+        with translation.builder, open_dims() as found:
             values |= {name: literal(array, name) for name, array in fixed.items()}
             try:
                 results = translate(translation, values)
@@ -320,7 +343,7 @@ def translated(
                     "the model is nested too deeply", hint="export it without so many subgraphs"
                 ) from e
             translation.problems.raise_if_any()
-            return translation.finish([v for v in results if v is not None], outputs, nodes, complex_inputs)
+            return translation.finish([v for v in results if v is not None], outputs, nodes, complex_inputs, found)
 
     return _best(attempt)
 

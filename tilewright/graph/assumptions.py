@@ -13,10 +13,11 @@ from typing import Any
 from tilewright.ir.core import Block, Builder, Module, Op
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
-from tilewright.ir.sym import Sym, eq, le
+from tilewright.ir.sym import Sym, eq, le, prove
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import is_input_value
+from tilewright.ops.define.broadcasting import open_dims
 from tilewright.ops.shape import taken_for_equal
 
 _READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {
@@ -114,7 +115,12 @@ def _of_rule(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Assumpti
 
 def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Assumption]:
     """From the reads along axes: those under guards, and at computed positions, see to their limits themselves."""
-    computation = OPERATORS[op.name].compute(types, op.attrs)
+    with open_dims() as found:
+        computation = OPERATORS[op.name].compute(types, op.attrs)
+    listed = ", ".join(map(str, types))
+    for pair in found:  # an operand of one element at most is not read along an axis
+        holds = eq(pair.a, pair.b)
+        yield from _taken(holds, f"{op.name} of {listed}: it must be that {holds}", loc)
     extents = dict((*computation.axes, *computation.reduce))
     operands = dict(zip(computation.body.args, types, strict=True))
     relation = eq if op.name in _READS_WHOLE_AXES else le
@@ -127,6 +133,7 @@ def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Ass
             if index not in extents or index in guarded:
                 continue
             holds = relation(extents[index], dim)
+            if relation is le and prove(holds):
+                continue
             needed = f"{extents[index]} {_SIGN[relation]} {dim}" if holds.is_const else str(holds)
-            listed = ", ".join(map(str, types))
             yield from _taken(holds, f"{op.name} of {listed}: it must be that {needed}", loc)

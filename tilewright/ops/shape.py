@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
+from tilewright.ops.define.broadcasting import common_dim as common_dim
+from tilewright.ops.define.broadcasting import surely_different as surely_different
 from tilewright.ops.define.scalar_builder import Array
 
 Dim = Sym | int
@@ -39,33 +41,6 @@ def checked_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 def dims(shape: Sequence[Dim]) -> tuple[Sym, ...]:
     return tuple(sym(d) for d in shape)
-
-
-def surely_different(a: Sym, b: Sym) -> bool:
-    """Whether two dims differ for every value of their variables (`n` and `2*n` may both be 0)."""
-    lo, hi = (a - b).bounds
-    return (lo is not None and lo > 0) or (hi is not None and hi < 0)
-
-
-def common_dim(a: Sym, b: Sym) -> Sym:
-    """The broadcast of two dims; where one is not known, they are taken to be equal, the simpler preferred.
-
-    The choice does not depend on the order of the two. ValueError where they never fit, UndecidedDimsError where they
-    do only when one of them happens to be 1.
-    """
-    if a == b or b == 1:
-        return a
-    if a == 1:
-        return b
-    if surely_different(a, b):
-        if not _may_be_one(a) and not _may_be_one(b):
-            raise ValueError(f"dims {a} and {b} neither are equal nor is one of them 1")
-        raise UndecidedDimsError(f"dims {a} and {b} are never equal, and fit only where one of them is 1", (a, b))
-    return min(a, b, key=lambda d: (not d.is_const, len(str(d)), str(d)))
-
-
-def _may_be_one(dim: Sym) -> bool:
-    return not dim.is_const and (dim.bounds[0] or 0) <= 1
 
 
 def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:

@@ -8,8 +8,9 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import product
+from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import Compute, compute, op, primitive
+from tilewright.ops.define.broadcasting import fits, may_be_one, require_broadcast, stretched_index
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import (
     Dim,
@@ -103,9 +104,30 @@ def expand(x: Array, *, shape: Sequence[Dim]) -> Compute:
     if len(new) < x.rank:
         raise ValueError(f"{x.rank} axes cannot be broadcast to {len(new)}")
     for own, d in zip(x.shape, new[len(new) - x.rank :], strict=True):
-        if own != 1:
-            require_equal_dim(own, d, "dims of the tensor and of the target shape")
+        require_broadcast(own, d, "dims of the tensor and of the target shape")
     return compute([x], new, lambda t, i, r: x.at(i))
+
+
+expand.broadcasts(lambda x, *, shape: [dims(shape)])
+
+
+@primitive
+def stretch(x: Array, *, shape: Sequence[Dim], of: str = "") -> Compute:
+    """x broadcast to `shape`, which has as many axes, where a dim of x may turn out to be 1 or that of `shape`; `of` is
+    the operator that needs it, in words."""
+    new = dims(shape)
+    require_length(new, x.rank, "the target shape")
+    for own, d in zip(x.shape, new, strict=True):
+        if own != 1 and surely_different(own, d) and not may_be_one(own):
+            raise ValueError(f"a dim of {own} is not 1, nor is it {d}")
+    return compute([x], new, lambda t, i, r: x[tuple(map(stretched_index, x.shape, new, i))])
+
+
+@stretch.requires
+def _same_or_one(x: TensorType, *, shape: Sequence[Dim], of: str) -> tuple[Sym, str]:
+    pairs = [(own, d) for own, d in zip(x.shape, dims(shape), strict=True) if own != d]
+    holds = s.logical_and(*(fits(own, d) for own, d in pairs))
+    return holds, f"{of}: it must be that {holds}"
 
 
 @primitive

@@ -16,6 +16,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from tilewright.quantization.state import SAMPLES
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -103,7 +104,7 @@ def _spooled(data: Iterable[Any], folder: Path | None) -> list[Any]:
     """Feeds of an iterator, as files where there is a folder."""
     if folder is None:
         return list(data)
-    place = folder / "samples"
+    place = folder / SAMPLES
     place.mkdir(parents=True, exist_ok=True)
     found: list[Any] = []
     for index, feed in enumerate(data):

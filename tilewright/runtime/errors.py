@@ -37,11 +37,6 @@ def _rebuild(kind: type[TilewrightError], what: str, where: str | None, hint: st
     return kind(what, where=where, hint=hint)
 
 
-class PerformanceWarning(UserWarning):
-    """A compiled model is right, but slower or larger than it should be: something failed in its compilation, or its
-    intermediate results take much memory."""
-
-
 class InputError(TilewrightError):
     """A call's arguments do not fit the model: name, count, dtype, rank, shape or value."""
 
@@ -60,6 +55,15 @@ class OptionError(TilewrightError):
 
 class InternalError(TilewrightError):
     """A defect of the compiler itself; the message asks for a report."""
+
+
+class TilewrightWarning(UserWarning):
+    """Something that is not wrong, and costs time or safety until somebody changes it: the text says how."""
+
+
+class PerformanceWarning(TilewrightWarning):
+    """A compiled model is right, but slower or larger than it should be: something failed in its compilation, or its
+    intermediate results take much memory."""
 
 
 _CLASSES: dict[str, type[TilewrightError]] = {"input": InputError, "execution": ExecutionError}

@@ -15,7 +15,7 @@ from tilewright.loops.conditions.specialize import for_other_dims, specialize_le
 from tilewright.loops.counts import iterations
 from tilewright.loops.edit import extent_of
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.outside import Outside
 from tilewright.schedule.steps.nontemporal import stream_results
 from tilewright.schedule.steps.vectorize import note_scalar_loops

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.loops import programs
-from tilewright.ir.sym import Sym, maximum, minimum, sym, var
-from tilewright.loops.analysis.bounds import Ranges, lower, upper
+from tilewright.ir.sym import Sym, lower, maximum, minimum, sym, upper, var
+from tilewright.loops.analysis.bounds import Ranges
 from tilewright.loops.analysis.deps import accesses, separated
 from tilewright.loops.counts import cost, iterations
 from tilewright.loops.edit import loops_in

@@ -86,6 +86,7 @@ def show(found: ModelCheck, console: Console) -> None:
 _KINDS = {
     "host": "run by the host, between parts of native code",
     "assumed": "assumed of the dims, and checked when the model is called",
+    "broadcast": "dims that are broadcast, and taken for equal",
     "own_loops": "operators with loops of their own, which may be slow",
     "contradiction": "declared, and not taken",
     "remark": "failed",

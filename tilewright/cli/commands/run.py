@@ -12,9 +12,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tilewright.cli.frequent import add_sizes_seen
-from tilewright.cli.models import compile_fields, compile_options, model_argument, open_model, threads_option
-from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_dims, write_outputs
+from tilewright.cli.frequent import add_sizes_seen, read_sizes_seen
+from tilewright.cli.models import (
+    compile_fields,
+    compile_options,
+    force_option,
+    model_argument,
+    open_model,
+    threads_option,
+)
+from tilewright.cli.tensors import (
+    check_outputs,
+    dim_option,
+    files_of,
+    input_option,
+    make_inputs,
+    read_dims,
+    write_outputs,
+)
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.storage.files import check_folder
 
@@ -49,6 +64,7 @@ Examples:
     metavar="FILE.json",
     help="Add the sizes of symbolic dims to those that FILE counts (see --frequent).",
 )
+@force_option
 @threads_option
 @compile_options
 def command(
@@ -58,13 +74,18 @@ def command(
     output: Path | None,
     max_seconds: float | None,
     sizes_seen: Path | None,
+    force: bool,
     threads: int | None,
     **options: Any,
 ) -> None:
     sizes = read_dims(dims)
     if output is not None and model.exists():  # whether it can be read is said first
         check_folder(output)
+    if sizes_seen is not None and sizes_seen.exists():
+        read_sizes_seen(sizes_seen)  # a file of another kind is refused before the run
     loaded = open_model(model, threads, **compile_fields(**options))
+    if output is not None:
+        check_outputs(output, loaded.outputs, [model, *files_of(specs)], force)
     loaded.max_seconds = max_seconds
     if sizes_seen is not None:
         loaded.count_sizes()

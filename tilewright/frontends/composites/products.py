@@ -11,6 +11,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.define.broadcasting import is_broadcast
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.shape import common_dim
 from tilewright.ops.source import iota
@@ -127,7 +128,7 @@ def _product(
     """Two operands multiplied, labels that are not wanted any more summed: one batched matrix product."""
     shared = [c for c in a_labels if c in b_labels]
     broadcasting = any(
-        shape_of(x)[labels.index(c)] != sizes[c]
+        is_broadcast(shape_of(x)[labels.index(c)], sizes[c])
         for x, labels in ((a, a_labels), (b, b_labels))
         for c in shared
     )

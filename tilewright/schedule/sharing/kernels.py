@@ -24,8 +24,9 @@ from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.loops.lower import Lowered, lower_region
+from tilewright.loops.lower import lower_region
 from tilewright.loops.machine.rules import spec_of
+from tilewright.loops.stages import Lowered
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import PackedArray, Packing
 from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly, total_work

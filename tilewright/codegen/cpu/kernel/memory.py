@@ -29,6 +29,12 @@ _SHUFFLED_STRIDES = (2, 3, 4)
 _WORDS: Mapping[int, DType] = MappingProxyType({2: dt.u16, 4: dt.u32, 8: dt.u64})
 """Integers by their bytes: groups of smaller ones are moved as one."""
 
+_SIGNED: Mapping[int, DType] = MappingProxyType({1: dt.i8, 2: dt.i16, 4: dt.i32, 8: dt.i64})
+_LEAST_MASKED_BYTES = 16
+"""Bytes of the smallest register that instructions under a mask take."""
+_MOVED_LANES = 8
+"""The fewest lanes of a mask that an instruction moves between registers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
@@ -61,6 +67,7 @@ class MemoryAccess:
         self.indices = indices
         self.register_bytes = target.vector_bits // 8
         self.masked_memory = target.masked_memory
+        self.has_mask_registers = target.has_mask_registers
         self.byte_table = target.byte_table
         self.streamed = False  # whether a store went past the caches
 
@@ -202,11 +209,13 @@ class MemoryAccess:
         return found if forward else _reversed(found)
 
     def _masked_load(self, pointer: str, dtype: DType, mask: Reg, other: float | int) -> Reg:
-        element, n = memory_type(dtype), mask.lanes
+        wide = self._whole_mask(mask, dtype)
+        element, n = memory_type(dtype), wide.lanes
         type = vector(element, n)
         otherwise = self._other(dtype, other, n)
         call = f"call {type} @llvm.masked.load.{_suffix(element, n)}.p0(ptr align {dtype.bytes} {pointer}, "
-        return self.text.reg(stored_as(dtype), n, f"{call}{mask.typed}, {type} {otherwise.name})")
+        found = self.text.reg(stored_as(dtype), n, f"{call}{wide.typed}, {type} {otherwise.name})")
+        return found.part(0, mask.lanes)
 
     def _is_shuffled(self, where: Affine, guard: Guard) -> bool:
         """Whether whole vectors are to be loaded, of which the lanes are picked."""
@@ -338,7 +347,9 @@ class MemoryAccess:
             for at, part in parts:
                 self.text.line(f"store {part.typed}, ptr {at}, align {dtype.bytes}")
             return
-        mask = guard.lanes if forward else _reversed(guard.lanes)
+        mask = self._whole_mask(guard.lanes if forward else _reversed(guard.lanes), dtype)
+        if mask.lanes > value.lanes:
+            value = value.shuffled(None, [lane if lane < value.lanes else -1 for lane in range(mask.lanes)])
         self.text.line(
             f"call void @llvm.masked.store.{_suffix(memory_type(dtype), value.lanes)}.p0({value.typed}, "
             f"ptr align {dtype.bytes} {pointer}, {mask.typed})"
@@ -367,6 +378,20 @@ class MemoryAccess:
         self.text.start(after)
 
     # Pieces
+
+    def _whole_mask(self, mask: Reg, dtype: DType) -> Reg:
+        """The mask of an access to elements of `dtype`, with lanes that are off after its own where LLVM would move it
+        into a register of more lanes: those of a whole one.
+
+        LLVM 22 loses the instruction that turns such lanes off (`kmovb` from a register to another of AVX-512) when it
+        keeps the mask on the stack, and the access goes beyond the buffer (decision 53). A comparison of vectors turns
+        them off here, which nothing takes for a copy. Masks of fewer lanes are shifted, which is kept.
+        """
+        count = max(1 << (mask.lanes - 1).bit_length(), _LEAST_MASKED_BYTES // dtype.bytes)
+        if not self.has_mask_registers or mask.lanes < _MOVED_LANES or count == mask.lanes:
+            return mask
+        flags = mask.convert("sext", _SIGNED[dtype.bytes])
+        return flags.shuffled(flags.like(0), [min(k, mask.lanes) for k in range(count)]).differs(0)
 
     def _register_parts(self, buffer: Buffer, value: Reg) -> list[tuple[int, Reg]]:
         """The lanes in pieces of one register, from the lowest address up, each with its first lane.

@@ -1,0 +1,313 @@
+"""Memory between pages that cannot be touched, where an access beyond is recorded instead of ending the process.
+
+The pages around each buffer have no rights, so the processor refuses any load and any store there, in all threads. A
+handler of the signal that follows (machine code of its own: Python must not run there) writes down the address, gives
+the page rights, and lets the access go on. What it has written down is a `Finding` of whoever asks next. Between a
+buffer and the pages around it lie at most the rest of its own pages, filled with a pattern, so that stores there are
+seen too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import signal
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+
+PAGE = 4096
+PATTERN = 0xA5
+"""Fills what lies between a buffer and the end of its pages."""
+POISON = 0xFF
+"""Fills memory that nothing has been written to yet: not a number as floats, and far out as an index."""
+IS_AVAILABLE = sys.platform == "linux" and platform.machine() == "x86_64"
+"""Whether the signal handler below is one for this machine; elsewhere there are no zones."""
+
+_CHUNK = 64 << 20
+_MOST_CHUNKS, _MOST_RECORDS = 1024, 256
+_READ, _READ_WRITE, _NONE = 1, 3, 0
+_MAP = 0x4022  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
+_DONTNEED = 4
+_ON_STACK_WITH_INFO = 0x0800_0000 | 4  # SA_ONSTACK | SA_SIGINFO
+_PATTERNS = bytes([PATTERN]) * PAGE
+
+# What the system gives a handler: `siginfo_t` has the address at byte 16; of `ucontext_t` the word at byte 192 is the
+# processor's error code, whose second bit says that it was a store (signal.h and sys/ucontext.h of glibc for x86-64).
+_HANDLER = """
+declare i32 @mprotect(ptr, i64, i32)
+declare i32 @sigaction(i32, ptr, ptr)
+
+define void @tw_zones_touched(i32 %signal, ptr %info, ptr %context) nounwind {{
+entry:
+  %address.at = getelementptr i8, ptr %info, i64 16
+  %address = load i64, ptr %address.at
+  br label %look
+look:
+  %k = phi i64 [ 0, %entry ], [ %next, %other ]
+  %known = load volatile i64, ptr inttoptr (i64 {count} to ptr)
+  %over = icmp uge i64 %k, %known
+  br i1 %over, label %foreign, label %compare
+compare:
+  %begin.at = getelementptr [2 x i64], ptr inttoptr (i64 {chunks} to ptr), i64 %k
+  %end.at = getelementptr i64, ptr %begin.at, i64 1
+  %begin = load i64, ptr %begin.at
+  %end = load i64, ptr %end.at
+  %after = icmp uge i64 %address, %begin
+  %before = icmp ult i64 %address, %end
+  %within = and i1 %after, %before
+  br i1 %within, label %ours, label %other
+other:
+  %next = add i64 %k, 1
+  br label %look
+ours:
+  %place = atomicrmw add ptr inttoptr (i64 {seen} to ptr), i64 1 seq_cst
+  %room = icmp ult i64 %place, {most}
+  br i1 %room, label %record, label %open
+record:
+  %record.at = getelementptr [2 x i64], ptr inttoptr (i64 {records} to ptr), i64 %place
+  %code.at = getelementptr i8, ptr %context, i64 192
+  %code = load i64, ptr %code.at
+  %kind.at = getelementptr i64, ptr %record.at, i64 1
+  store i64 %address, ptr %record.at
+  store i64 %code, ptr %kind.at
+  br label %open
+open:
+  %page = and i64 %address, -4096
+  %at = inttoptr i64 %page to ptr
+  %done = call i32 @mprotect(ptr %at, i64 4096, i32 3)
+  ret void
+foreign:
+  %restored = call i32 @sigaction(i32 %signal, ptr inttoptr (i64 {old} to ptr), ptr null)
+  ret void
+}}
+"""
+
+
+class _SignalAction(ctypes.Structure):
+    """`struct sigaction` of glibc."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_uint8 * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An access outside of a buffer, in words."""
+
+    text: str
+
+
+class BeyondBufferError(AssertionError):
+    """Native code has touched memory outside of its buffers."""
+
+
+class Buffer:
+    """`nbytes` at `address`, at the end of whole pages (or at their beginning), with pages around that cannot be
+    touched. `alignment` is that of the address, and keeps a buffer up to so many bytes away from the end."""
+
+    def __init__(
+        self, memory: Memory, name: str, nbytes: int, alignment: int, *, at_end: bool = True
+    ) -> None:
+        self.name, self.nbytes = name, nbytes
+        self.pages = max(1, -(-nbytes // PAGE))
+        self.base = memory.take(self.pages)
+        self._memory = memory
+        self._end = self.base + self.pages * PAGE
+        self.address = (self._end - nbytes) // alignment * alignment if at_end else self.base
+        self._is_read_only = False
+        for at, count in self._slack():
+            ctypes.memset(at, PATTERN, count)
+        memory.owners[self.base] = self
+
+    def _slack(self) -> list[tuple[int, int]]:
+        """Addresses and bytes of what is left of the pages before and after the buffer."""
+        end = self.address + self.nbytes
+        parts = ((self.base, self.address - self.base), (end, self._end - end))
+        return [(at, count) for at, count in parts if count]
+
+    def fill(self, byte: int = POISON) -> None:
+        """Give all bytes this value."""
+        ctypes.memset(self.address, byte, self.nbytes)
+
+    def copy_from(self, address: int) -> None:
+        """Take the bytes from there."""
+        ctypes.memmove(self.address, address, self.nbytes)
+
+    def copy_to(self, address: int) -> None:
+        """Write the bytes to there."""
+        ctypes.memmove(address, self.address, self.nbytes)
+
+    def differs_from(self, address: int) -> bool:
+        """Whether the bytes are other than those there."""
+        return _LIBC.memcmp(self.address, address, self.nbytes) != 0
+
+    def make_read_only(self) -> None:
+        """Let stores within the buffer be findings as well."""
+        self._is_read_only = True
+        _protect(self.base, self.pages, _READ)
+
+    def protect_within(self, offset: int) -> None:
+        """Take the rights from a page within the buffer, `offset` bytes from its start."""
+        _protect(self.address + offset, 1, _NONE)
+
+    def release(self) -> None:
+        """Give the memory back; the buffer is not used any more."""
+        del self._memory.owners[self.base]
+        self._memory.give_back(self.base, self.pages)
+
+    def stores_beside(self) -> Finding | None:
+        """What has been written to what is left of the buffer's pages, and repairs it."""
+        for at, count in self._slack():
+            found = ctypes.string_at(at, count)
+            if found == _PATTERNS[:count]:
+                continue
+            changed = [k for k, byte in enumerate(found) if byte != PATTERN]
+            ctypes.memset(at, PATTERN, count)
+            after = at >= self.address
+            where = (
+                f"{changed[0]} bytes after its end"
+                if after
+                else f"{count - changed[-1]} bytes before its start"
+            )
+            return self._finding(f"{len(changed)} bytes changed, from {where} on")
+        return None
+
+    def touched(self, address: int, is_store: bool) -> Finding:
+        """The finding of an access to a page without rights."""
+        what, at = "store" if is_store else "load", address - self.address
+        if at < 0:
+            return self._finding(f"a {what} {-at} bytes before its start")
+        if at < self.nbytes:
+            return self._finding(f"a {what} at byte {at}, not allowed")
+        return self._finding(f"a {what} {at - self.nbytes} bytes after its end")
+
+    def _finding(self, what: str) -> Finding:
+        return Finding(f"{self.name} ({self.nbytes} bytes): {what}")
+
+    def close_pages(self) -> None:
+        """Give all pages the rights that they should have, after the handler has opened some."""
+        _protect(self.base - PAGE, 1, _NONE)
+        _protect(self._end, 1, _NONE)
+        if self._is_read_only:
+            _protect(self.base, self.pages, _READ)
+
+
+class Memory:
+    """Pages of this process between pages without rights, the handler of accesses to these, and who has which."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, Buffer] = {}
+        """Buffers by the address of their first page."""
+        self._free: defaultdict[int, list[int]] = defaultdict(list)
+        self._lock = threading.Lock()
+        self._next = self._end = 0
+        self._chunks = (ctypes.c_int64 * (2 * _MOST_CHUNKS))()
+        self._count, self._seen = ctypes.c_int64(0), ctypes.c_int64(0)
+        self._records = (ctypes.c_int64 * (2 * _MOST_RECORDS))()
+        self._old = _SignalAction()
+        self._engine = _linked(
+            _HANDLER.format(
+                count=ctypes.addressof(self._count),
+                chunks=ctypes.addressof(self._chunks),
+                seen=ctypes.addressof(self._seen),
+                records=ctypes.addressof(self._records),
+                old=ctypes.addressof(self._old),
+                most=_MOST_RECORDS,
+            )
+        )
+        action = _SignalAction(
+            handler=self._engine.get_function_address("tw_zones_touched"), flags=_ON_STACK_WITH_INFO
+        )
+        if _LIBC.sigaction(int(signal.SIGSEGV), ctypes.byref(action), ctypes.byref(self._old)):
+            raise OSError("no handler for accesses beyond buffers can be set")
+
+    def take(self, pages: int) -> int:
+        """The address of so many pages with all rights between two without any."""
+        with self._lock:
+            if self._free[pages]:
+                return self._free[pages].pop()
+            needed = (pages + 2) * PAGE
+            if self._end - self._next < needed:
+                self._add_chunk(max(_CHUNK, needed))
+            base = self._next + PAGE
+            self._next += needed
+        _protect(base, pages, _READ_WRITE)
+        return base
+
+    def give_back(self, base: int, pages: int) -> None:
+        """Take pages back, for the next who needs as many."""
+        _protect(base, pages, _READ_WRITE)
+        if pages > 64:
+            _LIBC.madvise(ctypes.c_void_p(base), ctypes.c_size_t(pages * PAGE), _DONTNEED)
+        with self._lock:
+            self._free[pages].append(base)
+
+    def _add_chunk(self, nbytes: int) -> None:
+        begin = _LIBC.mmap(None, ctypes.c_size_t(nbytes), _NONE, _MAP, -1, ctypes.c_int64(0))
+        at = self._count.value
+        if begin in (None, ctypes.c_void_p(-1).value) or at == _MOST_CHUNKS:
+            raise MemoryError(f"no {nbytes} bytes of addresses for guard zones")
+        self._chunks[2 * at : 2 * at + 2] = [begin, begin + nbytes]
+        self._count.value = at + 1
+        self._next, self._end = begin, begin + nbytes
+
+    def findings(self) -> list[Finding]:
+        """The accesses to pages without rights since the last time, by any thread; the pages are closed again."""
+        if not self._seen.value:
+            return []
+        with self._lock:
+            count = min(self._seen.value, _MOST_RECORDS)
+            records = [tuple(self._records[2 * k : 2 * k + 2]) for k in range(count)]
+            self._seen.value = 0
+            owners = list(self.owners.values())
+        found = []
+        for address, code in records:
+            owner = next((b for b in owners if b.base - PAGE <= address < b._end + PAGE), None)
+            if owner is None:
+                _protect(address // PAGE * PAGE, 1, _NONE)
+                found.append(Finding(f"{'a store' if code & 2 else 'a load'} to memory that was given back"))
+                continue
+            owner.close_pages()
+            found.append(owner.touched(address, bool(code & 2)))
+        return found
+
+
+def check(findings: Iterable[Finding], where: str) -> None:
+    """BeyondBufferError if there are any findings."""
+    texts = list(dict.fromkeys(found.text for found in findings))
+    if texts:
+        raise BeyondBufferError(
+            f"{where}: native code goes beyond its buffers:\n  " + "\n  ".join(texts[:20])
+        )
+
+
+def _linked(text: str) -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
+    engine.finalize_object()
+    return engine
+
+
+def _protect(address: int, pages: int, rights: int) -> None:
+    if _LIBC.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(pages * PAGE), rights):
+        raise OSError(ctypes.get_errno(), "pages for guard zones cannot be protected")
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+if IS_AVAILABLE:
+    _LIBC.mmap.restype = ctypes.c_void_p
+    _LIBC.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    assert mmap.PAGESIZE == PAGE
