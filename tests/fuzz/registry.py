@@ -24,6 +24,7 @@ FUZZERS = {
     "onnx": ("tests.random_models.fuzz", "fuzz"),
     "reader": ("tests.fuzz.files.reader", "fuzz"),
     "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
+    "sizes": ("tests.fuzz.sizes", "fuzz"),
 }
 
 
