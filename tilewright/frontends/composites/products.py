@@ -38,6 +38,7 @@ def with_bias(x: Value, bias: Value | None) -> Value:
     (channels,) = shape_of(bias) if len(shape_of(bias)) == 1 else (sym(-1),)
     if channels.is_const and shape[1].is_const and channels != shape[1]:
         raise ModelError(f"the bias has {channels} elements for {shape[1]} channels")
+    channels = channels if channels.is_const else shape[1]  # one entry is not for all channels
     return ew.add(x, reshape(bias, shape=(channels, *[sym(1)] * (len(shape) - 2))))
 
 
