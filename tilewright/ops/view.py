@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, ge, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import Compute, compute, op, primitive
 from tilewright.ops.define.broadcasting import fits, may_be_one, require_broadcast
@@ -17,6 +17,7 @@ from tilewright.ops.shape import (
     checked_axes,
     checked_axis,
     dims,
+    require,
     require_equal_dim,
     require_length,
     require_same_dtype,
@@ -174,8 +175,8 @@ def pad(
         if (hi := d.bounds[1]) is not None and hi < 0:
             raise ValueError(f"cropping leaves {d} elements")
     padded = [k for k in range(x.rank) if sym(before[k]) != 0 or sym(after[k]) != 0]
-    if mode != "constant" and any(x.shape[k] == 0 for k in padded):
-        raise ValueError(f"mode '{mode}' has nothing to repeat along an empty axis")
+    for k in padded if mode != "constant" else ():
+        require(ge(x.shape[k], 1), f"mode '{mode}' has nothing to repeat along an empty axis")
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise ValueError(f"mode '{mode}' is none of constant, edge, reflect, wrap")
 
