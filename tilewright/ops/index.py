@@ -10,7 +10,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.shape import Dim, UndecidedDimsError, checked_axis, require_equal_dim, surely_different
+from tilewright.ops.shape import Dim, UndecidedDimsError, checked_axis, require, require_equal_dim
 
 _OUT_OF_RANGE = "an index is out of range"
 
@@ -249,8 +249,8 @@ def _scatter_elements_types(
     for d, e in zip(indices.shape, updates.shape, strict=True):
         require_equal_dim(d, e, "dims of indices and updates")
     for k, (d, e) in enumerate(zip(indices.shape, x.shape, strict=True)):
-        if k != checked_axis(axis, x.rank) and surely_different(d, e) and ((d - e).bounds[0] or 0) > 0:
-            raise ValueError(f"indices reach beyond axis {k} of the data: {d} and {e}")
+        if k != checked_axis(axis, x.rank):
+            require(s.le(d, e), f"indices reach beyond axis {k} of the data: {d} and {e}")
     return _scatter_types(x, indices, updates, reduction=reduction)
 
 

@@ -1,6 +1,6 @@
 """Right and wrong shapes for one operator: each call is refused, or gives what the reference gives.
 
-Inputs lie between pages without access, so that a load beyond one ends the process, which is a finding.
+Native code runs between guard zones (tests/zones), so that a load or store beyond a buffer is a finding.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 
 import numpy as np
 
 from tests.fuzz.registry import Tried
-from tests.fuzz.shapes.guarded import guarded
 from tests.fuzz.shapes.subjects import Arrays, Dims, Subject, subjects
 from tilewright.ir.diag import TilewrightError, TypeRuleError, UnsupportedError
 from tilewright.options import Options
@@ -28,8 +26,11 @@ MOST_ELEMENTS = 1 << 18
 """Of an input."""
 ODD_INTEGERS = (-1, -2, 1 << 20, 1 << 31, (1 << 63) - 1, -(1 << 63))
 ODD_FLOATS = (np.nan, np.inf, -np.inf, 1e30, -1e30, -0.5, 1e9)
-RELATED = ("positions", "joined_rows")
-"""Operators that leave elements of their results out where elements of two operands contradict each other."""
+NOT_COMPARED = frozenset({
+    "positions", "joined_rows",  # they leave elements of results out where those of two operands contradict each other
+    "onnx.Bernoulli", "onnx.Dropout", "onnx.Multinomial", "onnx.RandomNormalLike", "onnx.RandomUniformLike",
+})  # fmt: skip
+"""Operators whose results say nothing."""
 TOLERANCE = 2e-2
 """Of floats, in units of the largest one: kernels round otherwise than the reference, which is not what is sought."""
 
@@ -59,7 +60,7 @@ def fuzz(seed: int) -> Tried:
         chosen = shapes if call == 0 else other_shapes(rng, shapes, dims)
         arrays, is_odd = elements(rng, subject.inputs, chosen, may_be_odd=call > 0)
         try:
-            tried[operator, outcome(subject, model, arrays, is_odd, rng.random() < 0.75)] += 1
+            tried[operator, outcome(operator, subject, model, arrays, is_odd)] += 1
         except Exception as e:
             e.add_note(f"{note}\ncalled with {chosen}")
             raise
@@ -138,21 +139,21 @@ def spoilt(rng: random.Random, array: np.ndarray) -> np.ndarray:
     return flat.reshape(array.shape)
 
 
-def outcome(subject: Subject, model: Model, arrays: Arrays, is_odd: bool, at_end: bool) -> str:
+def outcome(operator: str, subject: Subject, model: Model, arrays: Arrays, is_odd: bool) -> str:
     """"right", "refused", or "only we refuse" (the reference gives something); AssertionError for anything else."""
     try:
-        with ExitStack() as stack:
-            given = {name: stack.enter_context(guarded(a, at_end)) for name, a in arrays.items()}
-            got = model(*[given[info.name] for info in model.inputs])
+        got = model(*[arrays[info.name] for info in model.inputs])
     except (InputError, ExecutionError) as e:
         refusal: TilewrightError | None = e
     else:
         refusal = None
-    if is_odd or subject.operator in RELATED:
+    if is_odd or operator in NOT_COMPARED:
         return "odd elements"
     try:
         with np.errstate(all="ignore"):
             wanted = subject.reference(arrays)
+    except UnsupportedError:
+        return "not for these sizes"
     except TilewrightError as e:
         if refusal is not None:
             return "refused"

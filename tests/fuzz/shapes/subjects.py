@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 import onnx
 
 from tests.conformance import Case, cases
+from tests.frontends import microsoft
+from tests.frontends.microsoft.against import Case as OnnxRuntimeCase
 from tests.graph.programs import program
 from tests.ops.samples import FAMILIES
 from tests.ops.sampling import Sample
@@ -141,7 +145,23 @@ def subjects() -> Mapping[str, Sequence[Callable[[], Subject]]]:
     for case in cases("node"):
         if _is_suitable(case):
             found[f"onnx.{case.operator}"].append(lambda case=case: of_case(case))
+    for name, case in onnxruntime_cases():
+        if _is_suitable(case):
+            found[name].append(lambda case=case: of_case(case))
     return dict(found)
+
+
+def onnxruntime_cases() -> Iterator[tuple[str, Case]]:
+    """The nodes of ONNX Runtime's own operators that tests compare, with all operands as inputs."""
+    for module in pkgutil.iter_modules(microsoft.__path__, f"{microsoft.__name__}."):
+        if not module.name.rpartition(".")[2].startswith("test_"):
+            continue
+        for table in vars(import_module(module.name)).values():
+            for case in table if isinstance(table, list | tuple) else ():
+                if isinstance(case, OnnxRuntimeCase):
+                    arrays = [np.asarray(a) for a in case.arrays if a is not None]
+                    model = replace(case, known=()).model()
+                    yield f"{case.domain}.{case.op}", Case(f"{case.domain}/{case}", case.op, model, [(arrays, ())])
 
 
 def _is_tensor(info: onnx.ValueInfoProto) -> bool:
