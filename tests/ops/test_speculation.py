@@ -12,11 +12,11 @@ from tilewright.ir.core import Block, Builder, Module, Value
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.ops import elementwise as ew
-from tilewright.ops.norm import softmax
 from tilewright.ops.define import constant
 from tilewright.ops.define.speculation import speculative_steps
 from tilewright.ops.define.symbolic import Values
 from tilewright.ops.index import gather, scatter_nd
+from tilewright.ops.norm import softmax
 from tilewright.ops.sort import topk
 from tilewright.ops.source import full, sym_tensor
 from tilewright.ops.view import reshape, slice_
