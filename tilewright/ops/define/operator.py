@@ -21,7 +21,7 @@ from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
 from tilewright.ir.outside import Definitions
 from tilewright.ir.sym import Sym, ceildiv, sym, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, require_possible_size
 from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 
@@ -378,6 +378,14 @@ def _computation(application: _Application) -> Compute:
 
 @_remembered
 def _result_types(application: _Application) -> tuple[TensorType, ...]:
+    found = _declared_types(application)
+    with application.operator.explaining(application.types, application.attrs):
+        for type in found:
+            require_possible_size(type)
+    return found
+
+
+def _declared_types(application: _Application) -> tuple[TensorType, ...]:
     operator, types, attrs = application.operator, application.types, application.attrs
     if operator.kind == "primitive":
         return (_noting(_computation, application).type,)
