@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.cost.recompute import may_be_repeated
 from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
-from tilewright.ir.scalar import COSTLY, identity
+from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
