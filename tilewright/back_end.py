@@ -62,6 +62,10 @@ class Code(Protocol):
         """All code that was begun, in this order, waiting for what is not ready. `step` is told how many of how many
         parts are."""
 
+    @property
+    def failed(self) -> str:
+        """The kernel of which `objects` could make none, after an error; "" where it is not known."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None: ...
@@ -159,7 +163,7 @@ class CpuCode(ObjectMaker):
 
     def begin(self, text: KernelText | ProgramText) -> None:
         if isinstance(text, KernelText):
-            self.start(Unit(text.text, inspect=self._inspector(f"kernel '{text.symbol}'")))
+            self.start(Unit(text.text, inspect=self._inspector(f"kernel '{text.symbol}'"), kernel=text.symbol))
         else:
             self.start(Unit(text.text, Effort.CALLS, self._inspector("the program that calls the kernels")))
             if not self.has_pool:

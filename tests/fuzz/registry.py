@@ -18,10 +18,13 @@ Fuzzer = Callable[[int], Tried]
 FUZZERS = {
     "broadcasts": ("tests.fuzz.broadcasts", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
+    "guards": ("tests.fuzz.guards", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),
     "reader": ("tests.fuzz.files.reader", "fuzz"),
+    "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
+    "sizes": ("tests.fuzz.sizes", "fuzz"),
 }
 
 

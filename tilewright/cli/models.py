@@ -61,6 +61,8 @@ def model_options(command: F) -> F:
         click.option("--integer-only", is_flag=True,
                      help="Compute a quantised model without floating-point instructions; floats that go in or out "
                      "become integers."),
+        click.option("--strict", is_flag=True,
+                     help="Fail where an optimisation fails unexpectedly, and do not go on without it."),
         click.option("--target", metavar="NAME",
                      help="Machine to compile for: one that `tilewright info` lists  [default: this one]"),
     ):  # fmt: skip
@@ -77,12 +79,14 @@ def compile_fields(
     schedule: Path | None = None,
     no_cache: bool = False,
     integer_only: bool = False,
+    strict: bool = False,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
         "target": target,
         "numerics": numerics,
         "integer_only": integer_only,
+        "strict": strict,
         "schedule": schedule,
         "frequent": read_frequent(frequent),
         "cache": not no_cache,
@@ -109,13 +113,13 @@ def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
 
 
 def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
-    """Tell on the standard error stream which plugins and optimisations were left out, and why."""
+    """Tell on the standard error stream which plugins and optimisations were left out and why, and of much memory."""
     for remark in remarks:
-        if remark["kind"] == "failed":
+        if remark["kind"] in ("failed", "warning"):
             click.echo(f"warning: {remark['subject']}: {remark['message']}", err=True)
 
 
-_HOW = ("target", "shapes", "constants", "schedule", "frequent", "integer_only")
+_HOW = ("target", "shapes", "constants", "schedule", "frequent", "integer_only", "strict")
 
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
@@ -123,8 +127,8 @@ def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
     changed = any(fields.get(name) for name in _HOW)
     if changed or fields["numerics"] != "default":
         raise click.UsageError(
-            f"{path} is compiled already: --target, --numerics, --integer-only, --shape, --constant, --frequent and "
-            "--schedule need the model it came from"
+            f"{path} is compiled already: --target, --numerics, --integer-only, --shape, --constant, --frequent, "
+            "--strict and --schedule need the model it came from"
         )
 
 

@@ -54,6 +54,9 @@ def command(model: Path, as_json: bool, dims: Sequence[str], threads: int | None
     fields, sizes = compile_fields(**options), read_dims(dims)
     with compiling(model.name) as progress:
         found = check(model, sizes=sizes, threads=threads, progress=progress, **fields)
+    for note in found.notes:
+        if note.kind == "remark":
+            click.echo(f"warning: {note.node}: {note.message}", err=True)
     if as_json:
         click.echo(json.dumps(found.record(), indent=1))
     else:

@@ -28,6 +28,6 @@ class Canonicalize:
         )  # fmt: skip
         changed = True
         while changed:
-            rewrite(module.main, rules, module, stage=self.name)
+            rewrite(module.main, rules, module, stage=self.name, within=ctx)
             changed = merge_duplicates(module.main, module) > 0
         drop_dead(module)

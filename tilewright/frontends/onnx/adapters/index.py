@@ -14,7 +14,7 @@ from tilewright.frontends.onnx.registry import adapter, bound
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError
+from tilewright.ir.diag import ModelError, TypeRuleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product, tensor
 from tilewright.ops import elementwise as ew
@@ -26,11 +26,11 @@ from tilewright.ops.view import expand, reshape, shape_of
 
 
 def _check_known(node: Node, columns: Sequence[np.ndarray], sizes: Sequence[Sym]) -> None:
-    """ModelError when known indices, a column for each axis, are out of range."""
+    """TypeRuleError when known indices, a column for each axis, are out of range."""
     for known, size in zip(columns, sizes, strict=True):
         low, high = (int(known.min()), int(known.max())) if known.size else (0, -1)
         if size.is_const and high >= low and (low < -size.value or high >= size.value):
-            raise ModelError(f"{node.op}: an index ({low} to {high}) is out of range for {size} elements")
+            raise TypeRuleError(f"{node.op}: an index ({low} to {high}) is out of range for {size} elements")
 
 
 @adapter("Gather", "GatherElements", "Scatter", "ScatterElements")
