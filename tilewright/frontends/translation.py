@@ -27,6 +27,7 @@ from tilewright.ir.sym import Sym, eq, logical_not, var
 from tilewright.ir.symbolic.reach import fits_64_bits
 from tilewright.ir.types import HostType, TensorType, Type
 from tilewright.ops.define.broadcasting import OpenDims, fits, is_stretched, note, open_dims
+from tilewright.ops.define.demands import Demand, hearing
 from tilewright.ops.define.staged import MEASURE, assume
 from tilewright.ops.shape import UndecidedDimsError, broadcast
 
@@ -132,6 +133,11 @@ class Translation:
         """A dim whose size only the host knows, when it has computed a value of that shape."""
         self._new_sizes += 1
         return var(f"size_{self._new_sizes}")
+
+    def demand(self, demanded: Demand) -> None:
+        """Refuse calls for which what an operator demands does not hold."""
+        holds, wrong = demanded
+        self.require(holds, f"{self.builder.loc.op}: {wrong}: it must be that {holds}")
 
     def _assume(self, condition: Sym, message: str) -> None:
         loc = self.builder.loc
@@ -357,7 +363,7 @@ def translated(
     def attempt(choices: Choices) -> Module:
         translation = Translation(free, choices, given)
         values: dict[str, Value | None] = dict(zip(free, translation.inputs, strict=True))
-        with translation.builder, open_dims() as found:
+        with translation.builder, hearing(translation.demand), open_dims() as found:
             values |= {name: literal(array, name) for name, array in fixed.items()}
             try:
                 results = translate(translation, values)

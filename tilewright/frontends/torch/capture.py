@@ -50,7 +50,7 @@ class Captured:
     outputs: tuple[str, ...]
     results: tuple[Any, ...]
     dims: Mapping[str, str] = field(default_factory=dict)
-    guards: Guards = Guards()
+    guards: Guards = field(default_factory=Guards)
 
     @cached_property
     def weights(self) -> bytes:

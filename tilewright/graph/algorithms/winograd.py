@@ -18,7 +18,13 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import constant
-from tilewright.ops.winograd import LARGEST, transformed_filters, winograd_input, winograd_output, winograd_product
+from tilewright.ops.winograd import (
+    LARGEST,
+    transformed_filters,
+    winograd_input,
+    winograd_output,
+    winograd_product,
+)
 
 MOST_GROWTH = 5.0
 """Rounding errors at most, as a multiple of those of the direct sum: what tiles of 4x4 results of 3x3 filters have,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Op, Value
-from tilewright.ir.sym import ONE, Sym, ZERO, ge0, sym, upper
+from tilewright.ir.sym import ONE, ZERO, Sym, ge0, sym, upper
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.bounds import Box, Ranges, box, holds

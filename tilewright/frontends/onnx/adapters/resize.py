@@ -17,7 +17,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, sym, var
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.define.exact import Arithmetic, element_of
@@ -99,6 +99,9 @@ def _resized(
         sizes = [size for size in given if isinstance(size, Sym)]
         pairs = zip(old, sizes, strict=True)
         stretches = how.policy == "stretch"
+        for before, size in zip(old, sizes, strict=True):
+            if not size.is_const:
+                require(node.translation, s.le(s.minimum(before, 1), size), "Resize to fewer elements than one")
         targets = [_sized(*p) for p in pairs] if stretches else _keep_ratio(node, how.policy, old, sizes)
     else:
         targets = [_scaled(node, d, scale, k, n) for n, (d, scale) in enumerate(zip(old, given, strict=True))]
@@ -147,14 +150,24 @@ def _number(node: Node, k: int, n: int) -> Value:
     return ew.cast(reshape(one, shape=()), dtype=dt.f64)
 
 
+def _product(old: Sym, scale: Value) -> Value:
+    """The whole part of a length times a scale, in f32."""
+    return ew.cast(ew.mul(size_scalar(old, dt.f32), ew.cast(scale, dtype=dt.f32)), dtype=dt.i64)
+
+
 def _measured(node: Node, old: Sym, scale: Value) -> _Target:
-    """The size that a scale, an f64 scalar, gives when the model runs."""
-    product = ew.mul(size_scalar(old, dt.f32), ew.cast(scale, dtype=dt.f32))
-    return measure_size(ew.cast(product, dtype=dt.i64), node.translation.new_size()), scale
+    """The size that a scale, an f64 scalar, gives which is computed when the model runs."""
+    factor = ew.cast(scale, dtype=dt.f32)
+    is_possible = ew.and_(ew.gt(factor, 0.0), ew.le(factor, MAX_SCALE))  # NaN is neither
+    size = var(node.translation.new_size().name, None)
+    measure_size(ew.select(is_possible, _product(old, scale), -1), size)
+    message = f"{node.op} by a factor that is not above 0, or above {MAX_SCALE:g}, is not possible"
+    node.translation.require(s.le(0, size), message)
+    return size, scale
 
 
 def _sized(old: Sym, size: Sym) -> _Target:
-    if size.is_const and size.value < 0:
+    if size.is_const and size.value < (0 if old == 0 else 1):
         raise ModelError(f"Resize to {size} elements")
     known = size.is_const and old.is_const and old.value
     return size, float(np.float32(size.value) / np.float32(old.value)) if known else None
@@ -173,7 +186,8 @@ def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
     except UnknownValueError:  # rounding gives some dims another size, or there are several
         if not isinstance(scale, Ratio) or not scale.is_const:
             return _measured(node, old, _number(node, k, n))
-        return _measured(node, old, constant(np.array(scale.value), "scale"))[0], scale.value
+        product = _product(old, constant(np.array(scale.value), "scale"))
+        return measure_size(product, node.translation.new_size()), scale.value
     node.rely_on(arithmetic)
     assert isinstance(size, Sym)
     if isinstance(scale, Ratio) and scale.is_const:
