@@ -196,20 +196,25 @@ NEAREST = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 def nearest_known(at: np.ndarray, plan: ResizedAxis, how: Resizing) -> np.ndarray:
     scale = plan.scale if isinstance(plan.scale, float) else plan.new.value / plan.old.value
-    return _nearest(Apply(dt.f64, on_values=False), at, how.nearest, np.asarray(scale < 1))
+    return _nearest(Apply(dt.f64, on_values=False), at, how, np.asarray(scale < 1))
 
 
 def nearest_computed(at: Value, plan: ResizedAxis, how: Resizing) -> Value:
     scale = plan.scale
     if scale is None:
         scale = ew.div(image.size_scalar(plan.new, dt.f64), image.size_scalar(plan.old, dt.f64))
-    found: Value = _nearest(Apply(dt.f64, on_values=True), at, how.nearest, ew.lt(_scalar(scale), 1.0))
+    found: Value = _nearest(Apply(dt.f64, on_values=True), at, how, ew.lt(_scalar(scale), 1.0))
     return found
 
 
-def _nearest(apply: Apply, at: Any, mode: str, shrinks: Any) -> Any:
+_HALVES = 1e-6
+"""ONNX Runtime takes positions that are so close to a half for one; found by comparing with its results."""
+
+
+def _nearest(apply: Apply, at: Any, how: Resizing, shrinks: Any) -> Any:
+    mode, halves = how.nearest, 0.0 if how.multiplies else _HALVES
     if mode == "simple":
         return apply("where", shrinks, apply("ceil", at), apply("floor", at))
     if mode == "round_prefer_floor":
-        return apply("ceil", apply("sub", at, 0.5))
-    return apply("floor", apply("add", at, 0.5)) if mode == "round_prefer_ceil" else apply(mode, at)
+        return apply("ceil", apply("sub", at, 0.5 + halves))
+    return apply("floor", apply("add", at, 0.5 + halves)) if mode == "round_prefer_ceil" else apply(mode, at)
