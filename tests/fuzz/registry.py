@@ -22,6 +22,7 @@ FUZZERS = {
     "loops": ("tests.loops.fuzz", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),
     "reader": ("tests.fuzz.files.reader", "fuzz"),
+    "sizes": ("tests.fuzz.files.sizes", "fuzz"),
 }
 
 
