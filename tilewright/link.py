@@ -326,7 +326,7 @@ def make_artifact(
     names = [a.name for a in main.args]
     ins = main.attrs.get("inputs", tuple(names))
     outs = main.attrs.get("outputs", tuple(f"output{k}" for k in range(len(main.returns))))
-    static = not program.dims
+    static = not program.dims and all(c.holds.is_const and c.holds.value for c in program.conditions)
     return Artifact(
         target=target,
         inputs=_infos(ins, main.args, main.attrs.get("complex_inputs", ())),

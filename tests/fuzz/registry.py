@@ -18,11 +18,15 @@ Fuzzer = Callable[[int], Tried]
 FUZZERS = {
     "broadcasts": ("tests.fuzz.broadcasts", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
+    "guards": ("tests.fuzz.guards", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),
     "reader": ("tests.fuzz.files.reader", "fuzz"),
-    "sizes": ("tests.fuzz.files.sizes", "fuzz"),
+    "huge_sizes": ("tests.fuzz.files.huge_sizes", "fuzz"),
+    "torch_broadcasts": ("tests.fuzz.torch_broadcasts", "fuzz"),
+    "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
+    "sizes": ("tests.fuzz.sizes", "fuzz"),
 }
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import numpy as np
 
 import tilewright
 from tilewright.cli.frequent import read_frequent
+from tilewright.cli.inputs.specs import numbers
 from tilewright.cli.progress import compiling
-from tilewright.cli.tensors import load_array
 from tilewright.runtime import Model
 from tilewright.runtime.storage.container import is_container_file
+from tilewright.runtime.values.recorded import load_array
 
 ARTEFACT_SUFFIX = ".tw"
 
@@ -163,28 +162,14 @@ def _constant(text: str) -> tuple[str, Any]:
     name, equals, value = text.rpartition("=")
     if not equals or not name:
         raise click.UsageError(f"--constant {text}: write NAME=VALUE, such as sr=16000")
-    if value.endswith(".npy"):
-        return name, load_array(Path(value), f"--constant {name}")
+    if value.endswith((".npy", ".npz")):
+        return name, load_array(Path(value), f"--constant {name}", name)
     try:
-        return name, _numbers(value)
+        return name, numbers(value)
     except (ValueError, RecursionError):
         raise click.UsageError(
             f"--constant {text}: the value is no number, no list such as 1,2,3 or [[1,2],[3,4]], and no FILE.npy"
         ) from None
-
-
-def _numbers(text: str) -> Any:
-    """A number, truth value, or nested list; ValueError for anything else."""
-    if "," in text and not text.lstrip().startswith("["):
-        text = f"[{text}]"
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = float(text)
-    array = np.asarray(found)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(text)
-    return found
 
 
 def _shape(text: str) -> tuple[str, list[int | str]]:

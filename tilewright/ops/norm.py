@@ -71,8 +71,10 @@ def rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5) -
 
 
 def _per_channel(v: Value, x: Value) -> Value:
-    """A vector over the channels of x [n, c, *space] in a shape that broadcasts against it."""
-    return reshape(v, shape=(shape_of(v)[0], *[sym(1)] * (len(shape_of(x)) - 2)))
+    """A vector over the channels of x [n, c, *space] in a shape that broadcasts against it. One entry is not for all
+    channels."""
+    (size,), channels = shape_of(v), shape_of(x)[1]
+    return reshape(v, shape=(size if size.is_const else channels, *[sym(1)] * (len(shape_of(x)) - 2)))
 
 
 @op

@@ -11,7 +11,7 @@ from random import Random
 import onnx
 import pytest
 
-from tests.fuzz.files import loader, reader, sizes
+from tests.fuzz.files import huge_sizes, loader, reader
 from tests.fuzz.files.limits import LimitError, Opened, limited
 from tests.fuzz.registry import run_seed
 
@@ -32,9 +32,9 @@ def test_artefacts(fresh_seed: int) -> None:
 
 
 @pytest.mark.fresh_seeds(1)
-def test_sizes(fresh_seed: int) -> None:
+def test_huge_sizes(fresh_seed: int) -> None:
     for seed in range(fresh_seed, fresh_seed + SIZES):
-        run_seed("sizes", seed)
+        run_seed("huge_sizes", seed)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="needs atheris")
@@ -47,13 +47,13 @@ def test_guided(name: str, tmp_path: Path) -> None:
 
 
 def test_the_corpora_are_sound() -> None:
-    assert len(loader.corpus()) > 1000 and len(sizes.corpus()) > 500
+    assert len(loader.corpus()) > 1000 and len(huge_sizes.corpus()) > 500
     assert all(loader.target(data)["model", "refused"] == 0 for data in loader.corpus()[1:2])
     assert all(reader.target(data)["artefact", "run"] == 1 for data in reader.corpus())
 
 
 def test_changes_follow_from_the_seed() -> None:
-    numbers = [sizes.enlarged(sizes.corpus()[7], Random(seed)) for seed in (1, 2, 1)]
+    numbers = [huge_sizes.enlarged(huge_sizes.corpus()[7], Random(seed)) for seed in (1, 2, 1)]
     assert numbers[0] == numbers[2] != numbers[1]
     for fuzzer in (loader, reader):
         data = fuzzer.corpus()[0]
