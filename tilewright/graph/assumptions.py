@@ -52,16 +52,16 @@ def assumptions(module: Module) -> tuple[Assumption, ...]:
             if not facts.hold(holds):
                 found.setdefault(holds, Assumption(holds, message, op.loc))
                 facts.learn(holds)
-    needed = list(found)
-    for each in list(found)[len(imported) :]:
-        if any(_follows(each, other) for other in needed if other is not each):
-            needed.remove(each)
-    return tuple(found[holds] for holds in needed)
+    listed = list(found)
+    for k, holds in enumerate(listed[len(imported) :], start=len(imported) + 1):
+        if any(_follows(holds, later) for later in listed[k:]):
+            del found[holds]
+    return tuple(found.values())
 
 
-def _follows(condition: Sym, other: Sym) -> bool:
-    """Whether a condition says no more than another one, as what an op assumes that stands before it."""
-    return condition.vars <= other.vars and Facts().where([other]).hold(condition)
+def _follows(condition: Sym, later: Sym) -> bool:
+    """Whether a condition says no more than one that was found after it."""
+    return condition.vars <= later.vars and Facts().where([later]).hold(condition)
 
 
 def worded(condition: Sym) -> str:

@@ -41,9 +41,13 @@ class Facts:
     def where(self, conditions: Iterable[Sym]) -> Facts:
         """What is known where these hold as well."""
         facts = Facts(dict(self.values), list(self.nonnegative), list(self.alternatives))
+        told: set[Sym] = set()
         for condition in conditions:
+            told |= condition.vars | facts.applied(condition).vars
             facts.learn(condition)
         for each in facts.alternatives[:]:
+            if each.vars.isdisjoint(told):
+                continue
             left = [part for part in map(facts.applied, each.args) if part != 0]
             if len(left) == 1:
                 facts.learn(left[0])
