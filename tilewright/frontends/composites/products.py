@@ -39,6 +39,7 @@ def with_bias(x: Value, bias: Value | None) -> Value:
     if surely_different(channels, shape[1]):
         raise ModelError(f"the bias has {channels} elements for {shape[1]} channels")
     require_equal_dim(channels, shape[1], "the elements of the bias and the channels")
+    channels = channels if channels.is_const else shape[1]  # one entry is not for all channels
     return ew.add(x, reshape(bias, shape=(channels, *[sym(1)] * (len(shape) - 2))))
 
 

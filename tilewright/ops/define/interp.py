@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import InternalError
-from tilewright.ir.scalar import SCALAR_OPS, identity
+from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.types import TensorType, buffer, tensor
 from tilewright.ops.define import OPERATORS, Compute, Operator, Replacement
 from tilewright.ops.define.binding import bound_dims
@@ -121,9 +121,7 @@ class _Grid:
             return np.broadcast_to(self._body(outer, ()), [hi - lo for lo, hi in outer])
         acc = self.computation.acc
         if 0 in self.reduced:
-            neutral = filled(identity(self.computation.combine, acc), acc).astype(
-                self.computation.dtype.storage
-            )
+            neutral = filled(self.computation.neutral, acc).astype(self.computation.dtype.storage)
             return np.broadcast_to(neutral, [hi - lo for lo, hi in outer])
         inner = tuple((0, n) for n in self.reduced)
         if self.factors is not None:

@@ -20,8 +20,9 @@ from tilewright.ir.core import Block, Builder, Module, Value, current_builder
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
 from tilewright.ir.outside import Definitions
+from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, at_most_one, ceildiv, sym, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, require_possible_size
 from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
 from tilewright.ops.define.demands import Demand, hearing, undecided
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
@@ -65,6 +66,14 @@ class Compute:
     @property
     def type(self) -> TensorType:
         return TensorType(self.dtype, self.shape)
+
+    @property
+    def neutral(self) -> float | int | bool:
+        """What a reduction begins with, an element of `acc`. It is the result of one over no elements, so that an
+        extreme is that of `dtype` where there may be none."""
+        is_never_empty = all((extent.bounds[0] or 0) > 0 for _, extent in self.reduce)
+        is_extreme = self.combine in ("min", "max") and self.dtype.is_int
+        return identity(self.combine, self.dtype if is_extreme and not is_never_empty else self.acc)
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,6 +406,14 @@ def _computation(application: _Application) -> Compute:
 
 @_remembered
 def _result_types(application: _Application) -> tuple[TensorType, ...]:
+    found = _declared_types(application)
+    with application.operator.explaining(application.types, application.attrs):
+        for type in found:
+            require_possible_size(type)
+    return found
+
+
+def _declared_types(application: _Application) -> tuple[TensorType, ...]:
     operator, types, attrs = application.operator, application.types, application.attrs
     if operator.kind == "primitive":
         found: tuple[TensorType, ...] = (_noting(_computation, application).type,)
