@@ -35,6 +35,7 @@ from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
+from tilewright.target.cores import check_core
 from tilewright.target.machine import Machine, TargetError
 from tilewright.target.target import Target
 
@@ -109,6 +110,8 @@ class CpuBackEnd:
 
     def check(self, machine: Target, options: Options) -> None:
         check_platform(machine.triple)
+        if machine.name != "host":
+            check_core(machine.name, machine.cpu, machine.triple)
         if options.profile and machine.arch != "x86_64":
             raise OptionError(
                 f"profile=True is not possible for {machine.name} ({machine.arch}): programs may not read its cycle "

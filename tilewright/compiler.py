@@ -23,7 +23,14 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError, VerifyError
+from tilewright.ir.diag import (
+    InternalError,
+    ModelError,
+    Remark,
+    TilewrightError,
+    UnsupportedError,
+    VerifyError,
+)
 from tilewright.ir.garbage import rare_collections
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
 from tilewright.ir.passes import Pass, PassContext, run_passes
@@ -109,7 +116,15 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
         raise VerifyError(what, where=e.where, hint="report it to the authors of the plugin") from e
     except TilewrightError:
         raise
+    except NotImplementedError as e:
+        if front_end in FRONT_ENDS:
+            raise
+        what = f"the front end '{front_end.name}' of a plugin does not support the model: {e or 'it does not say why'}"
+        raise UnsupportedError(what, hint="ask the authors of the plugin for it") from e
     except Exception as e:
+        if front_end not in FRONT_ENDS:  # no defect of ours
+            what = f"the front end '{front_end.name}' of a plugin failed: {type(e).__name__}: {e}"
+            raise ModelError(what, hint="report it to the authors of the plugin") from e
         what = f"the front end '{front_end.name}' failed: {type(e).__name__}: {e}"
         raise InternalError(what, hint="please report this with the model") from e
 

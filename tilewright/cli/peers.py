@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import InputError, OptionError
 
 Arrays = Sequence[np.ndarray]
 Run = Callable[[int], Arrays]
@@ -88,6 +88,6 @@ def load_peer(name: str, path: Path, feeds: Sequence[Feeds], threads: int) -> Ru
         try:
             return run(number)
         except Exception as error:  # its own refusal of an input, say, which is no defect of ours
-            raise OptionError(f"{name} failed on the model: {error}", where=str(path), hint=hint) from error
+            raise InputError(f"{name} failed on the model: {error}", where=str(path), hint=hint) from error
 
     return guarded

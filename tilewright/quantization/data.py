@@ -57,9 +57,18 @@ class Dataset:
     has_labels: bool
     digest: str
     about: str
+    contents: tuple[tuple[bytes, ...], ...] = ()
+    """Digests of the items of each sample, by which equal ones are told."""
+
+    def items(self, name: str) -> tuple[int, int]:
+        """How many items a part has, and how many of them differ."""
+        found = [content for number in self.part(name) for content in self.contents[number]]
+        return len(found), len({*found})
 
     def part(self, name: str) -> list[int]:
-        """The numbers of the samples of a part. A single sample is of all parts."""
+        """The numbers of the samples of a part ("all": of all). A single sample is of all parts."""
+        if name == "all":
+            return [*range(self.count)]
         if self.count == 1:
             return [0]
         pattern = PARTS if self.count >= len(PARTS) else ("ranges", "judge")
@@ -92,15 +101,26 @@ def open_data(
     first = readers[0]()
     digest = hashlib.blake2b(digest_size=16)
     has_labels = first.labels is not None
+    contents: list[tuple[bytes, ...]] = []
     for index, reader in enumerate(readers):
         sample = reader()
         if (sample.labels is not None) != has_labels:
             raise InputError("some samples have labels and others none", where=f"sample {index}")
         for name, array in sorted(sample.feed.items()):
             digest.update(f"{name}{array.dtype}{array.shape}".encode() + _bytes(array))
+        contents.append(_contents(sample))
         if sample.labels is not None:
             digest.update(_bytes(sample.labels))
-    return Dataset(len(readers), lambda i: readers[i](), has_labels, digest.hexdigest(), about)
+    return Dataset(len(readers), lambda i: readers[i](), has_labels, digest.hexdigest(), about, tuple(contents))
+
+
+def _contents(sample: Sample) -> tuple[bytes, ...]:
+    """A digest of each item: of a row of all arrays, or of the whole call."""
+    arrays = [array for _, array in sorted(sample.feed.items())]
+    rows = [[array[k] for array in arrays] for k in range(sample.items)] if sample.items > 1 else [arrays]
+    return tuple(
+        hashlib.blake2b(b"".join(_bytes(np.asarray(a)) for a in row), digest_size=16).digest() for row in rows
+    )
 
 
 def _spooled(data: Iterable[Any], folder: Path | None) -> list[Any]:
