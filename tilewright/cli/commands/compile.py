@@ -61,6 +61,10 @@ def command(model: Path, output: Path | None, full: bool, force: bool, **options
     for variant in report.data.get("variants", ()):
         added = sum(variant[f"added {what} bytes"] for what in ("code", "constant")) / 1e6
         console.print(f"  for {variant['sizes']}: {variant['kernels']} kernels, {added:.1f} MB more", markup=False)
+    if broadcasting := report.data.get("broadcasting"):
+        added = sum(broadcasting[f"added {what} bytes"] for what in ("code", "constant")) / 1e6
+        more = f"{broadcasting['kernels']} kernels, {added:.1f} MB more"
+        console.print(f"  for dims that are 1 where others are not: {more}", markup=False)
     if full:
         console.print(str(report), markup=False)
         for variant in compiled.variants:
