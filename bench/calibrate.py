@@ -40,7 +40,8 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import product, tensor
 from tilewright.loops.kernel_info import constants_of, kernel_info
-from tilewright.loops.lower import Lowered, lower_region
+from tilewright.loops.lower import lower_region
+from tilewright.loops.stages import Lowered
 from tilewright.ops import blocked, contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant

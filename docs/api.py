@@ -40,7 +40,7 @@ def page() -> str:
     parts.append("## Classes\n")
     for name in classes:
         parts += class_entries(name, names[name])
-    parts.append("## Errors\n")
+    parts.append("## Errors and warnings\n")
     parts += [f"- `{name}`: {text(names[name])}".replace("\n", "\n  ").replace("  \n", "\n") for name in errors]
     return "\n".join(parts) + "\n"
 

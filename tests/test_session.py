@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import onnx
@@ -189,13 +190,13 @@ def test_the_weights_of_an_entry_stay_in_its_file(tmp_path: Path) -> None:
 def test_large_artefacts_are_written_while_the_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache knows an artefact from when it is kept on; whoever lists or clears the folder waits for its file."""
     monkeypatch.setattr(session_module, "_LARGE", 0)
-    session, go, save = Session(tmp_path / "cache"), threading.Event(), Artifact.save
+    session, go, write = Session(tmp_path / "cache"), threading.Event(), Artifact.write
 
-    def save_later(artifact: Artifact, path: Path) -> None:
+    def write_later(artifact: Artifact, file: BinaryIO) -> None:
         assert go.wait(60)
-        save(artifact, path)
+        write(artifact, file)
 
-    monkeypatch.setattr(Artifact, "save", save_later)
+    monkeypatch.setattr(Artifact, "write", write_later)
     model = tilewright.compile(models.written(models.mlp(), tmp_path, "model"), session=session)
     x = np.ones((3, models.FEATURES), np.float32)
     again = tilewright.compile(tmp_path / "model.onnx", session=session)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
     from tilewright.runtime.errors import OptionError as OptionError
+    from tilewright.runtime.errors import PerformanceWarning as PerformanceWarning
     from tilewright.runtime.errors import TilewrightError as TilewrightError
+    from tilewright.runtime.errors import TilewrightWarning as TilewrightWarning
     from tilewright.runtime.profile import KernelTime as KernelTime
     from tilewright.runtime.report import Report as Report
     from tilewright.runtime.sizes_seen import SizesSeen as SizesSeen
@@ -57,6 +59,7 @@ _HOMES = {
     "NodeArg": "tilewright.runtime.values.node_arg",
     "OptionError": "tilewright.runtime.errors",
     "Options": "tilewright.options",
+    "PerformanceWarning": "tilewright.runtime.errors",
     "Progress": "tilewright.options",
     "Quantized": "tilewright.quantization.result",
     "Report": "tilewright.runtime.report",
@@ -67,6 +70,7 @@ _HOMES = {
     "TensorInfo": "tilewright.runtime",
     "TensorModel": "tilewright.runtime.tensors",
     "TilewrightError": "tilewright.runtime.errors",
+    "TilewrightWarning": "tilewright.runtime.errors",
     "TypeRuleError": "tilewright.ir.diag",
     "UnsupportedError": "tilewright.ir.diag",
     "check": "tilewright.checks.model",

@@ -23,15 +23,25 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError, VerifyError
+from tilewright.ir.diag import (
+    InternalError,
+    ModelError,
+    Remark,
+    TilewrightError,
+    UnsupportedError,
+    VerifyError,
+)
 from tilewright.ir.garbage import rare_collections
+from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
 from tilewright.ir.passes import Pass, PassContext, run_passes
-from tilewright.ir.switches import CHECKED, Switches, persist
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.memory.budget import over_budget
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
+from tilewright.memory.plan import plan_in_order
 from tilewright.memory.storage import Storage, assign_storage
+from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request
 from tilewright.plugins import NO_PLUGINS, Plugins
@@ -58,30 +68,31 @@ def compile_request(
     """From the model's file on, without the session's cache. Raises ModelError, UnsupportedError, OptionError."""
     machine, plugins = session.machine(options), session.loaded_plugins
 
-    def compiled(module: Module, switches: Switches, report_step: OnProgress | None) -> Artifact:
+    def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:
         frequent = frequent_modules(module, request, options, session, report_step)
-        return compile_module(module, options, machine, report_step, plugins, switches, frequent)
+        broadcasting = broadcasting_module(module, request, session, report_step)
+        return compile_module(module, options, machine, report_step, plugins, optional, frequent, broadcasting)
 
-    artifact = whatever_fails(request, session, options, progress, compiled)
+    artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
     return artifact
 
 
-def whatever_fails(
+def compile_with_fallbacks(
     request: Request,
     session: Session,
     options: Options,
     progress: OnProgress | None,
-    compiled: Callable[[Module, Switches, OnProgress | None], T],
+    compiled: Callable[[Module, OptionalSteps, OnProgress | None], T],
 ) -> T:
     """What `compiled` makes of the request's module, again without what failed where that is optional."""
     watched = None if progress is None else _Watched(progress)
     with rare_collections():
-        return persist(
+        return retry_without_failed_steps(
             lambda: import_request(request, session, watched),
-            lambda module, switches: compiled(module, switches, watched),
-            Switches(checked=is_checked(options)),
+            lambda module, optional: compiled(module, optional, watched),
+            OptionalSteps(checked=is_checked(options), strict=options.strict),
             lambda error: watched is None or error is not watched.raised,
         )
 
@@ -105,7 +116,15 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
         raise VerifyError(what, where=e.where, hint="report it to the authors of the plugin") from e
     except TilewrightError:
         raise
+    except NotImplementedError as e:
+        if front_end in FRONT_ENDS:
+            raise
+        what = f"the front end '{front_end.name}' of a plugin does not support the model: {e or 'it does not say why'}"
+        raise UnsupportedError(what, hint="ask the authors of the plugin for it") from e
     except Exception as e:
+        if front_end not in FRONT_ENDS:  # no defect of ours
+            what = f"the front end '{front_end.name}' of a plugin failed: {type(e).__name__}: {e}"
+            raise ModelError(what, hint="report it to the authors of the plugin") from e
         what = f"the front end '{front_end.name}' failed: {type(e).__name__}: {e}"
         raise InternalError(what, hint="please report this with the model") from e
 
@@ -124,6 +143,21 @@ def frequent_modules(
     return [of(sizes) for sizes in options.frequent]
 
 
+def broadcasting_module(
+    module: Module, request: Request, session: Session, progress: OnProgress | None = None
+) -> Callable[[], Module] | None:
+    """What imports the graph with both meanings of dims that `module` takes for equal, and of which one may be 1; None
+    where there are none."""
+    if not module.main.attrs.get("open_dims"):
+        return None
+
+    def load() -> Module:
+        with both_meanings():
+            return import_request(request, session, progress)
+
+    return load
+
+
 @contextmanager
 def at_sizes(sizes: FrequentSizes) -> Iterator[None]:
     """Errors name the sizes as their place."""
@@ -140,38 +174,61 @@ def compile_module(
     machine: Machine,
     progress: OnProgress | None = None,
     plugins: Plugins = NO_PLUGINS,
-    switches: Switches = CHECKED,
+    optional: OptionalSteps = CHECKED,
     frequent: Sequence[FrequentModule] = (),
+    broadcasting: Callable[[], Module] | None = None,
 ) -> Artifact:
     """Every stage, in order. The module is changed: afterwards it holds the kernels and the calls of them, or where
-    sizes depend on data, what the host does between its parts. The `frequent` modules become variants."""
+    sizes depend on data, what the host does between its parts. The `frequent` modules become variants, and the one that
+    is `broadcasting` the program for dims that are 1."""
     back_end = back_end_for(machine, plugins)
     back_end.check(machine, options)
     edited = edited_schedules(options)
     with back_end.code(machine, options) as code:
         lends = options.share_weights and machine.kind == Target.kind
         lent = link.Lent(module.constants.values() if lends else ())
-        weights = link.Weights(lent, options.compile_threads or usable_cores())
-        build = _Build(options, machine, back_end, plugins, switches, progress, edited, code, weights)
+        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional)
+        build = _Build(options, machine, back_end, plugins, optional, progress, edited, code, weights)
         artifact = _compile_staged(module, build)
         variants, ends = [], [(code.begun, build.weights.total)]
         for sizes, load in frequent:
             with at_sizes(sizes):
                 variants.append(link.make_variant(artifact, sizes, _compile_staged(load(), build)))
             ends.append((code.begun, build.weights.total))
+        if broadcasting is not None:
+            artifact = optional.attempt(
+                "broadcasting", lambda: _with_broadcasting(artifact, module, broadcasting, build), lambda: artifact
+            )
+            ends.append((code.begun, build.weights.total))
+        artifact = replace(artifact, variants=tuple(variants))
         if edited is not None:
             edited.check_all_used()
         clock = _Clock()
         blocks = build.weights.blocks()  # while threads make objects
         clock.lap("weights")
-        objects = code.objects(steps(progress, "code"))
+        try:
+            objects = code.objects(steps(progress, "code"))
+        except Exception as error:
+            optional.blame(code.failed, error)
         clock.lap("llvm")
     _tell(progress, "link", 0, 1)
     for stage, seconds in clock.laps.items():
         link.add_time(artifact.report, stage, seconds)
-    for variant, (before, after) in zip(variants, pairwise(ends), strict=True):
-        link.add_bytes(variant.artifact.report, objects[before[0] : after[0]], after[1] - before[1])
-    return replace(artifact, variants=tuple(variants)).sharing(tuple(objects), *blocks)
+    for program, (before, after) in zip(artifact.programs[1:], pairwise(ends), strict=False):
+        link.add_bytes(program.report, objects[before[0] : after[0]], after[1] - before[1])
+    return artifact.sharing(tuple(objects), *blocks)
+
+
+def _with_broadcasting(artifact: Artifact, module: Module, load: Callable[[], Module], build: _Build) -> Artifact:
+    """The artefact of a module with a program that has both meanings of dims; as it is where there is none."""
+    try:
+        general = load()
+        assert "open_dims" not in general.main.attrs, f"{general.main.attrs['open_dims']} are taken for equal after all"
+        return link.with_broadcasting(artifact, _compile_staged(general, build), module.main.attrs["open_dims"])
+    except UnsupportedError as error:
+        reason = f"dims that are taken for equal cannot be broadcast: {error.what}"
+        artifact.report["remarks"].append(Remark("import", error.where or "the model", reason, "missed").record())
+        return artifact
 
 
 @dataclass(frozen=True)
@@ -182,7 +239,7 @@ class _Build:
     machine: Machine
     back_end: BackEnd
     plugins: Plugins
-    switches: Switches
+    optional: OptionalSteps
     progress: OnProgress | None
     edited: EditedSchedules | None
     code: Code
@@ -202,7 +259,7 @@ class _Build:
 
 def _compile_staged(module: Module, build: _Build) -> Artifact:
     """A graph in one piece or, where sizes depend on data, in parts that the host calls one after the other."""
-    staged = split(module)
+    staged = build.optional.attempt("staging", lambda: split(module), lambda: None)
     if staged is None:
         return _compile_program(module, build)[0]
     if build.options.integer_only:
@@ -211,7 +268,7 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
             hint="give the inputs that they depend on as constants",
         )
     for part in staged.parts:
-        if build.switches.checked:
+        if build.optional.checked:
             verify_func(part.main, graph_spec(part))
     compiled = [_compile_program(part, build) for part in staged.parts]
     parts = [part for part, _ in compiled]
@@ -224,13 +281,13 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
 
 def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     """One program of native code, and where its values lie. The artefact has no code and no weights yet."""
-    options, machine, back_end, switches = build.options, build.machine, build.back_end, build.switches
+    options, machine, back_end, optional = build.options, build.machine, build.back_end, build.optional
     clock = _Clock()
-    ctx = pass_context(machine, options, switches)
-    strategies = strategies_with(build.plugins, ctx.remarks, machine, back_end, switches)
+    ctx = pass_context(machine, options, optional)
+    strategies = strategies_with(build.plugins, ctx.remarks, machine, back_end, optional)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
-    account = Account(module, machine, switches)
+    account = Account(module, machine, optional)
     for subject, message in module.main.attrs.get("contradictions", ()):
         ctx.remarks.append(Remark("import", subject, message, "analysis"))
     lower_graph(module, ctx, options, build.progress, strategies, back_end.passes(machine, options))
@@ -249,20 +306,23 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
         clock.lap("llvm")
 
     report_step = steps(build.progress, "kernels")
-    schedule_regions(
+    calls = schedule_regions(
         module, machine, strategies, ctx.remarks, emit, report_step,
-        switches=switches, edited=build.edited, numbers=build.kernels,
+        optional=optional, edited=build.edited, numbers=build.kernels,
     )  # fmt: skip
-    account.note_kernels(module)
-    switches.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
+    account.note_kernels(module, calls)
+    optional.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
     clock.lap("schedule")
     inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
-    storage = switches.attempt(
+    storage = optional.attempt(
         "share-memory",
         lambda: assign_storage(module.main, inplace),
-        lambda: assign_storage(module.main, share=False),
+        lambda: assign_storage(module.main, plan=plan_in_order),
     )
     constants = link.lay_out_constants(module, build.weights)
+    ctx.remarks += over_budget(module.main, storage.arena.total, build.weights.total)
+    ctx.remarks += build.weights.remarks
+    build.weights.remarks.clear()
     number = next(build.programs)
     program = link.make_program(
         module, storage, constants, kernels, taken_for_granted,
@@ -282,9 +342,9 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     return link.make_artifact(module, storage, constants, program, text, target, report), storage
 
 
-def pass_context(machine: Machine, options: Options, switches: Switches = CHECKED) -> PassContext:
+def pass_context(machine: Machine, options: Options, optional: OptionalSteps = CHECKED) -> PassContext:
     """What passes of the graph level share: the facts that they ask for are those of CPUs."""
-    return PassContext(machine if isinstance(machine, Target) else None, options, [*switches.remarks], switches)
+    return PassContext(machine if isinstance(machine, Target) else None, options, [*optional.remarks], optional)
 
 
 def strategies_with(
@@ -292,7 +352,7 @@ def strategies_with(
     remarks: list[Remark],
     machine: Machine,
     back_end: BackEnd,
-    switches: Switches = CHECKED,
+    optional: OptionalSteps = CHECKED,
 ) -> Strategies[Strategy]:
     """The strategies of a back end, and those of plugins for its kind of machine; `remarks` are told what is left out,
     and later which of them fail."""
@@ -308,7 +368,7 @@ def strategies_with(
         else:
             found = [s for s in plugin.strategies if isinstance(s, Strategy)]
             outside += [(plugin.name, s) for s in found if s.kind == machine.kind]
-    return Strategies(ours, tuple(outside), remarks, switches.checked)
+    return Strategies(ours, tuple(outside), remarks, optional.raises)
 
 
 def edited_schedules(options: Options) -> EditedSchedules | None:
@@ -331,7 +391,7 @@ def lower_graph(
     def verify(m: Module) -> None:
         verify_func(m.main, graph_spec(m))
 
-    check = verify if ctx.switches.checked else None
+    check = verify if ctx.optional.checked else None
     first = default_passes(ctx.target, options) if passes is None else passes
     last: list[Pass] = [Fuse(strategies), PlaceViews(), Order()]
     done = count(1)

@@ -77,13 +77,15 @@ class Options:
     numerics: "strict" gives up rewrites that round differently: constant factors are not folded into weights or
         into each other, factors of operands of matrix products stay where they are, and convolutions are the direct
         sums, not Winograd's algorithm (which costs networks of 3x3 convolutions up to 1.8 times the time, ResNet-50
-        1.15 times; transformers lose nothing). Sums still run in vector lanes, in an order that depends on the target
-        but not on the threads, and a product and a sum still round once where the target has such an instruction.
-        Denormal numbers (below 2^-126 in float32) are then taken as the calling thread's modes say. By default they
-        count as zero, since each operation on one costs as much as a hundred others: what is computed from float32,
-        float64 or bfloat16 numbers, comparisons and their orders included, takes them as zeros of the same sign and
-        gives zeros for them, so that 1 / 1e-38 is infinite. What only moves numbers, chooses among them or changes
-        their signs (`Identity`, `Where`, `Abs`), and what a rewrite makes such a thing (x + 0), may hand them on.
+        1.15 times; transformers lose nothing; otherwise a number of up to 4096 adds roundings of up to 0.001 of the
+        largest weight to results near it, and tiles with larger ones are direct sums). Sums still run in vector lanes,
+        in an order that depends on the target but not on the threads, and a product and a sum still round once where
+        the target has such an instruction. Denormal numbers (below 2^-126 in float32) are then taken as the calling
+        thread's modes say. By default they count as zero, since each operation on one costs as much as a hundred
+        others: what is computed from float32, float64 or bfloat16 numbers, comparisons and their orders included,
+        takes them as zeros of the same sign and gives zeros for them, so that 1 / 1e-38 is infinite. What only moves
+        numbers, chooses among them or changes their signs (`Identity`, `Where`, `Abs`), and what a rewrite makes such
+        a thing (x + 0), may hand them on.
         float16 keeps its denormals. What models say in float16 and bfloat16 is computed in float32: by default a chain
         of operators rounds where it leaves the model, is cast, compared or counted, with "strict" in each operator,
         and by default operands of products of bfloat16 round, too, where an instruction multiplies these.
@@ -96,7 +98,9 @@ class Options:
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each
         call computes and moves.
     verify: check every program after every pass, and every kernel (slow; for tests and bug reports). An optimisation
-        that fails unexpectedly is an error then; otherwise it is switched off, and a remark in the report says so.
+        that fails unexpectedly is an error then, too (see `strict`).
+    strict: make it an error that an optimisation fails unexpectedly. Otherwise what failed is left out, the model is
+        right but slower, and a `tilewright.PerformanceWarning` says so, which `Model.report` repeats.
     integer_only: compute with integers alone, without a floating-point instruction: of a model whose tensors are
         quantised by known scales (QDQ), with the same bits on every machine. Inputs and outputs of floats become the
         integers, whose scales and zero points `Model.report` tells ("integers"). What has no form in integers is an
@@ -126,6 +130,7 @@ class Options:
     frequent: tuple[FrequentSizes, ...] = ()
     integer_only: bool = False
     share_weights: bool = False
+    strict: bool = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -138,7 +143,7 @@ class Options:
             )
         object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
         object.__setattr__(self, "frequent", _frequent(self.frequent))
-        for name in ("cache", "profile", "verify", "integer_only", "share_weights"):
+        for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
 

@@ -1,15 +1,18 @@
-"""The on-disk cache of compiled models: keyed by content, safe under concurrent processes, bounded in size."""
+"""The on-disk cache of compiled models: keyed by content, safe under concurrent processes, bounded in size, and of
+nobody's but this user's making (decision 61)."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import importlib.util
+import io
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ import numpy as np
 import tilewright
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.front_end import FrontEnd, find_front_end, unknown_source
+from tilewright.frontends.weights.foreign import foreign_format
 from tilewright.ir.outside import Unreadable, outside_digest
 from tilewright.options import Options, Request
 from tilewright.plugins import (
@@ -35,6 +39,15 @@ from tilewright.runtime import Artifact
 from tilewright.runtime.arena import flat_bytes
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.executor import MakeExecutor
+from tilewright.runtime.storage.private import (
+    NotPrivateError,
+    check_private_folder,
+    is_own,
+    make_private_folder,
+    open_private,
+    replacing_private,
+    tell_once,
+)
 from tilewright.target.host import assembler_version
 from tilewright.target.machine import Machine
 from tilewright.target.named import ALIASES, NAMED, find_machine
@@ -56,7 +69,7 @@ _PACKAGE = Path(tilewright.__file__).parent
 @lru_cache(maxsize=1)
 def compiler_stamp(package: Path) -> str:
     """What identifies the compiler: versions, and for a checkout that is worked on the state of its files."""
-    digest = hashlib.blake2b(digest_size=20)
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     digest.update(file_states(package).encode())
     for name in _DEPENDENCIES:
         digest.update(_state_of(name).encode())
@@ -87,7 +100,7 @@ def default_folder() -> Path:
     try:
         return (Path(base) if base else Path.home() / ".cache") / "tilewright"
     except RuntimeError:
-        # A folder that cannot be made. A shared one, as /tmp, will not do: cached code is run without a check.
+        # A folder that cannot be made. A shared one, as /tmp, will not do: cached code is run.
         return Path(os.devnull) / "tilewright"
 
 
@@ -110,6 +123,13 @@ class Cleared:
     files: int
     size: int
 
+
+_KEY = "cache key"
+"""Of the entry in the report of an artefact in the cache that names the key it is kept under."""
+
+_DIGEST_BYTES = 20
+_DIGEST = re.compile("[0-9a-f]{40}")
+"""Names of entries and notes."""
 
 _LARGE = 16 << 20
 """Bytes of weights that are written while the model runs already: a disk may take more than 0.1 s for them."""
@@ -157,9 +177,13 @@ class Session:
         path nor bytes nor accepted, ModelError for other unknown sources."""
         failed: list[str] = []
         found = find_front_end(source, FRONT_ENDS, failed)
-        found = found or find_front_end(source, self.loaded_plugins.front_ends, failed)
+        foreign = foreign_format(source)  # whatever suffix it has
+        if found is None or foreign is not None:
+            found = find_front_end(source, self.loaded_plugins.front_ends, failed)
         if found is not None:
             return found
+        if foreign is not None:
+            raise foreign.error(source)
         failed += [f"{remark.subject}: {remark.message}" for remark in self.loaded_plugins.refused]
         raise unknown_source(source, (*FRONT_ENDS, *self.loaded_plugins.front_ends), failed)
 
@@ -177,7 +201,7 @@ class Session:
     def key(self, request: Request, options: Options) -> str | None:
         """A digest of everything that determines the artefact; None when the model cannot be read, or an operator or
         a plugin from outside of the package (see `refusal`)."""
-        digest = hashlib.blake2b(digest_size=20)
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         shapes = sorted(request.shapes.items())
         front_end = self.front_end(request.model)
         stamp = self.stamp(options)
@@ -215,33 +239,54 @@ class Session:
         return None
 
     def find(self, key: str) -> Artifact | None:
-        """The artefact kept under `key`; a damaged one is removed."""
+        """The artefact kept under `key`; one that is damaged or names another key is removed. What somebody else may
+        have written is not looked at, which a warning says."""
         path = self._path(key)
         if (written := _WRITTEN.get(path)) is not None:
             if not written.artifact.lent:
                 return written.artifact
             _wait_for(written)  # what one model lends is not for others
+        if not self._may_read():
+            return None
         try:
-            stat = path.stat()
-            os.utime(path, ns=(time.time_ns(), stat.st_mtime_ns))
-            # all weights are read for their checksum once, not at each start
-            about = f"weights of {key}: {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
-            is_sound = self._notes.read(about) is not None
-            # mapped: whoever writes here replaces files by renaming, or deletes them
-            artifact = Artifact.load(path, check_weights=not is_sound, mmap=True)
-            if not is_sound and _is_settled(stat.st_mtime_ns):
-                self._notes.write(about, b"sound")
-            return artifact
+            with open_private(path) as file:
+                artifact = self._loaded(key, file)
+        except NotPrivateError as error:
+            tell_once(
+                str(path),
+                f"{path} is not used: {error}; the model is compiled anew\n"
+                "  hint: remove the file if you do not know where it comes from",
+            )
+            return None
         except ArtifactError:
-            path.unlink(missing_ok=True)
+            artifact = None
         except OSError:
-            pass
-        return None
+            return None
+        if artifact is None or artifact.report.pop(_KEY, None) != key:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            return None
+        return artifact
+
+    def _loaded(self, key: str, file: io.FileIO) -> Artifact:
+        """The artefact in a file that is open; its use is noted."""
+        stat = os.fstat(file.fileno())
+        if os.utime in os.supports_fd:
+            with contextlib.suppress(OSError):  # of a disk that is only read
+                os.utime(file.fileno(), ns=(time.time_ns(), stat.st_mtime_ns))
+        # all weights are read for their checksum once, not at each start
+        about = f"weights of {key}: {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+        is_sound = self._notes.read(about) is not None
+        # mapped: whoever writes here replaces files by renaming, or deletes them
+        artifact = Artifact.load(file, check_weights=not is_sound, mmap=True)
+        if not is_sound and _is_settled(stat.st_mtime_ns):
+            self._notes.write(about, b"sound")
+        return artifact
 
     def entries(self) -> list[Entry]:
         """What the cache holds, the last used first; entries that other processes remove meanwhile are left out."""
         self._wait()
-        found = (_entry(path) for path in self.folder.glob("*.tw"))
+        found = (_entry(path) for path in self._files())
         return sorted((e for e in found if e is not None), key=lambda entry: entry.used, reverse=True)
 
     def clear(self, unused_s: float = 0) -> Cleared:
@@ -252,13 +297,13 @@ class Session:
         """
         self._wait()
         files = freed = 0
-        for used, size, path in _by_use(self.folder.glob("*.tw")):
+        for used, size, path in _by_use(self._files()):
             if unused_s <= 0 or used <= time.time() - unused_s:
                 path.unlink(missing_ok=True)
                 files, freed = files + 1, freed + size
         for folder in (self.folder, self._notes.folder):
             _remove_abandoned(folder)
-        for _, _, path in _by_use(self._notes.folder.glob("*")) if unused_s <= 0 else ():
+        for _, _, path in _by_use(self._notes.files()) if unused_s <= 0 else ():
             path.unlink(missing_ok=True)
         return Cleared(files, freed)
 
@@ -286,12 +331,59 @@ class Session:
             write()
 
     def _keep(self, key: str, artifact: Artifact) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            artifact.save(self._path(key))
-            self._trim()
-        except (OSError, ArtifactError):
+        if not self._may_write():
             return
+        try:
+            with replacing_private(self._path(key)) as file:
+                replace(artifact, report={**artifact.report, _KEY: key}).write(file)
+            self._trim()
+        except ArtifactError:  # of weights that have changed since
+            return
+        except OSError as error:
+            self._tell(error.strerror or str(error))
+
+    def _may_write(self) -> bool:
+        """Whether the folder is there now, and may be used."""
+        try:
+            make_private_folder(self.folder)
+        except OSError as error:
+            self._tell(error.strerror or str(error))
+            return False
+        return self._may_read()
+
+    def _may_read(self) -> bool:
+        """Whether the folder is there, and may be used. One of another user's may not; in one of this user's where
+        others may write, each file is looked at all the same, which a warning says."""
+        try:
+            check_private_folder(self.folder)
+        except NotPrivateError as error:
+            if not self.folder.is_dir() or not is_own(self.folder):
+                self._tell(str(error))
+                return False
+            self._close(str(error))
+        except OSError:
+            return False
+        return True
+
+    def _close(self, why: str) -> None:
+        """Take from others the right to write to the folder, where it is the one that we made; else tell of it."""
+        if self.folder == default_folder() and not os.environ.get("TILEWRIGHT_CACHE"):
+            with contextlib.suppress(OSError):
+                self.folder.chmod(0o700)
+                return
+        tell_once(
+            f"shared {self.folder}",
+            f"the cache of compiled models in {self.folder} is not safe: {why}; of what is there, only files of your "
+            f"own are used\n  hint: chmod go-w {self.folder}",
+        )
+
+    def _tell(self, why: str) -> None:
+        """Say once that models are compiled anew."""
+        tell_once(
+            f"unusable {self.folder}",
+            f"the cache of compiled models cannot be used: {self.folder}: {why}; each process compiles anew\n"
+            "  hint: let TILEWRIGHT_CACHE name a folder of your own, or compile with cache=False (--no-cache)",
+        )
 
     def _wait(self) -> None:
         """Until this process has written what it keeps in the folder."""
@@ -301,11 +393,12 @@ class Session:
 
     def recall(self, about: str) -> bytes | None:
         """What was noted under `about`; None when there is nothing."""
-        return self._notes.read(about)
+        return self._notes.read(about) if self._may_read() else None
 
     def note(self, about: str, fact: bytes) -> None:
         """Keep a small fact beside the artefacts, if the folder can be written; the longest unused go first."""
-        self._notes.write(about, fact)
+        if self._may_write():
+            self._notes.write(about, fact)
 
     @property
     def _notes(self) -> Notes:
@@ -316,53 +409,63 @@ class Session:
 
     def _trim(self) -> None:
         total = 0
-        for _, size, path in _by_use(self.folder.glob("*.tw")):
+        for _, size, path in _by_use(self._files()):
             total += size
             if total > self.limit:
                 path.unlink(missing_ok=True)
-        for _, _, path in _by_use(self._notes.folder.glob("*"))[_NOTES:]:
+        for _, _, path in _by_use(self._notes.files())[_NOTES:]:
             path.unlink(missing_ok=True)
         _remove_abandoned(self.folder)
+
+    def _files(self) -> list[Path]:
+        """The entries: whatever else is in the folder is somebody's."""
+        return [path for path in self.folder.glob("*.tw") if _DIGEST.fullmatch(path.stem)]
 
     def _remember(self, path: Path, find_out: Callable[[Path], bytes]) -> bytes:
         """What `find_out` gives for a file, from a note if it is the file that the note was made of."""
         stat = path.stat()
         identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         about = f"{find_out.__module__}.{find_out.__qualname__} {os.path.realpath(path)}: {identity}"
-        found = self._notes.read(about)
+        found = self.recall(about)
         if found is None:
             found = find_out(path)
             if _is_settled(max(stat.st_mtime_ns, stat.st_ctime_ns)):
-                self._notes.write(about, found)
+                self.note(about, found)
         return found
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Small facts about files, found out once and kept in a folder: a file for each, whole or not at all."""
+    """Small facts about files, found out once and kept in a folder: a file for each, whole or not at all, which begins
+    with the digest of what it is about."""
 
     folder: Path
 
     def read(self, about: str) -> bytes | None:
-        """The fact noted under `about`; None when there is none."""
+        """The fact noted under `about`; None when there is none, or somebody else may have written it."""
+        digest = _digest_of(about)
         try:
-            return self._path(about).read_bytes()
-        except OSError:
+            with open_private(self.folder / digest.hex()) as file:
+                found = file.readall() or b""
+        except (OSError, NotPrivateError):
             return None
+        return found[len(digest) :] if found.startswith(digest) else None
 
     def write(self, about: str, fact: bytes) -> None:
         """Note a fact, if the folder can be written."""
-        path = self._path(about)
-        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(fact)
-            os.replace(temporary, path)
-        except OSError:
-            return
+        digest = _digest_of(about)
+        with contextlib.suppress(OSError):
+            make_private_folder(self.folder)
+            with replacing_private(self.folder / digest.hex()) as file:
+                file.write(digest + fact)
 
-    def _path(self, about: str) -> Path:
-        return self.folder / hashlib.blake2b(about.encode(), digest_size=20).hexdigest()
+    def files(self) -> list[Path]:
+        """All of them."""
+        return [path for path in self.folder.glob("*") if _DIGEST.fullmatch(path.name)]
+
+
+def _digest_of(about: str) -> bytes:
+    return hashlib.blake2b(about.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 def _is_settled(changed: int) -> bool:
@@ -381,13 +484,14 @@ def _by_use(paths: Iterable[Path]) -> list[tuple[float, int, Path]]:
 
 
 def _entry(path: Path) -> Entry | None:
-    """What a file of the cache is; None when it is gone, or damaged."""
+    """What a file of the cache is; None when it is gone, damaged, or maybe somebody else's."""
     try:
-        status = path.stat()
-        artifact = Artifact.load(path, check_weights=False, mmap=True)  # weights are not looked at
-        # to look at an entry is not to use it; file systems count every reading
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    except (OSError, ArtifactError):
+        with open_private(path) as file:
+            status = os.fstat(file.fileno())
+            artifact = Artifact.load(file, check_weights=False, mmap=True)  # weights are not looked at
+            # to look at an entry is not to use it; file systems count every reading
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    except (OSError, ArtifactError, NotPrivateError):
         return None
     model = str(artifact.report.get("model", ""))
     return Entry(path, model, artifact.target.cpu, status.st_size, status.st_atime)

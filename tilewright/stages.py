@@ -13,6 +13,8 @@ from tilewright.asm.listing import annotated
 from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.compiler import (
+    broadcasting_module,
+    compile_with_fallbacks,
     edited_schedules,
     frequent_modules,
     import_request,
@@ -20,10 +22,9 @@ from tilewright.compiler import (
     pass_context,
     steps,
     strategies_with,
-    whatever_fails,
 )
 from tilewright.ir.core import Func, Module
-from tilewright.ir.switches import Switches
+from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
@@ -52,7 +53,7 @@ def programs(
 ) -> dict[str, str]:
     """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`. Where the
     host runs a model part by part, the names begin with that of the part, such as "part0.main", and in variants with
-    the frequent sizes, such as "batch=1: main".
+    the frequent sizes, such as "batch=1: main"; those of the program for dims that are 1 with "broadcasting: ".
 
     Each call compiles up to the level, with the arguments of `tilewright.compile`; of the `session` only the
     plugins are used.
@@ -67,19 +68,22 @@ def programs(
     if level == "import":
         return {"main": print_module(import_request(request, session, progress))}
 
-    def texts(module: Module, switches: Switches, told: OnProgress | None) -> dict[str, str]:
+    def texts(module: Module, optional: OptionalSteps, told: OnProgress | None) -> dict[str, str]:
         frequent = frequent_modules(module, request, options, session, told)
+        broadcasting = broadcasting_module(module, request, session, told)
         parts = _parts("", module)
         for sizes, load in frequent:
             parts |= _parts(f"{sizes_text(sizes)}: ", load())
+        if broadcasting is not None:
+            parts |= _parts("broadcasting: ", broadcasting())
         edited, numbers = edited_schedules(options) or EditedSchedules(), count()
         for part in parts.values():
-            ctx = pass_context(machine, options, switches)
-            strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
+            ctx = pass_context(machine, options, optional)
+            strategies = strategies_with(plugins, ctx.remarks, machine, back_end, optional)
             lower_graph(part, ctx, options, told, strategies, back_end.passes(machine, options))
             if level != "graph":
                 schedule_regions(
-                    part, machine, strategies, ctx.remarks, step=steps(told, "kernels"), switches=switches,
+                    part, machine, strategies, ctx.remarks, step=steps(told, "kernels"), optional=optional,
                     edited=edited, numbers=numbers,
                 )  # fmt: skip
         if level == "graph":
@@ -92,7 +96,7 @@ def programs(
             return {n: print_schedule(f, edited.digests[f.name], calls[f.name]) for n, f in kernels.items()}
         return {n: _kernel_text(f, level, machine, back_end) for n, f in kernels.items()}
 
-    return whatever_fails(request, session, options, progress, texts)
+    return compile_with_fallbacks(request, session, options, progress, texts)
 
 
 def _parts(prefix: str, module: Module) -> dict[str, Module]:

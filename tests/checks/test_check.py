@@ -158,7 +158,7 @@ def test_loops_of_operators_and_conditions_on_dims_are_noted() -> None:
     inputs = {"x": ["n", 4], "z": ["m", 4]}
     found = tilewright.check(model_of(nodes, inputs, ["y"], {"axis": np.array(0)}))
     kinds = {note.kind: note for note in found.notes}
-    assert kinds["assumed"].node == "sum" and "n" in kinds["assumed"].message
+    assert kinds["broadcast"].node == "sum" and "m == n" in kinds["broadcast"].message
     assert kinds["own_loops"].operator == "CumSum"
 
 

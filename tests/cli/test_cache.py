@@ -101,7 +101,7 @@ def test_clearing_beside_others_that_fill_and_clear(session: Session, tmp_path: 
     def work() -> None:
         try:
             for number in range(30):
-                session.keep(f"{threading.get_ident()}_{number}", artifact)
+                session.keep(f"{threading.get_ident():020}{number:020}", artifact)
                 session.entries()
                 session.clear()
         except BaseException as error:

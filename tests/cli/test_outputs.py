@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 import tilewright
 from tests import models
 from tilewright.cli.app import commands
-from tilewright.cli.tensors import write_outputs
+from tilewright.cli.inputs.specs import write_outputs
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import ArtifactError
 
@@ -69,11 +69,12 @@ def test_outputs_that_do_not_fit_the_disk_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_old_outputs_stay_when_new_ones_do_not_fit_the_disk(tmp_path: Path) -> None:
-    (tmp_path / "small.npy").write_text("old")
+    np.save(tmp_path / "small.npy", np.arange(3))
+    old = (tmp_path / "small.npy").read_bytes()
     done = limited("run", two_outputs(tmp_path), "--no-cache", "--input", "random", "--output", tmp_path)
     assert done.returncode == 1, done.stderr
     assert sorted(os.listdir(tmp_path)) == ["small.npy", "two.onnx"]
-    assert (tmp_path / "small.npy").read_text() == "old"
+    assert (tmp_path / "small.npy").read_bytes() == old
 
 
 def test_an_artefact_that_does_not_fit_the_disk_leaves_nothing(tmp_path: Path) -> None:

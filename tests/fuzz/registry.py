@@ -16,11 +16,16 @@ Fuzzer = Callable[[int], Tried]
 
 # Where each one is, as module and function: one that is not asked for is not imported.
 FUZZERS = {
+    "broadcasts": ("tests.fuzz.broadcasts", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
+    "guards": ("tests.fuzz.guards", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),
     "reader": ("tests.fuzz.files.reader", "fuzz"),
+    "torch_broadcasts": ("tests.fuzz.torch_broadcasts", "fuzz"),
+    "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
+    "sizes": ("tests.fuzz.sizes", "fuzz"),
 }
 
 

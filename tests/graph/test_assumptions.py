@@ -9,8 +9,8 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 import tilewright
 from tests.graph.programs import program, weights
 from tilewright.graph.assumptions import assumptions
-from tilewright.ir.diag import UnsupportedError
-from tilewright.ir.sym import Sym, var
+from tilewright.ir.diag import TypeRuleError
+from tilewright.ir.sym import Sym, eq, maximum, minimum, select, var
 from tilewright.ops import contract, norm, reduce, sort, view
 from tilewright.ops import elementwise as ew
 from tilewright.runtime.errors import InputError, TilewrightError
@@ -22,12 +22,31 @@ def found(body, *shapes) -> list[str]:
     return [str(made.holds) for made in assumptions(program(body, *shapes))]
 
 
-@pytest.mark.parametrize("other", [A + 1, 2 * A + 3])
-def test_dims_that_are_never_equal_are_refused(other: Sym) -> None:
-    """They would fit where one of them is 1, which is a result of another shape."""
-    with pytest.raises(UnsupportedError, match=r"are never equal, and fit only where one of them is 1"):
-        program(ew.add, (A, 3), (other, 3))
+@pytest.mark.parametrize(("other", "wanted"), [(A + 1, "a == 0 or a == 1"), (2 * A + 3, "a == 1")])
+def test_dims_that_are_never_equal_fit_where_one_of_them_is_1(other: Sym, wanted: str) -> None:
+    assert found(ew.add, (A, 3), (other, 3)) == [wanted]
     assert found(ew.add, (A,), (1,)) == []
+
+
+def test_dims_that_never_fit_are_refused() -> None:
+    with pytest.raises(TypeRuleError, match=r"dims a \+ 2 and a \+ 3 neither are equal nor is one of them 1"):
+        program(ew.add, (A + 2, 3), (A + 3, 3))
+
+
+LAST = maximum(0, A - minimum(A, maximum(0, A - 1)))
+"""The size of `x[-1:]`."""
+
+
+@pytest.mark.parametrize("part", [minimum(A, 1), minimum(1, A), LAST, 1 - select(eq(A, 0), 1, 0)])
+def test_a_dim_that_is_1_wherever_it_is_read_needs_nothing(part: Sym) -> None:
+    assert found(ew.sub, (A, 3), (part, 3)) == []
+    assert found(ew.sub, (part, 3), (A, 3)) == []
+    assert found(lambda x: view.expand(x, shape=(A,)), (part,)) == []
+
+
+def test_a_part_of_another_dim_must_fit() -> None:
+    """If b is 0, it is no dim to be broadcast to others than 0 and 1."""
+    assert found(ew.sub, (A,), (minimum(B, 1),)) == ["a == min(b, 1)"]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +72,11 @@ def test_dims_that_are_never_equal_are_refused(other: Sym) -> None:
 )
 def test_assumptions_of_a_graph(body, shapes: tuple[tuple[Sym | int, ...], ...], wanted: list[str]) -> None:
     assert found(body, *shapes) == wanted
+
+
+@pytest.mark.parametrize("part", [minimum(A, 1), LAST])
+def test_the_inner_dims_of_products_are_not_broadcast(part: Sym) -> None:
+    assert found(contract.matmul, (2, part), (K, 4)) == [str(eq(part, K))]
 
 
 def test_alike_ops_assume_once() -> None:

@@ -23,8 +23,8 @@ from tilewright.ir.passes import Pass
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.verify import Spec
 from tilewright.loops.edit import body_of, extent_of
-from tilewright.loops.lower import Lowered
 from tilewright.loops.machine.rules import machine_spec
+from tilewright.loops.stages import Lowered
 from tilewright.options import Options
 from tilewright.plugins import Plugin
 from tilewright.runtime.artifact import Artifact, TargetInfo

@@ -134,6 +134,7 @@ def views() -> Iterator[Sample]:
     yield sample("reshape", [x[0, 0, :1]], lambda: x[0, 0, 0].reshape(()), shape=())
     yield sample("expand", [x[:, :1]], lambda: np.broadcast_to(x[:, :1], (5, 2, 3, 4)), shape=(5, 2, 3, 4))
     yield sample("expand", [x[0, 0, 0]], lambda: np.full((2, 0), x[0, 0, 0]), shape=(2, 0))
+    yield sample("stretch", [x[:, :1]], lambda: np.broadcast_to(x[:, :1], (2, 3, 4)), shape=(2, 3, 4))
     yield sample("slice", [x], lambda: x[1:, 2::-2, 1:3], starts=(1, 2, 1), sizes=(1, 2, 2), steps=(1, -2, 1))
     yield sample("slice", [x], lambda: x[2:], starts=(2, 0, 0), sizes=(0, 3, 4))
     for mode in ("constant", "edge", "reflect", "wrap"):

@@ -164,7 +164,9 @@ def winograd() -> Iterator[Sample]:
                 whole[(..., *place, slice(None))] = found[:, :, number].reshape(2, 2, *m, 4)
             return whole[(..., *(slice(d) for d in results), slice(None))]
 
-        yield sample("winograd_output", [p], joined, m=m, taps=taps, space=tuple(results), loose=20)
+        u = normal((len(inputs), 8, 12), seed=2)
+        attrs = {"m": m, "taps": taps, "space": tuple(results), "pads_begin": pads}
+        yield sample("winograd_output", [p, x, u], joined, loose=20, **attrs)
 
 
 def _matrices(which: str, m: Sequence[int], taps: Sequence[int]) -> np.ndarray:

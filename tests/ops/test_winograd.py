@@ -146,8 +146,10 @@ def check(taps, m, size, before, after, tolerance: float) -> None:
     w = RNG.standard_normal((12, 8, *taps)).astype(np.float32)
     wanted = convolution(x, w, before, after)
     points = evaluate(winograd_input, blocked(x), m=m, taps=taps, pads_begin=before, pads_end=after)
-    sums = evaluate(winograd_product, points, transformed_filters(w, m))
-    found = plain(evaluate(winograd_output, sums, m=m, taps=taps, space=wanted.shape[2:]))
+    filters = transformed_filters(w, m)
+    sums = evaluate(winograd_product, points, filters)
+    attrs = {"m": m, "taps": taps, "space": wanted.shape[2:], "pads_begin": before}
+    found = plain(evaluate(winograd_output, sums, blocked(x), filters, **attrs))
     assert found.shape == wanted.shape
     assert np.abs(found - wanted).max() <= tolerance * np.abs(wanted).max()
 
@@ -172,6 +174,7 @@ def test_filters_are_rounded_once(m: tuple[int, int], taps: tuple[int, int]) -> 
 
 def test_what_does_not_fit_is_said() -> None:
     points, filters = np.zeros((1, 2, 36, 4, 4), np.float32), np.zeros((36, 8, 8), np.float32)
+    x = np.zeros((1, 2, 8, 8, 4), np.float32)
     with pytest.raises(TypeRuleError, match="the points of the filters and of the data"):
         evaluate(winograd_product, points, filters[:16])
     with pytest.raises(TypeRuleError, match="the channels of the filters and of the data"):
@@ -179,6 +182,10 @@ def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(TypeRuleError, match="6 filters in blocks of 4"):
         evaluate(winograd_product, points, filters[:, :6])
     with pytest.raises(TypeRuleError, match="the tiles of the sums and of the image"):
-        evaluate(winograd_output, points, m=(4, 4), taps=(3, 3), space=(12, 8))
+        evaluate(winograd_output, points, x, filters, m=(4, 4), taps=(3, 3), space=(12, 8))
     with pytest.raises(TypeRuleError, match="the points of the sums and of the tiles"):
-        evaluate(winograd_output, points, m=(2, 2), taps=(3, 3), space=(8, 8))
+        evaluate(winograd_output, points, x, filters, m=(2, 2), taps=(3, 3), space=(8, 8))
+    with pytest.raises(TypeRuleError, match="the channels of the filters and of the data"):
+        evaluate(winograd_output, points, x[:, :1], filters, m=(4, 4), taps=(3, 3), space=(8, 8))
+    with pytest.raises(TypeRuleError, match="the filters and the channels of the sums"):
+        evaluate(winograd_output, points, x, filters[:, :4], m=(4, 4), taps=(3, 3), space=(8, 8))

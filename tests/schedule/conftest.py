@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.schedule.replays import why_not_identical
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.defaults import schedule_kernel
 
 

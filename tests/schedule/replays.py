@@ -21,7 +21,7 @@ from tilewright.ir.diag import TilewrightError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.text import print_func
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.options import Options, Request
 from tilewright.schedule.defaults import schedule_kernel
 from tilewright.schedule.replay import replay

@@ -25,7 +25,7 @@ from tilewright.ir.diag import Remark, ScheduleError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.types import tensor
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.ops import elementwise as ew
 from tilewright.options import Options, Request
 from tilewright.plugins import Plugin

@@ -3,7 +3,7 @@ the graph level: no kernel is scheduled, and no code made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,22 @@ from tilewright.checks.result import (
     Time,
 )
 from tilewright.checks.work import OperatorCounts, bytes_of, total
-from tilewright.compiler import frequent_modules, lower_graph, pass_context, strategies_with, whatever_fails
-from tilewright.graph.assumptions import assumptions
+from tilewright.compiler import (
+    compile_with_fallbacks,
+    frequent_modules,
+    lower_graph,
+    pass_context,
+    strategies_with,
+)
+from tilewright.graph.assumptions import Assumption, assumptions
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Problem, Remark, UnsupportedError
-from tilewright.ir.switches import Switches
-from tilewright.ir.sym import Sym
+from tilewright.ir.optional_steps import OptionalSteps
+from tilewright.ir.sym import Sym, eq
 from tilewright.ir.types import TensorType
+from tilewright.memory.budget import over_budget
+from tilewright.memory.plan import typical
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.options import OnProgress, Options, Request
@@ -67,12 +75,12 @@ def check(
     request, session = Request.of(model, constants, shapes), session or Session()
     name = request.model.name if isinstance(request.model, Path) else ""
 
-    def checked(module: Module, switches: Switches, told: OnProgress | None) -> ModelCheck:
+    def checked(module: Module, optional: OptionalSteps, told: OnProgress | None) -> ModelCheck:
         frequent_modules(module, request, chosen, session)  # whether calls can have these sizes
-        return _Check(name, chosen, session, switches, sizes or {}).run(module, told)
+        return _Check(name, chosen, session, optional, sizes or {}).run(module, told)
 
     try:
-        return whatever_fails(request, session, chosen, progress, checked)
+        return compile_with_fallbacks(request, session, chosen, progress, checked)
     except UnsupportedError as error:
         return ModelCheck(name, error.problems or (Problem("", error.where or "", error.what, error.hint or ""),))
 
@@ -82,7 +90,7 @@ class _Check:
     name: str
     options: Options
     session: Session
-    switches: Switches
+    optional: OptionalSteps
     sizes: Mapping[str, int]
 
     def run(self, module: Module, progress: OnProgress | None) -> ModelCheck:
@@ -90,18 +98,19 @@ class _Check:
         known = _sizes(main, self.sizes)
         notes = list(_notes_of_import(main))
         nodes = main.attrs.get("nodes", len(main.body.ops))
+        both = {eq(a, b) for a, b in main.attrs.get("open_dims", ())}
         staged = split(module)
         parts = [module] if staged is None else list(staged.parts)
         notes += _host_notes(main)
         for part in parts:
             drop_dead(part)
-            notes += [Note("assumed", a.loc.op, a.loc.node, a.message) for a in assumptions(part)]
+            notes += [_assumed(a, both) for a in assumptions(part)]
             notes += _own_loops(part)
         uses = [_Use(op, counts) for part in parts for op in _computed(part)]
         parameters = _parameters(parts)
-        remarks: list[Remark] = list(self.switches.remarks)
+        remarks: list[Remark] = list(self.optional.remarks)
         graphs = [self.lowered(part, counts, known, remarks, progress) for part in parts]
-        notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind == "failed"]
+        notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind in ("failed", "warning")]
         between = () if staged is None else [v for part in parts for v in part.main.returns]
         costs = self.costs(main, between, uses, parameters, graphs, known)
         ins, outs = main.attrs.get("inputs", ()), main.attrs.get("outputs", ())
@@ -122,12 +131,14 @@ class _Check:
         machine, plugins = self.session.machine(self.options), self.session.loaded_plugins
         back_end = back_end_for(machine, plugins)
         back_end.check(machine, self.options)
-        ctx = pass_context(machine, self.options, self.switches)
-        strategies = strategies_with(plugins, ctx.remarks, machine, back_end, self.switches)
+        ctx = pass_context(machine, self.options, self.optional)
+        strategies = strategies_with(plugins, ctx.remarks, machine, back_end, self.optional)
         lower_graph(part, ctx, self.options, progress, strategies, back_end.passes(machine, self.options))
         remarks += [r for r in ctx.remarks if r not in remarks]
         target = machine if isinstance(machine, Target) else None
-        return fused_graph(part, counts, target, self.threads, lambda s: _value(s, known))
+        found = fused_graph(part, counts, target, self.threads, lambda s: _value(s, known))
+        remarks += over_budget(part.main, found.arena, typical(found.weights))
+        return found
 
     @property
     def threads(self) -> int:
@@ -201,6 +212,14 @@ def _info(name: str, value: Value) -> TensorInfo:
 def _notes_of_import(main: Func) -> Iterable[Note]:
     for subject, message in main.attrs.get("contradictions", ()):
         yield Note("contradiction", "", subject, message)
+
+
+def _assumed(made: Assumption, both: Collection[Sym]) -> Note:
+    """What calls must fulfil; of dims that have `both` meanings, in the program that is the faster one."""
+    if made.holds not in both:
+        return Note("assumed", made.loc.op, made.loc.node, made.message)
+    message = f"{made.holds}, or one of them is 1: calls of that kind have a program of their own"
+    return Note("broadcast", made.loc.op, made.loc.node, message)
 
 
 _HOST = {

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -13,7 +16,7 @@ from rich.markup import escape
 
 import tilewright
 from tilewright.cli.interrupt import INTERRUPTED, say_interrupted
-from tilewright.runtime.errors import TilewrightError
+from tilewright.runtime.errors import TilewrightError, TilewrightWarning
 
 FAULT_OF_INPUT = 1
 USAGE = 2
@@ -63,6 +66,12 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", TilewrightWarning)
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:
@@ -77,6 +86,16 @@ class Commands(click.Group):
                 raise
             _say(error, code)
             ctx.exit(code)
+
+
+def _show_warning(
+    otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any, **named: Any
+) -> None:
+    """Ours are for users of the command, who do not know of its source."""
+    if issubclass(category, TilewrightWarning):
+        click.echo(f"warning: {message}", err=True)
+    else:
+        otherwise(message, category, *place, **named)
 
 
 def exit_code(error: Exception) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tilewright.cli.tensors import MAX_DIGITS
+from tilewright.cli.inputs.specs import MAX_DIGITS
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.sizes_seen import MAX_FREQUENT, SizesSeen
 from tilewright.runtime.storage.files import replacing
@@ -32,6 +32,8 @@ def read_sizes_seen(path: Path) -> list[SizesSeen]:
     hint = f"make it with `tilewright run MODEL --sizes-seen {path}`"
     try:
         records = json.loads(path.read_bytes())
+        if not isinstance(records, list):
+            raise ValueError("it is no list")
         found = [SizesSeen({str(k): int(v) for k, v in r["sizes"].items()}, int(r["calls"])) for r in records]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error

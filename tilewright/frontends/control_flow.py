@@ -18,27 +18,20 @@ from tilewright.frontends.unroll import Body, element, require_tensor, unrolled
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Block, Value
-from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
+from tilewright.ir.diag import ModelError, TilewrightError, TypeRuleError, UnsupportedError
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import HostType, TensorType, Type, is_native, tensor
-from tilewright.ops import attention, contract, index, recurrent
 from tilewright.ops import elementwise as ew
+from tilewright.ops import index
 from tilewright.ops.define import constant, staged
 from tilewright.ops.define.binding import is_input_value
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.define.speculation import speculative_steps
+from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import reshape, shape_of, transpose
 
-FEW_OPS = 16
-"""Branches of at most so many operators, none of them heavy, are both computed, and a result is chosen, where their
-shapes are the same: the kernels around them may fuse then."""
-
-HEAVY = frozenset(
-    o.name
-    for o in (contract.matmul, contract.matmul_widening, contract.conv, contract.conv_grouped, contract.conv_transpose,
-              attention.attention, recurrent.rnn, recurrent.gru, recurrent.lstm,
-              recurrent.lstm_quantized)
-)  # fmt: skip
-"""Operators whose work grows faster than the tensors that they read and write."""
+LITTLE_WORK = 1 << 14
+"""Scalar operations that take some microseconds, as a branch in native code does with the call of its part and the
+fusion that it prevents. Branches of less, which cannot fail, are both computed, and a result is chosen."""
 
 ENDLESS = 1 << 40
 """Trips that take months, however little each does."""
@@ -55,6 +48,8 @@ def branch(translation: Translation, condition: Value, then: Body, other: Body) 
     if known is not None:
         return then() if known.any() else other()
     ways = _block_of(translation, then), _block_of(translation, other)
+    if _of_dims(translation, condition) is None:
+        ways = _with_failing(translation, *ways)
     taken, untaken = ways
     if isinstance(taken, Block) and isinstance(untaken, Block):
         reason = _difference(op, taken, untaken)
@@ -75,7 +70,39 @@ def branch(translation: Translation, condition: Value, then: Body, other: Body) 
         raise
 
 
-def _block_of(translation: Translation, way: Body) -> Block | TilewrightError | DifferentRanksError:
+Written = Block | TilewrightError | DifferentRanksError
+"""A branch, or why there is no block of it."""
+
+
+def _with_failing(translation: Translation, taken: Written, untaken: Written) -> tuple[Written, Written]:
+    """The branches; one whose operands never fit is written as what it is, an error of the calls that take it. With two
+    of them it is an error of all calls."""
+    if isinstance(taken, TypeRuleError) and isinstance(untaken, TypeRuleError):
+        raise taken
+    if isinstance(taken, TypeRuleError) and isinstance(untaken, Block):
+        return _failing(translation, taken, untaken), untaken
+    if isinstance(untaken, TypeRuleError) and isinstance(taken, Block):
+        return taken, _failing(translation, untaken, taken)
+    return taken, untaken
+
+
+def _failing(translation: Translation, error: TypeRuleError, other: Block) -> Written:
+    """A block that no call gets through, with results of the types that the `other` one has."""
+    types = [v.type for v in _yielded(other)]
+    if not all(isinstance(type, TensorType) and is_native(type) for type in types):
+        return error
+    inner = staged.inner_variables(other)
+
+    def write() -> tuple[Value, ...]:
+        translation.require(ZERO, error.what + (f", in {error.where}" if error.where else ""))
+        shapes = [[ZERO if d.vars & inner else d for d in t.shape] for t in types if isinstance(t, TensorType)]
+        dtypes = [t.dtype for t in types if isinstance(t, TensorType)]
+        return tuple(full(value=0, dtype=dtype, shape=shape) for dtype, shape in zip(dtypes, shapes, strict=True))
+
+    return translation.block((), write)
+
+
+def _block_of(translation: Translation, way: Body) -> Written:
     try:
         return translation.block((), way)
     except DifferentRanksError as fork:
@@ -119,11 +146,7 @@ def _difference(op: str, taken: Block, untaken: Block) -> str:
 
 def _either(translation: Translation, condition: Value, taken: Block, untaken: Block) -> tuple[Value, ...]:
     results = _yielded(taken), _yielded(untaken)
-    types = [a.type for a in results[0]]
-    same = types == [b.type for b in results[1]]
-    ops = [op for block in (taken, untaken) for op in block.ops[:-1] if op.name != "constant"]
-    is_small = len(ops) <= FEW_OPS and all(map(is_native, types))
-    if same and is_small and not any(op.name in staged.STAGED | HEAVY for op in ops):
+    if _are_cheap_to_compute(translation, taken, untaken):
         for block in (taken, untaken):
             for op in block.ops[:-1]:
                 translation.builder.block.append(op)
@@ -132,6 +155,21 @@ def _either(translation: Translation, condition: Value, taken: Block, untaken: B
     inner = staged.inner_variables(taken) | staged.inner_variables(untaken)
     merged = [_merged(translation, a.type, b.type, inner) for a, b in zip(*results, strict=True)]
     return staged.branch(condition, taken, untaken, merged)
+
+
+def _are_cheap_to_compute(translation: Translation, taken: Block, untaken: Block) -> bool:
+    """May both branches be computed, and a result of the same type chosen, faster than one is taken? What a branch that
+    is not taken would report or rely on must not be noticed."""
+    types = [v.type for v in _yielded(taken)]
+    if types != [v.type for v in _yielded(untaken)]:
+        return False
+    chosen = 0
+    for type in types:
+        if not isinstance(type, TensorType) or not type.is_static or not is_native(type):
+            return False
+        chosen += type.size.value
+    ops = [op for block in (taken, untaken) for op in block.ops]
+    return speculative_steps(ops, translation.constant_of, LITTLE_WORK - chosen) is not None
 
 
 def _merged(translation: Translation, a: Type, b: Type, inner: set[Sym]) -> Type:
@@ -149,12 +187,19 @@ def _yielded(block: Block) -> tuple[Value, ...]:
 
 def _decided(translation: Translation, condition: Value, reason: str) -> bool:
     """What the condition is taken to be in all calls, where it follows from dims; `reason` is why it must be."""
+    symbol = _of_dims(translation, condition)
+    if symbol is None:
+        raise translation.must_be_known(condition, reason)
+    return translation.choose(symbol)
+
+
+def _of_dims(translation: Translation, condition: Value) -> Sym | None:
+    """The condition as one on dims; None where it depends on data."""
     symbols = translation.symbols_of(condition)
-    if symbols is not None:
-        symbol = s.truth(symbols.reshape(-1)[0])
-        if not any(is_input_value(v) for v in symbol.vars):
-            return translation.choose(symbol)
-    raise translation.must_be_known(condition, reason)
+    if symbols is None:
+        return None
+    symbol = s.truth(symbols.reshape(-1)[0])
+    return None if any(is_input_value(v) for v in symbol.vars) else symbol
 
 
 def loop(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from io import BufferedReader
 from itertools import islice
 from pathlib import Path
 from threading import Lock, Thread
@@ -23,11 +26,24 @@ def first_bytes(source: Any, count: int) -> bytes:
         return source[:count]
     try:
         if isinstance(source, Path) and source.is_file():
-            with open(source, "rb") as file:
+            with open_regular(source) as file:
                 return file.read(count)
     except (OSError, ValueError):
         pass
     return b""
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BufferedReader]:
+    """A regular file to be read. Of anything else an OSError, at once: a named pipe is not waited for."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        yield file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def check_file(path: Path) -> None:
@@ -64,7 +80,7 @@ def digest_of_file(path: Path) -> bytes:
     """A digest of a file's bytes; OSError."""
 
     def read(start: int) -> Batch:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(start)
             return [file.read(CHUNK)]
 
@@ -130,7 +146,7 @@ def _digest(batches: Iterable[Callable[[], Batch]]) -> bytes:
 def file_mentions(path: Path, text: bytes) -> bool:
     """Whether a file holds these bytes; OSError."""
     before = b""
-    with open(path, "rb") as file:  # read and not mapped: somebody may be writing over it
+    with open_regular(path) as file:  # read and not mapped: somebody may be writing over it
         while piece := file.read(CHUNK):
             if text in piece or text in before + piece[: len(text)]:
                 return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +23,13 @@ from tilewright.ir.diag import (
     TypeRuleError,
     UnsupportedError,
 )
-from tilewright.ir.sym import Sym, logical_not, var
+from tilewright.ir.sym import Sym, eq, logical_not, var
+from tilewright.ir.symbolic.reach import fits_64_bits
 from tilewright.ir.types import HostType, TensorType, Type
+from tilewright.ops.define.broadcasting import OpenDims, fits, is_stretched, note, open_dims
+from tilewright.ops.define.demands import Demand, hearing
 from tilewright.ops.define.staged import MEASURE, assume
-from tilewright.ops.shape import UndecidedDimsError
+from tilewright.ops.shape import UndecidedDimsError, broadcast
 
 Assumed = tuple[Sym, str, str, str]
 """A condition over dims, what it says in words, and the name and operator of the node that relies on it."""
@@ -112,10 +115,29 @@ class Translation:
         loc = self.builder.loc
         self._assumed.setdefault(condition, (condition, message, loc.node, loc.op))
 
+    def broadcast(self, *shapes: Sequence[Sym]) -> tuple[Sym, ...]:
+        """The common shape of shapes that need not be those of operands: of what is taken for equal, calls with other
+        dims are refused."""
+        with open_dims() as found:
+            shape = broadcast(*shapes)
+        note(found)
+        ends = [zip(own[::-1], shape[::-1], strict=False) for own in shapes]
+        needed = [eq(dims.a, dims.b) for dims in found]
+        needed += [fits(d, wanted) for end in ends for d, wanted in end if is_stretched(d, wanted)]
+        listed = " and ".join(f"[{', '.join(map(str, own))}]" for own in shapes)
+        for holds in needed:
+            self.require(holds, f"the shapes {listed} are broadcast: it must be that {holds}")
+        return shape
+
     def new_size(self) -> Sym:
         """A dim whose size only the host knows, when it has computed a value of that shape."""
         self._new_sizes += 1
         return var(f"size_{self._new_sizes}")
+
+    def demand(self, demanded: Demand) -> None:
+        """Refuse calls for which what an operator demands does not hold."""
+        holds, wrong = demanded
+        self.require(holds, f"{self.builder.loc.op}: {wrong}: it must be that {holds}")
 
     def _assume(self, condition: Sym, message: str) -> None:
         loc = self.builder.loc
@@ -266,11 +288,30 @@ class Translation:
         del ops[mark.ops :]
         self._assumed = dict(mark.assumed)
 
+    def _require_sizes_of_64_bits(self) -> None:
+        """UnsupportedError where a size may leave the integers that it is computed in."""
+        for op in self._main.walk():
+            shapes = (d for v in op.results if isinstance(v.type, TensorType) for d in v.type.shape)
+            for e in (*shapes, *(e for attr in op.attrs.values() for e in _expressions(attr))):
+                if not fits_64_bits(e):
+                    raise UnsupportedError(
+                        f"the size {shown(str(e))} may need more than 64 bits",
+                        where=str(op.loc) or op.name,
+                        hint=self.fixing(e),
+                    )
+
     def finish(
-        self, results: Sequence[Value], outputs: Sequence[str], nodes: int, complex_inputs: Sequence[str] = ()
+        self,
+        results: Sequence[Value],
+        outputs: Sequence[str],
+        nodes: int,
+        complex_inputs: Sequence[str] = (),
+        open_dims: Iterable[OpenDims] = (),
     ) -> Module:
-        """The module, its main function ended by the results."""
+        """The module, its main function ended by the results. `open_dims` are those that its operators take for equal,
+        or stretch."""
         self.builder.emit("return", list(results))
+        self._require_sizes_of_64_bits()
         attrs = {"inputs": tuple(v.name for v in self.inputs), "outputs": tuple(outputs), "nodes": nodes}
         if complex_inputs:
             attrs["complex_inputs"] = tuple(complex_inputs)
@@ -278,10 +319,21 @@ class Translation:
             attrs["complex_outputs"] = tuple(outputs[k] for k in sorted(self.complex_results))
         if self._assumed:
             attrs["assumed"] = tuple(self._assumed.values())
+        if found := dict.fromkeys((d.a, d.b) for d in open_dims if d.may_be_one and not d.stretched):
+            attrs["open_dims"] = tuple(found)
         if self.contradictions:
             attrs["contradictions"] = tuple(self.contradictions.items())
         self.module.add(Func("main", self.builder.block, "graph", attrs))
         return self.module
+
+
+def _expressions(attr: object) -> Iterator[Sym]:
+    """The symbolic integers in an attribute."""
+    if isinstance(attr, Sym):
+        yield attr
+    elif isinstance(attr, tuple):
+        for part in attr:
+            yield from _expressions(part)
 
 
 Translate = Callable[[Translation, dict[str, Value | None]], Results]
@@ -311,7 +363,7 @@ def translated(
     def attempt(choices: Choices) -> Module:
         translation = Translation(free, choices, given)
         values: dict[str, Value | None] = dict(zip(free, translation.inputs, strict=True))
-        with translation.builder:
+        with translation.builder, hearing(translation.demand), open_dims() as found:
             values |= {name: literal(array, name) for name, array in fixed.items()}
             try:
                 results = translate(translation, values)
@@ -320,7 +372,7 @@ def translated(
                     "the model is nested too deeply", hint="export it without so many subgraphs"
                 ) from e
             translation.problems.raise_if_any()
-            return translation.finish([v for v in results if v is not None], outputs, nodes, complex_inputs)
+            return translation.finish([v for v in results if v is not None], outputs, nodes, complex_inputs, found)
 
     return _best(attempt)
 

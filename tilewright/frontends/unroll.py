@@ -8,11 +8,12 @@ import numpy as np
 
 from tilewright.frontends.composites.text import moved
 from tilewright.frontends.translation import Translation
-from tilewright.ir.core import Value
+from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import constant
+from tilewright.ops.define.staged import BRANCH
 from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
 
 MAX_TRIPS = 256
@@ -20,6 +21,9 @@ MAX_TRIPS = 256
 
 MAX_OPS = 4096
 """Nor are those that would become more operators."""
+
+BRANCH_OPS = 256
+"""What a branch that is taken when the model runs counts for: each of its ways is compiled as a program of its own."""
 
 Body = Callable[..., tuple[Value, ...]]
 
@@ -37,7 +41,7 @@ def unrolled(
     collected: list[tuple[Value, ...]] = []
     while len(collected) != trips:
         known = translation.constant_of(condition)
-        written = len(translation.builder.block.ops) - start.ops
+        written = _weight(translation.builder.block.ops[start.ops :])
         expected = written if trips is None or not collected else written // len(collected) * trips
         if known is None or len(collected) == MAX_TRIPS or (trips or 0) > MAX_TRIPS or expected > MAX_OPS:
             translation.rewind(start)
@@ -54,6 +58,10 @@ def unrolled(
     for value in collected[0] if collected else ():
         require_tensor(translation, value)
     return (*state, *[_stacked(column) for column in zip(*collected, strict=True)])
+
+
+def _weight(ops: Sequence[Op]) -> int:
+    return len(ops) + BRANCH_OPS * sum(op.name == BRANCH for op in ops)
 
 
 def require_tensor(translation: Translation, row: Value) -> TensorType:

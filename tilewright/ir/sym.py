@@ -14,6 +14,7 @@ This module is the one to import from; it gathers the arithmetic, the conditions
 from __future__ import annotations
 
 from tilewright.ir.symbolic.arith import ONE, ZERO, Sym, const, floordiv, mod, sym, var
+from tilewright.ir.symbolic.cases import at_most_one, sure_broadcast
 from tilewright.ir.symbolic.cond import (
     eq,
     eq0,
@@ -31,6 +32,7 @@ from tilewright.ir.symbolic.cond import (
     select,
     truth,
 )
+from tilewright.ir.symbolic.extremes import lower, upper
 from tilewright.ir.symbolic.parse import parse_sym, parse_sym_prefix
 from tilewright.ir.symbolic.prove import Ranges, affine_in, prove, prove_ge0, simplify
 from tilewright.ir.symbolic.sums import ceildiv, rebuild, weighted_sum
@@ -41,6 +43,7 @@ __all__ = [
     "Ranges",
     "Sym",
     "affine_in",
+    "at_most_one",
     "ceildiv",
     "const",
     "eq",
@@ -53,6 +56,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "lower",
     "lt",
     "maximum",
     "minimum",
@@ -65,8 +69,10 @@ __all__ = [
     "rebuild",
     "select",
     "simplify",
+    "sure_broadcast",
     "sym",
     "truth",
+    "upper",
     "var",
     "weighted_sum",
 ]

@@ -7,9 +7,9 @@ from functools import reduce
 
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
-from tilewright.ir.sym import Sym, minimum, sym
+from tilewright.ir.sym import Sym, minimum, sym, upper
 from tilewright.ir.types import product
-from tilewright.loops.analysis.bounds import Ranges, box, upper
+from tilewright.loops.analysis.bounds import Ranges, box
 from tilewright.loops.analysis.deps import Access, accesses
 from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_range, loop_var, ranges_of
 
@@ -29,7 +29,8 @@ class Cost:
     """Executed scalar operations (`operations`; those on floats are `flops`), and the traffic of each
     buffer.
 
-    Work under a condition counts as if the condition always held, so all numbers are upper bounds.
+    Work under a condition counts as if the condition always held, so all numbers are upper bounds; but under one that
+    holds rarely, as if it never did.
     Expressions are over the kernel's dims.
     """
 
@@ -82,7 +83,7 @@ def _count(block: Block, times: Sym, around: Ranges, data: set[Sym], counts: dic
             inside = around | {loop_var(op): loop_range(op)}
             _count(body_of(op), times * (extent if iterations is None else iterations), inside, data, counts)
         elif op.name in ("if", "run"):
-            _count(body_of(op), times, around, data, counts)
+            _count(body_of(op), sym(0) if op.attrs.get("rarely") else times, around, data, counts)
 
 
 def _without_data(extent: Sym, data: set[Sym]) -> Sym:

@@ -8,60 +8,20 @@ about speed here; the stages are handed to `schedule/`, which only reorders and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product as product_of
+from math import prod
 from typing import Any
 
 from tilewright.cost.recompute import may_be_repeated
 from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
-from tilewright.ir.scalar import COSTLY, identity
+from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.loops.nodes import RegionNode, at_positions, inline_for_one_element, is_view
-from tilewright.ops.define import OPERATORS, Axis, Compute
+from tilewright.loops.stages import Lowered, Stage
+from tilewright.ops.define import OPERATORS, Axis, Compute, Replacement
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
-
-
-@dataclass(eq=False)
-class Stage:
-    """One loop nest of a kernel: `axes` and `reduce` are its loops, outermost first, and `buffer` what it fills.
-
-    `kind` is "map" (one store for each position) or "reduce" (an accumulation; `combine` says how).
-    """
-
-    name: str
-    kind: str
-    combine: str
-    buffer: Value
-    axes: list[Op] = field(default_factory=list)
-    reduce: list[Op] = field(default_factory=list)
-    init: Op | None = None  # store of the neutral element, inside of `axes`
-    tiles: tuple[int, ...] = ()  # of a stage that fills whole tiles: their length along each axis
-
-
-@dataclass(eq=False)
-class Lowered:
-    """A kernel fresh from lowering, with its stages in program order."""
-
-    func: Func
-    stages: list[Stage]
-
-    def clone(self) -> Lowered:
-        """A copy that can be scheduled while this one stays as it is."""
-        func = self.func.clone()
-        ops = dict(zip(self.func.body.walk(), func.body.walk(), strict=True))
-        values = dict(zip(self.func.args, func.args, strict=True))
-        for old, new in ops.items():
-            values.update(zip(old.results, new.results, strict=True))
-        stages = [
-            Stage(
-                st.name, st.kind, st.combine, values[st.buffer], [ops[o] for o in st.axes],
-                [ops[o] for o in st.reduce], ops[st.init] if st.init is not None else None, st.tiles,
-            )
-            for st in self.stages
-        ]  # fmt: skip
-        return Lowered(func, stages)
 
 
 def lower_region(
@@ -279,6 +239,9 @@ class _Lowering:
         elif compute.tiles:
             elements = _BodyWriter(self).write_tile(node, dict(mapping))
             self._store_tile(value, target, position, elements, compute.tiles)
+            if compute.replacement is not None:
+                self.builder.block = outer
+                self._replace_tiles(stage, value, node, compute.replacement)
         else:
             element = self._body(node, mapping)
             self._store(trace, target, position, element)
@@ -292,7 +255,7 @@ class _Lowering:
         """acc = neutral; for r: acc = acc (combine) element; then, when the dtypes differ, a finishing stage."""
         compute = node.compute
         into = stage.buffer
-        start = trace.const(identity(compute.combine, compute.acc), compute.acc)
+        start = trace.const(compute.neutral, compute.acc)
         Array(trace, into).store(position, start)
         stage.init = self.builder.block.ops[-1]
         reduce, inner = self._fresh_axes(compute.reduce, "r")
@@ -342,14 +305,45 @@ class _Lowering:
         position: tuple[Sym, ...],
         elements: Sequence[Value],
         tiles: tuple[int, ...],
+        adds: bool = False,
     ) -> None:
-        """One store for each element of a tile."""
+        """One store for each element of a tile, to what is there already where it `adds`."""
         apart = self.tiled.get(value, (1,) * len(tiles))
         for element, within in zip(elements, product_of(*map(range, tiles)), strict=True):
             idx: list[Sym] = []
             for i, k, n, cut in zip(position, within, tiles, apart, strict=True):
                 idx += [i, sym(k)] if cut > 1 else [sym(k) if n > 1 else i]
+            if adds:
+                before = Array(ScalarBuilder(self.builder), target)[tuple(idx)].value
+                element = self.builder.emit("add", [before, element], [before.type]).result
             self.builder.emit("store", [element, target], [], {"idx": tuple(idx)})
+
+    def _replace_tiles(self, stage: Stage, value: Value, node: RegionNode, by: Replacement) -> None:
+        """for tiles: if where { for lane: tile = 0; for r: for lane: tile += elements }; `lane` is the last axis."""
+        domain = by.sums.domain
+        axes, _ = self._fresh_axes(domain[:-1], "i")
+        self._open_loops(axes, [])
+        tile = tuple(v for v, _ in axes)
+        fixed = {
+            v: sym(0) if extent == 1 else at for (v, extent), at in zip(by.where.axes, (*tile, sym(0)), strict=True)
+        }
+        (holds,) = _BodyWriter(self).write_tile(RegionNode(node.op, by.where, inline=False), fixed)
+        block = Block()
+        self.builder.emit("if", [holds], [], {"guard": (), "rarely": True}, [block])
+        self.builder.block = block
+        (lane,), _ = self._fresh_axes(domain[-1:], "i")
+        self._open_loops([lane], stage.replaced)
+        zero = ScalarBuilder(self.builder).const(by.sums.neutral, by.sums.acc).value
+        self._store_tile(value, stage.buffer, (*tile, lane[0]), [zero] * prod(by.sums.tiles), by.sums.tiles)
+        self.builder.block = block
+        reduce, inner = self._fresh_axes(by.sums.reduce, "r")
+        self._open_loops(reduce, [])
+        (lane,), _ = self._fresh_axes(domain[-1:], "i")
+        self._open_loops([lane], stage.replaced)
+        position = (*tile, lane[0])
+        at = {**dict(zip((v for v, _ in domain), position, strict=True)), **inner}
+        terms = _BodyWriter(self).write_tile(RegionNode(node.op, by.sums, inline=False), at)
+        self._store_tile(value, stage.buffer, position, terms, by.sums.tiles, adds=True)
 
     def in_buffer(self, value: Value, idx: tuple[Sym, ...]) -> tuple[Sym, ...]:
         """Where element `idx` of a value lies in its buffer."""

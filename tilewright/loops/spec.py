@@ -153,7 +153,10 @@ def _if_rule(op: Op) -> str | None:
         return "the guard is a tuple of conditions"
     if any((type := _scalar(v)) is None or type.dtype.kind != "bool" for v in op.operands):
         return "operands are bool scalars"
-    return None
+    rarely = op.attrs.get("rarely", True)
+    if rarely is not True:
+        return f"'rarely' is true where it is given, not {rarely!r}"
+    return None if op.operands or "rarely" not in op.attrs else "'rarely' is said of conditions on data"
 
 
 # What runs beside the threads
@@ -319,7 +322,7 @@ def _info_rule(func: Func, info: KernelInfo) -> str | None:
 
 _RULES: dict[str, OpRule] = {
     "for": _rule((0, 0, 1), ("var", "extent", "kind"), ("overlap", "boustrophedon", "level"), _for_rule),
-    "if": _rule((None, 0, 1), ("guard",), (), _if_rule),
+    "if": _rule((None, 0, 1), ("guard",), ("rarely",), _if_rule),
     "return": _rule((0, 0, 0)),
     "alloc": alloc_rule(MEMORIES),
     "load": _rule((1, 1, 0), ("idx",), ("guard", "other"), _buffer_rule, _load_rule),

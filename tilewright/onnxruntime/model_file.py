@@ -7,11 +7,14 @@ onnx.proto3. Nodes and weights are passed over, so that a file costs as little t
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.onnxruntime.element_types import text_of
+from tilewright.runtime.storage.files import open_at_once
 from tilewright.runtime.values.node_arg import NodeArg
 
 Wire = bytes | mmap.mmap
@@ -72,7 +75,9 @@ def open_wire(source: bytes | Path) -> Wire:
     """The bytes of a model, or of a file, which is mapped; OSError where it cannot be read."""
     if isinstance(source, bytes):
         return source
-    with open(source, "rb") as file:
+    with open(source, "rb", opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{source} is not a regular file")
         if source.stat().st_size == 0:
             return b""
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

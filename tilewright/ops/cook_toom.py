@@ -36,6 +36,7 @@ class Interpolation:
     """The matrices of F(m, taps): `inputs` B^T, `outputs` A^T, `filters` G.
 
     Rows of B^T and columns of A^T 2k - 1 and 2k belong to points of opposite sign. F(1, 1) is the identity.
+    `taps_of_filters` gives the taps back from their transform: it times G is the identity.
     """
 
     m: int
@@ -43,6 +44,7 @@ class Interpolation:
     inputs: Matrix
     outputs: Matrix
     filters: Matrix
+    taps_of_filters: Matrix
 
     @property
     def size(self) -> int:
@@ -64,7 +66,7 @@ def interpolation(m: int, taps: int) -> Interpolation:
     inputs.append(_from_roots(points))
     filters.append((*[Fraction(0)] * (taps - 1), Fraction(1)))
     outputs = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))
-    return Interpolation(m, taps, tuple(inputs), outputs, tuple(filters))
+    return Interpolation(m, taps, tuple(inputs), outputs, tuple(filters), _left_inverse(filters))
 
 
 @lru_cache
@@ -90,6 +92,41 @@ def tile_lengths(taps: tuple[int, ...], most_growth: float) -> tuple[tuple[int, 
     return tuple(
         m for m in product(*axes) if prod(growth(a, n) for a, n in zip(m, taps, strict=True)) <= most_growth
     )
+
+
+def _left_inverse(filters: Sequence[Row]) -> Matrix:
+    """A matrix H of few terms with H G = 1, for the rows of G in the order of `interpolation`.
+
+    The first and the last tap are transforms themselves. The others follow from sums and differences of the transforms
+    at points of opposite sign, which separate even taps from odd ones, so that a tap of zero comes back as zero.
+    """
+    size, taps = len(filters), len(filters[0])
+    combinations = [_unit(size, 0), _unit(size, size - 1)]
+    for k in range(1, size - 1, 2):
+        scale = filters[k][0] / filters[k + 1][0]
+        for sign in (-1, 1):
+            combinations.append(tuple(_unit(size, k)[j] + sign * scale * _unit(size, k + 1)[j] for j in range(size)))
+    reduced: list[tuple[int, list[Fraction], list[Fraction]]] = []  # tap, a row of the identity, and what gives it
+    for combination in combinations:
+        row = [sum((c * g[t] for c, g in zip(combination, filters, strict=True)), Fraction(0)) for t in range(taps)]
+        terms = list(combination)
+        for tap, other, others in reduced:
+            row, terms = _less(row, row[tap], other), _less(terms, row[tap], others)
+        if not any(row):
+            continue
+        tap = next(t for t, c in enumerate(row) if c != 0)
+        row, terms = [c / row[tap] for c in row], [c / row[tap] for c in terms]
+        reduced = [(t, _less(o, o[tap], row), _less(os, o[tap], terms)) for t, o, os in reduced]
+        reduced.append((tap, row, terms))
+    return tuple(tuple(terms) for _, _, terms in sorted(reduced))
+
+
+def _unit(size: int, k: int) -> Row:
+    return tuple(Fraction(j == k) for j in range(size))
+
+
+def _less(row: Sequence[Fraction], factor: Fraction, other: Sequence[Fraction]) -> list[Fraction]:
+    return [a - factor * b for a, b in zip(row, other, strict=True)]
 
 
 def _squares(row: Row) -> Fraction:

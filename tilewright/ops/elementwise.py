@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, Operator, compute, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import broadcast, require_same_dtype
@@ -45,7 +49,17 @@ def _binary(name: str, kind: str, doc: str) -> Operator:
         )
 
     fn.__name__, fn.__doc__ = name, doc
-    return primitive(fn)
+    return _broadcasting(fn)
+
+
+def _broadcasting(fn: Callable[..., Compute]) -> Operator:
+    """The primitive of which all operands are broadcast to the result's shape."""
+    return primitive(fn).broadcasts(_all_alike)
+
+
+def _all_alike(*types: TensorType) -> list[tuple[Sym, ...]]:
+    """All operands are read as the result is."""
+    return [broadcast(*(t.shape for t in types))] * len(types)
 
 
 def _paired(t: ScalarBuilder, name: str, a: Scalar, b: Scalar) -> Scalar:
@@ -93,7 +107,7 @@ min_ = _binary("min", "any", "The lesser of a and b; NaN if either is NaN.").tor
 max_ = _binary("max", "any", "The greater of a and b; NaN if either is NaN.").torch("maximum")
 
 
-@primitive
+@_broadcasting
 def quotient(a: Array, b: Array, inverse: Array) -> Compute:
     """a / b of floats without a division: `inverse` is 1 / b, a normal number. Not exact for denormal quotients."""
     require_same_dtype(a, b)
@@ -138,7 +152,7 @@ is_nan = _unary("is_nan", "float", "Whether x is not a number, as bool.").onnx("
 is_inf = _unary("is_inf", "float", "Whether x is an infinity of either sign, as bool.")
 
 
-@primitive
+@_broadcasting
 def pow_(a: Array, b: Array) -> Compute:
     """a to the power of b; an integer b of another dtype is taken to a's dtype, integers wrap."""
     _require_kind(a, "number")
@@ -147,7 +161,7 @@ def pow_(a: Array, b: Array) -> Compute:
     return compute([a, b], shape, lambda t, i, r: t.apply("pow", a.at(i), b.at(i).cast(a.dtype)))
 
 
-@primitive
+@_broadcasting
 def select(cond: Array, a: Array, b: Array) -> Compute:
     """a where `cond` (bool) holds, b elsewhere."""
     if cond.dtype != dt.bool_:
@@ -192,7 +206,7 @@ def _shift(name: str, doc: str) -> Operator:
         return compute([a, b], broadcast(a.shape, b.shape), body)
 
     fn.__name__, fn.__doc__ = name, doc
-    return primitive(fn)
+    return _broadcasting(fn)
 
 
 shl = _shift("shl", "a shifted left by b bits; 0 where b is not below the width.")

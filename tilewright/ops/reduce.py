@@ -90,20 +90,25 @@ def as_dtype(x: Value, dtype: DType) -> Value:
     return x if dtype_of(x) == dtype else cast(x, dtype=dtype)
 
 
-def element_count(x: Value, axes: Sequence[int], dtype: DType) -> Value:
-    """The number of elements along `axes`, as a rank-0 tensor."""
-    count = product(shape_of(x)[a] for a in checked_axes(axes, len(shape_of(x))))
+def element_count(x: Value, axes: Sequence[int], dtype: DType, least: int = 0) -> Value:
+    """The number of elements along `axes`, at `least` so many, as a rank-0 tensor."""
+    count = s.maximum(product(shape_of(x)[a] for a in checked_axes(axes, len(shape_of(x)))), least)
     if count.is_const:
         return full(value=count.value, dtype=dtype, shape=())
     return cast(sym_tensor(values=(count,), scalar=True), dtype=dtype)
 
 
 @op
-def reduce_mean(x: Value, *, axes: Sequence[int], keepdims: bool = True) -> Value:
-    """The arithmetic mean over `axes`."""
+def reduce_mean(x: Value, *, axes: Sequence[int], keepdims: bool = True, least_count: int = 0) -> Value:
+    """The arithmetic mean over `axes`; of no elements NaN, or 0 with a `least_count` of 1."""
     wide = widened(x)
     total = reduce_sum(wide, axes=axes, keepdims=keepdims)
-    return as_dtype(div(total, element_count(x, axes, dtype_of(wide))), dtype_of(x))
+    return as_dtype(div(total, element_count(x, axes, dtype_of(wide), least_count)), dtype_of(x))
+
+
+def mean_or_zero(x: Value, *, axes: Sequence[int], keepdims: bool = True) -> Value:
+    """The arithmetic mean over `axes`; of no elements 0."""
+    return reduce_mean(x, axes=axes, keepdims=keepdims, least_count=1)
 
 
 @op

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, ge, sym
+from tilewright.ops.define.broadcasting import common_dim as common_dim
+from tilewright.ops.define.broadcasting import surely_different as surely_different
+from tilewright.ops.define.demands import require as require
+from tilewright.ops.define.demands import require_equal_dim as require_equal_dim
 from tilewright.ops.define.scalar_builder import Array
 
 Dim = Sym | int
@@ -41,33 +43,6 @@ def dims(shape: Sequence[Dim]) -> tuple[Sym, ...]:
     return tuple(sym(d) for d in shape)
 
 
-def surely_different(a: Sym, b: Sym) -> bool:
-    """Whether two dims differ for every value of their variables (`n` and `2*n` may both be 0)."""
-    lo, hi = (a - b).bounds
-    return (lo is not None and lo > 0) or (hi is not None and hi < 0)
-
-
-def common_dim(a: Sym, b: Sym) -> Sym:
-    """The broadcast of two dims; where one is not known, they are taken to be equal, the simpler preferred.
-
-    The choice does not depend on the order of the two. ValueError where they never fit, UndecidedDimsError where they
-    do only when one of them happens to be 1.
-    """
-    if a == b or b == 1:
-        return a
-    if a == 1:
-        return b
-    if surely_different(a, b):
-        if not _may_be_one(a) and not _may_be_one(b):
-            raise ValueError(f"dims {a} and {b} neither are equal nor is one of them 1")
-        raise UndecidedDimsError(f"dims {a} and {b} are never equal, and fit only where one of them is 1", (a, b))
-    return min(a, b, key=lambda d: (not d.is_const, len(str(d)), str(d)))
-
-
-def _may_be_one(dim: Sym) -> bool:
-    return not dim.is_const and (dim.bounds[0] or 0) <= 1
-
-
 def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:
     """The common shape of NumPy broadcasting; ValueError when there is none."""
     rank = max((len(s) for s in shapes), default=0)
@@ -76,30 +51,6 @@ def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:
         for k, d in enumerate(shape, start=rank - len(shape)):
             result[k] = common_dim(result[k], d)
     return tuple(result)
-
-
-_Equal = tuple[Sym, Sym, str]
-_TAKEN_FOR_EQUAL: ContextVar[list[_Equal] | None] = ContextVar("taken_for_equal", default=None)
-
-
-def require_equal_dim(a: Sym, b: Sym, what: str) -> None:
-    """ValueError when two dims that must agree cannot; where they may, `taken_for_equal` learns of it."""
-    if surely_different(a, b):
-        raise ValueError(f"{what} differ: {a} and {b}")
-    taken = _TAKEN_FOR_EQUAL.get()
-    if taken is not None and a != b:
-        taken.append((a, b, what))
-
-
-@contextmanager
-def taken_for_equal() -> Iterator[list[_Equal]]:
-    """Within, dims that rules take for equal without knowing it are listed, with the words for them."""
-    found: list[_Equal] = []
-    token = _TAKEN_FOR_EQUAL.set(found)
-    try:
-        yield found
-    finally:
-        _TAKEN_FOR_EQUAL.reset(token)
 
 
 def require_rank(x: Array, rank: int, what: str) -> None:
@@ -135,8 +86,5 @@ def window_count(size: Dim, kernel: Dim, stride: int, before: Dim, after: Dim, d
     """How many positions a window has: floor((padded - reach) / stride) + 1, ValueError if it never fits."""
     reach = dilation * (sym(kernel) - 1) + 1
     room = sym(size) + before + after - reach
-    if (hi := room.bounds[1]) is not None and hi < 0:
-        raise ValueError(
-            f"a window of {reach} does not fit into {size} elements padded by {before} and {after}"
-        )
+    require(ge(room, 0), f"a window of {reach} does not fit into {size} elements padded by {before} and {after}")
     return room // stride + 1

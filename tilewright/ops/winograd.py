@@ -3,14 +3,21 @@
 All data is in blocked channels, of images or of lines. Along an axis with r taps, a tile of m results needs m + r - 1
 elements of data and as many products, in place of m * r; an axis with one tap has tiles of one result. `points` below
 counts the products of a tile for a pair of channels, and `tiles` the tiles of an image, row by row.
+
+A number of the data reaches all results of its tile, and cancels in those that do not read it but for roundings: those
+of an infinity, NaN or very large number would spoil them. Tiles with a number beyond `LARGEST` are marked by NaN in
+their transform, and their results are the direct sums.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import reduce
 from itertools import product as product_of
 from math import prod
+from operator import add
 
 import numpy as np
 
@@ -19,10 +26,16 @@ from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import widened_product
 from tilewright.ops.cook_toom import Interpolation, Row, interpolation
-from tilewright.ops.define import Compute, compute, compute_tiles, primitive
+from tilewright.ops.define import Compute, Replacement, compute, compute_tiles, primitive, traced_again
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_same_dtype
 from tilewright.ops.window import Window
+
+LARGEST = 2.0**12
+"""Where the squares of a channel's data in a tile add up to more than the square of this, the tile is out of range."""
+
+SQUARES_AT_ONCE = 4
+"""Sums of squares that are computed independently of each other."""
 
 FILTERS_AT_ONCE = 32
 """Filters that are transformed in one step, so that their float64 form stays small."""
@@ -42,9 +55,13 @@ def winograd_input(
     pads_begin: Sequence[Dim] = (),
     pads_end: Sequence[Dim] = (),
 ) -> Compute:
-    """The transformed tiles of blocked x [n, c / b, *space, b], padded with zeros: [n, c / b, points, tiles, b]."""
+    """The transformed tiles of blocked x [n, c / b, *space, b], padded with zeros: [n, c / b, points, tiles, b].
+
+    The first point of a tile out of range is NaN.
+    """
     require_rank(x, len(m) + 3, "the data")
     rules = _rules(m, taps)
+    sizes = [rule.size for rule in rules]
     window = Window(x.shape[2:-1], taps, (), pads_begin, pads_end, ())
     counts = tile_counts(window.counts, m)
 
@@ -53,14 +70,12 @@ def winograd_input(
         corner = [at * rule.m - p for at, rule, p in zip(_position(tile, counts), rules, window.before, strict=True)]
         places = [_places(*axis) for axis in zip(corner, window.sizes, rules, strict=True)]
 
-        def element(at: tuple[int, ...]) -> Scalar:
-            found = [axis[k] for axis, k in zip(places, at, strict=True)]
-            inside = [condition for _, conditions in found for condition in conditions]
-            return x.load((n, cb, *(place for place, _ in found), lane), inside)
+        data = {at: _padded(x, (n, cb), places, at, lane) for at in product_of(*map(range, sizes))}
+        first, *others = _along_axes(t, _interpolated, rules, sizes, data.__getitem__)
+        in_range = _sum_of_squares(list(data.values())) <= LARGEST**2
+        return [t.select(in_range, first, t.const(math.nan, x.dtype)), *others]
 
-        return _along_axes(t, _interpolated, rules, [rule.size for rule in rules], element)
-
-    points = prod(rule.size for rule in rules)
+    points = prod(sizes)
     shape = [x.shape[0], x.shape[1], sym(points), product(counts), x.shape[-1]]
     return compute_tiles([x], shape, (1, 1, points, 1, 1), body)
 
@@ -82,6 +97,33 @@ def _places(first: Sym, extent: Sym, rule: Interpolation) -> list[tuple[Sym, tup
     """The positions of a tile along one axis, and the conditions for them to be in the image: the last tiles reach
     beyond its padding too."""
     return [(first + k, (s.ge0(first + k), s.lt(first + k, extent))) for k in range(rule.size)]
+
+
+def _padded(
+    x: Array,
+    image: tuple[Sym, Sym],
+    places: Sequence[Sequence[tuple[Sym, tuple[Sym, Sym]]]],
+    at: tuple[int, ...],
+    lane: Sym,
+) -> Scalar:
+    """Element `at` of a tile, at the `places` along each axis; 0 in the padding."""
+    found = [axis[k] for axis, k in zip(places, at, strict=True)]
+    inside = [condition for _, conditions in found for condition in conditions]
+    return x.load((*image, *(place for place, _ in found), lane), inside)
+
+
+def _sum_of_squares(elements: Sequence[Scalar]) -> Scalar:
+    """In several sums, which do not wait for each other."""
+    sums: list[Scalar] = []
+    for k, x in enumerate(elements):
+        if k < SQUARES_AT_ONCE:
+            sums.append(x * x)
+        else:
+            sums[k % SQUARES_AT_ONCE] = sums[k % SQUARES_AT_ONCE] + x * x
+    total = sums[0]
+    for other in sums[1:]:
+        total = total + other
+    return total
 
 
 def _along_axes(
@@ -128,9 +170,30 @@ def winograd_product(v: Array, u: Array) -> Compute:
 
 
 @primitive
-def winograd_output(p: Array, *, m: Sequence[int], taps: Sequence[int], space: Sequence[Dim]) -> Compute:
-    """The results of all tiles from their sums p [n, o / b, points, tiles, b]: [n, o / b, *space, b]."""
+def winograd_output(
+    p: Array,
+    x: Array,
+    u: Array,
+    *,
+    m: Sequence[int],
+    taps: Sequence[int],
+    space: Sequence[Dim],
+    pads_begin: Sequence[Dim] = (),
+) -> Compute:
+    """The results of all tiles from their sums p [n, o / b, points, tiles, b]: [n, o / b, *space, b].
+
+    Those of tiles out of range are the direct sums over the data x and the filters u [points, o, c], which the other
+    two operators have read as well.
+    """
+    require_same_dtype(p, x)
+    require_same_dtype(p, u)
     require_rank(p, 5, "the sums")
+    require_rank(x, len(m) + 3, "the data")
+    require_rank(u, 3, "the transformed filters")
+    require_equal_dim(x.shape[0], p.shape[0], "the images of the data and of the sums")
+    require_equal_dim(u.shape[0], p.shape[2], "the points of the filters and of the sums")
+    require_equal_dim(u.shape[1], p.shape[1] * p.shape[4], "the filters and the channels of the sums")
+    require_equal_dim(u.shape[2], x.shape[1] * x.shape[-1], "the channels of the filters and of the data")
     rules = _rules(m, taps)
     sizes = [rule.size for rule in rules]
     extents = tuple(map(sym, space))
@@ -140,14 +203,71 @@ def winograd_output(p: Array, *, m: Sequence[int], taps: Sequence[int], space: S
 
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
         n, ob, *at, lane = i
-        tile = at[0]
-        for position, count in zip(at[1:], counts[1:], strict=True):
-            tile = tile * count + position
-        sums = [p[(n, ob, k, tile, lane)] for k in range(prod(sizes))]
+        sums = [p[(n, ob, k, _tile_at(at, counts), lane)] for k in range(prod(sizes))]
         places = dict(zip(product_of(*map(range, sizes)), sums, strict=True))
         return _along_axes(t, _evaluated, rules, sizes, places.__getitem__)
 
-    return compute_tiles([p], [*p.shape[:2], *extents, p.shape[4]], (1, 1, *m, 1), body)
+    tiles = (1, 1, *m, 1)
+    shape = [*p.shape[:2], *extents, p.shape[4]]
+    replacement = _direct_sums([p, x, u], rules, shape, tiles, pads_begin)
+    return compute_tiles([p], shape, tiles, body, replacement=replacement)
+
+
+def _tile_at(at: Sequence[Sym], counts: Sequence[Sym]) -> Sym:
+    """The number of the tile at a position."""
+    tile = at[0]
+    for position, count in zip(at[1:], counts[1:], strict=True):
+        tile = tile * count + position
+    return tile
+
+
+def _direct_sums(
+    operands: Sequence[Array],
+    rules: Sequence[Interpolation],
+    shape: Sequence[Sym],
+    tiles: Sequence[int],
+    pads_begin: Sequence[Dim],
+) -> Replacement:
+    """The sums over channels and taps, for tiles whose first point is NaN."""
+    counts = tile_counts(shape[2:-1], tiles[2:-1])
+    before = tuple(map(sym, pads_begin)) or (sym(0),) * len(rules)
+    block = shape[-1]
+    taps = list(product_of(*(range(rule.taps) for rule in rules)))
+
+    def is_marked(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        n, ob, *at, _ = i
+        first = sums[(n, ob, 0, _tile_at(at, counts), 0)]
+        return first.ne(first)
+
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> list[Scalar]:
+        (n, ob, *at, lane), (cb, ci) = i, r
+        corner = [k * rule.m - p for k, rule, p in zip(at, rules, before, strict=True)]
+        places = [_places(*axis) for axis in zip(corner, x.shape[2:-1], rules, strict=True)]
+        data = {k: _padded(x, (n, cb), places, k, ci) for k in product_of(*(range(rule.size) for rule in rules))}
+        filters = _filters(t, u, rules, ob * block + lane, cb * block + ci)
+        elements = []
+        for result in product_of(*(range(rule.m) for rule in rules)):
+            terms = [data[tuple(map(add, result, tap))] * w for tap, w in zip(taps, filters, strict=True)]
+            elements.append(reduce(add, terms))
+        return elements
+
+    sums, *_ = traced_again(operands)
+    where = compute([sums], [*shape[:2], *counts, 1], is_marked)
+    _, x, u = traced_again(operands)
+    return Replacement(where, compute_tiles([x], shape, tiles, body, reduce=[x.shape[1], block]))
+
+
+def _filters(t: ScalarBuilder, u: Array, rules: Sequence[Interpolation], output: Sym, channel: Sym) -> list[Scalar]:
+    """The taps of a filter from its transform, row by row."""
+    used = [[k for k in range(rule.size) if any(row[k] for row in rule.taps_of_filters)] for rule in rules]
+
+    def element(at: tuple[int, ...]) -> Scalar:
+        point = 0
+        for k, points, rule in zip(at, used, rules, strict=True):
+            point = point * rule.size + points[k]
+        return u[(point, output, channel)]
+
+    return _along_axes(t, _recovered, rules, [len(points) for points in used], element)
 
 
 def transformed_filters(w: np.ndarray, m: Sequence[int]) -> np.ndarray:
@@ -195,6 +315,12 @@ def _evaluated(t: ScalarBuilder, rule: Interpolation, p: Sequence[Scalar]) -> li
         coefficients = (row[0], *(row[k] for k in pairs), row[-1])
         found.append(_sum(t, coefficients, terms))
     return found
+
+
+def _recovered(t: ScalarBuilder, rule: Interpolation, u: Sequence[Scalar]) -> list[Scalar]:
+    """The taps from those of their transforms that `taps_of_filters` uses."""
+    used = [k for k in range(rule.size) if any(row[k] for row in rule.taps_of_filters)]
+    return [_sum(t, tuple(row[k] for k in used), u) for row in rule.taps_of_filters]
 
 
 def _sum(t: ScalarBuilder, coefficients: Row, terms: Sequence[Scalar]) -> Scalar:

@@ -16,8 +16,9 @@ from tilewright.quantization.decision.judge import Metric
 from tilewright.quantization.forms import KINDS
 from tilewright.quantization.methods.ranges import METHODS
 from tilewright.quantization.network import whole_model
-from tilewright.quantization.result import BudgetError, Quantized
+from tilewright.quantization.result import BudgetError, Quantized, check_output
 from tilewright.quantization.run import Asked, Quantization
+from tilewright.quantization.state import check_work
 from tilewright.runtime.errors import OptionError
 
 
@@ -34,6 +35,7 @@ def quantize(
     threads: int | None = None,
     output: str | Path | None = None,
     work: str | Path | None = None,
+    force: bool = False,
     progress: OnProgress | None = None,
 ) -> Quantized:
     """Make layers of a model smaller where that is faster on this machine, and the metric drops by no more than
@@ -46,7 +48,8 @@ def quantize(
     kinds: of "int8", "bf16", "w8", "w4".
     calibration: "auto" (the best for each layer), "min-max", "percentile", "entropy" or "mse".
     batch: samples in a call, where an array holds single samples and the model has a symbolic first dim.
-    output: a file to write, .onnx or .tw; findings are kept beside it in `work` until it is written.
+    output: a file to write, .onnx or .tw; findings are kept beside it in `work` until it is written. It may be
+        neither the model itself nor a file of another kind, unless `force` is true.
 
     Raises InputError and OptionError for what is wrong with the data or the arguments, and BudgetError where something
     would be faster and nothing is within the budget; the float32 model is then written with its certificate.
@@ -56,18 +59,23 @@ def quantize(
         raise OptionError(f"batch={batch!r} is not allowed: give a number of samples from 1 on")
     if output is not None and Path(output).suffix not in (".onnx", ".tw"):
         raise OptionError(f"output={str(output)!r} is not allowed: the suffix is .onnx or .tw")
+    if output is not None:
+        check_output(Path(output), Path(model) if isinstance(model, str | Path) else None, force)
+    folder = _work(output, work)
+    if folder is not None:
+        check_work(folder)
     loaded = whole_model(model)
     check_quantised(loaded)
-    run = Quantization(loaded, name_of(model), data, batch, asked, _work(output, work), progress)
+    run = Quantization(loaded, name_of(model), data, batch, asked, folder, progress)
     try:
         result = run.result()
     except BudgetError as error:
         if output is not None and error.result is not None:
-            error.result.save(output, threads=threads)
+            error.result.save(output, threads=threads, force=force)
             run.state.done()
         raise
     if output is not None:
-        result.save(output, threads=threads)
+        result.save(output, threads=threads, force=force)
     run.state.done()
     return result
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
+from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import refused, replacing
 
 
@@ -25,20 +27,13 @@ class State:
             return
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if self._stamp() != key:  # another model, other data: nothing of it holds
-                for file in folder.glob("*.npz"):
+            if _stamp_of(folder) != key:  # another model, other data: nothing of it holds
+                for file in _findings(folder):
                     file.unlink()
                 with replacing(folder / _STAMP) as stamp:
                     stamp.write(key.encode())
         except OSError as error:
             raise refused(folder, error) from error
-
-    def _stamp(self) -> str:
-        assert self._folder is not None
-        try:
-            return (self._folder / _STAMP).read_text()
-        except OSError:
-            return ""
 
     def get(self, name: str) -> Any:
         """What was put under a name, or None. What cannot be read was never there."""
@@ -63,12 +58,54 @@ class State:
             file.write(buffer.getvalue())
 
     def done(self) -> None:
-        """Remove the folder: the run is at its end."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove the folder, unless somebody has put something else there: the run is at its end."""
+        if self._folder is None:
+            return
+        samples = self._folder / SAMPLES
+        with suppress(OSError):
+            for file in (*_findings(self._folder), *_spooled(samples), self._folder / _STAMP):
+                file.unlink(missing_ok=True)
+            if samples.is_dir():
+                samples.rmdir()
+            self._folder.rmdir()
+
+
+def check_work(folder: Path) -> None:
+    """OptionError for a folder that holds what no run of ours has put there: a run removes what it finds in its own."""
+    try:
+        found = [*folder.iterdir()] if folder.is_dir() else []
+        if not found or _KEY.fullmatch(_stamp_of(folder)):
+            return
+        if [file.name for file in found] == [SAMPLES] and set(_spooled(folder / SAMPLES)) == {*found[0].iterdir()}:
+            return  # a run ended while it wrote its samples
+    except OSError as error:
+        raise refused(folder, error) from error
+    raise OptionError(
+        f"work={str(folder)!r} is not allowed: it holds files of yours ({min(file.name for file in found)}, ...), and "
+        "is removed at the end",
+        hint="give a folder that is still to be made, or leave it out",
+    )
 
 
 _STAMP = "of.txt"
+_KEY = re.compile("[0-9a-f]{32}")
+SAMPLES = "samples"
+"""The folder in it that has the samples of an iterator, numbered."""
+
+
+def _stamp_of(folder: Path) -> str:
+    try:
+        return (folder / _STAMP).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _findings(folder: Path) -> list[Path]:
+    return [file for file in folder.glob("*.npz") if re.fullmatch("[0-9a-f]{24}", file.stem)]
+
+
+def _spooled(folder: Path) -> list[Path]:
+    return [file for file in folder.glob("*.npz") if file.stem.isdecimal()]
 
 
 def _file(name: str) -> str:

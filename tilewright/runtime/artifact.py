@@ -22,13 +22,14 @@ Native interface. The objects of an artefact define these C functions (`plan` on
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -41,9 +42,11 @@ from tilewright.runtime.storage.container import (
     Bytes,
     Section,
     container_bytes,
+    is_container,
     read_container,
     write_container,
 )
+from tilewright.runtime.storage.files import check_replaced
 from tilewright.runtime.storage.records import record
 
 Dim = int | str
@@ -199,7 +202,9 @@ class Artifact:
     call and not only when the shapes change. `report` is free JSON data about what was compiled. A staged model has a
     `program`, whose steps call its `parts`. `variants` run in its place for some sizes, those first that fix the most.
     Parts and variants have the same `objects` and `constants` as the whole, and names of their own for their functions.
-    Constants that are `lent` lie elsewhere in this process; in a file they follow the others.
+    `assumed` says which conditions on the dims the program takes for granted: other calls are those of `broadcasting`,
+    which has both meanings of dims that may be equal or 1, and is tried where another program refuses the dims of a
+    call. Constants that are `lent` lie elsewhere in this process; in a file they follow the others.
     """
 
     target: TargetInfo
@@ -216,6 +221,8 @@ class Artifact:
     program: staged.program.StagedProgram | None = None
     parts: tuple[Artifact, ...] = ()
     variants: tuple[Variant, ...] = ()
+    broadcasting: Artifact | None = None
+    assumed: tuple[str, ...] = ()
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
     run_symbol: str = "tw_run"
@@ -224,22 +231,31 @@ class Artifact:
     report: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the artefact to a file, whole or not at all; ArtifactError when that fails.
 
-        A file of that name is replaced, not written over: models that were loaded from it go on as before.
+        An artefact of that name is replaced, not written over: models that were loaded from it go on as before. Any
+        other file that is there, such as the model that was compiled, is replaced only by `force`.
         """
         if not isinstance(path, str | os.PathLike):
             raise ArtifactError(f"cannot save to {path!r:.80}", hint="give a path")
+        check_replaced(Path(path), "a compiled model", is_container, force=force)
         write_container(Path(path), self._metadata(), self._sections())
+
+    def write(self, file: BinaryIO) -> None:
+        """Write to an open file what `save` writes; OSError where that fails, half of it written."""
+        write_container(file, self._metadata(), self._sections())
 
     def to_bytes(self) -> bytes:
         """What `save` writes, for `load` and for pickle."""
         return container_bytes(self._metadata(), self._sections())
 
     @classmethod
-    def load(cls, source: str | Path | Bytes, *, check_weights: bool = True, mmap: bool = False) -> Artifact:
-        """Read a file written by `save`, or its bytes; ArtifactError when it is missing, damaged, foreign or too new.
+    def load(
+        cls, source: str | Path | Bytes | io.FileIO, *, check_weights: bool = True, mmap: bool = False
+    ) -> Artifact:
+        """Read a file written by `save` (by its path, or open), or its bytes; ArtifactError when it is missing,
+        damaged, foreign or too new.
 
         An artefact is native code: load only files whose origin you trust. Everything is copied into memory of this
         process, so that afterwards the file (or buffer) may be replaced, written over, cut off or deleted. With
@@ -251,11 +267,13 @@ class Artifact:
         """
         if isinstance(source, str | os.PathLike):
             name, source = str(source), Path(source)
+        elif isinstance(source, io.FileIO):
+            name = "the open file"
         elif isinstance(source, bytes | bytearray | memoryview):
             name = "the given buffer"
         else:
             raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
-        if mmap and not isinstance(source, Path):
+        if mmap and not isinstance(source, Path | io.FileIO):
             raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
         metadata, sections = read_container(source, check_weights=check_weights, map_weights=mmap)
         try:
@@ -277,7 +295,30 @@ class Artifact:
         """The artefact, its parts and its variants with this code and these weights."""
         parts = tuple(part.sharing(objects, constants, lent) for part in self.parts)
         variants = tuple(Variant(v.sizes, v.artifact.sharing(objects, constants, lent)) for v in self.variants)
-        return replace(self, objects=objects, constants=constants, lent=lent, parts=parts, variants=variants)
+        general = None if self.broadcasting is None else self.broadcasting.sharing(objects, constants, lent)
+        return replace(
+            self, objects=objects, constants=constants, lent=lent, parts=parts, variants=variants, broadcasting=general
+        )
+
+    @property
+    def programs(self) -> tuple[Artifact, ...]:
+        """All that a call may run: the general one, the variants, and last the one that broadcasts."""
+        more = () if self.broadcasting is None else (self.broadcasting,)
+        return (self, *(variant.artifact for variant in self.variants), *more)
+
+    @property
+    def signature(self) -> str:
+        """The inputs, the outputs, and what is assumed of their dims."""
+        more = len(self.assumed) - _SHOWN
+        shown = [*self.assumed[:_SHOWN], *([f"{more} more conditions hold"] if more > 0 else [])]
+        where = f" where {', '.join(shown)}" if shown else ""
+        return f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))}){where}"
+
+    def check_broadcasting(self, of: Artifact) -> None:
+        """ValueError unless this can be run with the inputs of another program, and gives outputs like its."""
+        made, wanted = ([(o.name, o.dtype, o.kind, len(o.shape)) for o in a.outputs] for a in (self, of))
+        if self.inputs != of.inputs or made != wanted or self.variants or self.broadcasting is not None:
+            raise ValueError("the program that broadcasts is none of this one")
 
     @property
     def weight_bytes(self) -> int:
@@ -297,8 +338,7 @@ class Artifact:
             **self.report,
         }
         if self.variants:
-            programs = (self, *(variant.artifact for variant in self.variants))
-            remarks = [remark for program in programs for remark in Report(program.report).remarks]
+            remarks = [remark for program in self.programs for remark in Report(program.report).remarks]
             data["remarks"] = list({str(remark): remark for remark in remarks}.values())
             data["variants"] = [variant.summary() for variant in self.variants]
         return Report(data)
@@ -322,12 +362,17 @@ class Artifact:
         if self.program is not None:
             metadata["program"] = self.program.record()
             metadata["parts"] = [part._metadata() for part in self.parts]
+        if self.broadcasting is not None:
+            metadata["broadcasting"] = self.broadcasting._metadata()
         if self.variants:
             metadata["variants"] = [{"sizes": dict(v.sizes), "artifact": v.artifact._metadata()} for v in self.variants]
         return metadata
 
 
-_ELSEWHERE = ("objects", "constants", "lent", "program", "parts", "variants")
+_SHOWN = 4
+"""Conditions on dims that a signature shows."""
+
+_ELSEWHERE = ("objects", "constants", "lent", "program", "parts", "variants", "broadcasting")
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 
@@ -365,7 +410,8 @@ def _from_metadata(metadata: Any) -> Artifact:
         raise ValueError("the model, a part or a variant of it is something else")
     parts = tuple(map(_from_metadata, _list(metadata, "parts")))
     variants = tuple(map(_variant, _list(metadata, "variants")))
-    found = record(Artifact, metadata, objects=(), parts=parts, variants=variants)
+    general = _from_metadata(metadata.pop("broadcasting")) if "broadcasting" in metadata else None
+    found = record(Artifact, metadata, objects=(), parts=parts, variants=variants, broadcasting=general)
     if found.program is not None:
         counts = [(len(part.inputs), len(part.outputs)) for part in parts]
         staged.check.check_program(found.program, len(found.inputs), len(found.outputs), counts)
@@ -373,6 +419,8 @@ def _from_metadata(metadata: Any) -> Artifact:
         raise ValueError("there are parts, and no program that calls them")
     for variant in variants:
         variant.check(found)
+    if general is not None:
+        general.check_broadcasting(found)
     return found
 
 

@@ -106,6 +106,7 @@ class Context:
         self.arena = Arena("intermediate tensors")
         self.scratch = Arena("scratch memory of the threads")
         self._programs = programs
+        self.last = len(programs) - 1
         self._planned: list[Planned | None] = [None] * len(programs)
         self._threads = threads
         self._pool = pool

@@ -44,6 +44,8 @@ from tilewright.runtime.values.outputs import positions, views_of
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
+_REMEMBERED = 64
+"""Shapes of calls of a staged model that are known to be for the program that broadcasts."""
 _CLOSED = -1
 """Stands in a closed model for that number, so that calls need no look of their own."""
 
@@ -141,15 +143,18 @@ class Model:
             )
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
+        self._signature = artifact.signature
         self.threads = check_threads(threads)
         self._wanted_threads = threads
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
         self._executor = executor
         self._guard = ShapeGuard(artifact)
+        self._has_broadcasting = artifact.broadcasting is not None
+        self._broadcast: set[tuple[Shape, ...]] = set()
         self._counter: SizeCounter | None = None
         self._loaded: _Native | _Staged | None
-        programs = (artifact, *(variant.artifact for variant in artifact.variants))
+        programs = artifact.programs
         self._is_staged = any(program.program is not None for program in programs)
         if self._is_staged:
             self._loaded = self._staged(artifact, programs)
@@ -254,8 +259,9 @@ class Model:
         if self._forks != _forks[0]:
             self._start_process()
         if isinstance(loaded, _Staged):
-            values, _, number = self._staged_values(args)
-            artifact = (loaded.artifact, *(v.artifact for v in loaded.artifact.variants))[number]
+            values, shapes, number = self._staged_values(args)
+            _, number = self._run_staged(loaded, values, shapes, number)
+            artifact = loaded.artifact.programs[number]
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
             every = _runner(artifact, [run for run, _ in counted], None)
             seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
@@ -294,16 +300,18 @@ class Model:
             raise OptionError(f"top={top!r:.80} is not allowed", hint="give a whole number from 1 on, or None for all")
         return self._counter.seen()[:top]
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a file that `load` reads; whole or not at all, also over the file it came from."""
-        self.artifact.save(path)
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
+        A file of another kind, such as the source of the model, is replaced only by `force`; otherwise an
+        ArtifactError says what is there."""
+        self.artifact.save(path, force=force)
 
     def report(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted: kernels, times, and `remarks`,
         which say what was and was not done. `products`, `types` and `layers` say in which types it is computed, in all,
         by kernels and by layers of the model (docs/quantize.md). Each remark has a `stage` (a pass or a strategy), a
-        `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect prevented it)
-        or "analysis"."""
+        `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect prevented it),
+        "warning" or "analysis"."""
         return Report({"threads": self.threads, **self.artifact.summary().data})
 
     def trim(self) -> None:
@@ -351,9 +359,8 @@ class Model:
         return self.__copy__()
 
     def __repr__(self) -> str:
-        signature = f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
         closed = ", closed" if self._loaded is None else ""
-        return f"<tilewright model {signature}, {self.threads} threads{closed}>"
+        return f"<tilewright model {self._signature}, {self.threads} threads{closed}>"
 
     def _staged(self, artifact: Artifact, programs: Sequence[Artifact]) -> _Staged:
         """All parts of all programs, which share code, weights and threads."""
@@ -400,7 +407,7 @@ class Model:
         if self._counter is not None:
             self._counter.add(shapes)
         try:
-            results = loaded.runs[number](values, self.max_seconds)
+            results, _ = self._run_staged(loaded, values, shapes, number)
         except TilewrightError as error:
             if "called with" not in (error.where or ""):
                 about = zip(self.inputs, values, strict=True)
@@ -412,6 +419,22 @@ class Model:
             return staged.host_values.own_copies(results, values)
         staged.host_values.write_to(out, self.outputs, results, values)
         return tuple(out)
+
+    def _run_staged(
+        self, loaded: _Staged, values: list[Any], shapes: tuple[Shape, ...], number: int
+    ) -> tuple[tuple[Any, ...], int]:
+        """What a program gives, or the one that broadcasts where it refuses the dims, and the number of that."""
+        last = len(loaded.runs) - 1
+        try:
+            if shapes not in self._broadcast:
+                return loaded.runs[number](values, self.max_seconds), number
+        except InputError:
+            if not self._has_broadcasting:
+                raise
+        results = loaded.runs[last](values, self.max_seconds)
+        if len(self._broadcast) < _REMEMBERED:
+            self._broadcast.add(shapes)
+        return results, last
 
     def _staged_values(self, args: tuple[Any, ...]) -> tuple[list[Any], tuple[Shape, ...], int]:
         """The inputs as steps take them, their shapes, and the number of the program for these."""
@@ -448,7 +471,18 @@ class Model:
 
     def _plan(self, context: Context, shapes: tuple[Shape, ...]) -> None:
         """Choose the program for new shapes, and compute from them the outputs' shapes and the memory a run needs."""
-        program = context.program(self._guard(shapes))
+        number = self._guard(shapes)
+        try:
+            program = self._planned(context, number, shapes)
+        except InputError:
+            if number == context.last or not self._has_broadcasting:
+                raise
+            program = self._planned(context, context.last, shapes)
+        context.use(program)
+
+    def _planned(self, context: Context, number: int, shapes: tuple[Shape, ...]) -> Planned:
+        """A program that is planned for these shapes; InputError where it refuses them."""
+        program = context.program(number)
         if shapes != program.shapes or program.reads_data:
             context.planned = program.shapes = None  # until all of it is known
             plan = program.linked.code.plan
@@ -464,7 +498,7 @@ class Model:
             outputs = zip(self._output_shapes(context), self._output_dtypes, strict=True)
             arena, scratch = context.sizes
             program.plan(shapes, list(outputs), (arena, scratch))
-        context.use(program)
+        return program
 
     def _output_shapes(self, context: Context) -> tuple[Shape, ...]:
         sizes = iter(context.out_shapes)
@@ -535,7 +569,7 @@ class _Part(Model):
 def _of_floats(artifact: Artifact) -> Artifact:
     """A program without variants, called with parts of complex numbers."""
     inputs, outputs = (tuple(info.parts for info in infos) for infos in (artifact.inputs, artifact.outputs))
-    return replace(artifact, variants=(), inputs=inputs, outputs=outputs)
+    return replace(artifact, variants=(), broadcasting=None, inputs=inputs, outputs=outputs)
 
 
 def _runner(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.verify import verify_func
-from tilewright.loops.lower import Lowered
 from tilewright.loops.machine.rules import spec_of
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target

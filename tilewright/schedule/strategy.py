@@ -11,7 +11,7 @@ from tilewright.graph.fusion.classify import OpInfo
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Group, Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.trace import Schedule
 
 

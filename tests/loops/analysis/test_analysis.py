@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests.loops import programs
-from tilewright.ir.sym import Sym, maximum, minimum, sym, var
-from tilewright.loops.analysis.bounds import Ranges, lower, upper
+from tilewright.ir.sym import Sym, lower, maximum, minimum, sym, upper, var
+from tilewright.loops.analysis.bounds import Ranges
 from tilewright.loops.analysis.deps import accesses, separated
 from tilewright.loops.counts import cost, iterations
 from tilewright.loops.edit import loops_in
 from tilewright.loops.kernel_info import parse_kernel
-from tilewright.loops.storage.packing import Packing, apply_packing
+from tilewright.loops.storage.packing import PackedArray, Packing, apply_packing
 
 I0, J0, N = var("i"), var("j"), var("n", 1)
 
@@ -63,6 +63,14 @@ PACKINGS = [
     ((6, 8), Packing(((3,), (2, 2)), (2, 0, 3, 1, 4))),
     ((4,), Packing(((3,),), (1, 0))),
     ((2, 3, 4), Packing(((), (), ()), (2, 0, 1))),
+    ((), Packing((), ())),
+    ((1,), Packing(((),), (0,))),
+    ((1,), Packing(((16,),), (0, 1))),
+    ((1, 1), Packing(((), (32,)), (1, 0, 2))),
+    ((0,), Packing(((4,),), (1, 0))),
+    ((0, 3), Packing(((2,), (2,)), (0, 2, 1, 3))),
+    ((3, 0), Packing(((2,), (2,)), (0, 2, 1, 3))),
+    ((1, 0, 1), Packing(((), (), (8,)), (2, 1, 0, 3))),
 ]
 
 
@@ -76,6 +84,18 @@ def test_packing_puts_every_element_where_index_says(shape: tuple[int, ...], pac
         assert packed[where] == array[at]
         assert tuple(int(i) for i in packing.position([sym(i) for i in where])) == at
     assert packed.sum() == array.sum()  # what was added is zero
+    for count in (0, 1, 2, packed.size, packed.size + 5):
+        np.testing.assert_array_equal(PackedArray(array, packing).first(count), packed.ravel()[:count])
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (1, 1), (1, 0), (2, 1), (3, 5)])
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 0, 1)])
+def test_first_bytes_of_an_array_packed_in_halves(shape: tuple[int, int], order: tuple[int, int, int]) -> None:
+    packing = Packing(((2,), ()), order, halves=True)
+    array = (np.arange(shape[0] * shape[1]).reshape(shape) % 15 - 7).astype(np.int8)
+    packed = apply_packing(array, packing)
+    for count in (0, 1, packed.size, packed.size + 1):
+        np.testing.assert_array_equal(PackedArray(array, packing).first(count), packed.ravel()[:count])
 
 
 def test_cost_of_a_product() -> None:

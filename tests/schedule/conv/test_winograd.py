@@ -21,7 +21,14 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.ops.winograd import transformed_filters, winograd_input, winograd_output, winograd_product
+from tilewright.ops.winograd import (
+    LARGEST,
+    transformed_filters,
+    winograd_input,
+    winograd_output,
+    winograd_product,
+)
+from tilewright.runtime import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
@@ -78,8 +85,9 @@ class Layer:
 
         def body(x: Value, *rest: Value) -> Value:
             points = winograd_input(x, pads_begin=self.before, pads_end=self.after, **attrs)
-            sums = winograd_product(points, constant(transformed_filters(w, self.m)))
-            y = winograd_output(sums, space=results, **attrs)
+            u = constant(transformed_filters(w, self.m))
+            sums = winograd_product(points, u)
+            y = winograd_output(sums, x, u, space=results, pads_begin=self.before, **attrs)
             for other in (constant(bias.reshape(1, -1, *(1 for _ in space), BLOCK)), *rest):
                 y = ew.add(y, other)
             return ew.max_(y, 0.0) if self.epilogue == "relu" else ew.mul(y, ew.sigmoid(y))
@@ -88,9 +96,9 @@ class Layer:
         shapes += [(n, self.filters // BLOCK, *results, BLOCK)] if self.residual else []
         return oracle.build([tensor(dt.f32, shape) for shape in shapes], body)
 
-    def wanted(self) -> np.ndarray:
-        arrays, w, bias = self.arrays()
-        x, *rest = (plain(a).astype(np.float64) for a in arrays)
+    def wanted(self, arrays: list[np.ndarray] | None = None) -> np.ndarray:
+        given, w, bias = self.arrays()
+        x, *rest = (plain(a).astype(np.float64) for a in (given if arrays is None else arrays))
         y = convolution(x, w, self.before, self.after) + bias.reshape(-1, *(1 for _ in self.size)).astype(
             np.float64
         )
@@ -175,6 +183,41 @@ def test_native_code_computes_the_convolution_with_the_same_bits_for_any_threads
     assert np.array_equal(one, two)
 
 
+FAR = (np.inf, -np.inf, np.nan, 3e38, 1e20, 2 * LARGEST)
+
+
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+def test_data_out_of_range_changes_what_reads_it_alone(layer: Layer, fresh_seed: int) -> None:
+    model, rng = native(layer.module(), 2), np.random.default_rng(fresh_seed)
+    for value in FAR:
+        check_one_value(layer, model, value, rng)
+
+
+def check_one_value(layer: Layer, model: Model, value: float, rng: np.random.Generator) -> None:
+    arrays = layer.arrays()[0]
+    clean = layer.wanted()
+    x = arrays[0]
+    places = rng.integers(0, x.shape, (2, x.ndim))
+    read = np.zeros(x.shape)
+    for place in places:
+        x[tuple(place)], read[tuple(place)] = value, 1
+    ones = np.ones((1, layer.channels, *layer.taps))
+    reads = np.broadcast_to(convolution(plain(read), ones, layer.before, layer.after) > 0, clean.shape)
+    (found,) = model(*arrays)
+    found = plain(found)
+    assert np.abs(found - clean)[~reads].max(initial=0) <= 3e-6 * np.abs(clean).max()
+    with np.errstate(all="ignore"):
+        wanted = layer.wanted(arrays)
+        narrow = wanted.astype(np.float32)
+    if not 1e38 < abs(value) < np.inf:  # sums of what nearly overflows may do so in between
+        assert np.array_equal(np.isnan(found), np.isnan(narrow))
+        assert np.array_equal(np.isinf(found), np.isinf(narrow))
+    finite = reads & np.isfinite(narrow) & np.isfinite(found)
+    differences = np.abs(found[finite] - wanted[finite])
+    assert differences.max(initial=0) <= 3e-6 * np.abs(wanted[finite]).max(initial=1)
+
+
 def allocs(version: Block, space: str) -> list[BufferType]:
     types = [op.result.type for op in version.walk() if op.name == "alloc"]
     return [t for t in types if isinstance(t, BufferType) and t.space == space]
@@ -201,11 +244,12 @@ def test_products_alone_do_not_wait_for_tiles() -> None:
     """What reads the sums beside the tiles keeps them in a kernel of their own."""
 
     def body(x: Value) -> tuple[Value, Value]:
-        filters = transformed_filters(np.ones((16, 16, 3, 3), np.float32), (2, 2))
+        u = constant(transformed_filters(np.ones((16, 16, 3, 3), np.float32), (2, 2)))
         sums = winograd_product(
-            winograd_input(x, m=(2, 2), taps=(3, 3), pads_begin=(1, 1), pads_end=(1, 1)), constant(filters)
+            winograd_input(x, m=(2, 2), taps=(3, 3), pads_begin=(1, 1), pads_end=(1, 1)), u
         )
-        return winograd_output(sums, m=(2, 2), taps=(3, 3), space=(4, 4)), ew.add(sums, 1.0)
+        y = winograd_output(sums, x, u, m=(2, 2), taps=(3, 3), space=(4, 4), pads_begin=(1, 1))
+        return y, ew.add(sums, 1.0)
 
     module = oracle.build([tensor(dt.f32, (1, 1, 4, 4, 16))], body)
     x = np.arange(256, dtype=np.float32).reshape(1, 1, 4, 4, 16) / 64

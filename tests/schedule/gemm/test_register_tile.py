@@ -15,7 +15,8 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import buffer, tensor
 from tilewright.loops.edit import extent_of, kind_of, loops_in
-from tilewright.loops.lower import Lowered, lower_region
+from tilewright.loops.lower import lower_region
+from tilewright.loops.stages import Lowered
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define.loop_programs import run_kernel

@@ -14,10 +14,12 @@ from tilewright.cli.models import (
     ARTEFACT_SUFFIX,
     compile_fields,
     compile_options,
+    force_option,
     model_argument,
     need_source,
 )
-from tilewright.runtime.storage.files import check_file
+from tilewright.runtime.storage.container import is_container
+from tilewright.runtime.storage.files import check_file, check_replaced
 
 HELP = """Compile MODEL into one file that loads in milliseconds.
 
@@ -36,16 +38,18 @@ Examples:
     "-o", "--output", type=click.Path(path_type=Path), help="File to write  [default: MODEL with .tw]"
 )
 @click.option("--report", "full", is_flag=True, help="Print all that was compiled, kernel by kernel.")
+@force_option
 @compile_options
-def command(model: Path, output: Path | None, full: bool, **options: Any) -> None:
+def command(model: Path, output: Path | None, full: bool, force: bool, **options: Any) -> None:
     need_source(model, "compile")
     start = time.perf_counter()
     fields = compile_fields(**options)
     output = output or model.with_suffix(ARTEFACT_SUFFIX)
     if model.exists():  # whether it can be read is said first
+        check_replaced(output, "a compiled model", is_container, sources=[model], force=force)
         check_file(output)
     compiled = open_artifact(model, **fields)
-    compiled.save(output)
+    compiled.save(output, force=force)
     seconds = time.perf_counter() - start
     report = compiled.summary()
     console = Console(highlight=False, soft_wrap=True)

@@ -30,8 +30,8 @@ Examples:
   tilewright explain model.tw --all
 """
 
-SHOWN = ("failed", "missed")
-_PREFIXES = {"missed": "not done: ", "failed": "failed: "}
+SHOWN = ("failed", "warning", "missed")
+_PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: "}
 
 
 @click.command("explain", help=HELP, short_help="Say how layers are computed, what was not done, and why.")
@@ -39,12 +39,21 @@ _PREFIXES = {"missed": "not done: ", "failed": "failed: "}
 @click.option("--all", "everything", is_flag=True, help="Also what was done, and every layer.")
 @compile_options
 def command(model: Path, everything: bool, **options: Any) -> None:
-    summary = open_artifact(model, **compile_fields(**options)).summary()
+    artifact = open_artifact(model, **compile_fields(**options))
+    summary = artifact.summary()
     report = summary.data
     console = Console(highlight=False)
     console.print(f"{report.get('nodes', '?')} operators in {report.get('kernels', '?')} kernels")
     for variant in report.get("variants", ()):
         console.print(f"{variant['kernels']} kernels of a variant for {variant['sizes']}", markup=False)
+    if artifact.broadcasting is not None:
+        kernels = artifact.broadcasting.report.get("kernels", "?")
+        console.print(f"{kernels} kernels of the program for dims that are 1 where others are not", markup=False)
+    if artifact.assumed:
+        assumed = Tree("[bold]assumed of the dims, and checked when the model is called")
+        for condition in artifact.assumed:
+            assumed.add(escape(condition))
+        console.print(assumed)
     if "numerics" in report:  # files of earlier versions do not say
         console.print(f"numerics are {report['numerics']}")
     for line in integers(report.get("integers", ())):

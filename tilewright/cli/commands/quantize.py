@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tilewright.cli.amounts import Share, bytes_text
 from tilewright.cli.certificates import show_certificate
-from tilewright.cli.models import need_source, threads_option
+from tilewright.cli.models import force_option, need_source, threads_option
 from tilewright.cli.progress import compiling
 from tilewright.quantization.forms import KINDS
 from tilewright.quantization.methods.ranges import METHODS
@@ -18,8 +18,9 @@ from tilewright.runtime.storage.files import check_file
 
 HELP = """Make layers of MODEL smaller where that is faster on this machine, and the loss stays within a budget.
 
-The data holds an array for each input: a .npz file whose first axis are samples or batches, or a folder of .npz files
-of a call each. "labels" may be among them. Without labels and metric, what counts are the outputs of float32.
+The data holds an array for each input: a .npz file whose first axis are samples or batches (of a model with one input
+also a .npy file), or a folder of files of a call each (.npz; of one input also .npy, images and .wav). "labels" may be
+among them. Without labels and metric, what counts are the outputs of float32.
 
 \b
 Examples:
@@ -40,7 +41,7 @@ An interrupted run goes on where it was: what it found lies in OUT.work.
     "--data",
     required=True,
     type=click.Path(path_type=Path),
-    help="Samples: a .npz file, or a folder of them.",
+    help="Samples: a .npz or .npy file, or a folder of them, of images or of sound.",
 )
 @click.option(
     "--max-drop", required=True, type=Share(), metavar="SHARE", help="Largest drop of the metric: 0.5%."
@@ -58,10 +59,11 @@ An interrupted run goes on where it was: what it found lies in OUT.work.
     "--batch", type=click.IntRange(min=1), help="Samples in a call, where the first dim is symbolic."
 )
 @click.option("--work", type=click.Path(path_type=Path), help="Folder of what is found  [default: OUT.work]")
+@force_option
 @threads_option
 def command(
     model: Path, data: Path, max_drop: float, output: Path, metric: str | None, kinds: str, calibration: str,
-    confidence: float, batch: int | None, work: Path | None, threads: int | None,
+    confidence: float, batch: int | None, work: Path | None, force: bool, threads: int | None,
 ) -> None:  # fmt: skip
     need_source(model, "quantize")
     if model.exists():
@@ -70,7 +72,7 @@ def command(
         result = quantize(
             model, data, max_drop=max_drop, metric=metric, calibration=calibration, confidence=confidence,
             kinds=[kind.strip() for kind in kinds.split(",") if kind.strip()], batch=batch, threads=threads,
-            output=output, work=work, progress=progress,
+            output=output, work=work, force=force, progress=progress,
         )  # fmt: skip
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{output}: {bytes_text(output.stat().st_size)}", markup=False)

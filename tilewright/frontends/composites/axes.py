@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError
 from tilewright.ir.sym import ONE, ZERO, Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.view import reshape, shape_of
@@ -42,9 +42,9 @@ def from_front(translation: Translation, axes: Sequence[Sym], rank: int) -> tupl
 
 
 def require(translation: Translation, condition: Sym, message: str) -> None:
-    """Refuse calls in which a condition does not hold; ModelError where it never does."""
+    """Refuse calls in which a condition does not hold; TypeRuleError where it never does."""
     if condition.is_const and not condition.value:
-        raise ModelError(message)
+        raise TypeRuleError(message)
     if not condition.is_const:
         translation.require(condition, message)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tilewright.ir import sym as s
-from tilewright.ir.diag import ModelError
+from tilewright.ir.diag import ModelError, TypeRuleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.define.binding import is_input_value
@@ -43,7 +43,7 @@ def target_shape(shape: Sequence[Sym], target: Sequence[Sym], keep_zero: bool = 
     rest = product(d for d in copied if d != -1)
     total = product(shape)
     if rest == 0 or (total.is_const and rest.is_const and total.value % rest.value):
-        raise ModelError(f"{total} elements cannot be divided into {rest}")
+        raise TypeRuleError(f"{total} elements cannot be divided into {rest}")
     return tuple(s.floordiv(total, rest) if d == -1 else d for d in copied)
 
 
@@ -72,6 +72,15 @@ def slice_bounds(start: Sym, end: Sym, step: int, size: Sym) -> tuple[Sym, Sym]:
     end = _clamped(_from_front(end, size), low, high)
     distance = end - start if step > 0 else start - end
     return start, s.maximum(s.ceildiv(distance, abs(step)), 0)
+
+
+def at_most_one(size: Sym) -> bool:
+    """Is a size 0 or 1 in all calls? Values of inputs are looked at by their signs, on which positions depend."""
+    free = next((v for v in size.vars if v.bounds == (None, None)), None)
+    if free is None:
+        return bool(s.prove(s.le(size, 1)))
+    low, high = s.var(f"{free.name}_below", None, -2), s.var(f"{free.name}_above", 0)
+    return all(at_most_one(size.subs({free: case})) for case in (low, sym(-1), high))
 
 
 def _from_front(position: Sym, size: Sym) -> Sym:

@@ -265,7 +265,7 @@ class Importer:
             attributes = attrs.resolve(node, scope.bound)
             return self._call(self._functions[key], inputs, attributes, node.output, scope)
         domain = key[0]
-        version = scope.opsets.get(domain)
+        version = scope.opsets.get(domain, spec.IMPLIED_OPSETS.get(domain))
         if version is None:
             raise UnsupportedError(f"the domain '{shown(domain)}' is not imported by the model, or unknown")
         schema = spec.schema_of(node.op_type, version, domain)
@@ -280,10 +280,10 @@ class Importer:
         if broken:  # a user wants to know all operators that are not supported at once
             raise BrokenInputError
         attributes = attrs.resolve(node, scope.bound)
-        checked = schema or spec.earliest_schema(node.op_type, domain)
-        if checked is not None:
-            spec.check_node(node, attributes, checked)
-            spec.check_types([None if v is None else v.type for v in inputs], checked)
+        schema = schema or spec.earliest_schema(node.op_type, domain)  # optimisers write newer operators, too
+        if schema is not None:
+            spec.check_node(node, attributes, schema)
+            spec.check_types([None if v is None else v.type for v in inputs], schema)
         strangers = [v for v in inputs if v is not None and not is_native(v.type)]
         adapter = hosted if strangers else native
         if adapter is None and not spec.has_body(schema):

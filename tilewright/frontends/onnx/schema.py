@@ -18,6 +18,10 @@ from tilewright.ir.types import TensorType, Type
 
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 
+IMPLIED_OPSETS: Mapping[str, int] = {"com.microsoft": 1, "ai.onnx.ml": 3}
+"""Versions of the domains that a model uses without importing them, as those do that ONNX Runtime's optimiser for
+transformers has in memory, and as ONNX Runtime runs them."""
+
 
 REMEMBERED = 1024
 """Schemas, each of which onnx makes anew whenever it is asked."""

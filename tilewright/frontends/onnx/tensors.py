@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from tilewright.frontends.errors import shown
+from tilewright.frontends.files import open_regular
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
@@ -174,7 +175,7 @@ def _read(path: Path, offset: int, size: int, where: str) -> np.ndarray:
     """Bytes of a file, copied and not mapped: the process would end if somebody cut a mapped file off meanwhile."""
     data = np.empty(size, np.uint8)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
             found = file.readinto(data.data)
     except OSError as error:

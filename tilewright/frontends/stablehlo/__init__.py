@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.frontends.files import digest_of_file, first_bytes
+from tilewright.frontends.files import digest_of_file, file_mentions, first_bytes
 from tilewright.frontends.front_end import Remember
 from tilewright.runtime.errors import OptionError
 
@@ -62,7 +62,7 @@ class StablehloFrontEnd:
                 raise
             raise OptionError(
                 "models of StableHLO are read by the MLIR bindings of jaxlib, which is not installed",
-                hint="pip install 'tilewright[jax]'",
+                hint="pip install jaxlib",
             ) from error
         return load_stablehlo(source, constants=constants, shapes=shapes)
 
@@ -77,6 +77,6 @@ def _may_be_export(source: Any, begins: bytes) -> bool:
         return False
     marker = BYTECODE + b"\rStableHLO_v"
     try:
-        return marker in (source if isinstance(source, bytes) else source.read_bytes())
+        return marker in source if isinstance(source, bytes) else file_mentions(source, marker)
     except (OSError, ValueError):
         return False

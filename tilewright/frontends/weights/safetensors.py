@@ -10,13 +10,13 @@ import json
 import math
 import mmap
 import os
-import stat
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
 from tilewright.frontends.errors import shown
+from tilewright.frontends.files import open_regular
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
@@ -66,10 +66,8 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     ModelError for a file that is missing or damaged; UnsupportedError with all tensors of other dtypes than ours.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError("the path of the weights is not a regular file", where=str(path))
             text = _header(file, status.st_size, path)
             mapped = memoryview(mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:  # ValueError: no path at all, or a file that is shorter now

@@ -18,7 +18,13 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import constant
-from tilewright.ops.winograd import transformed_filters, winograd_input, winograd_output, winograd_product
+from tilewright.ops.winograd import (
+    LARGEST,
+    transformed_filters,
+    winograd_input,
+    winograd_output,
+    winograd_product,
+)
 
 MOST_GROWTH = 5.0
 """Rounding errors at most, as a multiple of those of the direct sum: what tiles of 4x4 results of 3x3 filters have,
@@ -50,7 +56,8 @@ class Winograd:
             elif not ctx.strict:
                 tiles = tile_lengths(conv.taps, MOST_GROWTH)
                 choice = choose_for_images(conv.shapes(typical), tiles, ctx.target, all_weights)
-            ctx.remark(self.name, f"conv {op.loc}", choice.reason, applied=bool(choice.m))
+            direct = f"; tiles with numbers beyond {LARGEST:.0f} are summed directly" if choice.m else ""
+            ctx.remark(self.name, f"conv {op.loc}", choice.reason + direct, applied=bool(choice.m))
             if choice.m:
                 ops += _replace(conv, choice.m, module)
         if len(ops) > len(module.main.body.ops):
@@ -140,7 +147,8 @@ def _replace(conv: _Conv, m: tuple[int, ...], module: Module) -> list[Op]:
     with Builder(emitted, module, op.loc):
         u = constant(transformed_filters(conv.filters, m), "w.winograd")
         points = winograd_input(conv.x, pads_begin=conv.before, pads_end=conv.after, **attrs)
-        made = winograd_output(winograd_product(points, u), space=shape_of(op.result)[2:-1], **attrs)
+        space = shape_of(op.result)[2:-1]
+        made = winograd_output(winograd_product(points, u), conv.x, u, space=space, pads_begin=conv.before, **attrs)
     made.name = op.result.name
     op.result.replace_by(made)
     return emitted.ops

@@ -121,7 +121,6 @@ def is_statement(op: Op) -> bool:
             guard = op.attrs.get("guard")
             return (
                 _has_body(op)
-                and op.attrs.keys() == {"guard"}
                 and is_sym_tuple(guard)
                 and bool(guard or op.operands)
                 and _are_scalars(op)

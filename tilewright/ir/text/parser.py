@@ -357,16 +357,19 @@ class _Parser(Expressions):
         self.block.append(Op("for", (), (), attrs, [body], loc))
 
     def condition(self) -> None:
-        """`if i < n, j < m { ... }`, with computed conditions after `when`."""
+        """`if i < n, j < m with {key=value} { ... }`, with computed conditions after `when`."""
         guard = []
         if self.accept("if"):
             guard = self.several(self.sym)
         operands: list[Any] = []
         if self.accept("when"):
             operands = self.several(lambda: self.scalar(dt.bool_))
+        attrs: dict[str, Any] = {"guard": tuple(guard)}
+        if self.accept("with"):
+            attrs |= self.attrs()
         loc = self.optional_location()
         body = self.body()
-        self.block.append(Op("if", operands, (), {"guard": tuple(guard)}, [body], loc))
+        self.block.append(Op("if", operands, (), attrs, [body], loc))
 
     def alloc(self) -> None:
         """`alloc acc: reg f32[6, 16]`."""

@@ -327,7 +327,9 @@ class _Printer:
             if name == "if":
                 guard = f"if {self.syms(attrs['guard'])}" if attrs["guard"] else ""
                 values = f"when {', '.join(texts)}" if texts else ""
-                self.with_body(op, f"{guard} {values}".strip(), indent)
+                more = {k: v for k, v in attrs.items() if k != "guard"}
+                shown = f" with {{{print_attrs(more)}}}" if more else ""
+                self.with_body(op, f"{guard} {values}".strip() + shown, indent)
             elif name == "bind":
                 self.line(op, f"bind {print_variable(attrs['var'])} = {texts[0]}", indent)
             else:

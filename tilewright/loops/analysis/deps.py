@@ -12,10 +12,10 @@ from functools import lru_cache
 
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import ZERO, Sym, affine_in, gt, sym, var, weighted_sum
+from tilewright.ir.sym import ZERO, Sym, affine_in, gt, lower, sym, upper, var, weighted_sum
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.types import row_major
-from tilewright.loops.analysis.bounds import Interval, Ranges, holds, lower, upper
+from tilewright.loops.analysis.bounds import Interval, Ranges, holds
 from tilewright.loops.analysis.injective import told_apart
 from tilewright.loops.edit import buffer_type, loop_range, loop_var
 

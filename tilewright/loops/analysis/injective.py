@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Op
-from tilewright.ir.sym import Sym, sym
-from tilewright.loops.analysis.bounds import Ranges, upper
+from tilewright.ir.sym import Sym, sym, upper
+from tilewright.loops.analysis.bounds import Ranges
 from tilewright.loops.edit import extent_of, loop_range, loop_var
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Op, Value
-from tilewright.ir.sym import ONE, ZERO, Sym, ge0, sym
+from tilewright.ir.sym import ONE, ZERO, Sym, ge0, sym, upper
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
-from tilewright.loops.analysis.bounds import Box, Ranges, box, holds, upper
+from tilewright.loops.analysis.bounds import Box, Ranges, box, holds
 from tilewright.loops.analysis.deps import Access
 from tilewright.loops.edit import (
     buffer_type,

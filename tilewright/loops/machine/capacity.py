@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.core import Block, Func, Op
-from tilewright.ir.sym import Sym, maximum, sym
-from tilewright.loops.analysis.bounds import upper
+from tilewright.ir.sym import Sym, maximum, sym, upper
 from tilewright.loops.edit import buffer_type, extent_of, ranges_at
 from tilewright.target.machine import Machine, Memory
 

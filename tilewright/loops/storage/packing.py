@@ -160,9 +160,11 @@ class PackedArray(Deferred):
         count = min(count * (2 if self.packing.halves else 1), prod(extents))
         found = np.zeros(count, self.array.dtype)
         if count and self.array.size:
-            parts = dict(zip(self.packing.order, np.unravel_index(np.arange(count), extents), strict=True))
+            parts = dict(zip(self.packing.order, _indices(count, extents), strict=True))
             idx = self._positions([parts[piece] for piece in range(len(extents))])
-            inside = np.logical_and.reduce([i < n for i, n in zip(idx, self.array.shape, strict=True)])
+            inside = np.ones(count, np.bool_)
+            for i, n in zip(idx, self.array.shape, strict=True):
+                inside &= i < n
             found[inside] = self.array[tuple(i[inside] for i in idx)]
         return self._bytes(self._elements(found).reshape(-1, 2)) if self.packing.halves else found
 
@@ -187,6 +189,15 @@ class PackedArray(Deferred):
     def _bytes(self, pairs: np.ndarray) -> np.ndarray:
         """What is stored: of halves, each two along the last axis are a byte."""
         return pairs[..., 0] | pairs[..., 1] << 4 if self.packing.halves else pairs
+
+
+def _indices(count: int, extents: Sequence[int]) -> list[np.ndarray]:
+    """Where the first elements of a dense array of these extents are, by axes; nothing of an array without any."""
+    found, position = [], np.arange(count)
+    for n in reversed(extents):
+        position, at = np.divmod(position, n)
+        found.append(at)
+    return found[::-1]
 
 
 def apply_packing(array: np.ndarray, packing: Packing) -> np.ndarray:

@@ -6,6 +6,7 @@ from tilewright.ops.define.operator import Axis as Axis
 from tilewright.ops.define.operator import Compute as Compute
 from tilewright.ops.define.operator import OnnxBinding as OnnxBinding
 from tilewright.ops.define.operator import Operator as Operator
+from tilewright.ops.define.operator import Replacement as Replacement
 from tilewright.ops.define.operator import TorchBinding as TorchBinding
 from tilewright.ops.define.operator import compute as compute
 from tilewright.ops.define.operator import compute_tiles as compute_tiles
@@ -13,3 +14,4 @@ from tilewright.ops.define.operator import constant as constant
 from tilewright.ops.define.operator import irregular as irregular
 from tilewright.ops.define.operator import op as op
 from tilewright.ops.define.operator import primitive as primitive
+from tilewright.ops.define.operator import traced_again as traced_again

@@ -17,9 +17,9 @@ import numpy as np
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import InternalError
-from tilewright.ir.scalar import SCALAR_OPS, identity
+from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.types import TensorType, buffer, tensor
-from tilewright.ops.define import OPERATORS, Compute, Operator
+from tilewright.ops.define import OPERATORS, Compute, Operator, Replacement
 from tilewright.ops.define.binding import bound_dims
 from tilewright.ops.define.bodies import (
     Env,
@@ -55,7 +55,18 @@ def evaluate_compute(computation: Compute, arrays: Sequence[np.ndarray], env: En
             place = tuple(part for lo, hi in box for part in (slice(lo, hi), slice(None)))
             result[place] = grid.evaluate(box).reshape(result[place].shape)
     whole = result.reshape([n * tile for n, tile in zip(grid.shape, tiles, strict=True)])
-    return whole[tuple(map(slice, dims_of(computation.shape, env)))]
+    found = whole[tuple(map(slice, dims_of(computation.shape, env)))]
+    return found if computation.replacement is None else _replaced(found, computation.replacement, arrays, env)
+
+
+def _replaced(found: np.ndarray, by: Replacement, arrays: Sequence[np.ndarray], env: Env) -> np.ndarray:
+    """The result, with other elements in the tiles that are replaced."""
+    where = evaluate_compute(by.where, arrays, env)
+    if not where.any():
+        return found
+    for axis, (length, extent) in enumerate(zip(by.sums.tiles, found.shape, strict=True)):
+        where = where.repeat(length, axis).take(range(extent), axis) if where.shape[axis] > 1 else where
+    return np.where(where, evaluate_compute(by.sums, arrays, env), found)
 
 
 class _Grid:
@@ -105,14 +116,12 @@ class _Grid:
     def evaluate(self, outer: Box) -> np.ndarray:
         """The elements of the result in a box of the domain, with the axes of a tile after each of its own."""
         if self.computation.tiles:
-            return self._tiles(outer)
+            return self._tiles(outer, tuple((0, n) for n in self.reduced))
         if not self.computation.combine:
             return np.broadcast_to(self._body(outer, ()), [hi - lo for lo, hi in outer])
         acc = self.computation.acc
         if 0 in self.reduced:
-            neutral = filled(identity(self.computation.combine, acc), acc).astype(
-                self.computation.dtype.storage
-            )
+            neutral = filled(self.computation.neutral, acc).astype(self.computation.dtype.storage)
             return np.broadcast_to(neutral, [hi - lo for lo, hi in outer])
         inner = tuple((0, n) for n in self.reduced)
         if self.factors is not None:
@@ -122,11 +131,16 @@ class _Grid:
         with np.errstate(all="ignore"):
             return np.asarray(total).astype(acc.storage).astype(self.computation.dtype.storage)
 
-    def _tiles(self, outer: Box) -> np.ndarray:
+    def _tiles(self, outer: Box, inner: Box) -> np.ndarray:
         elements = self.computation.body.ops[-1].operands
         lengths = [hi - lo for lo, hi in outer]
-        values = self._values(outer, (), until=elements)
-        stacked = np.stack([np.broadcast_to(values[v], lengths) for v in elements], axis=-1)
+        values = self._values(outer, inner, until=elements)
+        every = [np.broadcast_to(values[v], [*lengths, *(hi - lo for lo, hi in inner)]) for v in elements]
+        if inner:
+            axes = tuple(range(len(lengths), len(lengths) + len(inner)))
+            with np.errstate(all="ignore"):
+                every = [element.sum(axis=axes, dtype=np.float64) for element in every]
+        stacked = np.stack([element.astype(self.computation.acc.storage) for element in every], axis=-1)
         apart = stacked.reshape([*lengths, *self.computation.tiles])
         return apart.transpose([k + n for k in range(len(lengths)) for n in (0, len(lengths))])
 
@@ -207,6 +221,8 @@ def _factors(computation: Compute) -> tuple[Value, Value] | None:
     """a and b where the primitive is sum(a * b) over something."""
     last = computation.body.ops[-1].operands[0].op
     if computation.combine != "add" or last is None or last.name != "mul" or len(last.result.users) != 1:
+        return None
+    if computation.tiles:
         return None
     if len(computation.axes) + len(computation.reduce) > len(ascii_letters) or computation.acc.kind == "bool":
         return None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -20,8 +20,11 @@ from tilewright.ir.core import Block, Builder, Module, Value, current_builder
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
 from tilewright.ir.outside import Definitions
-from tilewright.ir.sym import Sym, ceildiv, sym, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.scalar import identity
+from tilewright.ir.sym import Sym, at_most_one, ceildiv, sym, var
+from tilewright.ir.types import TensorType, require_possible_size
+from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
+from tilewright.ops.define.demands import Demand, hearing, undecided
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 
 Axis = tuple[Sym, Sym]
@@ -37,6 +40,7 @@ class Compute:
 
     With `tiles` (a length for each axis) the body computes a whole tile of the result at once: the variable of an
     axis counts tiles along it, and the body yields the tile's elements row by row, those beyond an extent included.
+    Some of the tiles may have a `replacement`.
     """
 
     axes: tuple[Axis, ...]
@@ -46,6 +50,7 @@ class Compute:
     acc: DType
     body: Block
     tiles: tuple[int, ...] = ()
+    replacement: Replacement | None = None
 
     @property
     def domain(self) -> tuple[Axis, ...]:
@@ -61,6 +66,24 @@ class Compute:
     @property
     def type(self) -> TensorType:
         return TensorType(self.dtype, self.shape)
+
+    @property
+    def neutral(self) -> float | int | bool:
+        """What a reduction begins with, an element of `acc`. It is the result of one over no elements, so that an
+        extreme is that of `dtype` where there may be none."""
+        is_never_empty = all((extent.bounds[0] or 0) > 0 for _, extent in self.reduce)
+        is_extreme = self.combine in ("min", "max") and self.dtype.is_int
+        return identity(self.combine, self.dtype if is_extreme and not is_never_empty else self.acc)
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement:
+    """What is computed in place of rare tiles, with loops of its own that run for these only: `sums`, by tiles of the
+    same lengths, for those where `where` (over the axes of tiles, of one element along each axis of which it does not
+    depend on the position) is true."""
+
+    where: Compute
+    sums: Compute
 
 
 Body = Callable[[ScalarBuilder, Sequence[Sym], Sequence[Sym]], Scalar]
@@ -103,17 +126,35 @@ TileBody = Callable[[ScalarBuilder, Sequence[Sym], Sequence[Sym]], Sequence[Scal
 
 
 def compute_tiles(
-    operands: Sequence[Array], shape: Sequence[Sym | int], tiles: Sequence[int], body: TileBody
+    operands: Sequence[Array],
+    shape: Sequence[Sym | int],
+    tiles: Sequence[int],
+    body: TileBody,
+    *,
+    reduce: Sequence[Sym | int] = (),
+    replacement: Replacement | None = None,
 ) -> Compute:
-    """Build a Compute by tiles: `body(trace, i, ())` gives the elements of tile `i`, row by row."""
+    """Build a Compute by tiles: `body(trace, i, r)` gives the elements of tile `i`, row by row; with `reduce` they are
+    added up over the positions `r`."""
     trace = operands[0].trace
     i = tuple(var(f"d{k}") for k in range(len(shape)))
-    elements = body(trace, i, ())
+    r = tuple(var(f"r{k}") for k in range(len(reduce)))
+    elements = body(trace, i, r)
     assert len(elements) == prod(tiles), f"{len(elements)} elements for a tile of {tuple(tiles)}"
     dtype = elements[0].dtype
     trace.builder.emit("yield", [e.value for e in elements])
     axes = tuple(zip(i, map(sym, shape), strict=True))
-    return Compute(axes, (), "", dtype, dtype, trace.builder.block, tuple(tiles))
+    sums = tuple(zip(r, map(sym, reduce), strict=True))
+    return Compute(
+        axes, sums, "add" if reduce else "", dtype, dtype, trace.builder.block, tuple(tiles), replacement
+    )
+
+
+def traced_again(operands: Sequence[Array]) -> list[Array]:
+    """The same operands for another body of one primitive."""
+    block = Block([a.value.type for a in operands])
+    trace = ScalarBuilder(Builder(block))
+    return [trace.array(v) for v in block.args]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +189,7 @@ class Operator:
     types: Callable[..., tuple[TensorType, ...]] | None = None
     lower: Callable[..., None] | None = None
     needs: Callable[..., tuple[Sym, str]] | None = None
+    targets: Callable[..., Sequence[Sequence[Sym]]] | None = None
     onnx_bindings: list[OnnxBinding] = field(default_factory=list)
     torch_bindings: list[TorchBinding] = field(default_factory=list)
     defaults: dict[str, Any] = field(init=False)
@@ -178,12 +220,34 @@ class Operator:
         self.needs = fn
         return fn
 
+    def broadcasts(self, fn: Callable[..., Sequence[Sequence[Sym]]]) -> Operator:
+        """Declare that operands are broadcast: `fn(*types, **attrs)` gives the shape of each one as it is read, of
+        which the operand has as many dims as it has, the last ones."""
+        self.targets = fn
+        return self
+
     def compute(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Compute:
         """The Compute of a primitive for operands of these types; TypeRuleError when they do not fit.
 
         It is shared by all who ask for the same one, and must not be changed.
         """
-        return _computation(_Application(self, tuple(types), _exact_items(attrs), attrs))
+        return _noting(_computation, self._application(types, attrs))
+
+    def demands(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> list[Demand]:
+        """What its rule takes for granted of the dims of these types. What a composite's parts do is their own."""
+        with undecided() as found:
+            if self.kind == "irregular":
+                assert self.types is not None
+                self.types(*types, **attrs)
+            else:
+                block = Block(types)
+                if self.kind == "primitive":
+                    trace = ScalarBuilder(Builder(block))
+                    self.fn(*map(trace.array, block.args), **attrs)
+                else:
+                    with Builder(block, Module()):
+                        self.fn(*block.args, **attrs)
+        return found
 
     @contextmanager
     def explaining(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Iterator[None]:
@@ -197,7 +261,10 @@ class Operator:
 
     def result_types(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
         """Types of the results for operands of these types."""
-        return _result_types(_Application(self, tuple(types), _exact_items(attrs), attrs))
+        return _noting(_result_types, self._application(types, attrs))
+
+    def _application(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> _Application:
+        return _Application(self, tuple(types), _exact_items(attrs), have_both_meanings(), attrs)
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         """Apply to Values: append to the current builder, return the result Value (a tuple for several).
@@ -210,9 +277,30 @@ class Operator:
         if self.kind == "composite" and not self.keep:
             return self.fn(*operands, **attrs)
         attrs = self.defaults | attrs
+        if self.targets is not None:
+            operands = self._stretched(operands, attrs)
         types = tuple(v.tensor for v in operands)
+        if self.kind == "composite" and have_both_meanings() and self._stretches(types, attrs):
+            return self.fn(*operands, **attrs)  # what is made of it later would take dims for equal
         op = current_builder().emit(self.name, operands, self.result_types(types, attrs), attrs)
         return op.results[0] if len(op.results) == 1 else op.results
+
+    def _stretched(self, operands: tuple[Value, ...], attrs: dict[str, Any]) -> tuple[Value, ...]:
+        """The operands, stretched along axes that may have one element where the result has more."""
+        types = tuple(v.tensor for v in operands)
+        if all(t.is_static for t in types):
+            return operands
+        assert self.targets is not None
+        with self.explaining(types, attrs):
+            shapes = self.targets(*types, **attrs)
+        of = f"{self.name} of {', '.join(map(str, types))}"
+        return tuple(_stretched(v, shape, of) for v, shape in zip(operands, shapes, strict=True))
+
+    def _stretches(self, types: tuple[TensorType, ...], attrs: dict[str, Any]) -> bool:
+        """Whether what the composite is made of stretches operands."""
+        with open_dims() as found:
+            self.result_types(types, attrs)
+        return any(pair.stretched for pair in found)
 
     def _attribute(self, name: str, value: Any) -> Any:
         """The value as operations keep it: hashable, since types and programs are remembered by it."""
@@ -233,6 +321,20 @@ class Operator:
         return results if isinstance(results, tuple) else (results,)
 
 
+def _stretched(x: Value, shape: Sequence[Sym], of: str) -> Value:
+    """x stretched to the last dims of a shape, for an operator in words; as it is where that is not needed."""
+    own = x.tensor.shape
+    pairs = list(zip(own, shape[max(len(shape) - len(own), 0) :], strict=False))
+    stretched = [OpenDims(d, wanted, True, stretched=True) for d, wanted in pairs if is_stretched(d, wanted)]
+    if not stretched or len(pairs) != len(own):
+        return x
+    note(stretched)
+    ends = [wanted if is_stretched(d, wanted) else d for d, wanted in pairs]
+    first = [axis for axis, d in enumerate(own) if d != ends[axis] and at_most_one(d)]
+    result: Value = OPERATORS["stretch"](x, shape=ends, first=first, of=of)
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class _Application:
     """An operator over operand types: what its type rule and its Compute depend on, as a key."""
@@ -240,6 +342,7 @@ class _Application:
     operator: Operator
     types: tuple[TensorType, ...]
     exact: tuple[Any, ...]
+    both_meanings: bool
     attrs: dict[str, Any] = field(compare=False)
 
 
@@ -268,7 +371,29 @@ def _exact(attr: Any) -> Any:
 _REMEMBERED = 2048
 
 
-@lru_cache(maxsize=_REMEMBERED)
+T = TypeVar("T")
+_Noted = tuple[T, tuple[OpenDims, ...]]
+
+
+def _noting(rule: Callable[[_Application], _Noted[T]], application: _Application) -> T:
+    """What a remembered rule gives; `open_dims` around are told again what it has found of dims."""
+    result, found = rule(application)
+    if found:
+        note(found)
+    return result
+
+
+def _remembered(rule: Callable[[_Application], T]) -> Callable[[_Application], _Noted[T]]:
+    @lru_cache(maxsize=_REMEMBERED)
+    def remembered(application: _Application) -> _Noted[T]:
+        with open_dims() as found, hearing(None):
+            result = rule(application)
+        return result, tuple(dict.fromkeys(found))
+
+    return remembered
+
+
+@_remembered
 def _computation(application: _Application) -> Compute:
     operator, types, attrs = application.operator, application.types, application.attrs
     assert operator.kind == "primitive", f"{operator.name} is not a primitive"
@@ -279,20 +404,36 @@ def _computation(application: _Application) -> Compute:
         return computation
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@_remembered
 def _result_types(application: _Application) -> tuple[TensorType, ...]:
+    found = _declared_types(application)
+    with application.operator.explaining(application.types, application.attrs):
+        for type in found:
+            require_possible_size(type)
+    return found
+
+
+def _declared_types(application: _Application) -> tuple[TensorType, ...]:
     operator, types, attrs = application.operator, application.types, application.attrs
     if operator.kind == "primitive":
-        return (_computation(application).type,)
-    if operator.kind == "irregular":
-        assert operator.types is not None
+        found: tuple[TensorType, ...] = (_noting(_computation, application).type,)
+    else:
         with operator.explaining(types, attrs):
-            return operator.types(*types, **attrs)
+            found = operator.types(*types, **attrs) if operator.types else _types_of_composite(operator, types, attrs)
+    with operator.explaining(types, attrs):
+        for d in (d for t in found for d in t.shape):
+            if (most := d.bounds[1]) is not None and most < 0:
+                raise ValueError(f"a dim of the result would be {d}")
+    return found
+
+
+def _types_of_composite(
+    operator: Operator, types: Sequence[TensorType], attrs: dict[str, Any]
+) -> tuple[TensorType, ...]:
     block = Block(types)
-    with operator.explaining(types, attrs), Builder(block, Module()):
-        results = operator.fn(*block.args, **attrs)
-    results = results if isinstance(results, tuple) else (results,)
-    return tuple(v.type for v in results)
+    with Builder(block, Module()):
+        results = operator.expand(block.args, attrs)
+    return tuple(v.tensor for v in results)
 
 
 def _shown(attr: Any) -> str:

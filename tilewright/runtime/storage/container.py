@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import mmap
 import os
@@ -26,11 +27,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.storage.files import replacing, write_slices
+from tilewright.runtime.storage.files import open_at_once, replacing, write_slices
 
 Bytes = bytes | bytearray | memoryview
 
@@ -64,16 +65,37 @@ class Section:
         return sum(piece.nbytes for piece in self.pieces)
 
 
-def write_container(path: Path, metadata: dict[str, Any], sections: Sequence[Section]) -> None:
-    """Write the file at once or not at all; ArtifactError when it cannot be written.
+def write_container(
+    target: Path | BinaryIO, metadata: dict[str, Any], sections: Sequence[Section]
+) -> None:
+    """Write the file at once or not at all, or to one that is open; ArtifactError when it cannot be written.
 
     `metadata` must be JSON data without the key "sections". There is no fsync: a file damaged by a power cut
     is found by its checksums.
     """
     parts = _parts(metadata, sections)
-    with replacing(path) as file:
+    opened = replacing(target) if isinstance(target, Path) else contextlib.nullcontext(target)
+    with opened as file:
         for part in parts:
             write_slices(file, part)
+
+
+def is_container(begins: bytes) -> bool:
+    """Whether the first bytes of a file are those of an artefact, of whatever version."""
+    return begins.startswith(MAGIC)
+
+
+def is_container_file(path: Path) -> bool | None:
+    """Whether a file is an artefact, of whatever version; None for an empty one, and for what is no file that can be
+    read."""
+    try:
+        if path.is_file():
+            with open(path, "rb", opener=open_at_once) as file:
+                begins = file.read(len(MAGIC))
+            return is_container(begins) if begins else None
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> bytes:
@@ -82,9 +104,10 @@ def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> by
 
 
 def read_container(
-    source: Path | Bytes, *, check_weights: bool = True, map_weights: bool = False
+    source: Path | io.FileIO | Bytes, *, check_weights: bool = True, map_weights: bool = False
 ) -> tuple[dict[str, Any], list[Section]]:
-    """Metadata and sections of a file or its bytes; ArtifactError when that is no sound artefact of a known format.
+    """Metadata and sections of a file (by its path, or open) or its bytes; ArtifactError when that is no sound artefact
+    of a known format.
 
     The sections are read-only, in aligned memory of their own, unless `map_weights` is true: then those of weights
     are views of the mapped file, which stays mapped as long as one of them lives. Metadata and code are always
@@ -204,8 +227,10 @@ def _unreadable(name: str, error: OSError | ValueError) -> ArtifactError:
     return ArtifactError(f"cannot read {name}: {_reason(error)}", hint="check the path and its permissions")
 
 
-def _opened(source: Path | Bytes) -> contextlib.AbstractContextManager[_Source]:
-    return _opened_file(source) if isinstance(source, Path) else contextlib.nullcontext(_of_bytes(source))
+def _opened(source: Path | io.FileIO | Bytes) -> contextlib.AbstractContextManager[_Source]:
+    if isinstance(source, Path):
+        return _opened_file(source)
+    return contextlib.nullcontext(_of_file(source) if isinstance(source, io.FileIO) else _of_bytes(source))
 
 
 def _of_bytes(data: Bytes) -> _Source:
@@ -223,25 +248,30 @@ def _of_bytes(data: Bytes) -> _Source:
 @contextlib.contextmanager
 def _opened_file(path: Path) -> Iterator[_Source]:
     try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed below)
+        file = open(path, "rb", buffering=0, opener=open_at_once)  # noqa: SIM115 (closed below)
     except (OSError, ValueError) as error:
         raise _unreadable(str(path), error) from error
     with file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ArtifactError(f"{path} is not a regular file", hint="give the path of an artefact")
+        yield _of_file(file, str(path))
 
-        def fill(offset: int, block: memoryview) -> int:
-            file.seek(offset)
-            return file.readinto(block) or 0
 
-        def mapped() -> memoryview:
-            try:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError) as error:  # ValueError: an empty file
-                raise _unreadable(str(path), error) from error
+def _of_file(file: io.FileIO, name: str = "the open file") -> _Source:
+    """A regular file, as long as it stays open."""
 
-        yield _Source(str(path), status.st_size, fill, mapped)
+    def fill(offset: int, block: memoryview) -> int:
+        file.seek(offset)
+        return file.readinto(block) or 0
+
+    def mapped() -> memoryview:
+        try:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:  # ValueError: an empty file
+            raise _unreadable(name, error) from error
+
+    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped)
 
 
 def _foreign_or_cut(name: str, head: memoryview) -> ArtifactError:

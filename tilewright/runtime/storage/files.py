@@ -1,10 +1,10 @@
-"""Writing files whole or not at all."""
+"""Writing files whole or not at all, and over nothing that somebody may want back."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,11 +32,59 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """An `opener` of `open` that does not wait for the other end of a named pipe, so that the caller can look what was
+    opened. Of regular files nothing differs."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def write_slices(file: BinaryIO, data: bytes | bytearray | memoryview) -> None:
     """Write bytes (or a view of them) so that a big write can be interrupted."""
     view = memoryview(data)
     for start in range(0, view.nbytes, _SLICE):
         file.write(view[start : start + _SLICE])
+
+
+def check_replaced(
+    path: Path, what: str, is_one: Callable[[bytes], bool], *, sources: Iterable[Path] = (), force: bool = False
+) -> None:
+    """ArtifactError where a file written at `path` would take the place of one of the `sources`, or of a file that is
+    not `what`: of whose first bytes `is_one` is false. An empty file is nobody's."""
+    if force:
+        return
+    for source in sources:
+        if is_same_file(path, source):
+            raise _kept(path, f"it is what is read from ({source}), which would be lost")
+    try:
+        if not path.is_file():
+            return  # what is no file at all, no file is written over
+        with open(path, "rb", opener=open_at_once) as file:
+            begins = file.read(FIRST_BYTES)
+    except OSError as error:
+        raise _kept(path, f"there is a file that cannot be looked at ({error.strerror or error})") from error
+    except ValueError:  # no path at all
+        return
+    if begins and not is_one(begins):
+        raise _kept(path, f"there is a file that is not {what}, which would be lost")
+
+
+FIRST_BYTES = 16
+"""Bytes by which the kinds of files are told."""
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, by links or in another spelling too."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
+def _kept(path: Path, why: str) -> ArtifactError:
+    return ArtifactError(
+        f"nothing was written to {path}: {why}",
+        hint="give another name for what is written, or force=True (--force) to replace the file",
+    )
 
 
 def check_file(path: Path) -> None:

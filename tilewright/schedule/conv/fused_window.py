@@ -25,7 +25,7 @@ from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, box
 from tilewright.loops.analysis.deps import accesses
 from tilewright.loops.edit import buffer_type, extent_of, loop_var, ranges_of
-from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.conv.sliding_window import SlidingWindow, sum_windows
 from tilewright.schedule.conv.two_stage_reduction import joins_line_sums, sum_lines, take_line_sums
 from tilewright.schedule.gemm.contraction import is_contraction, tile_contraction, tile_fused

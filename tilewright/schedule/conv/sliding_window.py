@@ -26,7 +26,7 @@ from tilewright.loops.analysis.bounds import Ranges, holds
 from tilewright.loops.edit import extent_of, loop_var, ranges_at
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.conv.two_stage_reduction import joins_line_sums, sum_lines, take_line_sums
 from tilewright.schedule.gemm.contraction import Contraction, is_contraction
 from tilewright.schedule.gemm.dot_products import group_of_taps

@@ -20,7 +20,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import block_of, buffer_type, is_loop
-from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.steps.access import loads_in
 from tilewright.schedule.steps.blocked_summation import is_deep, sum_in_parts
 from tilewright.schedule.trace import Schedule

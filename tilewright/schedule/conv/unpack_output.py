@@ -20,7 +20,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.types import product
 from tilewright.loops.edit import extent_of
-from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.conv.sliding_window import SlidingWindow
 from tilewright.schedule.gemm.contraction import is_contraction, tile_fused
 from tilewright.schedule.gemm.reduction_nest import one_reduction

@@ -32,7 +32,7 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of
-from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import read_through, tile_fused
 from tilewright.schedule.gemm.gemm_axes import is_costly
 from tilewright.schedule.gemm.reduction_nest import joined
@@ -109,6 +109,8 @@ def _why_apart(join: Join, winograd: WinogradTiles) -> str | None:
 
 def _why_not_into_tiles(join: Join) -> str:
     """Tiles are computed from a part of the sums of a contraction, as soon as these are complete."""
+    if join.value is not join.op.operands[0]:
+        return "it is read for tiles out of range only"
     infos = [join.facts.info(o) for o in join.producer.ops]
     bare = all(i.is_tiled or i.kind is OpClass.CONTRACTION for i in infos)
     if join.producer.kind is not OpClass.CONTRACTION or not bare or not join.info.reads_once:
@@ -122,7 +124,11 @@ def schedule_winograd(s: Schedule, lowered: Lowered, target: Target) -> None:
     nest = _cut_flat(s, stages, target) or _cut(s, stages, target)
     s.reorder(*nest.order)
     transform = s.compute_at(stages.tiles.buffer, nest.tiles[-1])
-    vectors = [nest.within[-1], transform.copies[stages.tiles.axes[-1]]]
+    vectors = [
+        nest.within[-1],
+        transform.copies[stages.tiles.axes[-1]],
+        *(transform.copies[o] for o in stages.tiles.replaced),
+    ]
     part = s.compute_at(stages.sums.buffer, nest.panels, guard="loads")
     if stages.rows is not None:
         rows = s.compute_at(stages.rows.buffer, [nest.batch, *nest.bands][-1])

@@ -31,7 +31,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
-from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.gemm.dot_products import dot_for, split_group
 from tilewright.schedule.gemm.panels import pack_all_columns

@@ -27,8 +27,8 @@ from tilewright.graph.rewrites.weight_only import is_known
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import enclosing_loops, extent_of
-from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.order.compute_at import Fused
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.cache_blocking import tile_in_blocks
 from tilewright.schedule.gemm.dequantize import (
     Dequantized,

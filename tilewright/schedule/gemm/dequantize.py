@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.core import Op, Value
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.register_tile import Nest, TileSums
 from tilewright.schedule.steps.access import loads_in, stride_in, variables
 from tilewright.schedule.steps.tiling import vectors_of

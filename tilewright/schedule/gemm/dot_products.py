@@ -10,7 +10,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.lower import Stage
+from tilewright.loops.stages import Stage
 from tilewright.schedule.gemm.gemm_axes import GemmAxes
 from tilewright.schedule.steps.access import known, loads_in, stride_in
 from tilewright.schedule.trace import Schedule

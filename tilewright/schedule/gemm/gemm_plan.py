@@ -11,7 +11,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import extent_of
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.lower import Stage
+from tilewright.loops.stages import Stage
 from tilewright.schedule.gemm.dot_products import group_of_products
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, assign_axes, transposed_axes
 from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape

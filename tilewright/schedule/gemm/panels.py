@@ -18,7 +18,7 @@ from tilewright.cost.parallel import ASSUMED_EXTENT
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, sym
-from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_of, loop_var
+from tilewright.loops.edit import buffer_type, enclosing, enclosing_loops, extent_of, kind_of, loop_var
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.storage.packing import Packing, identity_packing
 from tilewright.schedule.gemm.register_tile import Nest
@@ -43,10 +43,11 @@ LONGEST_STRIDE = 16
 
 def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]], pairs: Sequence[Op] = ()) -> None:
     """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
-    may lie in one before it. Elements of 4 bits that loops over `pairs` read are two of a byte."""
+    may lie in one before it. Elements of 4 bits that loops over `pairs` read are two of a byte. What reads them
+    rarely takes them as they lie."""
     for operand in constants_of(s.func):
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
-        if len(loads) != len(operand.users):
+        if len(loads) != sum(not _runs_rarely(user) for user in operand.users):
             continue
         packings = {packing_for(load, nest) for load, nest in loads.items()}
         packing = packings.pop() if len(packings) == 1 else None
@@ -57,6 +58,10 @@ def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]], pairs: Sequence[O
             if len(axes) == 1 and (axis := axes.pop()) is not None:
                 packing = packing.in_halves(axis)
         s.pack_argument(operand, packing)
+
+
+def _runs_rarely(op: Op) -> bool:
+    return any(o.attrs.get("rarely") for o in enclosing(op))
 
 
 def _axis_of(load: Op, loop: Op) -> int | None:

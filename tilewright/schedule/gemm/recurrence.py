@@ -31,7 +31,7 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.analysis.deps import accumulation_of
 from tilewright.loops.edit import block_of, body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.dot_products import dot_for
 from tilewright.schedule.gemm.register_tile import Nest, mark

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import body_of, buffer_type, loop_var
-from tilewright.loops.lower import Lowered, Stage
 from tilewright.loops.order.fission import Fission
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.steps.access import loads_in, variables
 from tilewright.schedule.trace import Schedule
 

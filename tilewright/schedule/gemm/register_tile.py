@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.core import Op, Value
 from tilewright.loops.edit import buffer_type, extent_of
-from tilewright.loops.lower import Stage
+from tilewright.loops.stages import Stage
 from tilewright.schedule.gemm.gemm_axes import is_costly
 from tilewright.schedule.gemm.reduction_nest import separate_sums
 from tilewright.schedule.steps.blocked_summation import is_deep, sum_in_parts

@@ -14,7 +14,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.maps.opaque import Opaque
 from tilewright.schedule.steps.access import conditional_nest, divisors_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes

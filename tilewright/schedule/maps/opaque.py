@@ -10,7 +10,7 @@ from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.strategy import Join
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule

@@ -6,7 +6,7 @@ from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import loop_var
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.rows.reduction import Reduction
 from tilewright.schedule.rows.row_reduction import schedule_rows
 from tilewright.schedule.steps.access import loads_in, stride_in

@@ -11,7 +11,7 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.types import product
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.rows.row_reduction import schedule_rows

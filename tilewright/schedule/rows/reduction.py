@@ -7,7 +7,7 @@ from tilewright.graph.fusion.rules import epilogue, into_reduction
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.lower import Lowered
+from tilewright.loops.stages import Lowered
 from tilewright.schedule.gemm.contraction import schedule_contraction
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.strategy import Strategy

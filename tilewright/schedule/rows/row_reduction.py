@@ -22,7 +22,7 @@ from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop
 from tilewright.loops.kernel_info import results_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
-from tilewright.loops.lower import Lowered, Stage
+from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.interleave_rows import interleave_rows, row_loop, rows_to_interleave
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in

@@ -10,6 +10,7 @@ from tilewright.frontends.composites.windows import WindowAttributes
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.translation import type_of
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -18,6 +19,7 @@ from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.linalg import determinant
 from tilewright.ops.reduce import as_dtype, widened
+from tilewright.ops.view import shape_of
 
 
 @adapter("MatMul")
@@ -33,7 +35,22 @@ def gemm(node: Node) -> Value:
     transposed = {"transpose_a": node.flag("transA"), "transpose_b": node.flag("transB")}
     product = contract.matmul(node.input(0), node.input(1), **transposed)
     product, added, beta = scaled(product, node.attr("alpha"), node), node.optional(2), node.attr("beta")
-    return product if added is None or beta == 0.0 else ew.add(product, scaled(added, beta, node))
+    if added is None or beta == 0.0:
+        return product
+    _require_to_fit(node, shape_of(product), type_of(added).shape)
+    return ew.add(product, scaled(added, beta, node))
+
+
+def _require_to_fit(node: Node, product: Sequence[Sym], added: Sequence[Sym]) -> None:
+    """What is added is broadcast to the product, and not the product to it."""
+    for d, wanted in zip(added[::-1], product[::-1], strict=False):
+        holds = s.logical_or(s.eq(d, 1), s.eq(d, wanted))
+        of = f"a product of [{', '.join(map(str, product))}]"
+        message = f"Gemm cannot add {node.type(2)} to {of}: it must be that {holds}"
+        if holds.is_const and not holds.value:
+            raise ModelError(message)
+        if not holds.is_const:
+            node.translation.require(holds, message)
 
 
 @adapter("Det")

@@ -14,7 +14,7 @@ from tilewright.frontends.onnx.registry import adapter, bound
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError
+from tilewright.ir.diag import ModelError, TypeRuleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product, tensor
 from tilewright.ops import elementwise as ew
@@ -26,11 +26,11 @@ from tilewright.ops.view import expand, reshape, shape_of
 
 
 def _check_known(node: Node, columns: Sequence[np.ndarray], sizes: Sequence[Sym]) -> None:
-    """ModelError when known indices, a column for each axis, are out of range."""
+    """TypeRuleError when known indices, a column for each axis, are out of range."""
     for known, size in zip(columns, sizes, strict=True):
         low, high = (int(known.min()), int(known.max())) if known.size else (0, -1)
         if size.is_const and high >= low and (low < -size.value or high >= size.value):
-            raise ModelError(f"{node.op}: an index ({low} to {high}) is out of range for {size} elements")
+            raise TypeRuleError(f"{node.op}: an index ({low} to {high}) is out of range for {size} elements")
 
 
 @adapter("Gather", "GatherElements", "Scatter", "ScatterElements")
@@ -74,7 +74,14 @@ def reverse_sequence(node: Node) -> Value:
     if {batch, time} != {0, 1} or node.rank(0) < 2 or node.rank(1) != 1:
         raise ModelError(f"ReverseSequence: batch axis {batch} and time axis {time} of {node.type(0)}")
     shape = node.shape(0)
-    lengths = reshape(node.input(1), shape=tuple(d if k == batch else sym(1) for k, d in enumerate(shape)))
+    known, most = node.constant_or_none(1), shape[time]
+    if known is not None and most.is_const and ((known < 0) | (known > most.value)).any():
+        raise ModelError(f"ReverseSequence: lengths of {known.min()} to {known.max()} for {most} steps")
+    given = node.input(1)
+    if known is None or not most.is_const:
+        what = "ReverseSequence: a length is not one of 0 to the number of steps"
+        given = ix.within(given, low=0, high=most, what=what)
+    lengths = reshape(given, shape=tuple(d if k == batch else sym(1) for k, d in enumerate(shape)))
     steps = _positions(shape, time)
     flipped = ew.sub(ew.sub(lengths, 1), steps)
     places = ew.select(ew.lt(steps, lengths), flipped, steps)

@@ -14,6 +14,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
+from tilewright.ops.index import within
 from tilewright.ops.view import slice_, transpose
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -73,15 +74,10 @@ def _checked_sizes(node: Node, directions: int) -> int:
         7: (directions, 3 * hidden),
     }
     for k, shape in wanted.items():
-        if node.optional(k) is not None and (
-            len(node.shape(k)) != len(shape)
-            or any(
-                d.is_const and sym(w).is_const and d != w for d, w in zip(node.shape(k), shape, strict=True)
-            )
-        ):
+        if node.optional(k) is not None:
             listed = ", ".join(map(str, shape))
-            raise ModelError(
-                f"{node.op}: input {k} is {node.type(k)}; with hidden size {hidden} its shape is [{listed}]"
+            node.demand_shape(
+                k, shape, f"input {k} is {node.type(k)}; with hidden size {hidden} its shape is [{listed}]"
             )
     return int(hidden)
 
@@ -131,7 +127,10 @@ def lengths_of(node: Node) -> Value | None:
         and not 0 <= known.min() <= known.max() <= steps.value
     ):
         raise ModelError(f"{node.op}: lengths up to {known.max()} for {steps} steps")
-    return ew.cast(node.input(4), dtype=dt.i64)
+    lengths = ew.cast(node.input(4), dtype=dt.i64)
+    if known is not None and steps.is_const:
+        return lengths
+    return within(lengths, low=0, high=steps, what=f"{node.op}: a length is not one of 0 to the number of steps")
 
 
 def activations_of(node: Node, kind: str, direction: int) -> tuple[str, ...]:

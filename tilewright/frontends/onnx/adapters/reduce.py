@@ -12,16 +12,15 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
-from tilewright.ops.define import Operator
 from tilewright.ops.scan import cumprod, cumsum
 from tilewright.ops.sort import topk
 
-_REDUCTIONS: dict[str, tuple[Operator, Callable[[Value], Value]]] = {
+_REDUCTIONS: dict[str, tuple[Callable[..., Value], Callable[[Value], Value]]] = {
     "ReduceSum": (rd.reduce_sum, lambda x: x),
     "ReduceProd": (rd.reduce_prod, lambda x: x),
     "ReduceMin": (rd.reduce_min, lambda x: x),
     "ReduceMax": (rd.reduce_max, lambda x: x),
-    "ReduceMean": (rd.reduce_mean, lambda x: x),
+    "ReduceMean": (rd.mean_or_zero, lambda x: x),
     "ReduceL1": (rd.reduce_l1, ew.abs_),
     "ReduceL2": (rd.reduce_l2, ew.abs_),
     "ReduceSumSquare": (rd.reduce_sum_square, lambda x: ew.mul(x, x)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from tilewright.frontends.composites.axes import chosen, require, with_ones, without
 from tilewright.frontends.composites.shapes import checked_shape, target_shape
 from tilewright.frontends.onnx.node import Node
@@ -9,12 +11,9 @@ from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym, sym
-from tilewright.ops import elementwise as ew
+from tilewright.ir.sym import sym
 from tilewright.ops.define.binding import is_input_value
-from tilewright.ops.index import gather
-from tilewright.ops.shape import broadcast
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.view import expand, reshape, shape_of, squeeze, tile, transpose, unsqueeze
 
 
@@ -32,23 +31,10 @@ def reshape_(node: Node) -> Value:
 @adapter("Expand")
 def expand_(node: Node) -> Value:
     wanted, x = checked_shape(node.symbols(1), "Expand"), node.input(0)
-    shape = list(checked_shape(broadcast(node.shape(0), wanted), "Expand"))
-    for back, (d, target) in enumerate(zip(node.shape(0)[::-1], wanted[::-1], strict=False), 1):
-        if d in (1, target) or not any(map(is_input_value, target.vars)):
-            continue
-        fits = s.logical_or(s.eq(d, 1), s.logical_or(s.eq(target, 1), s.eq(target, d)))
-        require(node.translation, fits, f"Expand cannot make another size of {d}")
-        if not d.is_const:
-            x = _repeated_if_one(x, node.rank(0) - back, target)
-            shape[-back] = shape_of(x)[-back]
-    return x if tuple(shape) == shape_of(x) else expand(x, shape=shape)
-
-
-def _repeated_if_one(x: Value, axis: int, target: Sym) -> Value:
-    """x with `target` entries along an axis, where it has one entry; otherwise as it is."""
-    d = shape_of(x)[axis]
-    places = iota(shape=(s.select(s.eq(d, 1), target, d),), axis=0)
-    return gather(x, ew.min_(places, sym_tensor(values=(d - 1,), scalar=True)), axis=axis)
+    given = any(is_input_value(v) for d in wanted for v in d.vars)  # nothing says what a caller gives
+    with both_meanings() if given else nullcontext():
+        shape = checked_shape(node.translation.broadcast(node.shape(0), wanted), "Expand")
+        return x if shape == shape_of(x) else expand(x, shape=shape)
 
 
 @adapter("Tile", since=6)
@@ -102,6 +88,8 @@ def unsqueeze_(node: Node) -> Value:
 def transpose_(node: Node) -> Value:
     rank = node.rank(0)
     perm = node.checked_axes(node.attr("perm", tuple(reversed(range(rank)))))
+    if any(axis < 0 for axis in node.attr("perm", ())):
+        raise ModelError(f"Transpose: axes are not counted from the end, as in perm={list(node.attr('perm'))}")
     return transpose(node.input(0), perm=perm) if rank > 1 else node.input(0)
 
 
@@ -113,8 +101,8 @@ def blocks(node: Node) -> Value:
     if not 1 <= b <= 2**16:
         raise ModelError(f"{node.op}: a block of {b} is not possible")
     divided = {c: b * b} if node.op == "DepthToSpace" else {h: b, w: b}
-    if any(d.is_const and d.value % parts for d, parts in divided.items()):
-        raise ModelError(f"{node.op}: {node.type(0)} is not a multiple of blocks of {b} x {b}")
+    for d, parts in divided.items():
+        node.demand(s.eq(d % parts, 0), f"{node.type(0)} is not a multiple of blocks of {b} x {b}")
     depth_first = node.attr("mode", "DCR") == "DCR"
     if node.op == "DepthToSpace":
         depth = s.floordiv(c, b * b)

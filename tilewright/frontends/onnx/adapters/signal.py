@@ -89,8 +89,10 @@ def stft(node: Node) -> Value:
     length = known if node.optional(3) is None else node.one_symbol(3)
     if (step.is_const and step.value < 1) or (length.is_const and length.value < 1):
         raise ModelError(f"STFT with frames of {length} elements that are {step} apart")
-    if window is not None and known.is_const and length.is_const and known != length:
-        raise ModelError(f"STFT: the window {node.type(2)} is not of {length} elements")
+    for d in (step, length):
+        require(node.translation, s.le(1, d), "STFT: steps and frames are of one element at least")
+    if window is not None:
+        node.demand(s.eq(known, length), f"the window {node.type(2)} is not of {length} elements")
     count = s.floordiv(size - length, step) + 1
     first = ew.mul(iota(shape=(count, 1), axis=0), sym_tensor(values=(step,), scalar=True))
     frames = gather(signal, ew.add(first, iota(shape=(1, length), axis=1)), axis=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.frontends.composites.axes import pick, require
-from tilewright.frontends.composites.shapes import checked_shape, slice_bounds
+from tilewright.frontends.composites.shapes import at_most_one, checked_shape, slice_bounds
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -18,8 +18,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.index import gather, triangle
-from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import concat, expand, pad, shape_of, slice_, split
+from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, split
 
 
 @adapter("Concat")
@@ -32,6 +32,7 @@ def concat_(node: Node) -> Value:
 @adapter("Slice")
 def slice_along(node: Node) -> Value:
     """x[start:end:step] along each of `axes`."""
+    _give_lengths(node)
     starts, ends = node.listed_symbols("starts", 1) or (), node.listed_symbols("ends", 2) or ()
     axes, steps = node.axes("axes", 3), node.listed_symbols("steps", 4)
     axes = tuple(map(sym, range(len(starts)))) if axes is None else axes
@@ -58,6 +59,38 @@ def slice_along(node: Node) -> Value:
     if all(c == d and f == 0 and k == 1 for c, d, f, k in unchanged):
         return x
     return slice_(x, starts=tuple(first), sizes=tuple(count), steps=tuple(stride))
+
+
+def _give_lengths(node: Node) -> None:
+    """Give bounds whose number only a call tells one that is known: that of the axes or steps, one where there cannot
+    be more, else as many as the tensor has axes, the last of which change nothing."""
+    operands = [k for k in range(1, len(node.inputs)) if node.optional(k) is not None and node.rank(k) == 1]
+    lengths = [node.shape(k)[0] for k in operands]
+    unknown = [k for k, d in zip(operands, lengths, strict=True) if not d.is_const]
+    known = {d.value for d in lengths if d.is_const}
+    for d in lengths[1:] if unknown else ():
+        require(node.translation, s.eq(d, lengths[0]), f"{node.op} has {lengths[0]} and {d} bounds")
+    rank, single = node.rank(0), any(map(at_most_one, lengths))
+    inputs = list(node.inputs)
+    for k in unknown:
+        if known or single or rank == 1:
+            inputs[k] = reshape(node.input(k), shape=(min(known, default=1),))
+        elif 3 not in unknown:
+            inputs[k] = _filled_up(node, k, rank, {2: _largest(node, k), 4: 1}.get(k, 0))
+    node.inputs = tuple(inputs)
+
+
+def _largest(node: Node, k: int) -> int:
+    return int(np.iinfo(node.dtype(k).storage).max)
+
+
+def _filled_up(node: Node, k: int, length: int, filler: int) -> Value:
+    """The elements of operand `k`, of which there are at most so many, and others behind them."""
+    x = node.input(k)
+    message = f"{node.op}: input {k}, {x.type}, has more elements than there are axes"
+    require(node.translation, s.le(node.shape(k)[0], length), message)
+    longer = concat(x, full(value=filler, dtype=node.dtype(k), shape=(length,)), axis=0)
+    return slice_(longer, starts=(0,), sizes=(length,), steps=(1,))
 
 
 def _progression(start: Sym, step: Sym, length: Sym) -> Value:
@@ -107,6 +140,9 @@ def padded(node: Node) -> Value:
     before, after = ([_not_below_zero(d) for d in side] for side in (before, after))
     if all(d == 0 for d in (*before, *after)):
         return x
+    for d in (*before, *after):
+        if any(v.bounds == (None, None) for v in d.vars):  # so that sums of sizes are integers of 64 bits
+            node.translation.require(s.le(d, 1 << 60), "Pad by more elements than memory can hold")
     shape = tuple(d + b + a for d, b, a in zip(shape_of(x), before, after, strict=True))
     checked_shape(shape, "Pad")
     number = filler if node.dtype(0).is_float else int(filler)

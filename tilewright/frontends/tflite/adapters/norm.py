@@ -16,7 +16,7 @@ from tilewright.ops.view import shape_of
 
 REDUCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(
     {
-        "SUM": reduce.reduce_sum, "MEAN": reduce.reduce_mean, "REDUCE_PROD": reduce.reduce_prod,
+        "SUM": reduce.reduce_sum, "MEAN": reduce.mean_or_zero, "REDUCE_PROD": reduce.reduce_prod,
         "REDUCE_MAX": reduce.reduce_max, "REDUCE_MIN": reduce.reduce_min, "REDUCE_ANY": reduce.reduce_or,
         "REDUCE_ALL": reduce.reduce_and,
     }

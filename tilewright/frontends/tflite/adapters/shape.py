@@ -14,7 +14,6 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.ops.shape import broadcast
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import expand, pad, reshape, shape_of, slice_, squeeze, tile, transpose, unsqueeze
 
@@ -66,14 +65,14 @@ def tile_(node: OperatorNode) -> Value:
 
 @tflite("BROADCAST_TO", moves=True)
 def broadcast_to(node: OperatorNode) -> Value:
-    shape = checked_shape(broadcast(node.shape(0), node.symbols(1)), "BROADCAST_TO")
+    shape = checked_shape(node.translation.broadcast(node.shape(0), node.symbols(1)), "BROADCAST_TO")
     return expand(node.input(0), shape=shape)
 
 
 @tflite("BROADCAST_ARGS")
 def broadcast_args(node: OperatorNode) -> Value:
     """The shape that two shapes broadcast to."""
-    return _vector(node, broadcast(node.symbols(0), node.symbols(1)))
+    return _vector(node, node.translation.broadcast(node.symbols(0), node.symbols(1)))
 
 
 @tflite("SHAPE")

@@ -15,7 +15,6 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import tensor
 from tilewright.ops.define.staged import host
-from tilewright.ops.shape import broadcast
 
 
 @adapter(
@@ -40,7 +39,7 @@ def moves(node: Node) -> Results:
 
 def common_shape(node: Node) -> tuple[Sym, ...]:
     """The shape to which the operands broadcast."""
-    return broadcast(*(node.shape(k) for k in range(len(node.inputs))))
+    return node.translation.broadcast(*(node.shape(k) for k in range(len(node.inputs))))
 
 
 @adapter("Equal", takes="host")

@@ -19,6 +19,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import as_dtype, reduce_max, reduce_sum
+from tilewright.ops.source import sym_tensor
 from tilewright.ops.view import concat, pad, reshape, shape_of, slice_
 
 _LEAST = float(np.finfo(np.float32).min)
@@ -86,11 +87,13 @@ def array_feature_extractor(node: Node) -> Value:
     if not rank:
         raise ModelError("ArrayFeatureExtractor takes features, not a scalar")
     size, known = node.shape(0)[-1], node.constant_or_none(1)
-    if known is not None and size.is_const and ((known < 0) | (known >= size.value)).any():
+    if known is not None and ((known < 0) | (size.is_const and known >= size.value)).any():
         raise ModelError(
             f"ArrayFeatureExtractor: an index ({known.min()} to {known.max()}) is out of range for {size}"
         )
     places = reshape(node.input(1), shape=(product(node.shape(1)),))
+    if known is None:  # none is counted from the end
+        places = ew.select(ew.lt(places, 0), sym_tensor(values=(size,), scalar=True), places)
 
     def write(operands: Sequence[Value | None]) -> tuple[Value]:
         (features,) = operands
