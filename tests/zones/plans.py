@@ -20,7 +20,6 @@ from tests.zones.pages import PAGE
 from tilewright import link
 from tilewright.codegen.program import Program
 from tilewright.ir.sym import Sym, sym
-from tilewright.loops.storage.packing import PackedArray
 from tilewright.memory import plan
 from tilewright.memory.plan import ArenaPlan, Lifetime
 from tilewright.runtime.arena import aligned_bytes
@@ -74,13 +73,13 @@ def zoned_scratch(zones: Zones) -> cached_property[Sym]:
     return found
 
 
-def zoned_place(zones: Zones) -> Callable[[link.Weights, np.ndarray | PackedArray], tuple[int, bool]]:
+def zoned_place(zones: Zones) -> Callable[..., tuple[int, bool]]:
     """`Weights.place` with a closed page after each constant."""
     place = link.Weights.place
 
-    def place_between_zones(self: link.Weights, array: np.ndarray | PackedArray) -> tuple[int, bool]:
+    def place_between_zones(self: link.Weights, *given: Any) -> tuple[int, bool]:
         before = self.total
-        offset, is_lent = place(self, array)
+        offset, is_lent = place(self, *given)
         size = self.total - before  # none where the constant was there already
         if not zones.has_room or not size or is_lent:
             return offset, is_lent
@@ -95,7 +94,7 @@ def zoned_place(zones: Zones) -> Callable[[link.Weights, np.ndarray | PackedArra
 
 def _move(weights: link.Weights, offset: int, to: int) -> None:
     """Give the constant that was placed last another offset."""
-    weights._arrays[-1] = (to, weights._arrays[-1][1])
+    weights._arrays[-1] = (to, *weights._arrays[-1][1:])
     for same in (same for same in weights._alike.values() if same and same[-1][0] == offset):
         same[:] = [(to if at == offset else at, kind, data) for at, kind, data in same]
 
