@@ -2,7 +2,7 @@
 # folder; no target touches `.venv`, which is for whoever works here.
 PYTHON ?= python3
 PIP = -m pip install --quiet --disable-pip-version-check
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint docs dist clean
 
 demo: .venv-demo/installed
 	@.venv-demo/bin/python examples/file_types.py $(FILES)
@@ -30,6 +30,13 @@ docs: .venv-docs/installed
 	@for page in docs/*.py; do .venv-docs/bin/python "$$page" || exit 1; done
 	@.venv-docs/bin/python -m bench table
 
+# A wheel and an sdist, which pip installs in any environment.
+dist:
+	@$(PYTHON) -m venv .venv-dist && .venv-dist/bin/python $(PIP) 'flit_core>=3.12,<5'
+	@mkdir -p dist
+	@.venv-dist/bin/python -c "from flit_core import buildapi; \
+	print(*('dist/' + make('dist') for make in (buildapi.build_sdist, buildapi.build_wheel)))"
+
 # Made again when the dependencies change; the package itself is installed in place.
 .venv-demo/installed: EXTRA = demo
 .venv-lint/installed: EXTRA = dev
@@ -41,4 +48,4 @@ docs: .venv-docs/installed
 	@touch $@
 
 clean:
-	@rm -rf .venv-demo .venv-docs .venv-lint .venv-test*
+	@rm -rf dist .venv-demo .venv-dist .venv-docs .venv-lint .venv-test*

@@ -46,7 +46,7 @@ class FileTypes:
         """That of the installed package (found without importing it)."""
         spec = find_spec("magika")
         if spec is None or spec.origin is None:
-            sys.exit("the demo needs the package magika: pip install 'tilewright[demo]'")
+            sys.exit("the demo needs the package magika: pip install magika==1.0.3 onnxruntime")
         package = Path(spec.origin).parent
         folder = package / "models" / MODEL
         config = json.loads((folder / "config.min.json").read_text())

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
     from tilewright.runtime.errors import OptionError as OptionError
+    from tilewright.runtime.errors import PerformanceWarning as PerformanceWarning
     from tilewright.runtime.errors import TilewrightError as TilewrightError
     from tilewright.runtime.errors import TilewrightWarning as TilewrightWarning
     from tilewright.runtime.profile import KernelTime as KernelTime
@@ -58,6 +59,7 @@ _HOMES = {
     "NodeArg": "tilewright.runtime.values.node_arg",
     "OptionError": "tilewright.runtime.errors",
     "Options": "tilewright.options",
+    "PerformanceWarning": "tilewright.runtime.errors",
     "Progress": "tilewright.options",
     "Quantized": "tilewright.quantization.result",
     "Report": "tilewright.runtime.report",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact, Model
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import InternalError, OptionError, PerformanceWarning
+from tilewright.runtime.report import Report
 from tilewright.session import Session
 
 
@@ -83,7 +85,26 @@ def compile_artifact(
         elif options.cache and (refusal := session.refusal()):
             remark = {"stage": "cache", "subject": "the model", "message": refusal, "kind": "missed"}
             artifact.report.setdefault("remarks", []).append(remark)
+    tell_of_failures(artifact, options)
     return artifact
+
+
+def tell_of_failures(artifact: Artifact, options: Options) -> None:
+    """One PerformanceWarning with what failed when an artefact was made, and what else its users should know; with
+    `options.strict` what failed is an InternalError."""
+    remarks = [r for r in Report(artifact.report).remarks if r["kind"] in ("failed", "warning")]
+    failed = [r for r in remarks if r["kind"] == "failed"]
+    if failed and options.strict:
+        told = "; ".join(f"{r['stage']}: {r['subject']}: {r['message']}" for r in failed[:MOST_TOLD])
+        raise InternalError(f"strict=True: {told}", hint="compile without strict: the model is right, but slower")
+    if remarks:
+        lines = [f"{r['subject']}: {r['message']}" for r in remarks[:MOST_TOLD]]
+        more = [f"and {len(remarks) - MOST_TOLD} more, which Model.report() lists"] if remarks[MOST_TOLD:] else []
+        warnings.warn("\n".join([*lines, *more]), PerformanceWarning, stacklevel=4)
+
+
+MOST_TOLD = 5
+"""Failures that a warning lists: of one defect there may be many."""
 
 
 def _session(session: Session | None) -> Session:

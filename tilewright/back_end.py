@@ -35,6 +35,7 @@ from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
+from tilewright.target.cores import check_core
 from tilewright.target.machine import Machine, TargetError
 from tilewright.target.target import Target
 
@@ -60,6 +61,10 @@ class Code(Protocol):
     def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
         """All code that was begun, in this order, waiting for what is not ready. `step` is told how many of how many
         parts are."""
+
+    @property
+    def failed(self) -> str:
+        """The kernel of which `objects` could make none, after an error; "" where it is not known."""
 
     def __enter__(self) -> Self: ...
 
@@ -105,6 +110,8 @@ class CpuBackEnd:
 
     def check(self, machine: Target, options: Options) -> None:
         check_platform(machine.triple)
+        if machine.name != "host":
+            check_core(machine.name, machine.cpu, machine.triple)
         if options.profile and machine.arch != "x86_64":
             raise OptionError(
                 f"profile=True is not possible for {machine.name} ({machine.arch}): programs may not read its cycle "
@@ -156,7 +163,7 @@ class CpuCode(ObjectMaker):
 
     def begin(self, text: KernelText | ProgramText) -> None:
         if isinstance(text, KernelText):
-            self.start(Unit(text.text, inspect=self._inspector(f"kernel '{text.symbol}'")))
+            self.start(Unit(text.text, inspect=self._inspector(f"kernel '{text.symbol}'"), kernel=text.symbol))
         else:
             self.start(Unit(text.text, Effort.CALLS, self._inspector("the program that calls the kernels")))
             if not self.has_pool:

@@ -23,14 +23,23 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError, VerifyError
+from tilewright.ir.diag import (
+    InternalError,
+    ModelError,
+    Remark,
+    TilewrightError,
+    UnsupportedError,
+    VerifyError,
+)
 from tilewright.ir.garbage import rare_collections
+from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
 from tilewright.ir.passes import Pass, PassContext, run_passes
-from tilewright.ir.switches import CHECKED, Switches, persist
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.memory.budget import over_budget
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
+from tilewright.memory.plan import plan_in_order
 from tilewright.memory.storage import Storage, assign_storage
 from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.define.spec import graph_spec
@@ -59,31 +68,31 @@ def compile_request(
     """From the model's file on, without the session's cache. Raises ModelError, UnsupportedError, OptionError."""
     machine, plugins = session.machine(options), session.loaded_plugins
 
-    def compiled(module: Module, switches: Switches, report_step: OnProgress | None) -> Artifact:
+    def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:
         frequent = frequent_modules(module, request, options, session, report_step)
         broadcasting = broadcasting_module(module, request, session, report_step)
-        return compile_module(module, options, machine, report_step, plugins, switches, frequent, broadcasting)
+        return compile_module(module, options, machine, report_step, plugins, optional, frequent, broadcasting)
 
-    artifact = whatever_fails(request, session, options, progress, compiled)
+    artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
         artifact.report["model"] = request.model.name
     return artifact
 
 
-def whatever_fails(
+def compile_with_fallbacks(
     request: Request,
     session: Session,
     options: Options,
     progress: OnProgress | None,
-    compiled: Callable[[Module, Switches, OnProgress | None], T],
+    compiled: Callable[[Module, OptionalSteps, OnProgress | None], T],
 ) -> T:
     """What `compiled` makes of the request's module, again without what failed where that is optional."""
     watched = None if progress is None else _Watched(progress)
     with rare_collections():
-        return persist(
+        return retry_without_failed_steps(
             lambda: import_request(request, session, watched),
-            lambda module, switches: compiled(module, switches, watched),
-            Switches(checked=is_checked(options)),
+            lambda module, optional: compiled(module, optional, watched),
+            OptionalSteps(checked=is_checked(options), strict=options.strict),
             lambda error: watched is None or error is not watched.raised,
         )
 
@@ -107,7 +116,15 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
         raise VerifyError(what, where=e.where, hint="report it to the authors of the plugin") from e
     except TilewrightError:
         raise
+    except NotImplementedError as e:
+        if front_end in FRONT_ENDS:
+            raise
+        what = f"the front end '{front_end.name}' of a plugin does not support the model: {e or 'it does not say why'}"
+        raise UnsupportedError(what, hint="ask the authors of the plugin for it") from e
     except Exception as e:
+        if front_end not in FRONT_ENDS:  # no defect of ours
+            what = f"the front end '{front_end.name}' of a plugin failed: {type(e).__name__}: {e}"
+            raise ModelError(what, hint="report it to the authors of the plugin") from e
         what = f"the front end '{front_end.name}' failed: {type(e).__name__}: {e}"
         raise InternalError(what, hint="please report this with the model") from e
 
@@ -157,7 +174,7 @@ def compile_module(
     machine: Machine,
     progress: OnProgress | None = None,
     plugins: Plugins = NO_PLUGINS,
-    switches: Switches = CHECKED,
+    optional: OptionalSteps = CHECKED,
     frequent: Sequence[FrequentModule] = (),
     broadcasting: Callable[[], Module] | None = None,
 ) -> Artifact:
@@ -170,8 +187,8 @@ def compile_module(
     with back_end.code(machine, options) as code:
         lends = options.share_weights and machine.kind == Target.kind
         lent = link.Lent(module.constants.values() if lends else ())
-        weights = link.Weights(lent, options.compile_threads or usable_cores())
-        build = _Build(options, machine, back_end, plugins, switches, progress, edited, code, weights)
+        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional)
+        build = _Build(options, machine, back_end, plugins, optional, progress, edited, code, weights)
         artifact = _compile_staged(module, build)
         variants, ends = [], [(code.begun, build.weights.total)]
         for sizes, load in frequent:
@@ -179,7 +196,7 @@ def compile_module(
                 variants.append(link.make_variant(artifact, sizes, _compile_staged(load(), build)))
             ends.append((code.begun, build.weights.total))
         if broadcasting is not None:
-            artifact = switches.attempt(
+            artifact = optional.attempt(
                 "broadcasting", lambda: _with_broadcasting(artifact, module, broadcasting, build), lambda: artifact
             )
             ends.append((code.begun, build.weights.total))
@@ -189,7 +206,10 @@ def compile_module(
         clock = _Clock()
         blocks = build.weights.blocks()  # while threads make objects
         clock.lap("weights")
-        objects = code.objects(steps(progress, "code"))
+        try:
+            objects = code.objects(steps(progress, "code"))
+        except Exception as error:
+            optional.blame(code.failed, error)
         clock.lap("llvm")
     _tell(progress, "link", 0, 1)
     for stage, seconds in clock.laps.items():
@@ -219,7 +239,7 @@ class _Build:
     machine: Machine
     back_end: BackEnd
     plugins: Plugins
-    switches: Switches
+    optional: OptionalSteps
     progress: OnProgress | None
     edited: EditedSchedules | None
     code: Code
@@ -239,7 +259,7 @@ class _Build:
 
 def _compile_staged(module: Module, build: _Build) -> Artifact:
     """A graph in one piece or, where sizes depend on data, in parts that the host calls one after the other."""
-    staged = split(module)
+    staged = build.optional.attempt("staging", lambda: split(module), lambda: None)
     if staged is None:
         return _compile_program(module, build)[0]
     if build.options.integer_only:
@@ -248,7 +268,7 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
             hint="give the inputs that they depend on as constants",
         )
     for part in staged.parts:
-        if build.switches.checked:
+        if build.optional.checked:
             verify_func(part.main, graph_spec(part))
     compiled = [_compile_program(part, build) for part in staged.parts]
     parts = [part for part, _ in compiled]
@@ -261,13 +281,13 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
 
 def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     """One program of native code, and where its values lie. The artefact has no code and no weights yet."""
-    options, machine, back_end, switches = build.options, build.machine, build.back_end, build.switches
+    options, machine, back_end, optional = build.options, build.machine, build.back_end, build.optional
     clock = _Clock()
-    ctx = pass_context(machine, options, switches)
-    strategies = strategies_with(build.plugins, ctx.remarks, machine, back_end, switches)
+    ctx = pass_context(machine, options, optional)
+    strategies = strategies_with(build.plugins, ctx.remarks, machine, back_end, optional)
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
-    account = Account(module, machine, switches)
+    account = Account(module, machine, optional)
     for subject, message in module.main.attrs.get("contradictions", ()):
         ctx.remarks.append(Remark("import", subject, message, "analysis"))
     lower_graph(module, ctx, options, build.progress, strategies, back_end.passes(machine, options))
@@ -286,20 +306,23 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
         clock.lap("llvm")
 
     report_step = steps(build.progress, "kernels")
-    schedule_regions(
+    calls = schedule_regions(
         module, machine, strategies, ctx.remarks, emit, report_step,
-        switches=switches, edited=build.edited, numbers=build.kernels,
+        optional=optional, edited=build.edited, numbers=build.kernels,
     )  # fmt: skip
-    account.note_kernels(module)
-    switches.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
+    account.note_kernels(module, calls)
+    optional.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
     clock.lap("schedule")
     inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
-    storage = switches.attempt(
+    storage = optional.attempt(
         "share-memory",
         lambda: assign_storage(module.main, inplace),
-        lambda: assign_storage(module.main, share=False),
+        lambda: assign_storage(module.main, plan=plan_in_order),
     )
     constants = link.lay_out_constants(module, build.weights)
+    ctx.remarks += over_budget(module.main, storage.arena.total, build.weights.total)
+    ctx.remarks += build.weights.remarks
+    build.weights.remarks.clear()
     number = next(build.programs)
     program = link.make_program(
         module, storage, constants, kernels, taken_for_granted,
@@ -319,9 +342,9 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     return link.make_artifact(module, storage, constants, program, text, target, report), storage
 
 
-def pass_context(machine: Machine, options: Options, switches: Switches = CHECKED) -> PassContext:
+def pass_context(machine: Machine, options: Options, optional: OptionalSteps = CHECKED) -> PassContext:
     """What passes of the graph level share: the facts that they ask for are those of CPUs."""
-    return PassContext(machine if isinstance(machine, Target) else None, options, [*switches.remarks], switches)
+    return PassContext(machine if isinstance(machine, Target) else None, options, [*optional.remarks], optional)
 
 
 def strategies_with(
@@ -329,7 +352,7 @@ def strategies_with(
     remarks: list[Remark],
     machine: Machine,
     back_end: BackEnd,
-    switches: Switches = CHECKED,
+    optional: OptionalSteps = CHECKED,
 ) -> Strategies[Strategy]:
     """The strategies of a back end, and those of plugins for its kind of machine; `remarks` are told what is left out,
     and later which of them fail."""
@@ -345,7 +368,7 @@ def strategies_with(
         else:
             found = [s for s in plugin.strategies if isinstance(s, Strategy)]
             outside += [(plugin.name, s) for s in found if s.kind == machine.kind]
-    return Strategies(ours, tuple(outside), remarks, switches.checked)
+    return Strategies(ours, tuple(outside), remarks, optional.raises)
 
 
 def edited_schedules(options: Options) -> EditedSchedules | None:
@@ -368,7 +391,7 @@ def lower_graph(
     def verify(m: Module) -> None:
         verify_func(m.main, graph_spec(m))
 
-    check = verify if ctx.switches.checked else None
+    check = verify if ctx.optional.checked else None
     first = default_passes(ctx.target, options) if passes is None else passes
     last: list[Pass] = [Fuse(strategies), PlaceViews(), Order()]
     done = count(1)

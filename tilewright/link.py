@@ -34,7 +34,8 @@ from tilewright.codegen.program import (
 from tilewright.graph.assumptions import Assumption
 from tilewright.ir.constants import Deferred
 from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
-from tilewright.ir.diag import Remark, UnsupportedError
+from tilewright.ir.diag import Remark, UnsupportedError, failure
+from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.sym import Sym, eq, sym
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
@@ -81,6 +82,10 @@ LEAST_LENT = 1 << 16
 """Bytes from which on a constant may stay where it is: each costs a slot of 64 bytes, and reading that in each call."""
 
 
+_Alike = list[tuple[int, bool, np.ndarray | PackedArray]]
+"""Constants that begin alike, with their places."""
+
+
 class Weights:
     """The constants of all programs of an artefact, one after the other, each content once; of those that are lent, the
     distance to where they are.
@@ -88,30 +93,42 @@ class Weights:
     They move here: a module loses each as soon as it has its place, so that weights are never in memory twice.
     """
 
-    def __init__(self, lent: Lent | None = None, threads: int = 1) -> None:
+    def __init__(self, lent: Lent | None = None, threads: int = 1, optional: OptionalSteps = CHECKED) -> None:
         self.total = 0
+        self.remarks: list[Remark] = []
+        self._optional = optional
         self._threads = threads
-        self._arrays: list[tuple[int, np.ndarray | PackedArray]] = []
-        self._alike: dict[tuple[int, int], list[tuple[int, bool, np.ndarray | PackedArray]]] = {}
+        self._arrays: list[tuple[int, np.ndarray | PackedArray, str]] = []
+        self._alike: dict[tuple[int, int], _Alike] = {}
         self._memory = Lent() if lent is None else lent
         self._lent: list[LentArray] = []
 
-    def place(self, array: np.ndarray | PackedArray) -> tuple[int, bool]:
-        """The offset of an array's bytes; or of the slot with their distance, and True, where they are lent."""
+    def place(self, array: np.ndarray | PackedArray, name: str = "") -> tuple[int, bool]:
+        """The offset of an array's bytes; or of the slot with their distance, and True, where they are lent. `name` is
+        that of the constant."""
         is_lent = not isinstance(array, PackedArray) and self._memory.holds(array)
         data = array if isinstance(array, PackedArray) else flat_bytes(array)
-        same = self._alike.setdefault((data.nbytes, _sample(data)), [])
-        for offset, kind, other in same:
-            if _are_alike(data, other):
-                return offset, kind
+
+        def alone(error: Exception) -> tuple[_Alike, None]:
+            self.remarks.append(failure("share-constants", f"constant {name}", error, "it has memory of its own"))
+            return [], None
+
+        same, found = self._optional.survive(lambda: self._same(data), alone)
+        if found is not None:
+            return found
         size = ALIGNMENT if is_lent else data.nbytes
         offset, self.total = self.total, self.total + -(-size // ALIGNMENT) * ALIGNMENT
         same.append((offset, is_lent, data))
         if is_lent and isinstance(data, np.ndarray):
             self._lent.append(LentArray(offset, data, zlib.crc32(data.data)))
         else:
-            self._arrays.append((offset, data))
+            self._arrays.append((offset, data, name))
         return offset, is_lent
+
+    def _same(self, data: np.ndarray | PackedArray) -> tuple[_Alike, tuple[int, bool] | None]:
+        """Those that begin as an array does, and the place of one that is the same."""
+        same = self._alike.setdefault((data.nbytes, _sample(data)), [])
+        return same, next(((offset, kind) for offset, kind, other in same if _are_alike(data, other)), None)
 
     def blocks(self) -> tuple[memoryview, tuple[LentArray, ...]]:
         """All of it, zeros between the constants, which are let go of, and the arrays to which it has distances."""
@@ -131,12 +148,15 @@ class Weights:
         """Write constants to their places until none is left, as several threads do."""
         moved = 0
         while (found := self._next()) is not None:
-            offset, data = found
+            offset, data, name = found
             end = offset + data.nbytes
-            if isinstance(data, PackedArray):
-                data.write(block[offset:end].view(data.dtype).reshape(data.shape))
-            else:
-                block[offset:end] = data
+            try:
+                if isinstance(data, PackedArray):
+                    data.write(block[offset:end].view(data.dtype).reshape(data.shape))
+                else:
+                    block[offset:end] = data
+            except Exception as error:
+                self._optional.blame(name, error)
             block[end : end + -end % ALIGNMENT] = 0
             moved += data.nbytes
             if moved >= RELEASED:
@@ -144,7 +164,7 @@ class Weights:
                 release_free_memory()
                 moved = 0
 
-    def _next(self) -> tuple[int, np.ndarray | PackedArray] | None:
+    def _next(self) -> tuple[int, np.ndarray | PackedArray, str] | None:
         try:
             return self._arrays.pop()
         except IndexError:
@@ -213,7 +233,7 @@ def lay_out_constants(module: Module, weights: Weights) -> Constants:
             array = module.constants.take(name)
             if isinstance(array, Deferred) and not isinstance(array, PackedArray):
                 array = array.make()
-            table[name] = ConstantInfo(name, array.dtype.name, array.shape, *weights.place(array))
+            table[name] = ConstantInfo(name, array.dtype.name, array.shape, *weights.place(array, name))
     return Constants(tuple(table.values()))
 
 

@@ -98,7 +98,9 @@ class Options:
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each
         call computes and moves.
     verify: check every program after every pass, and every kernel (slow; for tests and bug reports). An optimisation
-        that fails unexpectedly is an error then; otherwise it is switched off, and a remark in the report says so.
+        that fails unexpectedly is an error then, too (see `strict`).
+    strict: make it an error that an optimisation fails unexpectedly. Otherwise what failed is left out, the model is
+        right but slower, and a `tilewright.PerformanceWarning` says so, which `Model.report` repeats.
     integer_only: compute with integers alone, without a floating-point instruction: of a model whose tensors are
         quantised by known scales (QDQ), with the same bits on every machine. Inputs and outputs of floats become the
         integers, whose scales and zero points `Model.report` tells ("integers"). What has no form in integers is an
@@ -128,6 +130,7 @@ class Options:
     frequent: tuple[FrequentSizes, ...] = ()
     integer_only: bool = False
     share_weights: bool = False
+    strict: bool = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -140,7 +143,7 @@ class Options:
             )
         object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
         object.__setattr__(self, "frequent", _frequent(self.frequent))
-        for name in ("cache", "profile", "verify", "integer_only", "share_weights"):
+        for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
 

@@ -22,6 +22,7 @@ import numpy as np
 import tilewright
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.front_end import FrontEnd, find_front_end, unknown_source
+from tilewright.frontends.weights.foreign import foreign_format
 from tilewright.ir.outside import Unreadable, outside_digest
 from tilewright.options import Options, Request
 from tilewright.plugins import (
@@ -176,9 +177,13 @@ class Session:
         path nor bytes nor accepted, ModelError for other unknown sources."""
         failed: list[str] = []
         found = find_front_end(source, FRONT_ENDS, failed)
-        found = found or find_front_end(source, self.loaded_plugins.front_ends, failed)
+        foreign = foreign_format(source)  # whatever suffix it has
+        if found is None or foreign is not None:
+            found = find_front_end(source, self.loaded_plugins.front_ends, failed)
         if found is not None:
             return found
+        if foreign is not None:
+            raise foreign.error(source)
         failed += [f"{remark.subject}: {remark.message}" for remark in self.loaded_plugins.refused]
         raise unknown_source(source, (*FRONT_ENDS, *self.loaded_plugins.front_ends), failed)
 

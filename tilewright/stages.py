@@ -14,6 +14,7 @@ from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.compiler import (
     broadcasting_module,
+    compile_with_fallbacks,
     edited_schedules,
     frequent_modules,
     import_request,
@@ -21,10 +22,9 @@ from tilewright.compiler import (
     pass_context,
     steps,
     strategies_with,
-    whatever_fails,
 )
 from tilewright.ir.core import Func, Module
-from tilewright.ir.switches import Switches
+from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
@@ -68,7 +68,7 @@ def programs(
     if level == "import":
         return {"main": print_module(import_request(request, session, progress))}
 
-    def texts(module: Module, switches: Switches, told: OnProgress | None) -> dict[str, str]:
+    def texts(module: Module, optional: OptionalSteps, told: OnProgress | None) -> dict[str, str]:
         frequent = frequent_modules(module, request, options, session, told)
         broadcasting = broadcasting_module(module, request, session, told)
         parts = _parts("", module)
@@ -78,12 +78,12 @@ def programs(
             parts |= _parts("broadcasting: ", broadcasting())
         edited, numbers = edited_schedules(options) or EditedSchedules(), count()
         for part in parts.values():
-            ctx = pass_context(machine, options, switches)
-            strategies = strategies_with(plugins, ctx.remarks, machine, back_end, switches)
+            ctx = pass_context(machine, options, optional)
+            strategies = strategies_with(plugins, ctx.remarks, machine, back_end, optional)
             lower_graph(part, ctx, options, told, strategies, back_end.passes(machine, options))
             if level != "graph":
                 schedule_regions(
-                    part, machine, strategies, ctx.remarks, step=steps(told, "kernels"), switches=switches,
+                    part, machine, strategies, ctx.remarks, step=steps(told, "kernels"), optional=optional,
                     edited=edited, numbers=numbers,
                 )  # fmt: skip
         if level == "graph":
@@ -96,7 +96,7 @@ def programs(
             return {n: print_schedule(f, edited.digests[f.name], calls[f.name]) for n, f in kernels.items()}
         return {n: _kernel_text(f, level, machine, back_end) for n, f in kernels.items()}
 
-    return whatever_fails(request, session, options, progress, texts)
+    return compile_with_fallbacks(request, session, options, progress, texts)
 
 
 def _parts(prefix: str, module: Module) -> dict[str, Module]:

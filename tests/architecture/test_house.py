@@ -89,6 +89,7 @@ LATE = {
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part
     ("runtime/staged/functions/images.py", "PIL.Image"),  # an extra
+    ("runtime/values/recorded.py", "PIL.Image"),  # an extra
     ("cli/models.py", "tilewright.frontends.weights.safetensors"),  # artefacts need no compiler
     ("cli/__init__.py", "tilewright.cli.app"),
     ("cli/peers.py", "onnxruntime"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -82,3 +84,36 @@ def test_an_installed_copy_is_what_is_tested_and_is_of_this_tree() -> None:
     )
     assert Path(started.stdout.strip()).parent == folder  # commands that tests start use it too
     assert files_of(folder) == files_of(ROOT / "tilewright")
+
+
+def test_a_wheel_and_an_sdist_install_elsewhere(tree: Path, tmp_path: Path) -> None:
+    """As `make dist` builds them; the wheel of what the sdist holds is the same."""
+    program = (
+        "from flit_core import buildapi as b; import sys; print(b.build_sdist(sys.argv[1]), b.build_wheel(sys.argv[1]))"
+    )
+
+    def built(tree: Path, folder: Path) -> list[Path]:
+        folder.mkdir()
+        command = [sys.executable, "-c", program, str(folder)]
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120, check=True)
+        return [folder / name for name in done.stdout.split()]
+
+    sdist, wheel_file = built(tree, tmp_path / "dist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    _, again = built(unpacked, tmp_path / "again")
+    with zipfile.ZipFile(wheel_file) as one, zipfile.ZipFile(again) as other:
+        assert sorted(one.namelist()) == sorted(other.namelist())
+    place = tmp_path / "place"
+    offline = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--disable-pip-version-check"]
+    for source in (wheel_file, sdist):
+        install = [sys.executable, "-m", "pip", "install", *offline, "--upgrade", "--target", place, source]
+        done = subprocess.run(install, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        check = "import tilewright; from tilewright import Session, compile; print(tilewright.__file__)"
+        started = subprocess.run(
+            [sys.executable, "-c", check], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(place)},
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        assert Path(started.stdout.strip()).is_relative_to(place)

@@ -16,9 +16,10 @@ from tests import models
 from tilewright.api import compile_artifact
 from tilewright.cli.app import COMMANDS, commands
 from tilewright.cli.commands.explain import trees
-from tilewright.cli.tensors import dtype_of, make_inputs, read_array
+from tilewright.cli.inputs.specs import dtype_of, make_inputs
 from tilewright.options import Options
 from tilewright.runtime import TensorInfo
+from tilewright.runtime.values.recorded import read_input
 
 
 def call(*arguments: object) -> Result:
@@ -134,7 +135,7 @@ def test_random_inputs_have_the_type_and_stay_finite(dtype: str) -> None:
 def test_files_of_types_that_numpy_does_not_know_are_read(tmp_path: Path) -> None:
     array = np.arange(4).astype(dtype_of(TensorInfo("x", "bfloat16", (4,))))
     np.save(tmp_path / "x.npy", array)
-    found = read_array(tmp_path / "x.npy", TensorInfo("x", "bfloat16", (4,)))
+    found = read_input(tmp_path / "x.npy", TensorInfo("x", "bfloat16", (4,)))
     assert found.dtype.name == "bfloat16" and found.astype(np.float64).tolist() == [0, 1, 2, 3]
 
 
@@ -222,4 +223,4 @@ def test_without_click_the_command_says_how_to_install_it() -> None:
     program = "import sys; sys.modules['click'] = None; from tilewright.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
-    assert result.stderr.count("\n") == 1 and "pip install 'tilewright[cli]'" in result.stderr
+    assert result.stderr.count("\n") == 1 and "pip install click rich" in result.stderr

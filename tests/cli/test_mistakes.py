@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "dtype.npy", np.zeros((2, 64), np.float64))
     np.save(folder / "width.npy", np.zeros((2, 63), np.float32))
     (folder / "text.npy").write_text("not an array")
-    np.savez(folder / "several.npz", a=np.zeros(1))
+    np.savez(folder / "several.npz", a=np.zeros(1), b=np.zeros(1))
     (folder / "truncated.onnx").write_bytes(path.read_bytes()[:-40])
     (folder / "text.onnx").write_text("this is no model")
     (folder / "empty.onnx").write_bytes(b"")

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 import tilewright
 from tests import models
 from tilewright.cli.app import commands
-from tilewright.cli.tensors import write_outputs
+from tilewright.cli.inputs.specs import write_outputs
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import ArtifactError
 

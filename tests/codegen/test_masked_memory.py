@@ -58,19 +58,14 @@ MASKED = re.compile(r"@llvm\.masked\.(?:load|store)\.v(\d+)([if])(\d+)\.p0\(")
 def test_masks_of_avx512_have_the_lanes_of_a_register(lanes: int, dtype: str, name: str) -> None:
     """So that LLVM adds none; it shifts those of fewer than 8, which is right (decision 53)."""
     text = kernel_ir(parse_kernel(masked(dtype, lanes, lanes + 1)), NAMED[name]).text
-    accesses = MASKED.findall(text)
+    accesses = [found for found in MASKED.findall(text) if int(found[0]) >= 8]
     assert len(accesses) >= 4
     for count, _, bits in accesses:
         nbytes = int(count) * int(bits) // 8
-        if int(count) < 8:
-            continue
         assert nbytes >= 16 and nbytes & (nbytes - 1) == 0, f"{nbytes} bytes"
 
 
-@pytest.mark.parametrize("name", ["zen3", "x86-64", "neoverse-n1", "apple-m1"])
+@pytest.mark.parametrize("name", ["zen3", "neoverse-n1", "apple-m1"])
 def test_other_machines_have_masks_of_as_many_lanes_as_the_loop(name: str) -> None:
-    target = NAMED.get(name)
-    if target is None:
-        pytest.skip(f"there is no machine {name}")
-    text = kernel_ir(parse_kernel(masked("u8", 8, 9)), target).text
+    text = kernel_ir(parse_kernel(masked("u8", 8, 9)), NAMED[name]).text
     assert {int(count) for count, _, _ in MASKED.findall(text)} == {8}

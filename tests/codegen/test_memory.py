@@ -10,6 +10,8 @@ import pytest
 from tests.codegen.native import kernel, run_kernel
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
+from tilewright.ir.diag import InternalError
 from tilewright.ir.sym import Sym, ceildiv, lt, sym, var
 from tilewright.ir.types import BufferType, buffer
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
@@ -91,6 +93,25 @@ def test_any_constant_extent_is_cut_into_vectors(extent: int) -> None:
     y = np.zeros_like(x)
     run_kernel(kernel([buffer(dt.f32, [3, extent])] * 2, body), [x, y])
     np.testing.assert_array_equal(y, x + np.arange(extent, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("index", "number"),
+    [
+        (lambda i: i // (1 << 64), 1 << 64),
+        (lambda i: i // 3**41, 3**41),
+        (lambda i: i * (1 << 63), 1 << 63),
+        (lambda i: i + (1 << 90), 1 << 90),
+        (lambda i: s.minimum(i, 1 << 63), 1 << 63),
+    ],
+)
+def test_an_index_that_needs_more_than_64_bits_is_an_error(index: Callable[[Sym], Sym], number: int) -> None:
+    def body(t: ScalarBuilder, a: list[Array]) -> None:
+        with t.loop(n, "i") as i:
+            a[1].store((index(i),), a[0][i])
+
+    with pytest.raises(InternalError, match=f"the index {number} does not fit 64 bits"):
+        kernel_ir(kernel([buffer(dt.f32, [n])] * 2, body, dims=[n]), NAMED["x86-64-v3"])
 
 
 Index = Callable[[Sym], Sym]

@@ -16,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.api import compile_artifact
-from tilewright.cli.tensors import load_array
 from tilewright.frontends.files import file_mentions, first_bytes, open_regular
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.frontends.weights.safetensors import read_safetensors
@@ -24,6 +23,7 @@ from tilewright.ir.diag import TilewrightError
 from tilewright.onnxruntime.model_file import open_wire
 from tilewright.options import Options
 from tilewright.quantization.data import read_npz
+from tilewright.runtime.values.recorded import load_array
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 

@@ -18,7 +18,7 @@ import tilewright
 from tests.frontends import toy
 from tests.frontends.helpers import run
 from tilewright.frontends.errors import ConstantNeededError
-from tilewright.ir.diag import InternalError, ModelError, TypeRuleError, UnsupportedError, VerifyError
+from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError, VerifyError
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.session import Session
 from tilewright.stages import programs
@@ -203,6 +203,8 @@ class Strange(toy.ToyFrontEnd):
         module = super().load(source, **given)
         if b"fails" in source:
             return {}["no such key"]
+        if b"lacks" in source:
+            raise NotImplementedError("dilated layers")
         module.main.body.ops[-2].attrs["axis"] = 3
         return module
 
@@ -214,8 +216,11 @@ def test_defects_of_a_front_end_are_told_with_its_name(tmp_path: Path) -> None:
     text = json.dumps(model())
     with pytest.raises(VerifyError, match=r"the front end 'toy' made an illegal program: .*axis"):
         tilewright.compile(text.encode(), session=session)
-    with pytest.raises(InternalError, match="the front end 'toy' failed: KeyError: 'no such key'"):
+    with pytest.raises(ModelError, match="the front end 'toy' of a plugin failed: KeyError: 'no such key'") as caught:
         tilewright.compile(json.dumps(model(fails=1)).encode(), session=session)
+    assert "authors of the plugin" in str(caught.value)
+    with pytest.raises(UnsupportedError, match="of a plugin does not support the model: dilated layers"):
+        tilewright.compile(json.dumps(model(lacks=1)).encode(), session=session)
 
 
 # Installed

@@ -14,6 +14,7 @@ import tilewright
 from tests.frontends.helpers import info, model_of, run
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
+from tilewright.ir.diag import UnsupportedError
 
 LENGTHS = range(1, 2001)
 
@@ -152,8 +153,8 @@ def test_what_is_not_followed_is_computed_before_it_is_needed(compute: Callable[
 
 
 def test_dims_beyond_what_was_compared_are_refused_when_called() -> None:
-    module = load_onnx(sized(lambda g, n: g("Mul", n, f32(0.1))))
-    assert sizes(module, {"n": 1 << 20}) == [(104857,)]
+    module = load_onnx(sized(lambda g, n: g("Mul", n, f32(0.7))))
+    assert sizes(module, {"n": 1 << 20}) == [(734003,)]
     assert sizes(module, {"n": (1 << 20) + 1}) is None
     exact = load_onnx(sized(lambda g, n: g("Mul", n, f32(0.5))))
     assert sizes(exact, {"n": 1 << 24}) == [(1 << 23,)]
@@ -198,3 +199,17 @@ def test_an_empty_axis_is_padded_beside_one_that_is_not_known() -> None:
     model = model_of([node], [info("x", ["n", 0])], ["y"], {"pads": np.array([0, 0, 0, 5])})
     (y,) = tilewright.compile(model.SerializeToString(), cache=False)(np.ones((2, 0), np.float32))
     assert np.array_equal(y, np.zeros((2, 5)))
+
+
+@pytest.mark.parametrize(("factor", "divisor"), [(1 << 40, (1 << 39) + 1), (1 << 62, 3), (3, 1 << 62)])
+def test_a_size_that_may_leave_64_bits_is_refused(factor: int, divisor: int) -> None:
+    g = Graph()
+    n = g.dim("x", 0, to=TensorProto.INT64)
+    y = g("ConstantOfShape", g("Div", g("Mul", n, np.array([factor])), np.array([divisor])))
+    model = g.model({"x": ["n"]}, y)
+    if factor < 1 << 40:
+        assert sizes(load_onnx(model), {"n": 300}) == [(0,)]
+        return
+    with pytest.raises(UnsupportedError, match=f"the size {factor}.n // {divisor} may need more than 64 bits") as e:
+        load_onnx(model)
+    assert "constantofshape" in str(e.value.where) and "shapes={'x'" in str(e.value.hint)

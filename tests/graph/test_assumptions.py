@@ -74,6 +74,11 @@ def test_assumptions_of_a_graph(body, shapes: tuple[tuple[Sym | int, ...], ...],
     assert found(body, *shapes) == wanted
 
 
+@pytest.mark.parametrize("part", [minimum(A, 1), LAST])
+def test_the_inner_dims_of_products_are_not_broadcast(part: Sym) -> None:
+    assert found(contract.matmul, (2, part), (K, 4)) == [str(eq(part, K))]
+
+
 def test_alike_ops_assume_once() -> None:
     assert found(lambda x, y: ew.add(ew.mul(x, y), ew.add(x, y)), (A,), (B,)) == ["a == b"]
 

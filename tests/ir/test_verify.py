@@ -229,3 +229,12 @@ def test_a_program_that_cannot_be_printed_is_reported_all_the_same():
     func.body.ops[0].parent = None
     e = problem(func)
     assert "the op does not have its block as its parent" in e.what and e.where == "@f, from text:2"
+
+
+@pytest.mark.parametrize("size", ["9223372036854775807*n", "n * 1099511627776 // 3", "(n // 2) % 9223372036854775808"])
+def test_expressions_stay_within_64_bits(size: str) -> None:
+    func = parse_func(KERNEL.replace("for i in 0..n {", f"for i in 0..{size} {{", 1))
+    message = problem(func, ANY_LOOPS).what
+    assert message.startswith("for: extent: the values of '") and "' need more than 64 bits" in message
+    func = parse_func(KERNEL.replace("b: &f32[n]", f"b: &f32[{size}]"))
+    assert "type: the values of '" in problem(func, ANY_LOOPS).what

@@ -132,6 +132,23 @@ def test_a_model_without_a_certificate(saved: Path) -> None:
     assert result.exit_code == 1 and "has no certificate" in result.output
 
 
+def few(count: int, copies: int) -> np.ndarray:
+    """So many items, each so often, in an order in which every part of the data has each."""
+    x = np.random.default_rng(5).standard_normal((count, INPUTS)).astype(np.float32)
+    return x[np.random.default_rng(6).permutation(np.repeat(np.arange(count), copies))]
+
+
+@pytest.mark.parametrize(("count", "copies", "max_drop", "needed"), [
+    (1, 1, 0.05, 14), (1, 1000, 0.05, 59), (13, 100, 0.01, 299), (10, 1, 0.05, 14), (1, 10, 0.6, 4),
+])  # fmt: skip
+def test_a_bound_needs_different_items(count: int, copies: int, max_drop: float, needed: int) -> None:
+    with pytest.raises(InputError, match="different items, of which") as caught:
+        tilewright.quantize(classifier(), {"x": few(count, copies)}, max_drop=max_drop, batch=8, threads=1)
+    said = str(caught.value)
+    assert f"the data has {count} different items" in said and f"needs {needed} of them" in said
+    assert f"give at least {-(-needed * 5 // 3)} items" in said
+
+
 def npz(folder: Path, **arrays: np.ndarray) -> Path:
     np.savez(folder / "given.npz", **arrays)  # type: ignore[arg-type]
     return folder / "given.npz"
@@ -241,7 +258,7 @@ def test_an_odd_number_of_integers_of_4_bits(tmp_path: Path, length: int) -> Non
     model = with_integers(0.5, None, 7, TensorProto.INT4)
     model.graph.initializer[0].raw_data = b"\x11" * length
     onnx.save(model, tmp_path / "model.onnx")
-    data = npz(tmp_path, x=np.random.default_rng(0).standard_normal((8, 1, 7)).astype(np.float32))
+    data = npz(tmp_path, x=np.random.default_rng(0).standard_normal((40, 1, 7)).astype(np.float32))
     out = tmp_path / "small.onnx"
     made = call("quantize", tmp_path / "model.onnx", "--data", data, "--max-drop", "1%", "-o", out, "--threads", 1)
     if length == 4:
@@ -255,7 +272,7 @@ def test_an_odd_number_of_integers_of_4_bits(tmp_path: Path, length: int) -> Non
 def test_verify_refuses_a_certified_model_whose_scales_were_broken(saved: Path) -> None:
     """The parameters are looked at before anything is run."""
     model = with_integers(1.0, np.uint8(0))
-    data = npz(saved, x=np.random.default_rng(1).standard_normal((8, 2, 3)).astype(np.float32))
+    data = npz(saved, x=np.random.default_rng(1).standard_normal((40, 2, 3)).astype(np.float32))
     onnx.save(model, saved / "wide.onnx")
     out = saved / "small.onnx"
     assert call("quantize", saved / "wide.onnx", "--data", data, "--max-drop", "1%", "-o", out).exit_code == 0

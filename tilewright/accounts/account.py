@@ -10,7 +10,7 @@ from tilewright.accounts.layers import SourceLayer, layer_records, layers_of_reg
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Loc, Remark
-from tilewright.ir.switches import Switches
+from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.target.machine import Machine
 
 
@@ -18,19 +18,21 @@ class Account:
     """How a program is computed. Made of the graph as the model says it, and told of the later stages; a compilation
     never fails because of it."""
 
-    def __init__(self, module: Module, machine: Machine, switches: Switches) -> None:
+    def __init__(self, module: Module, machine: Machine, optional: OptionalSteps) -> None:
         self._machine = machine
-        self._switches = switches
-        self._layers: dict[Loc, SourceLayer] = switches.attempt(_NAME, lambda: source_layers(module), dict)
+        self._optional = optional
+        self._layers: dict[Loc, SourceLayer] = optional.attempt(_NAME, lambda: source_layers(module), dict)
         self._regions: list[tuple[Loc, ...]] = []
         self._kernels: list[str] = []
 
     def note_regions(self, module: Module) -> None:
         """Of which layers each region is; to be called before these become kernels."""
-        self._regions = self._switches.attempt(_NAME, lambda: layers_of_regions(module), list)
+        self._regions = self._optional.attempt(_NAME, lambda: layers_of_regions(module), list)
 
-    def note_kernels(self, module: Module) -> None:
-        """Which kernel each region became; to be called before calls are put into another order."""
+    def note_kernels(self, module: Module, calls: Sequence[int]) -> None:
+        """Which kernels each region became, in as many `calls`; to be called before these are put into another
+        order."""
+        self._regions = [layers for layers, n in zip(self._regions, calls, strict=False) for _ in range(n)]
         self._kernels = [op.attrs["kernel"] for op in module.main.body.ops if op.name == "call"]
 
     def add_to(
@@ -41,7 +43,7 @@ class Account:
         remarks: Sequence[Remark],
     ) -> None:
         """What was computed how, by kernels and by layers."""
-        self._switches.run(_NAME, lambda: self._add(report, module, texts, remarks))
+        self._optional.run(_NAME, lambda: self._add(report, module, texts, remarks))
 
     def _add(
         self,

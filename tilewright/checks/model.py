@@ -21,14 +21,22 @@ from tilewright.checks.result import (
     Time,
 )
 from tilewright.checks.work import OperatorCounts, bytes_of, total
-from tilewright.compiler import frequent_modules, lower_graph, pass_context, strategies_with, whatever_fails
+from tilewright.compiler import (
+    compile_with_fallbacks,
+    frequent_modules,
+    lower_graph,
+    pass_context,
+    strategies_with,
+)
 from tilewright.graph.assumptions import Assumption, assumptions
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Problem, Remark, UnsupportedError
-from tilewright.ir.switches import Switches
+from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym, eq
 from tilewright.ir.types import TensorType
+from tilewright.memory.budget import over_budget
+from tilewright.memory.plan import typical
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.options import OnProgress, Options, Request
@@ -67,12 +75,12 @@ def check(
     request, session = Request.of(model, constants, shapes), session or Session()
     name = request.model.name if isinstance(request.model, Path) else ""
 
-    def checked(module: Module, switches: Switches, told: OnProgress | None) -> ModelCheck:
+    def checked(module: Module, optional: OptionalSteps, told: OnProgress | None) -> ModelCheck:
         frequent_modules(module, request, chosen, session)  # whether calls can have these sizes
-        return _Check(name, chosen, session, switches, sizes or {}).run(module, told)
+        return _Check(name, chosen, session, optional, sizes or {}).run(module, told)
 
     try:
-        return whatever_fails(request, session, chosen, progress, checked)
+        return compile_with_fallbacks(request, session, chosen, progress, checked)
     except UnsupportedError as error:
         return ModelCheck(name, error.problems or (Problem("", error.where or "", error.what, error.hint or ""),))
 
@@ -82,7 +90,7 @@ class _Check:
     name: str
     options: Options
     session: Session
-    switches: Switches
+    optional: OptionalSteps
     sizes: Mapping[str, int]
 
     def run(self, module: Module, progress: OnProgress | None) -> ModelCheck:
@@ -100,9 +108,9 @@ class _Check:
             notes += _own_loops(part)
         uses = [_Use(op, counts) for part in parts for op in _computed(part)]
         parameters = _parameters(parts)
-        remarks: list[Remark] = list(self.switches.remarks)
+        remarks: list[Remark] = list(self.optional.remarks)
         graphs = [self.lowered(part, counts, known, remarks, progress) for part in parts]
-        notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind == "failed"]
+        notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind in ("failed", "warning")]
         between = () if staged is None else [v for part in parts for v in part.main.returns]
         costs = self.costs(main, between, uses, parameters, graphs, known)
         ins, outs = main.attrs.get("inputs", ()), main.attrs.get("outputs", ())
@@ -123,12 +131,14 @@ class _Check:
         machine, plugins = self.session.machine(self.options), self.session.loaded_plugins
         back_end = back_end_for(machine, plugins)
         back_end.check(machine, self.options)
-        ctx = pass_context(machine, self.options, self.switches)
-        strategies = strategies_with(plugins, ctx.remarks, machine, back_end, self.switches)
+        ctx = pass_context(machine, self.options, self.optional)
+        strategies = strategies_with(plugins, ctx.remarks, machine, back_end, self.optional)
         lower_graph(part, ctx, self.options, progress, strategies, back_end.passes(machine, self.options))
         remarks += [r for r in ctx.remarks if r not in remarks]
         target = machine if isinstance(machine, Target) else None
-        return fused_graph(part, counts, target, self.threads, lambda s: _value(s, known))
+        found = fused_graph(part, counts, target, self.threads, lambda s: _value(s, known))
+        remarks += over_budget(part.main, found.arena, typical(found.weights))
+        return found
 
     @property
     def threads(self) -> int:

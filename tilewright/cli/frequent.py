@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tilewright.cli.tensors import MAX_DIGITS
+from tilewright.cli.inputs.specs import MAX_DIGITS
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.sizes_seen import MAX_FREQUENT, SizesSeen
 from tilewright.runtime.storage.files import replacing

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import numpy as np
 
 import tilewright
 from tilewright.cli.frequent import read_frequent
+from tilewright.cli.inputs.specs import numbers
 from tilewright.cli.progress import compiling
-from tilewright.cli.tensors import load_array
 from tilewright.runtime import Model
 from tilewright.runtime.storage.container import is_container_file
+from tilewright.runtime.values.recorded import load_array
 
 ARTEFACT_SUFFIX = ".tw"
 
@@ -62,6 +61,8 @@ def model_options(command: F) -> F:
         click.option("--integer-only", is_flag=True,
                      help="Compute a quantised model without floating-point instructions; floats that go in or out "
                      "become integers."),
+        click.option("--strict", is_flag=True,
+                     help="Fail where an optimisation fails unexpectedly, and do not go on without it."),
         click.option("--target", metavar="NAME",
                      help="Machine to compile for: one that `tilewright info` lists  [default: this one]"),
     ):  # fmt: skip
@@ -78,12 +79,14 @@ def compile_fields(
     schedule: Path | None = None,
     no_cache: bool = False,
     integer_only: bool = False,
+    strict: bool = False,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
         "target": target,
         "numerics": numerics,
         "integer_only": integer_only,
+        "strict": strict,
         "schedule": schedule,
         "frequent": read_frequent(frequent),
         "cache": not no_cache,
@@ -110,13 +113,13 @@ def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
 
 
 def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
-    """Tell on the standard error stream which plugins and optimisations were left out, and why."""
+    """Tell on the standard error stream which plugins and optimisations were left out and why, and of much memory."""
     for remark in remarks:
-        if remark["kind"] == "failed":
+        if remark["kind"] in ("failed", "warning"):
             click.echo(f"warning: {remark['subject']}: {remark['message']}", err=True)
 
 
-_HOW = ("target", "shapes", "constants", "schedule", "frequent", "integer_only")
+_HOW = ("target", "shapes", "constants", "schedule", "frequent", "integer_only", "strict")
 
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
@@ -124,8 +127,8 @@ def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
     changed = any(fields.get(name) for name in _HOW)
     if changed or fields["numerics"] != "default":
         raise click.UsageError(
-            f"{path} is compiled already: --target, --numerics, --integer-only, --shape, --constant, --frequent and "
-            "--schedule need the model it came from"
+            f"{path} is compiled already: --target, --numerics, --integer-only, --shape, --constant, --frequent, "
+            "--strict and --schedule need the model it came from"
         )
 
 
@@ -159,28 +162,14 @@ def _constant(text: str) -> tuple[str, Any]:
     name, equals, value = text.rpartition("=")
     if not equals or not name:
         raise click.UsageError(f"--constant {text}: write NAME=VALUE, such as sr=16000")
-    if value.endswith(".npy"):
-        return name, load_array(Path(value), f"--constant {name}")
+    if value.endswith((".npy", ".npz")):
+        return name, load_array(Path(value), f"--constant {name}", name)
     try:
-        return name, _numbers(value)
+        return name, numbers(value)
     except (ValueError, RecursionError):
         raise click.UsageError(
             f"--constant {text}: the value is no number, no list such as 1,2,3 or [[1,2],[3,4]], and no FILE.npy"
         ) from None
-
-
-def _numbers(text: str) -> Any:
-    """A number, truth value, or nested list; ValueError for anything else."""
-    if "," in text and not text.lstrip().startswith("["):
-        text = f"[{text}]"
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = float(text)
-    array = np.asarray(found)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(text)
-    return found
 
 
 def _shape(text: str) -> tuple[str, list[int | str]]:

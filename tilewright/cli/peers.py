@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import InputError, OptionError
 
 Arrays = Sequence[np.ndarray]
-Run = Callable[[], Arrays]
+Run = Callable[[int], Arrays]
+"""Runs the feed of a number."""
 
 
 Feeds = Mapping[str, Any]
 """Arrays by the names of inputs; plain numbers and lists take the type of their input."""
 
 
-def onnxruntime(path: Path, inputs: Feeds, threads: int) -> Run:
+def onnxruntime(path: Path, feeds: Sequence[Feeds], threads: int) -> Run:
     """ONNX Runtime on its CPU provider with all of its optimisations."""
     import onnxruntime
 
@@ -28,8 +29,8 @@ def onnxruntime(path: Path, inputs: Feeds, threads: int) -> Run:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     types = {given.name: _ORT_TYPES.get(given.type) for given in session.get_inputs()}
-    feeds = {name: _array(value, types.get(name)) for name, value in inputs.items()}
-    return lambda: session.run(None, feeds)
+    made = [{name: _array(value, types.get(name)) for name, value in feed.items()} for feed in feeds]
+    return lambda number: session.run(None, made[number])
 
 
 _ORT_TYPES = {"tensor(float)": "float32", "tensor(double)": "float64"} | {
@@ -42,7 +43,7 @@ def _array(value: Any, dtype: Any) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.asarray(value, dtype)
 
 
-def openvino(path: Path, inputs: Feeds, threads: int) -> Run:
+def openvino(path: Path, feeds: Sequence[Feeds], threads: int) -> Run:
     """OpenVINO's CPU plugin, told to compute in float32 as the model says (its default may be bfloat16)."""
     import openvino
 
@@ -54,30 +55,39 @@ def openvino(path: Path, inputs: Feeds, threads: int) -> Run:
     }
     compiled = openvino.Core().compile_model(str(path), "CPU", config)
     request = compiled.create_infer_request()
-    names = {port: next(n for n in port.names if n in inputs) for port in compiled.inputs}
-    feeds = {port: _array(inputs[name], port.element_type.to_dtype()) for port, name in names.items()}
+    names = {port: next(n for n in port.names if n in feeds[0]) for port in compiled.inputs}
+    made = [
+        {port: _array(feed[name], port.element_type.to_dtype()) for port, name in names.items()} for feed in feeds
+    ]
 
-    def run() -> Arrays:
-        results = request.infer(feeds, share_inputs=True, share_outputs=True)
+    def run(number: int) -> Arrays:
+        results = request.infer(made[number], share_inputs=True, share_outputs=True)
         return [results[port] for port in compiled.outputs]
 
     return run
 
 
-PEERS: dict[str, Callable[[Path, Feeds, int], Run]] = {
+PEERS: dict[str, Callable[[Path, Sequence[Feeds], int], Run]] = {
     "onnxruntime": onnxruntime,
     "openvino": openvino,
 }
 
 
-def load_peer(name: str, path: Path, inputs: Feeds, threads: int) -> Run:
-    """The function that runs `name` once; OptionError when it is not installed or refuses the model."""
+def load_peer(name: str, path: Path, feeds: Sequence[Feeds], threads: int) -> Run:
+    """The function that runs `name` on one of the feeds; OptionError when it is not installed, refuses the model, or
+    cannot run it."""
+    hint = f"leave {name} out of --vs"
     try:
-        return PEERS[name](path, inputs, threads)
+        run = PEERS[name](path, feeds, threads)
     except ModuleNotFoundError as error:
-        raise OptionError(
-            f"{name} is not installed ({error})",
-            hint="pip install 'tilewright[bench]', or leave it out of --vs",
-        ) from error
+        raise OptionError(f"{name} is not installed ({error})", hint=f"pip install {name}, or {hint}") from error
     except Exception as error:
-        raise OptionError(f"{name} cannot load {path}: {error}", hint=f"leave {name} out of --vs") from error
+        raise OptionError(f"{name} cannot load {path}: {error}", hint=hint) from error
+
+    def guarded(number: int) -> Arrays:
+        try:
+            return run(number)
+        except Exception as error:  # its own refusal of an input, say, which is no defect of ours
+            raise InputError(f"{name} failed on the model: {error}", where=str(path), hint=hint) from error
+
+    return guarded

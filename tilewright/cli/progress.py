@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from tilewright.runtime.errors import PerformanceWarning
 
 if TYPE_CHECKING:
     from tilewright.options import OnProgress
@@ -36,17 +39,23 @@ def counting(what: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
 def compiling(name: str, doing: str = "compiling") -> Iterator[OnProgress | None]:
     """A bar for each stage of a compilation, and what is to be called with its steps: None without a terminal."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with _bar(console) as progress:
-        task = progress.add_task(f"{doing} {name}", total=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)  # commands tell of it in their own way
+        if not console.is_terminal:
+            yield None
+            return
+        with _bar(console) as progress:
+            yield _shown(progress, doing, name)
 
-        def show(step: Step) -> None:
-            about = f"{doing} {name}: {step.stage}"
-            progress.update(task, description=about, completed=step.done, total=step.total)
 
-        yield show
+def _shown(progress: Progress, doing: str, name: str) -> OnProgress:
+    task = progress.add_task(f"{doing} {name}", total=None)
+
+    def show(step: Step) -> None:
+        about = f"{doing} {name}: {step.stage}"
+        progress.update(task, description=about, completed=step.done, total=step.total)
+
+    return show
 
 
 def _bar(console: Console) -> Progress:

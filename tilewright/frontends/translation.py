@@ -25,8 +25,10 @@ from tilewright.ir.diag import (
     UnsupportedError,
 )
 from tilewright.ir.sym import Sym, eq, logical_not, var
+from tilewright.ir.symbolic.reach import fits_64_bits
 from tilewright.ir.types import HostType, TensorType, Type
 from tilewright.ops.define.broadcasting import OpenDims, fits, is_stretched, note, open_dims
+from tilewright.ops.define.demands import Demand, hearing
 from tilewright.ops.define.staged import MEASURE, assume
 from tilewright.ops.shape import UndecidedDimsError, broadcast
 
@@ -142,6 +144,11 @@ class Translation:
         """A dim whose size only the host knows, when it has computed a value of that shape."""
         self._new_sizes += 1
         return var(f"size_{self._new_sizes}")
+
+    def demand(self, demanded: Demand) -> None:
+        """Refuse calls for which what an operator demands does not hold."""
+        holds, wrong = demanded
+        self.require(holds, f"{self.builder.loc.op}: {wrong}: it must be that {holds}")
 
     def _assume(self, condition: Sym, message: str) -> None:
         loc = self.builder.loc
@@ -307,6 +314,18 @@ class Translation:
         del ops[mark.ops :]
         self._assumed = dict(mark.assumed)
 
+    def _require_sizes_of_64_bits(self) -> None:
+        """UnsupportedError where a size may leave the integers that it is computed in."""
+        for op in self._main.walk():
+            shapes = (d for v in op.results if isinstance(v.type, TensorType) for d in v.type.shape)
+            for e in (*shapes, *(e for attr in op.attrs.values() for e in _expressions(attr))):
+                if not fits_64_bits(e):
+                    raise UnsupportedError(
+                        f"the size {shown(str(e))} may need more than 64 bits",
+                        where=str(op.loc) or op.name,
+                        hint=self.fixing(e),
+                    )
+
     def finish(
         self,
         results: Sequence[Value],
@@ -318,6 +337,7 @@ class Translation:
         """The module, its main function ended by the results. `open_dims` are those that its operators take for equal,
         or stretch."""
         self.builder.emit("return", list(results))
+        self._require_sizes_of_64_bits()
         attrs = {"inputs": tuple(v.name for v in self.inputs), "outputs": tuple(outputs), "nodes": nodes}
         if complex_inputs:
             attrs["complex_inputs"] = tuple(complex_inputs)
@@ -331,6 +351,15 @@ class Translation:
             attrs["contradictions"] = tuple(self.contradictions.items())
         self.module.add(Func("main", self.builder.block, "graph", attrs))
         return self.module
+
+
+def _expressions(attr: object) -> Iterator[Sym]:
+    """The symbolic integers in an attribute."""
+    if isinstance(attr, Sym):
+        yield attr
+    elif isinstance(attr, tuple):
+        for part in attr:
+            yield from _expressions(part)
 
 
 Translate = Callable[[Translation, dict[str, Value | None]], Results]
@@ -360,7 +389,7 @@ def translated(
     def attempt(choices: Choices) -> Module:
         translation = Translation(free, choices, given)
         values: dict[str, Value | None] = dict(zip(free, translation.inputs, strict=True))
-        with translation.builder, open_dims() as found:
+        with translation.builder, hearing(translation.demand), open_dims() as found:
             values |= {name: literal(array, name) for name, array in fixed.items()}
             try:
                 results = translate(translation, values)

@@ -1,7 +1,8 @@
 """What a graph takes for granted about its symbolic dims, so that a program can check it when it is called.
 
-Type rules take two dims for equal when nothing says that they differ (`x: f32[a] + y: f32[b]`). Kernels rely on it:
-they would read beyond the end of a buffer otherwise.
+Type rules take two dims for equal when nothing says that they differ (`x: f32[a] + y: f32[b]`), and sizes for such that
+no position lies outside of an operand. Kernels rely on it: they would read beyond the end of a buffer otherwise. So
+what rules require, and what the bounds of all accesses need (`bounds`), is checked unless it is known to hold.
 """
 
 from __future__ import annotations
@@ -10,27 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.graph.bounds import Facts, unproved
 from tilewright.ir.core import Block, Builder, Module, Op
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
-from tilewright.ir.sym import Sym, eq, le, prove
+from tilewright.ir.sym import Sym, eq, ge
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.define.broadcasting import open_dims
-from tilewright.ops.shape import taken_for_equal
+from tilewright.ops.define.demands import Demand, undecided
 
-_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {
-    "expand",
-    "concat",
-    "matmul",
-    "conv",
-    "conv_transpose",
-}
+_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {"matmul", "matmul_widening"}
 """Operators that read an axis along one of their own from its start to its end; others may read a part of it."""
-
-
-_SIGN = {eq: "=", le: "<="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +38,40 @@ class Assumption:
 def assumptions(module: Module) -> tuple[Assumption, ...]:
     """All that the ops of `module.main` assume and that is not known to hold, each once; () for static shapes.
 
-    What the import of the model has assumed comes first.
+    What the import of the model has assumed comes first. What follows from others is left out.
     """
     imported = module.main.attrs.get("assumed", ())
     found = {holds: Assumption(holds, message, Loc(node, op)) for holds, message, node, op in imported}
-    alike: set[Any] = set()
+    facts, alike = Facts(), set[Any]()
+    for condition in found:
+        facts.learn(condition)
     for op in module.main.body.ops:
-        for made in _of_op(op, op.loc, module, alike):
-            found.setdefault(made.holds, made)
-    return tuple(found.values())
+        for holds, message in _of_op(op, module, alike, facts):
+            if holds.is_const and not holds.value:
+                raise UnsupportedError(message, where=str(op.loc), hint="fix the sizes of the inputs with shapes=")
+            if not facts.hold(holds):
+                found.setdefault(holds, Assumption(holds, message, op.loc))
+                facts.learn(holds)
+    needed = list(found)
+    for each in list(found)[len(imported) :]:
+        if any(_follows(each, other) for other in needed if other is not each):
+            needed.remove(each)
+    return tuple(found[holds] for holds in needed)
 
 
-def _of_op(op: Op, loc: Loc, module: Module, alike: set[Any]) -> Iterator[Assumption]:
-    """What `op` assumes; nothing for one that assumes the same as one before."""
+def _follows(condition: Sym, other: Sym) -> bool:
+    """Whether a condition says no more than another one, as what an op assumes that stands before it."""
+    return condition.vars <= other.vars and Facts().where([other]).hold(condition)
+
+
+def worded(condition: Sym) -> str:
+    """A condition as a comparison, also where it is an expression that is 0 or 1."""
+    is_comparison = condition.kind in ("ge0", "eq0", "min", "max")
+    return str(condition) if is_comparison else f"{1 - condition} == 0"
+
+
+def _of_op(op: Op, module: Module, alike: set[Any], facts: Facts) -> Iterator[tuple[Sym, str]]:
+    """Conditions that `op` relies on, and what they say; nothing for one that assumes the same as one before."""
     operator = OPERATORS.get(op.name)
     types = [v.type for v in op.operands if isinstance(v.type, TensorType)]
     key = (op.name, *((t.dtype, t.shape) for t in types), *sorted(op.attrs.items(), key=lambda item: item[0]))
@@ -66,74 +80,72 @@ def _of_op(op: Op, loc: Loc, module: Module, alike: set[Any]) -> Iterator[Assump
     if operator.needs is not None:
         holds, message = operator.needs(*types, **op.attrs)
         if not holds.is_const:
-            yield Assumption(holds, message, loc)
+            yield holds, message
     results = [v.type for v in op.results if isinstance(v.type, TensorType)]
     if all(t.is_static for t in (*types, *results)):
         return
     alike.add(key)
-    if op.name == "reshape":
-        yield from _same_size(op, types[0], loc)
-    elif operator.kind == "primitive":
-        yield from _of_primitive(op, types, loc)
-    elif operator.kind == "irregular":
-        yield from _of_rule(op, types, loc)
-    elif operator.kind == "composite":
+    if operator.kind == "composite":
         block = Block(types)
-        with Builder(block, module):
+        with Builder(block, module), undecided() as demands:
             operator.expand(block.args, op.attrs)
+        yield from _of_rule(op, types, demands)
         for inner in block.ops:
-            yield from _of_op(inner, loc, module, alike)
+            yield from _of_op(inner, module, alike, facts)
+        return
+    if op.name == "reshape":  # then all positions are within
+        yield _same_size(op, types[0])
+    else:
+        yield from _of_rule(op, types, operator.demands(types, op.attrs))
+        if operator.kind == "primitive":
+            yield from _of_broadcast(op, types)
+    for d in dict.fromkeys(d for t in results for d in t.shape):
+        yield ge(d, 0), f"{op.name} of {_listed(types)}: a dim of the result would be {d}, which is below 0"
+    if op.name != "reshape":
+        yield from _of_accesses(op, types, facts)
 
 
-def _same_size(op: Op, type: TensorType, loc: Loc) -> Iterator[Assumption]:
+def _listed(types: Sequence[TensorType]) -> str:
+    return ", ".join(map(str, types))
+
+
+def _same_size(op: Op, type: TensorType) -> tuple[Sym, str]:
     result = op.result.tensor
     holds = eq(product(type.shape), product(result.shape))
     is_given = any(is_input_value(v) for d in result.shape for v in d.vars)
     target, needed = ("what is given", "both have as many elements") if is_given else (result, holds)
-    yield from _taken(holds, f"{type} cannot be reshaped to {target}: it must be that {needed}", loc)
+    return holds, f"{type} cannot be reshaped to {target}: it must be that {needed}"
 
 
-def _taken(holds: Sym, message: str, loc: Loc) -> Iterator[Assumption]:
-    """The assumption, unless it is known to hold; UnsupportedError when it never does."""
-    if not holds.is_const:
-        yield Assumption(holds, message, loc)
-    elif not holds.value:
-        raise UnsupportedError(message, where=str(loc), hint="fix the sizes of the inputs with shapes=")
+def _of_rule(op: Op, types: Sequence[TensorType], demands: Sequence[Demand]) -> Iterator[tuple[Sym, str]]:
+    """From what the type rule demands of dims."""
+    for holds, wrong in demands:
+        yield holds, f"{op.name} of {_listed(types)}: {wrong}: it must be that {worded(holds)}"
 
 
-def _of_rule(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Assumption]:
-    """From the dims that the type rule takes for equal: loops of an operator's own rely on all of them."""
-    rule = OPERATORS[op.name].types
-    assert rule is not None
-    with taken_for_equal() as pairs:
-        rule(*types, **op.attrs)
-    for a, b, what in pairs:
-        holds = eq(a, b)
-        listed = ", ".join(map(str, types))
-        yield from _taken(holds, f"{op.name} of {listed}: {what} differ: it must be that {holds}", loc)
-
-
-def _of_primitive(op: Op, types: Sequence[TensorType], loc: Loc) -> Iterator[Assumption]:
-    """From the reads along axes: those under guards, and at computed positions, see to their limits themselves."""
+def _of_broadcast(op: Op, types: Sequence[TensorType]) -> Iterator[tuple[Sym, str]]:
+    """From the reads along axes of the result, each of which is read from its start to its end."""
     with open_dims() as found:
         computation = OPERATORS[op.name].compute(types, op.attrs)
-    listed = ", ".join(map(str, types))
     for pair in found:  # an operand of one element at most is not read along an axis
         holds = eq(pair.a, pair.b)
-        yield from _taken(holds, f"{op.name} of {listed}: it must be that {holds}", loc)
+        yield holds, f"{op.name} of {_listed(types)}: it must be that {worded(holds)}"
+    if op.name not in _READS_WHOLE_AXES:
+        return
     extents = dict((*computation.axes, *computation.reduce))
     operands = dict(zip(computation.body.args, types, strict=True))
-    relation = eq if op.name in _READS_WHOLE_AXES else le
     for load in (o for o in computation.body.ops if o.name == "load"):
-        type, guards = operands[load.operands[0]], load.attrs.get("guard", ())
-        if 0 in guards:
-            continue  # it reads nothing
-        guarded = {v for g in guards for v in g.vars}
-        for index, dim in zip(load.attrs["idx"], type.shape, strict=True):
-            if index not in extents or index in guarded:
-                continue
-            holds = relation(extents[index], dim)
-            if relation is le and prove(holds):
-                continue
-            needed = f"{extents[index]} {_SIGN[relation]} {dim}" if holds.is_const else str(holds)
-            yield from _taken(holds, f"{op.name} of {listed}: it must be that {needed}", loc)
+        for index, dim in zip(load.attrs["idx"], operands[load.operands[0]].shape, strict=True):
+            if index in extents:
+                holds = eq(extents[index], dim)
+                needed = f"{extents[index]} = {dim}" if holds.is_const else str(holds)
+                yield holds, f"{op.name} of {_listed(types)}: it must be that {needed}"
+
+
+def _of_accesses(op: Op, types: Sequence[TensorType], facts: Facts) -> Iterator[tuple[Sym, str]]:
+    """From the positions that are read and written."""
+    for bound in unproved(op, types, facts):
+        if bound.holds is not None:
+            where = f"axis {bound.access.axis} of a buffer of shape ({', '.join(map(str, bound.access.shape))})"
+            needed = f"it must be that {bound.holds}"
+            yield bound.holds, f"{op.name} of {_listed(types)} would use elements beyond {where}: {needed}"

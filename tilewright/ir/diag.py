@@ -7,6 +7,7 @@ from typing import Literal
 
 from tilewright.runtime.errors import ExecutionError as ExecutionError
 from tilewright.runtime.errors import InputError as InputError
+from tilewright.runtime.errors import InternalError as InternalError
 from tilewright.runtime.errors import TilewrightError as TilewrightError
 
 
@@ -46,8 +47,8 @@ class Loc:
 
 UNKNOWN = Loc()
 
-RemarkKind = Literal["applied", "missed", "failed", "analysis"]
-_PREFIXES = {"missed": "not done: ", "failed": "failed: "}
+RemarkKind = Literal["applied", "missed", "failed", "warning", "analysis"]
+_PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class Remark:
     """What a pass or schedule did or did not do to something, and why.
 
     `stage` is the pass or the strategy, `subject` the kernel or the node. `kind` is "applied" for what was done,
-    "missed" for what was not, with the reason, "failed" for what a defect of the compiler or of a plugin prevented, and
-    "analysis" for what was found out.
+    "missed" for what was not, with the reason, "failed" for what a defect of the compiler or of a plugin prevented,
+    "warning" for what users should know before they rely on the result, and "analysis" for what was found out.
     """
 
     stage: str
@@ -116,7 +117,3 @@ class ScheduleError(TilewrightError):
 
 class GivenScheduleError(ScheduleError):
     """A schedule that the user gave cannot be used; the message shows the line."""
-
-
-class InternalError(TilewrightError):
-    """A defect of the compiler itself; the message asks for a report."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, VerifyError
-from tilewright.ir.switches import CHECKED, Switches
+from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text.attributes import print_attr
 from tilewright.ir.text.scope import ScopedCursor
 
@@ -22,7 +22,7 @@ class PassContext:
     target: Any = None
     options: Any = None
     remarks: list[Remark] = field(default_factory=list)
-    switches: Switches = CHECKED
+    optional: OptionalSteps = CHECKED
 
     @property
     def strict(self) -> bool:
@@ -69,7 +69,7 @@ def run_passes(
     """
     for step in passes:
         plain = partial(step.run_plainly, module, ctx) if isinstance(step, NeededPass) else _do_nothing
-        ctx.switches.attempt(step.name, partial(step.run, module, ctx), plain)
+        ctx.optional.attempt(step.name, partial(step.run, module, ctx), plain)
         if verify is not None:
             try:
                 verify(module)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
-from tilewright.ir.diag import InternalError, Remark
+from tilewright.ir.diag import InternalError, Remark, failure
+from tilewright.ir.optional_steps import EXPECTED
+from tilewright.ir.passes import PassContext
 
 
 class NoMatch(Exception):
@@ -69,26 +71,33 @@ def rewrite(
     remarks: list[Remark] | None = None,
     *,
     stage: str = "rewrite",
+    within: PassContext | None = None,
 ) -> int:
     """Apply `rules`, earlier ones first, until none applies; return how many replacements were made.
 
     Replaced ops, and ops with results that nobody reads any more because of that, are erased. The reasons of
     rules that do not apply in the end are added to `remarks` under `stage`. InternalError when the rules
-    never come to an end, or replace a value by one of another type.
+    never come to an end. A rule that fails, or replaces a value by one of another type, is an error; `within` a
+    pass of a compilation that does without what fails, it does not apply there, and the remarks of that tell of it.
     """
-    driver = _Driver(func, rules, module)
+    driver = _Driver(func, rules, module, stage, within or PassContext())
     with driver.builder:
         while driver.sweep(func.body):
             pass
     if remarks is not None:
-        remarks.extend(driver.remarks(stage))
+        remarks.extend(driver.remarks())
     return driver.total
 
 
 class _Driver:
     """The state of one `rewrite`."""
 
-    def __init__(self, func: Func, rules: Sequence[Rule], module: Module) -> None:
+    def __init__(
+        self, func: Func, rules: Sequence[Rule], module: Module, stage: str, within: PassContext
+    ) -> None:
+        self.stage = stage
+        self.within = within
+        self.failed: set[tuple[Op, str]] = set()
         self.context = RewriteContext(module, func)
         self.scratch = Block()
         self.builder = Builder(self.scratch, module)
@@ -128,7 +137,7 @@ class _Driver:
         builder = self.builder
         builder.block, builder.loc = self.scratch, op.loc
         for candidate in candidates:
-            found = _outcome(candidate, op, builder, self.context)
+            found = self.outcome(candidate, op)
             new = self.scratch.ops
             self.scratch.ops = []
             if found is None or isinstance(found, NoMatch):
@@ -142,9 +151,29 @@ class _Driver:
             return self.accept(op, candidate, (found,) if isinstance(found, Value) else tuple(found), new)
         return None
 
+    def outcome(self, candidate: Rule, op: Op) -> Replacement:
+        """What the rule gives for `op`; nothing where it fails as none should."""
+        if self.failed and (op, candidate.name) in self.failed:
+            return None
+        try:
+            found = candidate.fn(op, self.builder, self.context)
+            if found is not None and not isinstance(found, NoMatch):
+                _check_types(op, candidate, (found,) if isinstance(found, Value) else tuple(found))
+            return found
+        except NoMatch as refusal:
+            return refusal
+        except EXPECTED:
+            raise
+        except Exception as error:
+            if self.within.optional.raises:
+                raise
+            self.failed.add((op, candidate.name))
+            subject = f"{candidate.name} at {_subject(op)}"
+            self.within.remarks.append(failure(self.stage, subject, error, "the rule is not applied there"))
+            return None
+
     def accept(self, op: Op, candidate: Rule, values: tuple[Value, ...], emitted: list[Op]) -> list[Op]:
         """Put `values` in the place of the op's results; those of the `emitted` ops that are needed."""
-        _check_types(op, candidate, values)
         if candidate.told:
             self.told.append((f"{candidate.name} at {_subject(op)}", candidate.told))
         for old, new in zip(op.results, values, strict=True):
@@ -163,12 +192,12 @@ class _Driver:
             )
         return needed
 
-    def remarks(self, stage: str) -> Iterable[Remark]:
+    def remarks(self) -> Iterable[Remark]:
         for subject, message in self.told:
-            yield Remark(stage, subject, message, "applied")
+            yield Remark(self.stage, subject, message, "applied")
         for (op, name), reason in self.refused.items():
             if op.parent is not None:
-                yield Remark(stage, f"{name} at {_subject(op)}", reason)
+                yield Remark(self.stage, f"{name} at {_subject(op)}", reason)
 
 
 def _rules_for(name: str, rules: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -184,14 +213,6 @@ def _check_types(op: Op, candidate: Rule, values: tuple[Value, ...]) -> None:
             where=str(op.loc),
             hint="a replacement has the types of the results it replaces, and is not one of them",
         )
-
-
-def _outcome(candidate: Rule, op: Op, builder: Builder, context: RewriteContext) -> Replacement:
-    """What the rule gives for `op`; a refusal that it raises is one that it returns."""
-    try:
-        return candidate.fn(op, builder, context)
-    except NoMatch as refusal:
-        return refusal
 
 
 def _drop_unused(ops: list[Op]) -> list[Op]:

@@ -10,6 +10,7 @@ from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError, VerifyError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym
+from tilewright.ir.symbolic.reach import beyond_64_bits, fits_64_bits
 from tilewright.ir.text import line_of
 from tilewright.ir.types import BufferType, HostType, ScalarType, TensorType, TokenType, Type
 
@@ -40,7 +41,7 @@ def verify_func(func: Func, spec: Spec | None = None) -> None:
     """Verify structure, and with a spec also the rules of the level; VerifyError for the first fault.
 
     Structure: parents and owners, values defined before they are read and visible there, lists of users, one
-    `return` at the end, variables declared where they occur.
+    `return` at the end, variables declared where they occur, expressions whose values fit 64 bits.
     """
     _Verifier(func, spec).run()
 
@@ -209,13 +210,16 @@ class _Verifier:
 
     def attr(self, attr: Any, key: str, op: Op) -> None:
         if isinstance(attr, Sym):
-            if not attr.is_const:
-                self.sym(attr, key, op)
+            self.sym(attr, key, op)
         elif isinstance(attr, tuple):
             for item in attr:
                 self.attr(item, key, op)
 
     def sym(self, expression: Sym, key: str, op: Op | None) -> None:
+        if not fits_64_bits(expression):
+            self.fail(f"{key}: the values of '{beyond_64_bits(expression)}' need more than 64 bits", op)
+        if expression.is_const:
+            return
         for variable in expression.vars:
             known = self.variables.get(variable.name)
             if known is variable:
@@ -236,8 +240,7 @@ class _Verifier:
         else:
             self.fail(f"{type!r} is no type of a value", op)
         for expression in syms:
-            if not expression.is_const:
-                self.sym(expression, "type", op)
+            self.sym(expression, "type", op)
         if not self.scoped:
             self.checked_types.add(id(type))
 

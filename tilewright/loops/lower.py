@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.cost.recompute import may_be_repeated
 from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
-from tilewright.ir.scalar import COSTLY, identity
+from tilewright.ir.scalar import COSTLY
 from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
@@ -333,7 +333,7 @@ class _Lowering:
         self.builder.block = block
         (lane,), _ = self._fresh_axes(domain[-1:], "i")
         self._open_loops([lane], stage.replaced)
-        zero = ScalarBuilder(self.builder).const(identity("add", by.sums.acc), by.sums.acc).value
+        zero = ScalarBuilder(self.builder).const(by.sums.neutral, by.sums.acc).value
         self._store_tile(value, stage.buffer, (*tile, lane[0]), [zero] * prod(by.sums.tiles), by.sums.tiles)
         self.builder.block = block
         reduce, inner = self._fresh_axes(by.sums.reduce, "r")

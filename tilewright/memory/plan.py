@@ -48,19 +48,30 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     return _slotted(lifetimes, unshared)
 
 
-def plan_apart(lifetimes: Iterable[Lifetime]) -> ArenaPlan:
-    """The tensors one after the other: none of them shares memory."""
-    total = sym(0)
-    offsets: dict[int, Sym] = {}
-    for t in lifetimes:
-        offsets[t.key] = total
-        total = total + _aligned(t.size)
-    return ArenaPlan(offsets, total, total)
+def plan_in_order(lifetimes: Collection[Lifetime]) -> ArenaPlan:
+    """A simple plan, for where no better one can be made: in the order of the program each tensor takes the slot of
+    about its size whose last tensor is not needed any more, or a new one. A slot is as large as its largest tensor."""
+    slots: list[tuple[int, Sym]] = []  # the step until which each is taken, and its size
+    chosen: dict[int, int] = {}
+    for t in sorted(lifetimes, key=lambda t: (t.first, t.key)):
+        free = [k for k, (last, _) in enumerate(slots) if last < t.first]
+        if free:
+            k = min(free, key=lambda k: abs(typical(slots[k][1]) - typical(t.size)))
+            slots[k] = t.last, maximum(slots[k][1], _aligned(t.size))
+        else:
+            k = len(slots)
+            slots.append((t.last, _aligned(t.size)))
+        chosen[t.key] = k
+    starts = list(accumulate((size for _, size in slots), initial=sym(0)))
+    return ArenaPlan({key: starts[k] for key, k in chosen.items()}, starts[-1], unshared_bytes(lifetimes))
 
 
 def unshared_bytes(lifetimes: Iterable[Lifetime]) -> Sym:
     """What the tensors would take if none of them shared memory."""
-    return plan_apart(lifetimes).total
+    total = sym(0)
+    for t in lifetimes:
+        total = total + _aligned(t.size)
+    return total
 
 
 def typical_total(lifetimes: Collection[Lifetime]) -> int:

@@ -7,18 +7,20 @@ argument of its kernel that is not needed any more, where the kernel allows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.memory.plan import ArenaPlan, Lifetime, plan_apart, plan_arena, typical_total, unshared_bytes
+from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
 from tilewright.memory.views import Location, bytes_of, locate
 
 Pairs = Sequence[tuple[int, int]]
 """Positions of an operand and of a result, counted through both, that may lie in the same memory."""
+
+Plan = Callable[[Sequence[Lifetime]], ArenaPlan]
 
 NONE_INPLACE: Mapping[str, Pairs] = MappingProxyType({})
 NO_PLAN: Mapping[Value, Location] = MappingProxyType({})
@@ -46,20 +48,26 @@ class Storage:
     overwrites: tuple[tuple[int, int], ...] = ()
 
 
-def assign_storage(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, share: bool = True) -> Storage:
+def assign_storage(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, plan: Plan | None = None) -> Storage:
     """Places for all values of `func`.
 
     Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place.
-    `inplace` tells by names of kernels which results may lie where an operand does. Without `share` each tensor has
-    memory of its own.
+    `inplace` tells by names of kernels which results may lie where an operand does. A simpler `plan` has results
+    nowhere but in memory of their own.
     """
     assignment = _Assignment(func, inplace)
-    return assignment.run() if share else assignment.apart()
+    return assignment.run() if plan is None else assignment.planned(plan)
 
 
 def planned_bytes(func: Func, planned: Mapping[Value, Location] = NO_PLAN) -> int:
     """Bytes of the arena for typical dims, before results take the place of arguments; for `planned` see `locate`."""
     return typical_total(_Assignment(func, NONE_INPLACE, planned).lifetimes({}).values())
+
+
+def lifetimes_of(func: Func) -> tuple[tuple[Lifetime, ...], dict[int, Op]]:
+    """The tensors that need memory of the arena where each has memory of its own, and an op of each step."""
+    assignment = _Assignment(func, NONE_INPLACE)
+    return tuple(assignment.lifetimes({}).values()), dict(assignment.numbered())
 
 
 class _Assignment:
@@ -74,13 +82,13 @@ class _Assignment:
         self.fixed = self._fixed_places()
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
-        for n, op in self._numbered():
+        for n, op in self.numbered():
             for value in (*op.operands, *op.results):
                 root = self.locations[value].root
                 self.first.setdefault(root, n)
                 self.last[root] = n
 
-    def _numbered(self) -> Iterator[tuple[int, Op]]:
+    def numbered(self) -> Iterator[tuple[int, Op]]:
         """The ops with their steps; calls that run at the same time have one step."""
         step, before = -1, None
         for op in self.func.body.ops:
@@ -99,10 +107,10 @@ class _Assignment:
         arena = replace(plan_arena(tuple(chosen.values())), unshared=unshared_bytes(apart.values()))
         return self._storage(arena, chosen, homes)
 
-    def apart(self) -> Storage:
-        """The tensors one after the other."""
+    def planned(self, plan: Plan) -> Storage:
+        """As a plan has it."""
         lifetimes = self.lifetimes({})
-        return self._storage(plan_apart(tuple(lifetimes.values())), lifetimes, {})
+        return self._storage(plan(tuple(lifetimes.values())), lifetimes, {})
 
     def _storage(
         self, arena: ArenaPlan, chosen: Mapping[Value, Lifetime], homes: Mapping[Value, Value]
@@ -119,7 +127,7 @@ class _Assignment:
         """Inputs of which a call that writes an output is the last to read anything; each input and each output
         once."""
         found: dict[int, int] = {}
-        for n, op in self._numbered():
+        for n, op in self.numbered():
             for i, o in self.inplace.get(op.attrs["kernel"], ()) if op.name == "call" else ():
                 source, result = op.operands[i], op.results[o - len(op.operands)]
                 root = self.locations[source].root
@@ -161,7 +169,7 @@ class _Assignment:
         """Results that take the place of an argument, and the first of the roots that had that memory."""
         homes: dict[Value, Value] = {}
         replaced: set[Value] = set()
-        for n, op in self._numbered():
+        for n, op in self.numbered():
             for i, o in self.inplace.get(op.attrs["kernel"], ()) if op.name == "call" else ():
                 source, result = op.operands[i], op.results[o - len(op.operands)]
                 root = self.locations[source].root

@@ -8,13 +8,14 @@ from types import MappingProxyType
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, eq, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import (
     Dim,
     broadcast,
+    require,
     require_equal_dim,
     require_length,
     require_rank,
@@ -114,9 +115,7 @@ def checked_groups(channels: Sym, per_group: Sym, filters: Sym, groups: int) -> 
     require_equal_dim(
         channels, per_group * groups, "the channels of the data and of the filters (times groups)"
     )
-    require_equal_dim(
-        filters % groups, sym(0), f"the remainder of {filters} filters in {groups} groups and 0"
-    )
+    require(eq(filters % groups, 0), f"{filters} filters cannot be shared among {groups} groups")
     return filters // groups
 
 

@@ -18,7 +18,7 @@ from tilewright.ops.define import Compute, compute, constant, irregular, op, pri
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
-from tilewright.ops.shape import Dim, checked_axis, require_equal_dim, require_rank
+from tilewright.ops.shape import Dim, checked_axis, require, require_equal_dim, require_rank
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
@@ -261,6 +261,10 @@ def roi_align(
     """
     require_rank(x, 4, "the image")
     require_rank(rois, 2, "the regions")
+    require_rank(batch, 1, "the images of the regions")
+    require_equal_dim(rois.shape[1], sym(4), "the numbers of a region and 4")
+    require_equal_dim(batch.shape[0], rois.shape[0], "the numbers of regions and of their images")
+    _require_images(x, rois)
     if samples < 1 or mode not in ("avg", "max"):
         raise ValueError(f"there is no mode '{mode}' with {samples} samples")
 
@@ -326,12 +330,19 @@ def _roi_taps(
     return [(first, t.select(visible, one - share, none)), (second, t.select(visible, share, none))]
 
 
+def _require_images(x: Array | TensorType, rois: Array | TensorType) -> None:
+    """Elements that regions can be of."""
+    are_some = s.logical_and(*(s.ge(x.shape[k], 1) for k in (0, 2, 3)))
+    require(s.logical_or(s.eq(rois.shape[0], 0), are_some), "there are regions, but no images, or these are empty")
+
+
 def _max_roi_types(
     x: TensorType, rois: TensorType, *, size: tuple[int, int], scale: float = 1.0
 ) -> tuple[TensorType, ...]:
     if x.rank != 4 or rois.rank != 2 or rois.dtype != x.dtype or min(size) < 1:
         raise ValueError(f"regions {rois} of images {x} as {size[0]} x {size[1]} cells")
     require_equal_dim(rois.shape[1], sym(5), "the numbers of a region and 5")
+    _require_images(x, rois)
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *map(sym, size))),)
 
 

@@ -10,7 +10,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.shape import Dim, UndecidedDimsError, checked_axis, require_equal_dim, surely_different
+from tilewright.ops.shape import Dim, UndecidedDimsError, checked_axis, require, require_equal_dim
 
 _OUT_OF_RANGE = "an index is out of range"
 
@@ -135,6 +135,9 @@ def one_hot(indices: Array, values: Array, *, depth: Dim, axis: int = -1) -> Com
     """`values[1]` where the position on the new axis (of `depth`) is the index, else `values[0]`."""
     a = checked_axis(axis, indices.rank + 1)
     size = sym(depth)
+    if values.rank != 1:
+        raise ValueError(f"the values must be a vector, not {values.type}")
+    require_equal_dim(values.shape[0], sym(2), "the number of values and 2")
 
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         raw = indices[tuple(k for n, k in enumerate(i) if n != a)].cast(dt.i64)
@@ -179,9 +182,12 @@ def searchsorted(x: Array, bounds: Array, *, right: bool = False) -> Compute:
     """How many of `bounds`, which ascend along their last axis, are below each element of x, or where `right`, not
     above it (i64). Outer axes of `bounds` are those of x. NaN is above all numbers."""
     *outer, count = bounds.shape
-    if bounds.dtype != x.dtype or (outer and list(x.shape[:-1]) != outer):
+    if bounds.dtype != x.dtype or (outer and x.rank != bounds.rank):
         raise ValueError(f"the place of {x.type} among {bounds.type}")
+    for d, e in zip(outer, x.shape, strict=False):
+        require_equal_dim(d, e, "outer dims of the bounds and of what is placed")
     most = count.bounds[1]
+    are_some = [s.ge(count, 1)] if (count.bounds[0] or 0) < 1 else []
     steps = 48 if most is None else int(most).bit_length()
 
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
@@ -190,7 +196,7 @@ def searchsorted(x: Array, bounds: Array, *, right: bool = False) -> Compute:
         for _ in range(steps):
             middle = t.apply("shr", low + high, 1)
             at = t.bind(t.apply("min", middle, t.index(count - 1)), "middle", 0, None)
-            bound = bounds[(*row, at)]
+            bound = bounds.load((*row, at), are_some)
             is_below = bound <= wanted if right else bound < wanted
             if x.dtype.is_float:  # NaN is the last in order
                 nan = t.apply("is_nan", wanted)
@@ -257,8 +263,8 @@ def _scatter_elements_types(
     for d, e in zip(indices.shape, updates.shape, strict=True):
         require_equal_dim(d, e, "dims of indices and updates")
     for k, (d, e) in enumerate(zip(indices.shape, x.shape, strict=True)):
-        if k != checked_axis(axis, x.rank) and surely_different(d, e) and ((d - e).bounds[0] or 0) > 0:
-            raise ValueError(f"indices reach beyond axis {k} of the data: {d} and {e}")
+        if k != checked_axis(axis, x.rank):
+            require(s.le(d, e), f"indices reach beyond axis {k} of the data: {d} and {e}")
     return _scatter_types(x, indices, updates, reduction=reduction)
 
 

@@ -71,8 +71,10 @@ def rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5) -
 
 
 def _per_channel(v: Value, x: Value) -> Value:
-    """A vector over the channels of x [n, c, *space] in a shape that broadcasts against it."""
-    return reshape(v, shape=(shape_of(v)[0], *[sym(1)] * (len(shape_of(x)) - 2)))
+    """A vector over the channels of x [n, c, *space] in a shape that broadcasts against it. One entry is not for all
+    channels."""
+    (size,), channels = shape_of(v), shape_of(x)[1]
+    return reshape(v, shape=(size if size.is_const else channels, *[sym(1)] * (len(shape_of(x)) - 2)))
 
 
 @op
@@ -133,8 +135,10 @@ def local_response_norm(
     n, c, *space = shape_of(x)
     wide = widened(x)
     flat = reshape(mul(wide, wide), shape=(n, sym(1), c, product(space)))
-    before = (size - 1) // 2
-    near = sum_pool(flat, kernel=(size, 1), pads_begin=(before, 0), pads_end=(size - 1 - before, 0))
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    if c.is_const:  # no channel is farther than the last is from the first
+        before, after = min(before, max(c.value - 1, 0)), min(after, max(c.value - 1, 0))
+    near = sum_pool(flat, kernel=(before + 1 + after, 1), pads_begin=(before, 0), pads_end=(after, 0))
     power = reshape(near, shape=(n, c, *space))
     return as_dtype(div(wide, pow_(add(mul(power, alpha / size), bias), beta)), dtype_of(x))
 

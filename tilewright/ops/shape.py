@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, ge, sym
 from tilewright.ops.define.broadcasting import common_dim as common_dim
 from tilewright.ops.define.broadcasting import surely_different as surely_different
+from tilewright.ops.define.demands import require as require
+from tilewright.ops.define.demands import require_equal_dim as require_equal_dim
 from tilewright.ops.define.scalar_builder import Array
 
 Dim = Sym | int
@@ -53,30 +53,6 @@ def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:
     return tuple(result)
 
 
-_Equal = tuple[Sym, Sym, str]
-_TAKEN_FOR_EQUAL: ContextVar[list[_Equal] | None] = ContextVar("taken_for_equal", default=None)
-
-
-def require_equal_dim(a: Sym, b: Sym, what: str) -> None:
-    """ValueError when two dims that must agree cannot; where they may, `taken_for_equal` learns of it."""
-    if surely_different(a, b):
-        raise ValueError(f"{what} differ: {a} and {b}")
-    taken = _TAKEN_FOR_EQUAL.get()
-    if taken is not None and a != b:
-        taken.append((a, b, what))
-
-
-@contextmanager
-def taken_for_equal() -> Iterator[list[_Equal]]:
-    """Within, dims that rules take for equal without knowing it are listed, with the words for them."""
-    found: list[_Equal] = []
-    token = _TAKEN_FOR_EQUAL.set(found)
-    try:
-        yield found
-    finally:
-        _TAKEN_FOR_EQUAL.reset(token)
-
-
 def require_rank(x: Array, rank: int, what: str) -> None:
     if x.rank != rank:
         raise ValueError(f"{what} must have {rank} axes, not {x.rank}")
@@ -110,8 +86,5 @@ def window_count(size: Dim, kernel: Dim, stride: int, before: Dim, after: Dim, d
     """How many positions a window has: floor((padded - reach) / stride) + 1, ValueError if it never fits."""
     reach = dilation * (sym(kernel) - 1) + 1
     room = sym(size) + before + after - reach
-    if (hi := room.bounds[1]) is not None and hi < 0:
-        raise ValueError(
-            f"a window of {reach} does not fit into {size} elements padded by {before} and {after}"
-        )
+    require(ge(room, 0), f"a window of {reach} does not fit into {size} elements padded by {before} and {after}")
     return room // stride + 1

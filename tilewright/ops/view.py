@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, ge, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import Compute, compute, op, primitive
-from tilewright.ops.define.broadcasting import fits, may_be_one, require_broadcast, stretched_index
+from tilewright.ops.define.broadcasting import fits, may_be_one, require_broadcast
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import (
     Dim,
     checked_axes,
     checked_axis,
     dims,
+    require,
     require_equal_dim,
     require_length,
     require_same_dtype,
@@ -112,19 +113,24 @@ expand.broadcasts(lambda x, *, shape: [dims(shape)])
 
 
 @primitive
-def stretch(x: Array, *, shape: Sequence[Dim], of: str = "") -> Compute:
-    """x broadcast to `shape`, which has as many axes, where a dim of x may turn out to be 1 or that of `shape`; `of` is
-    the operator that needs it, in words."""
+def stretch(x: Array, *, shape: Sequence[Dim], first: Sequence[int] = (), of: str = "") -> Compute:
+    """x broadcast to `shape`, which has as many axes, where a dim of x may turn out to be 1 or that of `shape`. Along
+    the axes `first` it has no more than one element. `of` is the operator that needs it, in words."""
     new = dims(shape)
     require_length(new, x.rank, "the target shape")
     for own, d in zip(x.shape, new, strict=True):
         if own != 1 and surely_different(own, d) and not may_be_one(own):
             raise ValueError(f"a dim of {own} is not 1, nor is it {d}")
-    return compute([x], new, lambda t, i, r: x[tuple(map(stretched_index, x.shape, new, i))])
+
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        places = [s.select(s.eq(own, 1), 0, k) if own != d else k for own, d, k in zip(x.shape, new, i, strict=True)]
+        return x[tuple(sym(0) if axis in first else place for axis, place in enumerate(places))]
+
+    return compute([x], new, body)
 
 
 @stretch.requires
-def _same_or_one(x: TensorType, *, shape: Sequence[Dim], of: str) -> tuple[Sym, str]:
+def _same_or_one(x: TensorType, *, shape: Sequence[Dim], first: Sequence[int], of: str) -> tuple[Sym, str]:
     pairs = [(own, d) for own, d in zip(x.shape, dims(shape), strict=True) if own != d]
     holds = s.logical_and(*(fits(own, d) for own, d in pairs))
     return holds, f"{of}: it must be that {holds}"
@@ -169,8 +175,8 @@ def pad(
         if (hi := d.bounds[1]) is not None and hi < 0:
             raise ValueError(f"cropping leaves {d} elements")
     padded = [k for k in range(x.rank) if sym(before[k]) != 0 or sym(after[k]) != 0]
-    if mode != "constant" and any(x.shape[k] == 0 for k in padded):
-        raise ValueError(f"mode '{mode}' has nothing to repeat along an empty axis")
+    for k in padded if mode != "constant" else ():
+        require(ge(x.shape[k], 1), f"mode '{mode}' has nothing to repeat along an empty axis")
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise ValueError(f"mode '{mode}' is none of constant, edge, reflect, wrap")
 

@@ -20,6 +20,7 @@ from tilewright.quantization.state import SAMPLES
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.values.recorded import kind_of, read_input
 
 LABELS = ("labels", "label", "targets", "y")
 """Names under which labels are looked for, where the model has no such input."""
@@ -32,6 +33,8 @@ LEAST_PIECES = 16
 """Feeds that hold several rows are cut where there are fewer than these, so that each part gets some."""
 
 HINT = "give a .npz file with an array for each input, a folder of such files, or feeds from Python"
+SUFFIXES = (".npz", ".npy", ".png", ".jpg", ".jpeg", ".bmp", ".wav")
+"""Of files in a folder that are samples."""
 
 Feed = Mapping[str, np.ndarray]
 
@@ -54,9 +57,18 @@ class Dataset:
     has_labels: bool
     digest: str
     about: str
+    contents: tuple[tuple[bytes, ...], ...] = ()
+    """Digests of the items of each sample, by which equal ones are told."""
+
+    def items(self, name: str) -> tuple[int, int]:
+        """How many items a part has, and how many of them differ."""
+        found = [content for number in self.part(name) for content in self.contents[number]]
+        return len(found), len({*found})
 
     def part(self, name: str) -> list[int]:
-        """The numbers of the samples of a part. A single sample is of all parts."""
+        """The numbers of the samples of a part ("all": of all). A single sample is of all parts."""
+        if name == "all":
+            return [*range(self.count)]
         if self.count == 1:
             return [0]
         pattern = PARTS if self.count >= len(PARTS) else ("ranges", "judge")
@@ -89,15 +101,26 @@ def open_data(
     first = readers[0]()
     digest = hashlib.blake2b(digest_size=16)
     has_labels = first.labels is not None
+    contents: list[tuple[bytes, ...]] = []
     for index, reader in enumerate(readers):
         sample = reader()
         if (sample.labels is not None) != has_labels:
             raise InputError("some samples have labels and others none", where=f"sample {index}")
         for name, array in sorted(sample.feed.items()):
             digest.update(f"{name}{array.dtype}{array.shape}".encode() + _bytes(array))
+        contents.append(_contents(sample))
         if sample.labels is not None:
             digest.update(_bytes(sample.labels))
-    return Dataset(len(readers), lambda i: readers[i](), has_labels, digest.hexdigest(), about)
+    return Dataset(len(readers), lambda i: readers[i](), has_labels, digest.hexdigest(), about, tuple(contents))
+
+
+def _contents(sample: Sample) -> tuple[bytes, ...]:
+    """A digest of each item: of a row of all arrays, or of the whole call."""
+    arrays = [array for _, array in sorted(sample.feed.items())]
+    rows = [[array[k] for array in arrays] for k in range(sample.items)] if sample.items > 1 else [arrays]
+    return tuple(
+        hashlib.blake2b(b"".join(_bytes(np.asarray(a)) for a in row), digest_size=16).digest() for row in rows
+    )
 
 
 def _spooled(data: Iterable[Any], folder: Path | None) -> list[Any]:
@@ -126,18 +149,42 @@ Lazy = Callable[[], Mapping[str, Any]]
 
 def _from_path(path: Path, inputs: Sequence[TensorInfo], batch: int | None) -> list[Any]:
     if path.is_dir():
-        files = sorted(f for f in path.iterdir() if f.suffix == ".npz")
+        files = sorted(f for f in path.iterdir() if f.suffix.lower() in SUFFIXES)
         if not files:
-            raise InputError(f"{path} holds no .npz file", hint=HINT)
-        return [_lazily(file) for file in files]
+            raise InputError(f"{path} holds no .npz file, nor others of samples ({', '.join(SUFFIXES[1:])})", hint=HINT)
+        return [_lazily(file, inputs) for file in files]
+    try:
+        kind = kind_of(path)
+    except (OSError, ValueError):
+        kind = ""  # which is said where it is read
+    if kind in ("npy", "image", "sound"):
+        only = _only(inputs, path)
+        value = read_input(path, only)
+        if kind != "npy":
+            return [{only.name: value}]
+        return _batches({only.name: value}, inputs, batch, str(path))
     arrays = read_npz(path)
     if set(arrays) == {"arr_0"} and arrays["arr_0"].dtype == object:
         return [dict(feed) for feed in arrays["arr_0"]]
     return _batches(arrays, inputs, batch, str(path))
 
 
-def _lazily(file: Path) -> Lazy:
-    return lambda: read_npz(file)
+def _only(inputs: Sequence[TensorInfo], path: Path) -> TensorInfo:
+    """The input whose values a file without names has."""
+    if len(inputs) != 1:
+        raise InputError(
+            f"{path} holds values of one input, and the model has {len(inputs)}: {', '.join(map(str, inputs))}",
+            hint=HINT,
+        )
+    return inputs[0]
+
+
+def _lazily(file: Path, inputs: Sequence[TensorInfo] = ()) -> Lazy:
+    """A call in a file: arrays by name, or the value of the only input."""
+    if file.suffix.lower() == ".npz":
+        return lambda: read_npz(file)
+    only = _only(inputs, file)
+    return lambda: {only.name: read_input(file, only)}
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:

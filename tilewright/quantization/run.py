@@ -18,8 +18,9 @@ from tilewright.options import OnProgress, Progress
 from tilewright.quantization.calibration import gather, in_groups, observe
 from tilewright.quantization.certificate import Certificate, LayerRecord, add_certificate
 from tilewright.quantization.data import fingerprint, open_data
-from tilewright.quantization.decision.bounds import items_needed
+from tilewright.quantization.decision.bounds import items_needed, least_items
 from tilewright.quantization.decision.choose import Alternative, Choice, grow, order, steps
+from tilewright.quantization.decision.criteria import NEAR
 from tilewright.quantization.decision.judge import Judge, Metric, Verdict, as_function
 from tilewright.quantization.decision.timing import LEAST_WHOLE_GAIN, Comparison, compare, time_kinds
 from tilewright.quantization.forms import Form, Former, why_not
@@ -31,6 +32,7 @@ from tilewright.quantization.qdq import Writer
 from tilewright.quantization.recipes import best_form, first_recipe
 from tilewright.quantization.result import BudgetError, Quantized, digest_of
 from tilewright.quantization.state import State
+from tilewright.runtime.errors import InputError
 
 MOST_CHOICE_SAMPLES = 32
 """Samples on which the noise of single units is measured at most."""
@@ -70,6 +72,7 @@ class Quantization:
         self.step("compiling float32", 0, 1)
         self.float32 = compile_model(model, threads=asked.threads)
         self.data = open_data(data, self.float32.inputs, batch=batch, spool=work)
+        self._check_count()
         options = [
             asked.max_drop,
             asked.confidence,
@@ -89,6 +92,22 @@ class Quantization:
         self.given_up: dict[str, str] = {}
         self.excessive: set[tuple[str, str]] = set()
         self._probe: tuple[Network, Probe] | None = None
+
+    def _check_count(self) -> None:
+        """InputError where there are fewer different items than a bound needs: none is proved by one item, however
+        often it comes."""
+        items, different = self.data.items("judge")
+        needed = least_items(self.asked.max_drop, self.asked.confidence, items, NEAR)
+        if different < needed:
+            _, in_all = self.data.items("all")
+            raise InputError(
+                f"the data has {in_all} different items, of which {different} are held back to judge with; a bound of "
+                f"{_percent(self.asked.max_drop)} with a confidence of {self.asked.confidence:.0%} needs {needed} of "
+                "them",
+                where=self.data.about,
+                hint=f"give at least {-(-needed * 5 // 3)} items that differ, allow a larger drop, or ask for less "
+                "confidence",
+            )
 
     def step(self, stage: str, done: int, total: int) -> None:
         if self._report is not None:

@@ -53,8 +53,17 @@ class OptionError(TilewrightError):
     """An option has a value outside of its range."""
 
 
+class InternalError(TilewrightError):
+    """A defect of the compiler itself; the message asks for a report."""
+
+
 class TilewrightWarning(UserWarning):
     """Something that is not wrong, and costs time or safety until somebody changes it: the text says how."""
+
+
+class PerformanceWarning(TilewrightWarning):
+    """A compiled model is right, but slower or larger than it should be: something failed in its compilation, or its
+    intermediate results take much memory."""
 
 
 _CLASSES: dict[str, type[TilewrightError]] = {"input": InputError, "execution": ExecutionError}

@@ -310,8 +310,8 @@ class Model:
         """What was compiled: signature, target, sizes, and what the compiler noted: kernels, times, and `remarks`,
         which say what was and was not done. `products`, `types` and `layers` say in which types it is computed, in all,
         by kernels and by layers of the model (docs/quantize.md). Each remark has a `stage` (a pass or a strategy), a
-        `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect prevented it)
-        or "analysis"."""
+        `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect prevented it),
+        "warning" or "analysis"."""
         return Report({"threads": self.threads, **self.artifact.summary().data})
 
     def trim(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 @dataclass(frozen=True)
 class Report:
     """JSON data about a model; `str()` shows single values as lines, lists of records as tables, and of remarks (there
-    may be thousands) how many there are, and those that say that something failed."""
+    may be thousands) how many there are, and those that say that something failed, or warn."""
 
     data: Mapping[str, Any]
 
@@ -25,8 +25,8 @@ class Report:
         for name, value in self.data.items():
             if name == "remarks":
                 lines.append(f"{name}: {len(self.remarks)}")
-                failed = [r for r in self.remarks if r["kind"] == "failed"]
-                lines += [f"  failed: {r['stage']}: {r['subject']}: {r['message']}" for r in failed]
+                failed = [r for r in self.remarks if r["kind"] in ("failed", "warning")]
+                lines += [f"  {r['kind']}: {r['stage']}: {r['subject']}: {r['message']}" for r in failed]
             elif _is_table(value):
                 lines += ["", f"{name}:", *_table(value)]
             elif isinstance(value, Mapping):

@@ -9,7 +9,7 @@ from math import prod
 from tilewright.graph.fusion.classify import classify, is_operator
 from tilewright.graph.fusion.strategy import Match, Strategies, is_faster
 from tilewright.ir.core import Op
-from tilewright.ir.diag import Remark, ScheduleError, failure
+from tilewright.ir.diag import Remark, ScheduleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.conditions.specialize import for_other_dims, specialize_less
 from tilewright.loops.counts import iterations
@@ -76,21 +76,13 @@ def schedule_plainly(
     lowered: Lowered,
     strategies: Sequence[Strategy],
     target: Machine,
-    remarks: list[Remark],
-    error: Exception | None,
 ) -> Lowered:
-    """A kernel that takes the place of one whose schedule failed with `error`, as none should: a defect costs time, not
-    the model. The last of its strategies schedules it, or none where that fails, too; a remark asks for a report."""
-    if error is not None:
-        remarks.append(failure("schedule", lowered.func.name, error, "it has its simplest schedule, and is slow"))
+    """A kernel that takes the place of better ones that failed: one strategy schedules it, for all dims alike, or none
+    does."""
     candidate = lowered.clone()
     s = Schedule(candidate.func)
-    try:
-        for strategy in strategies[-1:]:
-            strategy.schedule(s, candidate, target)
-    except Exception as e:
-        remarks.append(failure("schedule", lowered.func.name, e, "it has no schedule, and is slow"))
-        candidate, s = lowered.clone(), Schedule(lowered.func)
+    for strategy in strategies:
+        strategy.schedule(s, candidate, target)
     candidate.func.info = replace(
         kernel_info(candidate.func), schedule=s.lines(), work=total_work(lowered)
     )

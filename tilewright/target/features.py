@@ -27,9 +27,11 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "x86_64": (
             *V4_FEATURES, "avx512vnni", "avx512bf16", "avx512fp16", "avx512ifma", "avx512vbmi", "avx512vbmi2",
-            "avxvnni", "gfni",
+            "avxvnni", "gfni", "avx512bitalg", "avx512vpopcntdq", "avxifma", "fma4", "xop", "tbm", "sse4a", "prfchw",
         ),
         "aarch64": ("neon", "fullfp16", "dotprod", "i8mm", "bf16"),
     }
 )  # fmt: skip
-"""All features that the compiler tells apart, by architecture."""
+"""All features that the compiler tells apart, by architecture: those that it decides by, and those that LLVM uses by
+itself for a core that has them. What a target does not list is switched off, so that an artefact needs no more than it
+says."""

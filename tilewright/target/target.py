@@ -9,6 +9,7 @@ from tilewright.ir.dtype import DType
 from tilewright.target.byte_tables import ByteTable, byte_table_of
 from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
+from tilewright.target.features import FEATURES
 from tilewright.target.float_tables import FloatTable, float_table_of
 from tilewright.target.machine import GLOBAL, Machine, Memory
 from tilewright.target.scale import Scale, scale_of
@@ -153,8 +154,10 @@ class Target(Machine):
 
     @property
     def feature_text(self) -> str:
-        """The features as LLVM takes them: `+avx2,+fma,-avx512f`."""
-        return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in self.absent)])
+        """The features as LLVM takes them: `+avx2,+fma,-avx512f`. Of its own LLVM takes all that cores of this name
+        usually have, such as FMA4 of bdver4."""
+        off = dict.fromkeys([*self.absent, *(n for n in FEATURES.get(self.arch, ()) if n not in self.features)])
+        return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in off)])
 
     @property
     def function_attributes(self) -> str:

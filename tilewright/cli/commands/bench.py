@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli.amounts import Amount
+from tilewright.cli.inputs.specs import dim_option, input_option, read_dims, read_specs
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
@@ -26,7 +27,7 @@ from tilewright.cli.models import (
 )
 from tilewright.cli.peers import PEERS, Arrays, Run, load_peer
 from tilewright.cli.progress import counting, working
-from tilewright.cli.tensors import dim_option, input_option, make_inputs, read_dims
+from tilewright.quantization.data import open_data
 from tilewright.runtime import Model
 from tilewright.runtime.profile import KernelTime
 
@@ -40,6 +41,7 @@ the first call of a turn wakes the own ones and does not count.
 Examples:
   tilewright bench model.onnx --vs onnxruntime,openvino --threads 1
   tilewright bench model.onnx --input ids=ids.npy --dim batch=8
+  tilewright bench model.onnx --data calls/
   tilewright bench model.tw
   tilewright bench model.onnx --kernels --threads 1
 """
@@ -52,21 +54,24 @@ for up to 50 ms."""
 
 @dataclass
 class Contender:
-    """An engine with the model loaded: `load_s` is what that took, `seconds` the latency of each call."""
+    """An engine with the model loaded: `load_s` is what that took, `seconds` the latency of each call. It runs so many
+    `feeds`, one after the other; the `result` is that of the first."""
 
     name: str
     run: Run
     load_s: float
+    feeds: int = 1
     seconds: list[float] = field(default_factory=list)
     result: Arrays = ()
 
     def turn(self, seconds: float) -> None:
         """Call for at least this long, and at least twice: the first call is not counted."""
-        self.result = self.run()
+        self.result = self.run(0)
         end = time.perf_counter() + seconds
         while True:
+            number = len(self.seconds) % self.feeds
             start = time.perf_counter()
-            self.run()
+            self.run(number)
             now = time.perf_counter()
             self.seconds.append(now - start)
             if now >= end:
@@ -83,11 +88,15 @@ class Contender:
 @click.option("--kernels", is_flag=True, help="Time each kernel of ours instead (x86-64).")
 @input_option
 @dim_option
+@click.option(
+    "--data", type=click.Path(path_type=Path),
+    help="Recorded inputs, one call after the other: samples as for `tilewright quantize`.",
+)
 @threads_option
 @compile_options
 def command(
     model: Path, vs: str, rounds: int, turn: float, kernels: bool, specs: Sequence[str], dims: Sequence[str],
-    threads: int | None, **options: Any,
+    data: Path | None, threads: int | None, **options: Any,
 ) -> None:  # fmt: skip
     names = _engines(vs)
     if names:
@@ -96,23 +105,31 @@ def command(
         need_source(model, "--kernels")
         if names:
             raise click.UsageError("--kernels times the kernels of ours alone: leave out --vs")
+    if data is not None and (specs or dims):
+        raise click.UsageError("--data has all inputs: leave out --input and --dim")
     sizes = read_dims(dims)
     fields = compile_fields(**options)
     start = time.perf_counter()
     compiled = open_model(model, threads, profile=kernels, **fields)
     loaded_s = time.perf_counter() - start
-    inputs = make_inputs(compiled.inputs, specs or ["random"], sizes)
+    feeds: list[dict[str, Any]]
+    if data is not None:
+        samples = open_data(data, compiled.inputs)
+        feeds = [samples.read(number).feed for number in range(samples.count)]
+    else:
+        feeds = [read_specs(compiled.inputs, specs or ["random"], sizes).first_call(compiled.run)[0]]
     console = Console(highlight=False, soft_wrap=True)
     if kernels:
-        console.print(kernel_table(compiled, compiled.profile(inputs, rounds)))
+        console.print(kernel_table(compiled, compiled.profile(feeds[0], rounds)))
         return
-    contenders = [Contender(OURS, lambda: compiled.run(inputs), loaded_s)]
-    feeds = {**inputs, **fields["constants"]}
+    contenders = [Contender(OURS, lambda number: compiled.run(feeds[number]), loaded_s, len(feeds))]
+    all_feeds = [{**feed, **fields["constants"]} for feed in feeds]
     for name in names:
-        contenders.append(_load(name, partial(load_peer, name, model, feeds, compiled.threads)))
+        contenders.append(_load(name, partial(load_peer, name, model, all_feeds, compiled.threads), len(feeds)))
     measure(contenders, rounds, turn)
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
-    console.print(f"{model}: {shapes}; {compiled.threads} threads, {rounds} rounds", markup=False)
+    shapes = ", ".join(f"{name} {list(np.shape(array))}" for name, array in feeds[0].items())
+    about = shapes if len(feeds) == 1 else f"{len(feeds)} calls of {data}, the first {shapes}"
+    console.print(f"{model}: {about}; {compiled.threads} threads, {rounds} rounds", markup=False)
     console.print(table(contenders))
 
 
@@ -124,11 +141,11 @@ def _engines(text: str) -> list[str]:
     return names
 
 
-def _load(name: str, load: Callable[[], Run]) -> Contender:
+def _load(name: str, load: Callable[[], Run], feeds: int) -> Contender:
     start = time.perf_counter()
     with working(f"loading {name}"):
         run = load()
-    return Contender(name, run, time.perf_counter() - start)
+    return Contender(name, run, time.perf_counter() - start, feeds)
 
 
 def measure(contenders: Sequence[Contender], rounds: int, turn_s: float) -> None:

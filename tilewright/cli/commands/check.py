@@ -17,9 +17,9 @@ from rich.tree import Tree
 from tilewright.checks.model import check
 from tilewright.checks.result import Costs, ModelCheck, Quantity
 from tilewright.cli.amounts import bytes_text, count_text
+from tilewright.cli.inputs.specs import read_dims
 from tilewright.cli.models import compile_fields, model_argument, model_options, need_source, threads_option
 from tilewright.cli.progress import compiling
-from tilewright.cli.tensors import dim_option, read_dims
 
 HELP = """Say whether MODEL can be compiled, what of it is slow, and what it costs: operations, memory, time.
 
@@ -46,7 +46,7 @@ LONGEST_FORMULA = 100
 @click.command("check", help=HELP, short_help="Say whether a model runs, and what it costs.")
 @model_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON data (docs/check.md describes it).")
-@dim_option
+@click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dim  [default: 1]")
 @threads_option
 @model_options
 def command(model: Path, as_json: bool, dims: Sequence[str], threads: int | None, **options: Any) -> None:
@@ -54,6 +54,9 @@ def command(model: Path, as_json: bool, dims: Sequence[str], threads: int | None
     fields, sizes = compile_fields(**options), read_dims(dims)
     with compiling(model.name) as progress:
         found = check(model, sizes=sizes, threads=threads, progress=progress, **fields)
+    for note in found.notes:
+        if note.kind == "remark":
+            click.echo(f"warning: {note.node}: {note.message}", err=True)
     if as_json:
         click.echo(json.dumps(found.record(), indent=1))
     else:

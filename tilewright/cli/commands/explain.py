@@ -30,8 +30,8 @@ Examples:
   tilewright explain model.tw --all
 """
 
-SHOWN = ("failed", "missed")
-_PREFIXES = {"missed": "not done: ", "failed": "failed: "}
+SHOWN = ("failed", "warning", "missed")
+_PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: "}
 
 
 @click.command("explain", help=HELP, short_help="Say how layers are computed, what was not done, and why.")

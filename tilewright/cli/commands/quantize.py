@@ -18,8 +18,9 @@ from tilewright.runtime.storage.files import check_file
 
 HELP = """Make layers of MODEL smaller where that is faster on this machine, and the loss stays within a budget.
 
-The data holds an array for each input: a .npz file whose first axis are samples or batches, or a folder of .npz files
-of a call each. "labels" may be among them. Without labels and metric, what counts are the outputs of float32.
+The data holds an array for each input: a .npz file whose first axis are samples or batches (of a model with one input
+also a .npy file), or a folder of files of a call each (.npz; of one input also .npy, images and .wav). "labels" may be
+among them. Without labels and metric, what counts are the outputs of float32.
 
 \b
 Examples:
@@ -40,7 +41,7 @@ An interrupted run goes on where it was: what it found lies in OUT.work.
     "--data",
     required=True,
     type=click.Path(path_type=Path),
-    help="Samples: a .npz file, or a folder of them.",
+    help="Samples: a .npz or .npy file, or a folder of them, of images or of sound.",
 )
 @click.option(
     "--max-drop", required=True, type=Share(), metavar="SHARE", help="Largest drop of the metric: 0.5%."

@@ -13,6 +13,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from tilewright.cli.frequent import add_sizes_seen, read_sizes_seen
+from tilewright.cli.inputs.specs import (
+    check_outputs,
+    dim_option,
+    files_of,
+    input_option,
+    read_dims,
+    read_specs,
+    sizes_chosen,
+    write_outputs,
+)
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
@@ -21,24 +31,21 @@ from tilewright.cli.models import (
     open_model,
     threads_option,
 )
-from tilewright.cli.tensors import (
-    check_outputs,
-    dim_option,
-    files_of,
-    input_option,
-    make_inputs,
-    read_dims,
-    write_outputs,
-)
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.storage.files import check_folder
 
 HELP = """Run MODEL (of a known format, or compiled) once and show, or write, its outputs.
 
+An image is resized to what the input says, floats from 0 to 1; of sound (PCM) the channels are averaged, floats from
+-1 to 1. Where a model wants other numbers, give them as .npy. Of random inputs, dims of unknown size have usual ones
+that the model takes.
+
 \b
 Examples:
   tilewright run model.tw --input x=image.npy --output results
   tilewright run model.onnx --input random --dim batch=4
+  tilewright run vad.onnx --input input=speech.wav --input sr=16000 --input random
+  tilewright run model.onnx --input inputs.npz
   tilewright run model.onnx --input ids=ids.npy --input random
   tilewright run model.onnx --input random --dim batch=4 --sizes-seen sizes.json
 """
@@ -89,8 +96,11 @@ def command(
     loaded.max_seconds = max_seconds
     if sizes_seen is not None:
         loaded.count_sizes()
-    results = loaded.run(make_inputs(loaded.inputs, specs, sizes))
-    Console(soft_wrap=True).print(_table(loaded.outputs, results))
+    _, results, chosen = read_specs(loaded.inputs, specs, sizes).first_call(loaded.run)
+    console = Console(soft_wrap=True)
+    if chosen:
+        click.echo(f"{sizes_chosen(chosen)}")
+    console.print(_table(loaded.outputs, results))
     if sizes_seen is not None:
         add_sizes_seen(sizes_seen, loaded.sizes_seen())
     if output is not None:

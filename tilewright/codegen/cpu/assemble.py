@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Self
 
 from llvmlite import binding
@@ -32,11 +32,13 @@ class Effort(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The text of one LLVM module, how hard LLVM should try, and who is to look at the assembler text."""
+    """The text of one LLVM module, how hard LLVM should try, who is to look at the assembler text, and the name of the
+    kernel."""
 
     text: str
     effort: Effort = Effort.KERNEL
     inspect: Callable[[str], None] | None = None
+    kernel: str = ""
 
 
 def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
@@ -56,6 +58,8 @@ class ObjectMaker:
         self._target = target
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._begun: list[tuple[Unit, Future[bytes]]] = []
+        self.failed = ""
+        """The kernel of which `objects` could make none."""
 
     def start(self, unit: Unit) -> None:
         """Begin to compile a module; `objects` will have it next."""
@@ -83,11 +87,18 @@ class ObjectMaker:
 
         for k, (unit, made) in enumerate(self._begun):
             if made.cancel():  # no thread has begun with it
-                note(k, _object_of(unit, self._target))
-        for k, (_, made) in enumerate(self._begun):
+                note(k, self._object(unit, partial(_object_of, unit, self._target)))
+        for k, (unit, made) in enumerate(self._begun):
             if k not in done:
-                note(k, made.result())
+                note(k, self._object(unit, made.result))
         return [done[k] for k in range(len(self._begun))]
+
+    def _object(self, unit: Unit, make: Callable[[], bytes]) -> bytes:
+        try:
+            return make()
+        except Exception:
+            self.failed = unit.kernel
+            raise
 
     def __enter__(self) -> Self:
         return self

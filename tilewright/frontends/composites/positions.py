@@ -13,6 +13,7 @@ from tilewright.ops.define.staged import measure_size
 from tilewright.ops.index import gather, scatter_elements
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.scan import cumsum
+from tilewright.ops.shape import require_equal_dim
 from tilewright.ops.sort import topk
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose, unsqueeze
@@ -82,7 +83,8 @@ def non_max_suppression(
     center_point_box: bool,
 ) -> Value:
     """Rows (batch, class, box) of the boxes that are kept, at most so many of a class, the best first."""
-    (batches, size, _), classes = shape_of(boxes), shape_of(scores)[1]
+    (batches, size, numbers), classes = shape_of(boxes), shape_of(scores)[1]
+    require_equal_dim(numbers, sym(4), "the numbers of a box and 4")
     columns = [slice_(boxes, starts=(0, 0, k), sizes=(batches, size, 1)) for k in range(4)]
     if center_point_box:  # centre x and y, width and height
         half = [ew.mul(c, 0.5) for c in columns[2:]]

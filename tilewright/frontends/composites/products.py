@@ -11,9 +11,9 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
-from tilewright.ops.define.broadcasting import is_broadcast
+from tilewright.ops.define.broadcasting import is_stretched
 from tilewright.ops.reduce import reduce_sum
-from tilewright.ops.shape import common_dim
+from tilewright.ops.shape import common_dim, require_equal_dim, surely_different
 from tilewright.ops.source import iota
 from tilewright.ops.view import reshape, shape_of, squeeze, transpose
 
@@ -36,8 +36,10 @@ def with_bias(x: Value, bias: Value | None) -> Value:
         return x
     shape = shape_of(x)
     (channels,) = shape_of(bias) if len(shape_of(bias)) == 1 else (sym(-1),)
-    if channels.is_const and shape[1].is_const and channels != shape[1]:
+    if surely_different(channels, shape[1]):
         raise ModelError(f"the bias has {channels} elements for {shape[1]} channels")
+    require_equal_dim(channels, shape[1], "the elements of the bias and the channels")
+    channels = channels if channels.is_const else shape[1]  # one entry is not for all channels
     return ew.add(x, reshape(bias, shape=(channels, *[sym(1)] * (len(shape) - 2))))
 
 
@@ -128,7 +130,7 @@ def _product(
     """Two operands multiplied, labels that are not wanted any more summed: one batched matrix product."""
     shared = [c for c in a_labels if c in b_labels]
     broadcasting = any(
-        is_broadcast(shape_of(x)[labels.index(c)], sizes[c])
+        is_stretched(shape_of(x)[labels.index(c)], sizes[c])
         for x, labels in ((a, a_labels), (b, b_labels))
         for c in shared
     )

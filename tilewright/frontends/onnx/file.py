@@ -9,6 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from tilewright.frontends.files import read_file
+from tilewright.frontends.weights.foreign import foreign_format
 from tilewright.ir.diag import ModelError
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -23,6 +24,9 @@ def read_model(source: Source) -> tuple[onnx.ModelProto, Path | None]:
 
     ModelError when the file is missing, not a regular file, too big, truncated or not ONNX.
     """
+    given = Path(source) if isinstance(source, str | os.PathLike) else source
+    if not isinstance(given, onnx.ModelProto) and (foreign := foreign_format(given)) is not None:
+        raise foreign.error(given)
     folder, where = None, "the given ModelProto"
     if isinstance(source, onnx.ModelProto):
         model = source

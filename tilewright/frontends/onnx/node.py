@@ -18,8 +18,9 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, eq, logical_and, sym
 from tilewright.ir.types import TensorType
+from tilewright.ops.define.demands import require
 from tilewright.ops.define.exact import Arithmetic
 from tilewright.ops.define.floats import Element
 from tilewright.ops.elementwise import cast
@@ -282,6 +283,17 @@ class Node:
         """Take what the arithmetic found for granted, where its conditions hold."""
         for condition in arithmetic.conditions:
             self.translation.assume_exact(condition)
+
+    def demand(self, condition: Sym | int, wrong: str) -> None:
+        """ModelError, which says what is wrong, unless a condition on dims may hold; it is checked in calls then."""
+        if sym(condition) == 0:
+            raise ModelError(f"{self.op}: {wrong}")
+        require(sym(condition), wrong)
+
+    def demand_shape(self, k: int, shape: Sequence[Sym | int], wrong: str) -> None:
+        """The same unless operand `k` may have this shape."""
+        own = self.shape(k)
+        self.demand(logical_and(len(own) == len(shape), *map(eq, own, shape)), wrong)
 
     def known_dim(self, k: int, axis: int) -> int:
         """The size of an axis of operand `k`, which must be a number."""

@@ -62,7 +62,7 @@ class StablehloFrontEnd:
                 raise
             raise OptionError(
                 "models of StableHLO are read by the MLIR bindings of jaxlib, which is not installed",
-                hint="pip install 'tilewright[jax]'",
+                hint="pip install jaxlib",
             ) from error
         return load_stablehlo(source, constants=constants, shapes=shapes)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+import sympy
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._guards import detect_fake_mode
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch.export import ExportedProgram
 from torch.export.exported_program import (
@@ -25,6 +27,7 @@ from tilewright.frontends.torch.autocast import autocast_of_composites
 from tilewright.frontends.torch.custom import custom_decompositions
 from tilewright.frontends.torch.recurrent import shapes_of_layers
 from tilewright.frontends.torch.registry import find_adapter, find_complex, translated
+from tilewright.frontends.torch.symbols.guards import Guards, guards_of
 from tilewright.frontends.torch.tensors import digest_of_tensors
 from tilewright.ir.diag import ModelError, UnsupportedError
 
@@ -39,7 +42,7 @@ _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind
 class Captured:
     """A functional graph. `inputs` are the names of the placeholders that a caller gives, `state` the name and the
     tensor of each other one; `outputs` are the names of the results, and `results` what the graph's output node holds
-    for them. `dims` names symbols ("s77") as the user does."""
+    for them. `dims` names symbols ("s77") as the user does; `guards` are what it takes for granted of sizes."""
 
     graph: torch.fx.GraphModule
     inputs: tuple[str, ...]
@@ -47,6 +50,7 @@ class Captured:
     outputs: tuple[str, ...]
     results: tuple[Any, ...]
     dims: Mapping[str, str] = field(default_factory=dict)
+    guards: Guards = field(default_factory=Guards)
 
     @cached_property
     def weights(self) -> bytes:
@@ -58,10 +62,13 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
     """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
     # A region of autocast around the call casts where PyTorch traces: what was exported says nothing of it.
     graph = None if torch.is_autocast_enabled("cpu") else _functional(program.graph_module)
+    guards = guards_of(program)
     if graph is None:
+        before = _traced_guards(program)
         with without_checks():
             program = _decomposed(program)
         graph = program.graph_module
+        guards = replace(guards, traced=tuple(g for g in _traced_guards(program) if g not in before))
     signature = program.graph_signature
     tensors = {**program.state_dict, **program.constants}
     inputs: list[str] = []
@@ -90,7 +97,14 @@ def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) ->
     if written:
         raise _keeps_no_state(written)
     names = _output_names(program, results)
-    return Captured(graph, tuple(inputs), state, names, tuple(results), dims or {})
+    return Captured(graph, tuple(inputs), state, names, tuple(results), dims or {}, guards)
+
+
+def _traced_guards(program: ExportedProgram) -> list[sympy.Basic]:
+    """What PyTorch has taken for granted of sizes so far, in symbols."""
+    mode = detect_fake_mode([node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")])
+    environment = mode.shape_env if mode is not None else None
+    return [] if environment is None else [guard.expr for guard in environment.guards]
 
 
 def _keeps_no_state(written: Sequence[str]) -> UnsupportedError:

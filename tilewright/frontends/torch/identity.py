@@ -15,7 +15,7 @@ from tilewright.frontends.torch.tensors import digest_of_tensors, require_dense
 def digest_of(captured: Captured) -> bytes:
     """Another one for another graph, other types of inputs, or other weights."""
     digest = hashlib.blake2b(digest_size=20)
-    for part in (captured.inputs, captured.outputs, sorted(captured.dims.items()), torch.__version__):
+    for part in (captured.inputs, captured.outputs, sorted(captured.dims.items()), captured.guards, torch.__version__):
         digest.update(repr(part).encode())
     _add_graph(digest, captured.graph)
     for name, (target, tensor) in captured.state.items():

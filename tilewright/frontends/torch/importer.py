@@ -18,7 +18,8 @@ from tilewright.frontends.torch.capture import Captured, has_complex, op_name
 from tilewright.frontends.torch.contradictions import contradiction
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.origins import Origin, origin_of
-from tilewright.frontends.torch.sizes import Sizes
+from tilewright.frontends.torch.symbols.guards import require_guards
+from tilewright.frontends.torch.symbols.sizes import Sizes
 from tilewright.frontends.torch.tensors import COMPLEX, DTYPES, array_of, dtype_of, part_of
 from tilewright.frontends.translation import BrokenInputError, DifferentRanksError, Translation, type_of
 from tilewright.ir import dtype as dt
@@ -42,7 +43,7 @@ class GraphImporter:
 
     def __init__(self, translation: Translation, captured: Captured) -> None:
         self.translation, self._captured = translation, captured
-        self._sizes = Sizes()
+        self._sizes = Sizes(translation)
         self._literals: dict[tuple[Any, ...], Value | ComplexPair] = {}
 
     def main(self, inputs: Mapping[str, Value | None]) -> list[Value]:
@@ -58,6 +59,7 @@ class GraphImporter:
                 self._check_input(node, values[node])
             elif node.name in self._captured.state:
                 values[node] = self._state(*self._captured.state[node.name])
+        self._require_guards({node.name: values.get(node) for node in placeholders})
         self._walk(graph, values)
         self.translation.problems.raise_if_any()
         found = [self._argument(result, values) for result in self._captured.results]
@@ -102,6 +104,17 @@ class GraphImporter:
                 raise ModelError(words, hint=self.translation.fixing(d))
             if not condition.is_const:
                 self.translation.require(condition, words)
+
+    def _require_guards(self, inputs: Mapping[str, Given]) -> None:
+        def size_of(name: str, axis: int | None) -> Sym | None:
+            held = inputs.get(name)
+            held = held.real if isinstance(held, ComplexPair) else held
+            if axis is None or not isinstance(held, Value):
+                return held if axis is None and isinstance(held, Sym) else None
+            shape = type_of(held).shape
+            return shape[axis] if axis < len(shape) else None
+
+        require_guards(self._captured.guards, self.translation, self._sizes, size_of)
 
     def _solve(self, expression: sympy.Expr, d: Sym) -> None:
         """Bind the symbol of an expression `a * x + b` that nothing has bound so far."""

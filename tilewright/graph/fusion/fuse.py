@@ -8,7 +8,9 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from operator import methodcaller
 from typing import Any, ClassVar
 
@@ -20,6 +22,8 @@ from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match,
 from tilewright.graph.match import type_of
 from tilewright.graph.rewrites.weight_only import separate_weights
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
+from tilewright.ir.diag import failure
+from tilewright.ir.optional_steps import Part
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch
 
@@ -40,6 +44,7 @@ class Fuse:
         fusion = _Fusion(module, ctx, self.strategies, self.max_ops)
         fusion.merge_pairs()
         fusion.merge_groups()
+        fusion.leave_apart()
         fusion.rebuild()
 
     def run_plainly(self, module: Module, ctx: PassContext) -> None:
@@ -96,12 +101,29 @@ class _Fusion:
             for value in self._producers(op):
                 producer, consumer = self.region(_owner(value)), self.region(op)
                 if producer is not consumer and self.unclaimed.isdisjoint((op, *producer.ops)):
-                    self._join(Join(producer, consumer, value, op, self.facts))
+                    self._survive(partial(self._join, Join(producer, consumer, value, op, self.facts)), consumer)
 
     def merge_groups(self) -> None:
         for op in self.body.ops:
             if op in self.of:
-                self._gather(op)
+                self._survive(partial(self._gather, op), self.region(op))
+
+    def _survive(self, action: Callable[[], None], region: Region) -> None:
+        """What fails where regions are merged costs this kernel alone."""
+
+        def tell(error: Exception) -> None:
+            self.ctx.remarks.append(failure("fuse", str(region), error, "it stays a kernel of its own"))
+
+        self.ctx.optional.survive(action, tell)
+
+    def leave_apart(self) -> None:
+        """Take regions apart that a compilation went wrong with."""
+        for region in dict.fromkeys(map(self.region, self.of)):
+            anchor = region.ops[-1]
+            part = Part("fuse", (anchor.loc, *(o.name for o in region.ops)), str(region), "each operator is a kernel")
+            if len(region.ops) > 1 and not self.ctx.optional.takes(part):
+                for op in region.ops:
+                    self.of[op] = self._alone(op)
 
     def _gather(self, op: Op) -> None:
         """Make one region of those of which a strategy makes one kernel, the last that of `op`."""

@@ -153,8 +153,8 @@ A = TypeVar("A")
 @dataclass(frozen=True, eq=False)
 class Strategies(Generic[S]):
     """The strategies of a compilation: `outside` are those of plugins (each after the plugin's name), which are asked
-    before ours. What one raises is told in `remarks`, and that strategy is not asked again; with `checked` that holds
-    for those of plugins only, and what one of ours raises is an error."""
+    before ours. What one raises is told in `remarks`, and costs the one question; a strategy of a plugin is not asked
+    again. With `checked` what one of ours raises is an error."""
 
     ours: tuple[S, ...]
     outside: tuple[tuple[str, S], ...] = ()
@@ -166,7 +166,8 @@ class Strategies(Generic[S]):
         every = (*(strategy for _, strategy in self.outside), *self.ours)
         if not self.failed:
             return iter(every)
-        return (strategy for strategy in every if strategy.name not in self.failed)
+        silent = self.failed - {strategy.name for strategy in self.ours}
+        return (strategy for strategy in every if strategy.name not in silent)
 
     def find(self, name: str) -> S | None:
         """The strategy of a name."""
@@ -194,5 +195,8 @@ class Strategies(Generic[S]):
             self.failed.add(strategy.name)
             subject = f"strategy '{strategy.name}'" + ("" if plugin is None else f" of plugin '{plugin}'")
             stage = "strategy" if plugin is None else "plugins"
-            self.remarks.append(failure(stage, subject, error, "the strategy is not asked any more"))
+            what = "it is taken for no answer" if plugin is None else "the strategy is not asked any more"
+            remark = failure(stage, subject, error, what)
+            if remark not in self.remarks:
+                self.remarks.append(remark)
             return instead

@@ -36,7 +36,7 @@ class GroupedConv:
 
     def run(self, module: Module, ctx: PassContext) -> None:
         rule = Rule("groups_as_an_axis", ("conv",), partial(groups_as_an_axis, ctx.target))
-        if rewrite(module.main, [rule], module, ctx.remarks, stage=self.name):
+        if rewrite(module.main, [rule], module, ctx.remarks, stage=self.name, within=ctx):
             drop_dead(module)
 
 

@@ -50,7 +50,7 @@ class ByteTables:
             return
         found = ByteFunctions(module)
         rule = Rule("tabulate", tuple(sorted(FUNCTIONS | {"reshape"})), _Tabulation(found, ctx.target).replacement)
-        rewrite(module.main, [rule], module, ctx.remarks, stage=self.name)
+        rewrite(module.main, [rule], module, ctx.remarks, stage=self.name, within=ctx)
         drop_dead(module)
 
 

@@ -65,7 +65,7 @@ class IntegerProducts:
         if not any(op.name in _OPERATORS for op in module.main.body.ops):
             return
         for rules in _stages(module, ctx):
-            rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
+            rewrite(module.main, rules, module, ctx.remarks, stage=self.name, within=ctx)
             merge_duplicates(module.main, module)  # rules of the next stage look at all readers of a value
         drop_dead(module)
 

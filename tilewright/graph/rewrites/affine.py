@@ -46,7 +46,7 @@ class FoldAffine:
         if ctx.strict:
             return
         for rules in (_TO_SUMS_AND_PRODUCTS, _FACTORS):
-            rewrite(module.main, rules, module, ctx.remarks, stage=self.name)
+            rewrite(module.main, rules, module, ctx.remarks, stage=self.name, within=ctx)
             Fold().run(module, ctx)
 
 

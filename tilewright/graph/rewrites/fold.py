@@ -14,7 +14,7 @@ from tilewright.graph.match import ELEMENTWISE, is_constant, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.weight_only import dequantizing_casts
 from tilewright.ir.core import Module, Op, replace_in_block
-from tilewright.ir.diag import TilewrightError
+from tilewright.ir.diag import TilewrightError, failure
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.types import TensorType, product
@@ -61,7 +61,7 @@ class Fold:
         narrow = dequantizing_casts(module, ctx)
         readers = Counter(op.attrs["name"] for f in module.funcs.values() for op in f.body.walk() if _is_stored(op))
         for op in body.ops:
-            found = None if op in narrow else self._evaluate(op, module, ctx)
+            found = None if op in narrow else self._survived(op, module, ctx)
             if found is None:
                 ops.append(op)
                 continue
@@ -79,6 +79,14 @@ class Fold:
                     del module.constants[name]
         replace_in_block(body, ops)
         drop_dead(module)
+
+    def _survived(self, op: Op, module: Module, ctx: PassContext) -> tuple[np.ndarray, ...] | None:
+        """As `_evaluate`; an op whose evaluation fails as none should is computed in each call."""
+
+        def tell(error: Exception) -> None:
+            ctx.remarks.append(failure(self.name, f"{op.name} of {op.loc}", error, "it is computed in each call"))
+
+        return ctx.optional.survive(lambda: self._evaluate(op, module, ctx), tell)
 
     def _evaluate(self, op: Op, module: Module, ctx: PassContext) -> tuple[np.ndarray, ...] | None:
         """The values of the results, or None where they are not known or should not be stored."""

@@ -35,7 +35,7 @@ class HoistScales:
     def run(self, module: Module, ctx: PassContext) -> None:
         if ctx.strict:
             return
-        rewrite(module.main, FACTOR_RULES, module, stage=self.name, remarks=ctx.remarks)
+        rewrite(module.main, FACTOR_RULES, module, stage=self.name, remarks=ctx.remarks, within=ctx)
 
 
 @rule("matmul")

@@ -137,7 +137,7 @@ class WeightOnly:
 
     def run(self, module: Module, ctx: PassContext) -> None:
         choose_halves(module, ctx, self.name)
-        rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name)
+        rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name, within=ctx)
         drop_dead(module)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from tilewright.ir.symbolic.interning import InternTable
 from tilewright.ir.symbolic.node import Kind, SymNode, check_variable
+from tilewright.ir.symbolic.reach import LARGEST_INTEGER, fits_64_bits
 
 Terms = dict["Sym", int]
 
 MAX_TERMS = 1 << 14
 
-# Results of operations that are looked up before they are computed: a compilation does each ten times or more.
-REMEMBERED = 1 << 14
-SHORT = 64  # the terms of operands up to which that is done, so that what is remembered has a bound
+REMEMBERED = 1 << 14  # results of operations that are looked up: a compilation does each ten times or more
+SHORT = 64  # the terms of operands up to which they are, so that what is remembered has a bound
 
 
 class Sym(SymNode):
@@ -90,6 +90,8 @@ class _Constant(Sym):
         return hash(self._payload)
 
 
+_DIVISIONS = ("floordiv", "mod")
+
 # Interning is what makes identity mean equality; no setting lives in this table.
 _INTERNED: InternTable[Sym] = InternTable()
 
@@ -112,10 +114,8 @@ def intern(
         new: Sym = object.__new__(_Constant if kind == "const" else Sym)
         new.kind, new.name, new._make, new._payload = kind, name, make, payload
         new._args, new._terms = args, terms
-        new._key = new._vars = new._interval = None
-        new._divides = kind in ("floordiv", "mod")
-        if kind == "mul" and args:
-            new._divides = any(factor._divides for factor in args)
+        new._key = new._vars = new._interval = new._reach = None
+        new._divides = kind in _DIVISIONS or (kind == "mul" and any(f._divides for f in args or ()))
         if kind == "const":
             new._terms = ((new if payload == 1 else ONE, payload),) if payload else ()
         _INTERNED.add(key, new)
@@ -259,9 +259,8 @@ def _product(a: Sym, b: Sym) -> Sym:
         return const(a._payload * b._payload)
     size = len(a.terms) * len(b.terms)
     if size > MAX_TERMS:
-        raise ValueError(
-            f"a product of {len(a.terms)} and {len(b.terms)} terms is too large to expand (limit {MAX_TERMS})"
-        )
+        counts = f"{len(a.terms)} and {len(b.terms)}"
+        raise ValueError(f"a product of {counts} terms is too large to expand (limit {MAX_TERMS})")
     return (_expanded if size <= SHORT else _expanded.__wrapped__)(a, b)
 
 
@@ -331,10 +330,8 @@ def _rejoin_divmod(terms: Terms) -> bool:
             others = list(factors_of(mono))
             others.remove(factor)
             rest = monomial(others)
-            if factor.kind == "floordiv":
-                if _replace_quotient(terms, mono, coef, rest, x, q):
-                    return True
-            elif _replace_remainder(terms, mono, coef, rest, x, q):
+            replace = _replace_quotient if factor.kind == "floordiv" else _replace_remainder
+            if replace(terms, mono, coef, rest, x, q):
                 return True
     return False
 
@@ -343,8 +340,7 @@ def _contains(terms: Terms, x: Sym, rest: Sym, coef: int) -> bool:
     """Whether the sum has every term of coef*rest*x, but for the constant of x."""
     return all(
         terms.get(_monomial_product(part, rest)) == part_coef * coef
-        for part, part_coef in x.terms
-        if part is not ONE
+        for part, part_coef in x.terms if part is not ONE
     )
 
 
@@ -376,7 +372,7 @@ def _replace_remainder(terms: Terms, mono: Sym, coef: int, rest: Sym, x: Sym, q:
         return True
     if not q.is_const:
         return False
-    if not x.is_const and _contains(terms, x, rest, -coef):
+    if not x.is_const and abs(scale) <= LARGEST_INTEGER and _contains(terms, x, rest, -coef):
         del terms[mono]
         _accumulate(terms, x, rest, coef)
         _accumulate(terms, quotient, rest, -scale)
@@ -385,10 +381,12 @@ def _replace_remainder(terms: Terms, mono: Sym, coef: int, rest: Sym, x: Sym, q:
         if other_coef != scale:
             continue
         for factor in factors_of(other):
-            fits = factor.kind == "mod" and factor.args[0] is quotient and factor.args[1].is_const
-            if fits and _monomial_product(rest, factor) is other:
+            if factor.kind != "mod" or factor.args[0] is not quotient or not factor.args[1].is_const:
+                continue
+            by = q.value * factor.args[1].value
+            if by <= LARGEST_INTEGER and _monomial_product(rest, factor) is other:
                 del terms[mono], terms[other]
-                _accumulate(terms, mod(x, q * factor.args[1]), rest, coef)
+                _accumulate(terms, mod(x, by), rest, coef)
                 return True
     return False
 
@@ -565,9 +563,10 @@ def _quotient_atom(x: Sym, q: int) -> Sym:
     if len(atoms) == 1 and atoms[0][1] == 1 and atoms[0][0].kind in ("floordiv", "mod"):
         atom = atoms[0][0]
         inner, divisor = atom.args
-        if divisor.is_const and atom.kind == "floordiv":
-            return _floordiv_const(inner + (x - atom) * divisor, divisor.value * q)
-        if divisor.is_const and x is atom and divisor.value % q == 0:
+        merges = divisor.is_const and atom.kind == "floordiv" and divisor.value * q <= LARGEST_INTEGER
+        if merges and fits_64_bits(whole := inner + (x - atom) * divisor):
+            return _floordiv_const(whole, divisor.value * q)
+        if divisor.is_const and atom.kind == "mod" and x is atom and divisor.value % q == 0:
             return _mod_const(_floordiv_const(inner, q), divisor.value // q)
     return intern("floordiv", floordiv, (x, const(q)))
 
@@ -577,7 +576,8 @@ def _mod_const(x: Sym, q: int) -> Sym:
         raise ZeroDivisionError(f"'{x}' modulo zero")
     if q < 0:
         return -_mod_const(-x, -q)
-    for form in dict.fromkeys((x, _without_inner_mods(x, q))):  # the first has tighter bounds
+    fewer = _without_inner_mods(x, q)
+    for form in dict.fromkeys((x, fewer if fits_64_bits(fewer) else x)):  # the first has tighter bounds
         _, x = _split_const_multiples(form, q)
         if (fixed := _fixed_quotient(x, q)) is not None:
             return x - fixed * q

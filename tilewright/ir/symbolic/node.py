@@ -63,6 +63,7 @@ class SymNode:
         "_key",
         "_make",
         "_payload",
+        "_reach",
         "_terms",
         "_vars",
         "kind",
@@ -79,6 +80,7 @@ class SymNode:
     _key: tuple[Any, ...] | None
     _vars: frozenset[Self] | None
     _interval: Interval | None
+    _reach: tuple[Interval, int] | None  # what `symbolic.reach` knows
 
     @property
     def args(self) -> tuple[Self, ...]:
@@ -127,7 +129,7 @@ class SymNode:
     def interval(self) -> Interval:
         """`bounds` with infinities in the place of None."""
         if self._interval is None:
-            self._interval = _interval_of(self)
+            self._interval = interval_of(self, _OWN_INTERVAL)
         return self._interval
 
     @property
@@ -193,7 +195,11 @@ def _sort_key_of(e: SymNode) -> tuple[Any, ...]:
     return _RANK.get(e.kind, 10), tuple(arg.sort_key for arg in e.args)
 
 
-def _interval_of(e: SymNode) -> Interval:
+_OWN_INTERVAL: Callable[[Any], Interval] = operator.attrgetter("interval")
+
+
+def interval_of(e: SymNode, of: Callable[[Any], Interval]) -> Interval:
+    """The interval of `e` where `of` gives those of its parts."""
     if e.kind == "const":
         return e._payload, e._payload
     if e.kind == "var":
@@ -202,9 +208,9 @@ def _interval_of(e: SymNode) -> Interval:
     if e._terms is not None:
         total: Interval = (0, 0)
         for mono, coef in e._terms:
-            total = interval_sum(total, interval_scaled(mono.interval, coef))
+            total = interval_sum(total, interval_scaled(of(mono), coef))
         return total
-    parts = [arg.interval for arg in e.args]
+    parts = [of(arg) for arg in e.args]
     match e.kind:
         case "mul":
             product: Interval = (1, 1)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from tilewright.ir.sym import Sym, at_most_one, eq, logical_and, logical_or, select, sure_broadcast, sym
+from tilewright.ir.sym import Sym, eq, logical_and, logical_or, select, sure_broadcast, sym
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +106,12 @@ def require_broadcast(own: Sym, wanted: Sym, what: str) -> None:
 
 
 def is_stretched(own: Sym, wanted: Sym) -> bool:
-    """Whether an operand must be stretched along an axis, for reading position `i` of the result there to be right: its
-    dim may be 1, or what is wanted, and is not known to be 1 wherever it is read."""
+    """Whether an operand must be stretched along an axis, for position `i` of the result to be read there: its dim may
+    be 1 where what is wanted is not."""
     if own == wanted or own == 1 or wanted == 1:
         return False
     known = _known(own, wanted)
-    if known is wanted:
-        return _leaves(own) < _leaves(wanted) or not at_most_one(own)
-    return may_be_one(own) and (_BOTH.get() or surely_different(own, wanted))
-
-
-def is_broadcast(own: Sym, wanted: Sym) -> bool:
-    """Whether what is read along an axis may be one element for many of the result."""
-    return own != wanted and (at_most_one(own) or is_stretched(own, wanted))
-
-
-def stretched_index(own: Sym, wanted: Sym, index: Sym) -> Sym:
-    """The position of an axis that is read for position `index` of what it is stretched to."""
-    if at_most_one(own):
-        return sym(0)
-    return index if own == wanted else select(eq(own, 1), 0, index)
+    return known is wanted or (known is None and may_be_one(own) and (_BOTH.get() or surely_different(own, wanted)))
 
 
 def fits(own: Sym, wanted: Sym) -> Sym:
@@ -152,6 +138,11 @@ def _joint(dims: frozenset[Sym]) -> Sym:
     for d in others if may_be_one(joint) else ():
         joint = select(eq(d, 1), joint, d)
     return joint
+
+
+def is_joint(dim: Sym) -> bool:
+    """Whether an expression is the common dim of several."""
+    return len(_leaves(dim)) > 1
 
 
 def _leaves(dim: Sym) -> frozenset[Sym]:

@@ -13,8 +13,10 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
+from tilewright.ir.symbolic.reach import limits
 from tilewright.ops.define.bodies import apply_scalar
 from tilewright.ops.define.floats import (
+    MOST_EXCEPTIONS,
     ROUNDED,
     Computed,
     Element,
@@ -25,8 +27,8 @@ from tilewright.ops.define.floats import (
     is_binary,
     is_plain,
     mantissa,
-    simplest,
 )
+from tilewright.ops.define.roundings import READINGS, proven_conditions, readings
 
 
 def element_of(x: Any, dtype: DType) -> Element:
@@ -41,10 +43,12 @@ def element_of(x: Any, dtype: DType) -> Element:
 
 class Arithmetic:
     """Scalar operations on elements. `conditions` collects what dims must fulfil for the results to be right: floats
-    are exact up to a limit only. Integers are taken not to overflow."""
+    are exact up to a limit only. Integers are taken not to overflow. Without `exceptions` no dim up to the largest that
+    is compared may be one of which exact arithmetic makes another integer; with them such dims become conditions."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, exceptions: bool = True) -> None:
         self.conditions: dict[Sym, None] = {}
+        self._exceptions = (MOST_EXCEPTIONS,) if exceptions else ()
 
     def apply(self, name: str, operands: Sequence[Element], operand_dtype: DType, dtype: DType) -> Element:
         """Operation `name` on elements whose tensors have `operand_dtype`, giving one of `dtype`.
@@ -94,8 +98,11 @@ class Arithmetic:
     def _held(self, x: Ratio, dtype: DType) -> Ratio:
         """`x`, on condition that a float of `dtype` holds it: its numerator needs no more digits than that has."""
         largest = 1 << mantissa(dtype)
-        self._assume(s.le(x.over, largest))
-        self._assume(s.ge(x.over, -largest))
+        low, high = limits(x.over)
+        if high > largest:
+            self._assume(s.le(x.over, largest))
+        if low < -largest:
+            self._assume(s.ge(x.over, -largest))
         return x
 
     def _settled(
@@ -104,19 +111,24 @@ class Arithmetic:
         """An integer or a truth value of floats."""
         if not any(isinstance(x, Computed) for x in operands):
             return _on_ratios(name, operands)
-        failure = UnknownValueError(f"{name} of a quotient is not an expression of dims")
-        for simple in (True, False):
-            try:
-                result = _on_ratios(name, [_quotient_of(x, simple) for x in operands])
-                guess = result.over if isinstance(result, Ratio) else result
-                assert isinstance(guess, Sym)
-                conditions = conditions_of(guess, name, operands, operand_dtype, dtype)
-            except UnknownValueError as e:
-                failure = e
-                continue
-            for condition in conditions:
+        if (proven := proven_conditions(name, operands)) is not None:
+            for condition in proven:
                 self._assume(condition)
-            return result
+            return _on_ratios(name, [_quotient_of(x, 0) for x in operands])
+        failure = UnknownValueError(f"{name} of a quotient is not an expression of dims")
+        for exceptions in (0, *self._exceptions):
+            for reading in range(READINGS):
+                try:
+                    result = _on_ratios(name, [_quotient_of(x, reading) for x in operands])
+                    guess = result.over if isinstance(result, Ratio) else result
+                    assert isinstance(guess, Sym)
+                    conditions = conditions_of(guess, name, operands, operand_dtype, dtype, exceptions)
+                except UnknownValueError as e:
+                    failure = e
+                    continue
+                for condition in conditions:
+                    self._assume(condition)
+                return result
         raise failure
 
     def _assume(self, condition: Sym) -> None:
@@ -126,13 +138,14 @@ class Arithmetic:
             self.conditions[condition] = None
 
 
-def _quotient_of(x: Element, simple: bool) -> Element:
-    """What `x` is in exact arithmetic; with `simple` its constants count as the fractions that they stand for."""
+def _quotient_of(x: Element, reading: int) -> Element:
+    """What `x` is in exact arithmetic, where its constants are what they are in this one of their `readings`."""
     if isinstance(x, Sym):
         return x
     if isinstance(x, Ratio):
-        return simplest(x) if simple else x
-    operands = [_quotient_of(o, simple) for o in x.operands]
+        known = readings(x)
+        return known[min(reading, len(known) - 1)]
+    operands = [_quotient_of(o, reading) for o in x.operands]
     return operands[0] if x.name == "cast" else _on_ratios(x.name, operands)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from tilewright.ir import sym as s
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
+from tilewright.ir.symbolic.reach import fits_64_bits
 from tilewright.ops.define.bodies import apply_scalar
 
 MAX_DENOMINATOR = 1 << 10
@@ -28,7 +29,11 @@ LARGEST_COMPARED = 1 << 20
 """Dims up to this value are compared; a larger one is refused when the model is called."""
 
 _FEWEST_COMPARED = 1 << 10
-_MOST_EXCEPTIONS = 64
+
+MOST_EXCEPTIONS = 64
+"""Regular exceptions that a condition of the call may name."""
+
+_FIRST_COMPARED = 1 << 12
 _MANTISSAS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
 
 
@@ -133,31 +138,46 @@ def _array(e: Sym, env: Mapping[str, np.ndarray]) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def conditions_of(
-    guess: Sym, name: str, operands: tuple[Element, ...], operand_dtype: DType, dtype: DType
+    guess: Sym,
+    name: str,
+    operands: tuple[Element, ...],
+    operand_dtype: DType,
+    dtype: DType,
+    exceptions: int = MOST_EXCEPTIONS,
 ) -> tuple[Sym, ...]:
     """The values of the one dim behind `operands` for which `name` of them is `guess`, as conditions.
 
-    UnknownValueError where there are several dims, or where the two agree for few values only.
+    UnknownValueError where there are several dims, where the two agree for few values only, where they differ for more
+    than so many `exceptions`, or where values of `guess` may need more than 64 bits.
     """
     dims = frozenset().union(*map(variables, operands), guess.vars)
     if len(dims) != 1:
         raise UnknownValueError(f"rounded arithmetic on {len(dims)} dims cannot be followed")
+    if not fits_64_bits(guess):
+        raise UnknownValueError("the size has too many digits")
     (dim,) = dims
     low = -LARGEST_COMPARED if dim.bounds[0] is None else dim.bounds[0]
     high = LARGEST_COMPARED if dim.bounds[1] is None else min(dim.bounds[1], LARGEST_COMPARED)
+
+    def compared(values: np.ndarray) -> np.ndarray:
+        env = {dim.name: values}
+        with np.errstate(all="ignore"):
+            found = _applied(name, operands, operand_dtype, dtype, env)
+            return np.broadcast_to(np.asarray(found, np.float64) == _array(guess, env), values.shape)
+
+    if not exceptions and not compared(np.arange(max(low, 1), min(high, low + _FIRST_COMPARED) + 1)).all():
+        raise UnknownValueError("rounding changes the size")
     values = np.arange(low, high + 1)
-    env = {dim.name: values}
-    with np.errstate(all="ignore"):
-        found = _applied(name, operands, operand_dtype, dtype, env)
-        equal = np.broadcast_to(np.asarray(found, np.float64) == _array(guess, env), values.shape)
-    return tuple(_told(dim, values, equal))
+    return tuple(_told(dim, values, compared(values), exceptions))
 
 
-def _told(dim: Sym, values: np.ndarray, equal: np.ndarray) -> Iterator[Sym]:
+def _told(dim: Sym, values: np.ndarray, equal: np.ndarray, exceptions: int) -> Iterator[Sym]:
     """Conditions on `dim` that hold only for `values` where `equal` is set."""
     first = int(np.argmax(equal))
     wrong = np.flatnonzero(~equal)
-    runs, last = _runs(wrong[wrong > first], len(values) - 1)
+    runs, last = _runs(wrong[wrong > first], len(values) - 1, exceptions)
+    if not exceptions and last < len(values) - 1:
+        raise UnknownValueError("rounding changes the size")
     if not equal[first] or last - first < min(_FEWEST_COMPARED, len(values) // 2):
         raise UnknownValueError("rounding changes the size")
     yield s.ge(dim, int(values[first]))
@@ -172,7 +192,7 @@ def _told(dim: Sym, values: np.ndarray, equal: np.ndarray) -> Iterator[Sym]:
         yield s.logical_not(s.logical_and(inside, s.eq((dim - low) % step, 0)))
 
 
-def _runs(wrong: np.ndarray, last: int) -> tuple[list[np.ndarray], int]:
+def _runs(wrong: np.ndarray, last: int, most: int) -> tuple[list[np.ndarray], int]:
     """Ascending positions as few arithmetic progressions, and the position up to which these are all.
 
     What a factor rounds wrongly are its multiples of some number whose mantissas lie in a range.
@@ -180,7 +200,7 @@ def _runs(wrong: np.ndarray, last: int) -> tuple[list[np.ndarray], int]:
     runs: list[np.ndarray] = []
     at = 0
     while at < len(wrong):
-        if len(runs) == _MOST_EXCEPTIONS:
+        if len(runs) == most:
             return runs, int(wrong[at]) - 1
         steps = np.diff(wrong[at:])
         breaks = np.flatnonzero(steps != steps[0]) if len(steps) else steps

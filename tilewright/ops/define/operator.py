@@ -21,9 +21,10 @@ from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
 from tilewright.ir.outside import Definitions
 from tilewright.ir.scalar import identity
-from tilewright.ir.sym import Sym, ceildiv, sym, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.sym import Sym, at_most_one, ceildiv, sym, var
+from tilewright.ir.types import TensorType, require_possible_size
 from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
+from tilewright.ops.define.demands import Demand, hearing, undecided
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 
 Axis = tuple[Sym, Sym]
@@ -232,6 +233,22 @@ class Operator:
         """
         return _noting(_computation, self._application(types, attrs))
 
+    def demands(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> list[Demand]:
+        """What its rule takes for granted of the dims of these types. What a composite's parts do is their own."""
+        with undecided() as found:
+            if self.kind == "irregular":
+                assert self.types is not None
+                self.types(*types, **attrs)
+            else:
+                block = Block(types)
+                if self.kind == "primitive":
+                    trace = ScalarBuilder(Builder(block))
+                    self.fn(*map(trace.array, block.args), **attrs)
+                else:
+                    with Builder(block, Module()):
+                        self.fn(*block.args, **attrs)
+        return found
+
     @contextmanager
     def explaining(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Iterator[None]:
         """Turn the reasons of misfits into errors that show the operands."""
@@ -312,7 +329,9 @@ def _stretched(x: Value, shape: Sequence[Sym], of: str) -> Value:
     if not stretched or len(pairs) != len(own):
         return x
     note(stretched)
-    result: Value = OPERATORS["stretch"](x, shape=[e if is_stretched(d, e) else d for d, e in pairs], of=of)
+    ends = [wanted if is_stretched(d, wanted) else d for d, wanted in pairs]
+    first = [axis for axis, d in enumerate(own) if d != ends[axis] and at_most_one(d)]
+    result: Value = OPERATORS["stretch"](x, shape=ends, first=first, of=of)
     return result
 
 
@@ -367,7 +386,7 @@ def _noting(rule: Callable[[_Application], _Noted[T]], application: _Application
 def _remembered(rule: Callable[[_Application], T]) -> Callable[[_Application], _Noted[T]]:
     @lru_cache(maxsize=_REMEMBERED)
     def remembered(application: _Application) -> _Noted[T]:
-        with open_dims() as found:
+        with open_dims() as found, hearing(None):
             result = rule(application)
         return result, tuple(dict.fromkeys(found))
 
@@ -387,18 +406,34 @@ def _computation(application: _Application) -> Compute:
 
 @_remembered
 def _result_types(application: _Application) -> tuple[TensorType, ...]:
+    found = _declared_types(application)
+    with application.operator.explaining(application.types, application.attrs):
+        for type in found:
+            require_possible_size(type)
+    return found
+
+
+def _declared_types(application: _Application) -> tuple[TensorType, ...]:
     operator, types, attrs = application.operator, application.types, application.attrs
     if operator.kind == "primitive":
-        return (_noting(_computation, application).type,)
-    if operator.kind == "irregular":
-        assert operator.types is not None
+        found: tuple[TensorType, ...] = (_noting(_computation, application).type,)
+    else:
         with operator.explaining(types, attrs):
-            return operator.types(*types, **attrs)
+            found = operator.types(*types, **attrs) if operator.types else _types_of_composite(operator, types, attrs)
+    with operator.explaining(types, attrs):
+        for d in (d for t in found for d in t.shape):
+            if (most := d.bounds[1]) is not None and most < 0:
+                raise ValueError(f"a dim of the result would be {d}")
+    return found
+
+
+def _types_of_composite(
+    operator: Operator, types: Sequence[TensorType], attrs: dict[str, Any]
+) -> tuple[TensorType, ...]:
     block = Block(types)
-    with operator.explaining(types, attrs), Builder(block, Module()):
-        results = operator.fn(*block.args, **attrs)
-    results = results if isinstance(results, tuple) else (results,)
-    return tuple(v.type for v in results)
+    with Builder(block, Module()):
+        results = operator.expand(block.args, attrs)
+    return tuple(v.tensor for v in results)
 
 
 def _shown(attr: Any) -> str:

@@ -13,7 +13,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import Sym, at_most_one, sym, var
+from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, buffer
 
 Index = Sym | int
@@ -107,7 +107,7 @@ class Array:
     def at(self, out_index: Sequence[Index]) -> Scalar:
         """The element that NumPy broadcasting pairs with position `out_index` of the result."""
         own = out_index[len(out_index) - self.rank :]
-        return self.load([0 if at_most_one(d) else i for d, i in zip(self.shape, own, strict=True)])
+        return self.load([0 if d == 1 else i for d, i in zip(self.shape, own, strict=True)])
 
     def store(self, idx: Sequence[Index], value: Scalar | Number, guard: Sequence[Sym] = ()) -> None:
         """Write one element of a buffer (loop programs only)."""

@@ -18,6 +18,13 @@ def items_needed(drop: float, confidence: float) -> int:
     return math.ceil(math.log(1 - confidence) / math.log1p(-min(drop, 1 - 1e-12)))
 
 
+def least_items(drop: float, confidence: float, items: int, near: float) -> int:
+    """How many different items a bound on `items` needs: where there are enough to count changes, as many as that
+    takes, and else as many as show that one of them lies below the quantile `near`, from which margins are known."""
+    counted = items_needed(drop, confidence)
+    return counted if items >= counted else math.ceil(math.log(1 - confidence) / math.log1p(-near))
+
+
 def clopper_pearson(count: float, items: float, confidence: float) -> float:
     """The upper bound of a share of which `count` of `items` were seen (Clopper and Pearson, 1934)."""
     if items <= 0 or count >= items:

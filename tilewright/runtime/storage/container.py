@@ -90,7 +90,7 @@ def is_container_file(path: Path) -> bool | None:
     read."""
     try:
         if path.is_file():
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=open_at_once) as file:
                 begins = file.read(len(MAGIC))
             return is_container(begins) if begins else None
     except (OSError, ValueError):

@@ -58,7 +58,7 @@ def check_replaced(
     try:
         if not path.is_file():
             return  # what is no file at all, no file is written over
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
             begins = file.read(FIRST_BYTES)
     except OSError as error:
         raise _kept(path, f"there is a file that cannot be looked at ({error.strerror or error})") from error

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from tilewright.ir.core import Op
-from tilewright.ir.sym import Sym, affine_in, var
+from tilewright.ir.core import Op, substitute
+from tilewright.ir.sym import Sym, affine_in, rebuild, var
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.types import TensorType
+from tilewright.ops.define.broadcasting import is_joint
 
 
 @dataclass(frozen=True)
 class CanonicalDims:
     """`canonical`: what stands for each variable of the model in the region's kernel; `actual`: the value of each
-    canonical variable, over variables of the model."""
+    canonical variable, over variables of the model. `joint` are variables that stand for common dims."""
 
     canonical: Mapping[Sym, Sym] = field(default_factory=dict)
     actual: Mapping[Sym, Sym] = field(default_factory=dict)
+    joint: Mapping[Sym, Sym] = field(default_factory=dict)
+
+    def of(self, attr: Any) -> Any:
+        """An attribute or a shape over canonical variables."""
+        return substitute(_with(attr, self.joint) if self.joint else attr, self.canonical)
 
 
 def canonical_dims(region: Op) -> CanonicalDims:
@@ -27,11 +34,13 @@ def canonical_dims(region: Op) -> CanonicalDims:
 
     A variable that occurs only in quotients becomes its quotient: in a region over images of (h + 31) // 32 lines that
     number is a dim, and the kernel is the one of all images. Several variables are divided by one number, so that sizes
-    keep their proportions: schedules are specialised for sizes of all of them alike.
+    keep their proportions: schedules are specialised for sizes of all of them alike. Common dims of several are
+    variables, too.
     """
     occurrences: dict[Sym, list[_Quotient | None]] = {}
+    joint = _joint_dims(region)
     for e in _expressions(region):
-        for v, quotient in _occurrences(e):
+        for v, quotient in _occurrences(_with(e, joint)):
             occurrences.setdefault(v, []).append(quotient)
     found = {v: each for v, each in occurrences.items() if None not in each}
     divided = {v: [q for q in each if q is not None] for v, each in found.items()}
@@ -46,7 +55,28 @@ def canonical_dims(region: Op) -> CanonicalDims:
         named = var(f"n{k}", *value.bounds)
         canonical[v] = named if value is v else common * named - shift
         actual[named] = value
-    return CanonicalDims(canonical, actual)
+    values = {v: dim for dim, v in joint.items()}
+    return CanonicalDims(canonical, {named: values.get(value, value) for named, value in actual.items()}, joint)
+
+
+def _joint_dims(region: Op) -> dict[Sym, Sym]:
+    """A variable for each common dim that the region mentions."""
+    found = dict.fromkeys(dim for e in _expressions(region) for dim in _joint_within(e))
+    return {dim: var(f"joint_{k}", *dim.bounds) for k, dim in enumerate(found)}
+
+
+@lru_cache(maxsize=1 << 12)
+def _joint_within(e: Sym) -> tuple[Sym, ...]:
+    return (e,) if is_joint(e) else tuple(dim for arg in e.args for dim in _joint_within(arg))
+
+
+def _with(attr: Any, joint: Mapping[Sym, Sym]) -> Any:
+    """An attribute with variables in place of common dims."""
+    if isinstance(attr, tuple):
+        return tuple([_with(a, joint) for a in attr])
+    if not isinstance(attr, Sym) or not _joint_within(attr):
+        return attr
+    return joint[attr] if attr in joint else rebuild(attr, tuple([_with(a, joint) for a in attr.args]))
 
 
 def own_dims(region: Op) -> CanonicalDims:

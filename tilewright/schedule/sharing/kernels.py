@@ -8,16 +8,18 @@ time; the original goes when its last reader has one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
 from tilewright.graph.fusion.strategy import Strategies
+from tilewright.graph.fusion.unfuse import operators_of, unfused
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
-from tilewright.ir.diag import Remark, TilewrightError
-from tilewright.ir.switches import CHECKED, Switches
+from tilewright.ir.diag import Remark, TilewrightError, failure
+from tilewright.ir.optional_steps import CHECKED, EXPECTED, OptionalSteps, Part, StepFailed
 from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
 from tilewright.ir.verify import verify_func
@@ -34,6 +36,12 @@ from tilewright.schedule.sharing.regions import Canonical, canonical_regions, ow
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.machine import Machine
 
+Scheduler = Callable[[Lowered, Sequence[Strategy]], Lowered]
+"""Makes a kernel of loops as they were lowered, and the strategies for it."""
+
+_LAST = "bare"
+"""The kernel of an operator that nothing takes the place of."""
+
 
 def schedule_regions(
     module: Module,
@@ -43,21 +51,22 @@ def schedule_regions(
     ready: Callable[[Func], None] | None = None,
     step: Callable[[int, int], None] | None = None,
     *,
-    switches: Switches = CHECKED,
+    optional: OptionalSteps = CHECKED,
     edited: EditedSchedules | None = None,
     numbers: Iterator[int] | None = None,
-) -> None:
-    """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place.
+) -> list[int]:
+    """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place; gives how
+    many calls each became.
 
     `ready` is given each kernel as soon as it is made, so that machine code can be made of it meanwhile. `step`
-    is told how many of how many regions have their kernels. Unless `switches` say that programs are checked, a kernel
-    whose schedule fails unexpectedly, or cannot be made into code by `ready`, gets a plain schedule, and a remark.
+    is told how many of how many regions have their kernels. Unless `optional` says that failures are errors, a region
+    whose schedule fails unexpectedly, or of which `ready` can make no code, becomes a kernel for each of its operators,
+    and such a kernel has a simpler schedule; a remark tells of it.
     Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be. The names of kernels begin
     with one of the `numbers`, by default from 0 on.
     """
-    _Kernels(module, target, strategies, remarks, ready, switches, edited, count() if numbers is None else numbers).run(
-        step
-    )
+    numbers = count() if numbers is None else numbers
+    return _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers).run(step)
 
 
 class _Kernels:
@@ -70,7 +79,7 @@ class _Kernels:
         strategies: Strategies[Strategy],
         remarks: list[Remark],
         ready: Callable[[Func], None] | None,
-        switches: Switches,
+        optional: OptionalSteps,
         edited: EditedSchedules | None,
         numbers: Iterator[int],
     ) -> None:
@@ -79,70 +88,134 @@ class _Kernels:
         self.strategies = strategies
         self.remarks = remarks
         self.ready = ready
-        self.switches = switches
+        self.optional = optional
         self.edited = edited
         self.numbers = numbers
         self.by_key: dict[Any, Func] = {}
         self.packed: dict[tuple[str, Packing], tuple[str, TensorType]] = {}
         self.readers: Counter[str] = Counter()
 
-    def run(self, step: Callable[[int, int], None] | None) -> None:
+    def run(self, step: Callable[[int, int], None] | None) -> list[int]:
         body = self.module.main.body
         regions = [op for op in body.ops if op.name == "fused"]
-        attempt = self.switches.attempt
-        self.switches.run("inline-scalars", lambda: write_out_numbers(regions, self.module))
+        self.optional.run("inline-scalars", lambda: write_out_numbers(regions, self.module))
         self.readers = Counter(_constants_read(body.ops))
-        canonical = attempt("share-kernels", lambda: canonical_regions(regions), lambda: own_regions(regions))
+        canonical = self._canonical(regions)
         ops: list[Op] = []
-        done = 0
+        calls: list[int] = []
         for op in body.ops:
             if op.name != "fused":
                 ops.append(op)
                 continue
-            call, before = self._call(canonical[op])
-            ops += [*before, call]
-            done += 1
+            made = [*self._calls(canonical[op])]
+            ops += made
+            calls.append(sum(o.name == "call" for o in made))
             if step is not None:
-                step(done, len(regions))
+                step(len(calls), len(regions))
         replace_in_block(body, [op for op in ops if op.name != "constant" or op.result.users])
+        return calls
 
-    def _call(self, canonical: Canonical) -> tuple[Op, list[Op]]:
-        """The call that stands for a region, and the ops that make its packed constants."""
+    def _canonical(self, regions: Sequence[Op]) -> Mapping[Op, Canonical]:
+        def shared() -> Mapping[Op, Canonical]:
+            return canonical_regions(regions)
+
+        return self.optional.attempt("share-kernels", shared, lambda: own_regions(regions))
+
+    def _calls(self, canonical: Canonical) -> Iterator[Op]:
+        """The calls that stand for a region, with the ops that make their packed constants: one call or, where no
+        kernel can be made of the whole region, one for each of its operators."""
+        region = canonical.region
+        label = region.attrs["name"]
+        if len(operators_of(region)) < 2:
+            yield from self._call_of_one(canonical)
+            return
+        whole = Part("kernel", (canonical.key, "whole"), f"kernel {label}", "each of its operators is a kernel")
+        if self.optional.takes(whole):
+            try:
+                yield from self._call(canonical, whole, self._scheduled)
+                return
+            except EXPECTED:
+                raise
+            except Exception as error:
+                self._survive(error, whole)
+        self.readers.subtract(_constants_read([region]))
+        singles = unfused(region, self.strategies)
+        self.readers.update(_constants_read(singles))
+        for one in self._canonical(singles).values():
+            yield from self._call_of_one(one)
+
+    def _call_of_one(self, canonical: Canonical) -> list[Op]:
+        """The call for a region that is not taken apart: by the first of its kernels that can be made."""
+        label = f"kernel {canonical.region.attrs['name']}"
+        failed: Exception | None = None
+        for name, instead, schedule in self._forms():
+            part = Part("schedule", (canonical.key, name), label, instead)
+            if not self.optional.takes(part) and name != _LAST:
+                continue
+            try:
+                return self._call(canonical, part, schedule)
+            except EXPECTED:
+                raise
+            except Exception as error:
+                self._survive(error, part)
+                failed = error
+        assert failed is not None
+        raise failed
+
+    def _forms(self) -> Iterator[tuple[str, str, Scheduler]]:
+        """The kernels that an operator can have, the best first: names, what to tell where it fails, schedules."""
+        for skipped, name in enumerate(("best", "second", "third")):
+            yield name, "it has a simpler schedule", partial(self._scheduled, skipped=skipped)
+        yield "plain", "it has no schedule, and is slow", partial(self._plainly, self.strategies.ours[-1:])
+        yield _LAST, "nothing is simpler", partial(self._plainly, ())
+
+    def _survive(self, error: Exception, part: Part) -> None:
+        """Tell of a kernel that cannot be made, where something takes its place."""
+        if self.optional.raises or isinstance(error, StepFailed):
+            raise error
+        remark = failure("schedule", part.label, error, part.instead)
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+
+    def _call(self, canonical: Canonical, part: Part, schedule: Scheduler) -> list[Op]:
+        """The call that stands for a region, behind the ops that make its packed constants."""
         region = canonical.region
         constant = tuple(v.op is not None and v.op.name == "constant" for v in region.operands)
-        key = (canonical.key, constant)
+        key = (canonical.key, constant, part.of)
         kernel = self.by_key.get(key)
         if kernel is None:
-            kernel = self._kernel(canonical.detached(), constant)
+            kernel = self._kernel(canonical.detached(), constant, part, schedule)
             self.by_key[key] = kernel
-        operands, before = self._pack_operands(region.operands, kernel)
+        operands, before = self._pack_operands(region.operands, kernel, part)
         actual = canonical.actual()
         attrs = {"kernel": kernel.name, "dims": tuple(actual[d] for d in kernel.dims)}
         call = Op("call", operands, [v.type for v in region.results], attrs, loc=region.loc)
         for old, new in zip(region.results, call.results, strict=True):
             old.replace_by(new)
         region.drop()
-        return call, before
+        return [*before, call]
 
-    def _kernel(self, region: Op, constant: Sequence[bool]) -> Func:
+    def _kernel(self, region: Op, constant: Sequence[bool], part: Part, schedule: Scheduler) -> Func:
         name = f"k{next(self.numbers)}_{region.attrs['name']}"
+        self.optional.made(name, part)
         found = matching(region, self.strategies, self.target, self.remarks)
         constants = [k for k, c in enumerate(constant) if c]
         keeps_layout = any(s.keeps_layout for s in found)
         lowered = lower_region(region, name, constants, keeps_layout=keeps_layout)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
-        if self.switches.plain:
-            return self._finished(schedule_plainly(lowered, found, self.target, self.remarks, None))
         try:
-            return self._finished(schedule_kernel(lowered, found, self.target, self.remarks))
-        except MemoryError:
-            raise
-        except Exception as error:
-            if self.switches.checked:
-                raise
+            return self._finished(schedule(lowered, found))
+        except Exception:
             self.module.funcs.pop(name, None)
-            return self._finished(schedule_plainly(lowered, found, self.target, self.remarks, error))
+            raise
+
+    def _scheduled(self, lowered: Lowered, found: Sequence[Strategy], skipped: int = 0) -> Lowered:
+        """By its strategies, without the first few."""
+        return schedule_kernel(lowered, found[min(skipped, len(found) - 1) :], self.target, self.remarks)
+
+    def _plainly(self, last: Sequence[Strategy], lowered: Lowered, found: Sequence[Strategy]) -> Lowered:
+        return schedule_plainly(lowered, last, self.target)
 
     def _from_trace(self, func: Func, lowered: Lowered, edited: EditedSchedules) -> Func:
         """What a user's own steps made of a kernel. ScheduleError where it cannot be made into code."""
@@ -158,25 +231,29 @@ class _Kernels:
     def _finished(self, scheduled: Lowered) -> Func:
         """The kernel as a function of the module, handed on."""
         kernel = self.module.add(scheduled.func)
-        if self.switches.checked:
+        if self.optional.checked:
             verify_func(kernel, spec_of(self.target))
-        pairs = self.switches.attempt("inplace", lambda: overwritable(kernel), lambda: ())
+        pairs = self.optional.attempt("inplace", lambda: overwritable(kernel), lambda: ())
         kernel.info = replace(kernel_info(kernel), inplace=pairs)
         if self.ready is not None:
             self.ready(kernel)
         return kernel
 
-    def _pack_operands(self, operands: Sequence[Value], kernel: Func) -> tuple[list[Value], list[Op]]:
+    def _pack_operands(self, operands: Sequence[Value], kernel: Func, part: Part) -> tuple[list[Value], list[Op]]:
         result = list(operands)
         before: list[Op] = []
+        released: list[str] = []
         for k, packing in kernel_info(kernel).packed.items():
             source = operands[k].op
             assert source is not None and source.name == "constant", "only constants are packed ahead of time"
             name, type = self._packed_constant(source.attrs["name"], packing)
-            self._release(source.attrs["name"])
+            self.optional.made(name, part)
             op = Op("constant", [], [type], {"name": name}, loc=source.loc)
             before.append(op)
             result[k] = op.result
+            released.append(source.attrs["name"])
+        for name in released:  # when nothing can fail any more
+            self._release(name)
         return result, before
 
     def _release(self, name: str) -> None:

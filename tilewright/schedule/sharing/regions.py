@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.ir.core import Block, Op, Value, substitute
+from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType
 from tilewright.schedule.sharing.canonical_dims import CanonicalDims, canonical_dims, own_dims
@@ -69,14 +69,16 @@ class Canonical:
         return self.region.blocks[0]
 
     def _attrs(self, k: int, op: Op) -> dict[str, Any]:
-        attrs = {name: substitute(value, self.dims.canonical) for name, value in op.attrs.items()}
+        attrs = {name: self.dims.of(value) for name, value in op.attrs.items()}
+        if op.name == "stretch":
+            attrs["of"] = ""  # words for users
         if op.name == "slice" and self.starts:
             starts = enumerate(attrs["starts"])
             attrs["starts"] = tuple(self.starts.get((k, axis), start) for axis, start in starts)
         return attrs
 
     def _type(self, value: Value) -> TensorType:
-        return TensorType(value.tensor.dtype, substitute(value.tensor.shape, self.dims.canonical))
+        return TensorType(value.tensor.dtype, self.dims.of(value.tensor.shape))
 
     def _type_key(self, value: Value) -> Any:
         type = self._type(value)

@@ -18,6 +18,7 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ONE, Sym
 from tilewright.ir.symbolic.arith import factors_of
+from tilewright.ir.symbolic.reach import LARGEST_INTEGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ class Indices:
     def in_lanes(self, x: Number, lanes: int) -> Reg:
         """`x` as a register or literal of so many lanes."""
         if isinstance(x, int):
-            return self.text.constant(dt.i64, x, lanes)
+            return self.text.constant(dt.i64, _fitting(x), lanes)
         if x.lanes == lanes:
             return x
         return self.once(("splat", x.name, lanes), lambda: x.splat(lanes))
@@ -317,7 +318,7 @@ class Indices:
         """The value of `q`, or 1 where it is 0: a division of a branch that is not taken must not trap."""
         b = self.number(q)
         if isinstance(b, int):
-            return b or 1
+            return _fitting(b) or 1
         return b if q.interval[0] > 0 else self.choose(self._compare("eq", b, 0), 1, b)
 
     def _signed_division(self, a: Number, b: Number) -> tuple[Number, Reg]:
@@ -452,9 +453,9 @@ class Indices:
         for v, coef in plan.known:
             constant += coef * known[v]
         if not plan.lanes:
-            return Affine(constant, self._total(plan.uniform), plan.stride, None)
+            return Affine(_fitting(constant), self._total(plan.uniform), plan.stride, None)
         moved, stride, general = self._by_lane(plan.lanes)
-        return Affine(constant + moved, self._total(plan.uniform), stride, general)
+        return Affine(_fitting(constant + moved), self._total(plan.uniform), stride, general)
 
     def _planned(self, e: Sym) -> _Plan:
         constant = stride = 0
@@ -530,6 +531,13 @@ class Indices:
             else:
                 return None
         return None if iota is None else (iota, factor)
+
+
+def _fitting(x: int) -> int:
+    """A number of an index; InternalError where no i64 is that number, on which LLVM would end the process."""
+    if not -LARGEST_INTEGER <= x <= LARGEST_INTEGER:
+        raise InternalError(f"the index {x} does not fit 64 bits", hint="please report this with the model")
+    return x
 
 
 def _are_alike(a: Number | Iota, b: Number | Iota) -> bool:

@@ -2,7 +2,8 @@
 
 The text uses generic LLVM instructions and intrinsics, so that every target takes it, and the target's own only
 where it is told of them; on a target without fused multiply-add the numbers are the same and the speed is poor.
-Single precision is computed here, double precision lane by lane by the platform's math library.
+Both precisions are computed here, but for a few functions, and circular ones of huge numbers, in double precision,
+which the platform's math library computes lane by lane.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tilewright.codegen.cpu.vmath import double
 from tilewright.codegen.cpu.vmath.functions import DOUBLE, SINGLE, Function
 from tilewright.codegen.cpu.vmath.text import function_text
 from tilewright.ir.diag import InternalError
@@ -28,8 +28,8 @@ SUPPORTED: Mapping[str, Mapping[str, float]] = MappingProxyType(
 
 For f32 it bounds what `bench/ulp.py` measured: over all 2^32 arguments for the functions that models use
 most, over each 33rd for the others, over random pairs for pow. Sigmoid and softplus were measured at all
-arguments with 2^-27 <= |x| < 128 and at each 1023rd of the others. For f64 it is what the usual math libraries
-promise.
+arguments with 2^-27 <= |x| < 128 and at each 1023rd of the others. For f64 it bounds what `bench/ulp64.py` measured
+at hundred millions of random arguments; of functions that the math library computes it is what that promises.
 """
 
 
@@ -70,8 +70,4 @@ def vmath_function(name: str, dtype: str, lanes: int, scale: Scale | None = None
 
 def vmath_declarations(name: str, dtype: str) -> tuple[str, ...]:
     """The declarations of library functions that the text calls; a module must hold each just once."""
-    function = _function(name, dtype)
-    if dtype == "f32":
-        return ()
-    arguments = ", ".join(["double"] * function.arity)
-    return tuple(f"declare double @{symbol}({arguments})" for symbol in double.LIBRARY_CALLS[name])
+    return tuple(f"declare double @{symbol}(double)" for symbol in _function(name, dtype).calls)

@@ -9,7 +9,11 @@ from types import MappingProxyType
 
 from tilewright.codegen.cpu.kernel.functions import sqrt
 from tilewright.codegen.cpu.kernel.text import Reg
-from tilewright.codegen.cpu.vmath import double, exponential, logarithm, rational, trigonometric
+from tilewright.codegen.cpu.vmath import exponential, logarithm, rational, trigonometric
+from tilewright.codegen.cpu.vmath.float64 import error_function, library
+from tilewright.codegen.cpu.vmath.float64 import exponential as exponential64
+from tilewright.codegen.cpu.vmath.float64 import logarithm as logarithm64
+from tilewright.codegen.cpu.vmath.float64 import trigonometric as circular64
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,8 @@ class Function:
     """One function of `arity` arguments with an error of at most `ulp` units in the last place.
 
     `build` appends the instructions for a whole vector. Where `far` is given, arguments of magnitude
-    `far_from` and more are rare and expensive, and it computes them one by one instead.
+    `far_from` and more are rare and expensive, and it computes them one by one instead. `calls` are the functions of
+    the math library that are called.
     """
 
     build: Callable[..., Reg]
@@ -25,6 +30,7 @@ class Function:
     arity: int = 1
     far: Callable[[Reg], Reg] | None = None
     far_from: float = 0.0
+    calls: tuple[str, ...] = ()
 
 
 def _reciprocal_root(x: Reg) -> Reg:
@@ -32,14 +38,17 @@ def _reciprocal_root(x: Reg) -> Reg:
     return 1.0 / sqrt(x)
 
 
-def _circular(
-    build: Callable[[Reg], Reg], far: Callable[[Reg], Reg], ulp: float
-) -> Function:
+def _circular(build: Callable[[Reg], Reg], far: Callable[[Reg], Reg], ulp: float) -> Function:
     return Function(build, ulp, far=far, far_from=trigonometric.FAR)
 
 
+def _circular64(name: str, build: Callable[[Reg], Reg], ulp: float) -> Function:
+    far = partial(library.call_per_lane, name)
+    return Function(build, ulp, far=far, far_from=circular64.FAR, calls=(name,))
+
+
 def _library(name: str) -> Function:
-    return Function(partial(double.call_per_lane, name), 4.0, arity=2 if name == "pow" else 1)
+    return Function(partial(library.call_per_lane, name), 4.0, calls=(name,))
 
 
 SINGLE: Mapping[str, Function] = MappingProxyType(
@@ -71,9 +80,27 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
 
 DOUBLE: Mapping[str, Function] = MappingProxyType(
     {
-        **{name: _library(name) for name in double.DIRECT},
-        "rsqrt": Function(_reciprocal_root, 1.0),
-        "sigmoid": Function(double.sigmoid, 4.0),
-        "softplus": Function(double.softplus, 4.0),
+        "acos": Function(circular64.acos, 2.0),
+        "acosh": _library("acosh"),
+        "asin": Function(circular64.asin, 2.0),
+        "asinh": _library("asinh"),
+        "atan": Function(circular64.atan, 2.0),
+        "atanh": _library("atanh"),
+        "cos": _circular64("cos", circular64.cos, 1.0),
+        "cosh": Function(exponential64.cosh, 2.5),
+        "erf": Function(error_function.erf, 2.0),
+        "exp": Function(exponential64.exp, 1.5),
+        "exp2": Function(exponential64.exp2, 1.5),
+        "expm1": Function(exponential64.expm1, 2.0),
+        "log": Function(logarithm64.log, 1.0),
+        "log1p": Function(logarithm64.log1p, 2.0),
+        "pow": Function(exponential64.pow, 1.5, arity=2),
+        "rsqrt": Function(_reciprocal_root, 1.5),
+        "sigmoid": Function(exponential64.sigmoid, 3.0),
+        "sin": _circular64("sin", circular64.sin, 1.0),
+        "sinh": Function(exponential64.sinh, 3.0),
+        "softplus": Function(exponential64.softplus, 3.0),
+        "tan": _circular64("tan", circular64.tan, 2.5),
+        "tanh": Function(exponential64.tanh, 3.0),
     }
 )

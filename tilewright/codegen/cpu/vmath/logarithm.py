@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from tilewright.codegen.cpu.kernel.functions import absolute, copysign, floor, fma, polynomial, sqrt
+from tilewright.codegen.cpu.kernel.functions import absolute, copysign, fma, polynomial, sqrt
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.codegen.cpu.vmath import wide
+from tilewright.codegen.cpu.vmath.power import power_of
 from tilewright.ir import dtype as dt
 
 LN2 = 0.6931471805599453
 SMALLEST_NORMAL = 2.0**-126
-SIGN_BIT = -(1 << 31)
 EXPONENT_BITS = -(1 << 23)
 TWO_THIRDS_BITS = 0x3F2AAAAB
 FOUR_BITS = 0x40800000
@@ -86,15 +86,5 @@ def atanh(x: Reg) -> Reg:
 
 def pow(x: Reg, y: Reg) -> Reg:
     """x^y with the special cases of C99, annex F.9.4.4."""
-    a, exponent = absolute(x), y.to(dt.f64)
-    magnitude = wide.exp(exponent * wide.log(a.to(dt.f64))).to(dt.f32)
-    # 0 * inf above is nan; 1 to any power and anything to the power 0 is 1, even for nan.
-    is_one = y.equals(0.0) | x.equals(1.0) | (x.equals(-1.0) & absolute(y).equals(math.inf))
-    magnitude = is_one.select(x.like(1.0), magnitude)
-    # Every large float is an even integer, and so, for this purpose, is inf.
-    half = y * 0.5
-    integral = floor(y).equals(y)
-    odd = integral & half.differs(floor(half))
-    sign = odd.select(x.bits & SIGN_BIT, 0)
-    root_of_negative = (x < 0.0) & (a < math.inf) & (y < math.inf) & ~integral
-    return root_of_negative.select(x.like(math.nan), (magnitude.bits ^ sign).as_float)
+    magnitude = wide.exp(y.to(dt.f64) * wide.log(absolute(x).to(dt.f64))).to(dt.f32)
+    return power_of(x, y, magnitude)

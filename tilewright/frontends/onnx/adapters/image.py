@@ -22,9 +22,9 @@ from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.index import scatter_elements
 from tilewright.ops.reduce import dtype_of, reduce_sum
-from tilewright.ops.shape import surely_different
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, transpose, unsqueeze
+from tilewright.ops.window import Window
 
 
 @adapter("GridSample")
@@ -164,12 +164,12 @@ def deform_conv(node: Node) -> Value:
     window, (n, c) = window_of(node, node.shape(1)[2:]), node.shape(0)[:2]
     parts, group = node.attr("offset_group"), node.attr("group")
     count, filters, (rows, columns) = product(window.kernel), node.shape(1)[0], node.shape(2)[2:]
-    wanted = {2: parts * 2 * count, 4: parts * count}
-    if min(parts, group) < 1 or any(
-        node.optional(k) is not None and (node.rank(k) != 4 or surely_different(node.shape(k)[1], d))
-        for k, d in wanted.items()
-    ):
-        raise ModelError(f"DeformConv: offsets {node.type(2)} in {parts} groups do not fit filters {node.type(1)}")
+    node.demand(parts > 0 and group > 0, f"{group} groups, {parts} of offsets")
+    counts = Window(node.shape(0)[2:], window.kernel, *window.sliding.values()).counts
+    for k, d in {2: parts * 2 * count, 4: parts * count}.items():
+        if node.optional(k) is not None:
+            wrong = f"input {k}, {node.type(k)}, does not fit {node.type(0)} and filters {node.type(1)}"
+            node.demand_shape(k, (n, d, *counts), wrong)
     cells = reshape(node.input(2), shape=(n * parts, count, 2, rows, columns))
     grid = [_window_places(node, window, cells, axis) for axis in (1, 0)]
     places = reshape(concat(*grid, axis=4), shape=(n * parts, count * rows, columns, 2))

@@ -47,9 +47,7 @@ def batch_normalization(node: Node) -> tuple[Value, ...]:
         return (_normalised_by_element(node),)
     channels = node.shape(0)[1]
     for k in range(1, 5):
-        own = node.shape(k)
-        if len(own) != 1 or (own[0].is_const and channels.is_const and own[0] != channels):
-            raise ModelError(f"BatchNormalization: input {k} is {node.type(k)} for {channels} channels")
+        node.demand_shape(k, (channels,), f"input {k} is {node.type(k)} for {channels} channels")
     x, scale, bias, mean, variance = node.operands
     running: list[Value] = []
     if node.attr("training_mode", 0):

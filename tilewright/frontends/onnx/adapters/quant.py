@@ -55,8 +55,7 @@ def _laid_out(node: Node, k: int) -> Value:
         return node.scalar(k)  # there is no such axis, which is an error of calls with another length only
     axis = node.checked_axis(node.attr("axis", 1))
     if not block:
-        if len(own) != 1 or (own[0].is_const and shape[axis].is_const and own[0] != shape[axis]):
-            raise ModelError(f"{node.op}: input {k} is {node.type(k)} for axis {axis} of {node.type(0)}")
+        node.demand_shape(k, (shape[axis],), f"input {k} is {node.type(k)} for axis {axis} of {node.type(0)}")
         return quant.along_axis(value, axis, len(shape))
     if len(own) != len(shape) or block < 0:
         raise ModelError(f"{node.op}: input {k} is {node.type(k)} for blocks of {node.type(0)}")

@@ -72,15 +72,10 @@ def _checked_sizes(node: Node, directions: int) -> int:
         7: (directions, 3 * hidden),
     }
     for k, shape in wanted.items():
-        if node.optional(k) is not None and (
-            len(node.shape(k)) != len(shape)
-            or any(
-                d.is_const and sym(w).is_const and d != w for d, w in zip(node.shape(k), shape, strict=True)
-            )
-        ):
+        if node.optional(k) is not None:
             listed = ", ".join(map(str, shape))
-            raise ModelError(
-                f"{node.op}: input {k} is {node.type(k)}; with hidden size {hidden} its shape is [{listed}]"
+            node.demand_shape(
+                k, shape, f"input {k} is {node.type(k)}; with hidden size {hidden} its shape is [{listed}]"
             )
     return int(hidden)
 

@@ -101,8 +101,8 @@ def blocks(node: Node) -> Value:
     if not 1 <= b <= 2**16:
         raise ModelError(f"{node.op}: a block of {b} is not possible")
     divided = {c: b * b} if node.op == "DepthToSpace" else {h: b, w: b}
-    if any(d.is_const and d.value % parts for d, parts in divided.items()):
-        raise ModelError(f"{node.op}: {node.type(0)} is not a multiple of blocks of {b} x {b}")
+    for d, parts in divided.items():
+        node.demand(s.eq(d % parts, 0), f"{node.type(0)} is not a multiple of blocks of {b} x {b}")
     depth_first = node.attr("mode", "DCR") == "DCR"
     if node.op == "DepthToSpace":
         depth = s.floordiv(c, b * b)

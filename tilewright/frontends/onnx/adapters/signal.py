@@ -91,8 +91,8 @@ def stft(node: Node) -> Value:
         raise ModelError(f"STFT with frames of {length} elements that are {step} apart")
     for d in (step, length):
         require(node.translation, s.le(1, d), "STFT: steps and frames are of one element at least")
-    if window is not None and known.is_const and length.is_const and known != length:
-        raise ModelError(f"STFT: the window {node.type(2)} is not of {length} elements")
+    if window is not None:
+        node.demand(s.eq(known, length), f"the window {node.type(2)} is not of {length} elements")
     count = s.floordiv(size - length, step) + 1
     first = ew.mul(iota(shape=(count, 1), axis=0), sym_tensor(values=(step,), scalar=True))
     frames = gather(signal, ew.add(first, iota(shape=(1, length), axis=1)), axis=1)

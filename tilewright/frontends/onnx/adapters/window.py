@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.frontends.composites.windows import WindowAttributes, same_pads
 from tilewright.frontends.onnx.node import Node
+from tilewright.ir import sym as s
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 
@@ -24,12 +25,12 @@ def window_of(
             f"{node.op} of {node.type(0)}: the kernel has {len(kernel)} axes for {n} spatial axes"
         )
     declared = node.attr("kernel_shape", None)
-    if declared is not None and (
-        len(declared) != n or any(k.is_const and k.value != d for k, d in zip(kernel, declared, strict=True))
-    ):
-        raise ModelError(f"kernel_shape {list(declared)} does not fit a kernel of {list(map(str, kernel))}")
-    if any(k.is_const and not 1 <= k.value <= MAX_EXTENT for k in kernel):
-        raise ModelError(f"{node.op}: a kernel of {list(map(str, kernel))} is not possible")
+    if declared is not None:
+        wrong = f"kernel_shape {list(declared)} does not fit a kernel of {list(map(str, kernel))}"
+        fits = [s.eq(k, d) for k, d in zip(kernel, declared, strict=False)]
+        node.demand(s.logical_and(len(declared) == n, *fits), wrong)
+    possible = (s.logical_and(s.ge(k, 1), s.le(k, MAX_EXTENT)) for k in kernel)
+    node.demand(s.logical_and(*possible), f"a kernel of {list(map(str, kernel))} is not possible")
     strides = _positive(node, "strides", n)
     dilations = _positive(node, "dilations", n)
     mode = node.attr("auto_pad", "NOTSET")  # MaxUnpool has none

@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
@@ -140,16 +141,34 @@ def bernoulli(node: AtenNode, self: Value, p: Any = None, generator: Any = None)
 @aten(
     "_assert_async",
     "_assert_tensor_metadata",
-    "_assert_scalar",
-    "sym_constrain_range",
-    "sym_constrain_range_for_size",
     "_functional_assert_async",
-    "_functional_sym_constrain_range",
-    "_functional_sym_constrain_range_for_size",
-    "_functional_assert_scalar",
     "_make_dep_token",
     "_print",
 )
 def checked(node: AtenNode, **how: Any) -> tuple[()]:
     """What a program asserts of its data is left to the operators that rely on it."""
     return ()
+
+
+@aten("_assert_scalar", "_functional_assert_scalar")
+def assert_scalar(node: AtenNode, self: Any, assert_msg: str = "", **how: Any) -> tuple[()]:
+    """Of sizes, a condition of each call."""
+    if isinstance(self, Sym):
+        _require(node, s.truth(self), assert_msg)
+    return ()
+
+
+@aten("sym_constrain_range", "sym_constrain_range_for_size", "_functional_sym_constrain_range",
+      "_functional_sym_constrain_range_for_size")  # fmt: skip
+def constrain_range(node: AtenNode, size: Any, min: int | None = None, max: int | None = None, **how: Any) -> tuple[()]:
+    if isinstance(size, Sym):
+        if min is not None:
+            _require(node, s.ge(size, min), f"the program takes for granted that a size is at least {min}")
+        if max is not None and max < 1 << 62:
+            _require(node, s.le(size, max), f"the program takes for granted that a size is at most {max}")
+    return ()
+
+
+def _require(node: AtenNode, condition: Sym, words: str) -> None:
+    if not condition.is_const:
+        node.translation.require(condition, words)

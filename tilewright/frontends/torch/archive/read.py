@@ -27,7 +27,7 @@ from torch.export import ExportedProgram
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.files import check_file
-from tilewright.frontends.torch.archive.text import checked_program, operators_of
+from tilewright.frontends.torch.archive.text import checked_program, guards_in, operators_of
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 
 _AGAIN = "export the model again with torch.export.save"
@@ -82,7 +82,8 @@ class _Archive:
                 f"the archive has {len(names)} exported programs", hint="save one of them by itself"
             )
         model = names[0].removeprefix("models/").removesuffix(".json")
-        text = checked_program(self._json(names[0]))
+        whole = self._json(names[0])
+        text, guards = checked_program(whole), guards_in(whole)
         _require_operators(operators_of(text))
         program = _dict_to_dataclass(schema.ExportedProgram, text)
         major = program.schema_version.major
@@ -92,7 +93,9 @@ class _Archive:
                 hint=f"{_AGAIN}, of PyTorch {torch.__version__}",
             )
         weights, constants = self._tensors("weights", model), self._tensors("constants", model)
-        return ExportedProgramDeserializer().deserialize(program, weights, constants, None)
+        found = ExportedProgramDeserializer().deserialize(program, weights, constants, None)
+        found._guards_code = guards
+        return found
 
     # Tensors
 

@@ -67,6 +67,14 @@ def checked_program(text: Any) -> dict[str, Any]:
     return {**text, "guards_code": []}
 
 
+def guards_in(text: Any) -> list[str]:
+    """What the program takes for granted of sizes: lines of Python that are never run. ModelError for other things."""
+    found = text.get("guards_code", []) if isinstance(text, dict) else []
+    if not isinstance(found, list) or not all(isinstance(line, str) for line in found):
+        raise ModelError("the archive's guards are no texts", hint="export the model again")
+    return found
+
+
 def operators_of(text: Any) -> set[tuple[str, str]]:
     """The namespace and the name of each operator that a checked program calls, in its subgraphs too."""
     found = set()

@@ -19,7 +19,7 @@ def decode_image(*, pixel_format: str) -> HostFunction:
     except ImportError as error:
         raise ExecutionError(
             "the model decodes images, and the package pillow is not installed",
-            hint="pip install 'tilewright[images]'",
+            hint="pip install pillow",
         ) from error
 
     def decode(encoded: np.ndarray) -> tuple[np.ndarray]:

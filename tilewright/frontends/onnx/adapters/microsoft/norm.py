@@ -15,7 +15,6 @@ from tilewright.ops import norm
 from tilewright.ops.index import gather
 from tilewright.ops.quant import dequantize_linear
 from tilewright.ops.reduce import as_dtype, dtype_of, reduce_mean, reduce_sum, widened
-from tilewright.ops.shape import surely_different
 from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of, slice_, transpose
 
@@ -42,8 +41,7 @@ def skip_layer_normalization(node: Node) -> tuple[Value | None, ...]:
     shift, bias = None if simplified else node.optional(3), node.optional(3 if simplified else 4)
     _require_vectors(node, node.shape(0)[-1], *range(2, len(node.inputs)))
     total = ew.add(x, skip)
-    if len(shape_of(total)) != node.rank(0) or any(map(surely_different, shape_of(total), node.shape(0))):
-        raise ModelError(f"{node.op}: the sum of {node.type(0)} and {node.type(1)} has another shape")
+    node.demand_shape(0, shape_of(total), f"the sum of {node.type(0)} and {node.type(1)} has another shape")
     total = total if bias is None else ew.add(total, widened(bias))
     dtype, epsilon = node.dtype(0), node.attr("epsilon", 1e-12)
     if simplified:
@@ -56,8 +54,8 @@ def skip_layer_normalization(node: Node) -> tuple[Value | None, ...]:
 
 def _require_vectors(node: Node, size: Sym, *operands: int) -> None:
     for k in operands:
-        if node.optional(k) is not None and (node.rank(k) != 1 or surely_different(node.shape(k)[0], size)):
-            raise ModelError(f"{node.op}: input {k} is {node.type(k)} for {size} elements")
+        if node.optional(k) is not None:
+            node.demand_shape(k, (size,), f"input {k} is {node.type(k)} for {size} elements")
 
 
 @microsoft("EmbedLayerNormalization")

@@ -33,8 +33,7 @@ def dynamic_quantize_lstm(node: Node) -> tuple[Value, ...]:
     backward, hidden = directions_of(node), node.known_dim(2, 1)
     for k, rows in ((1, node.shape(0)[2]), (2, sym(hidden))):
         wanted = (sym(len(backward)), rows, sym(4 * hidden))
-        if any(a.is_const and b.is_const and a != b for a, b in zip(node.shape(k), wanted, strict=True)):
-            raise ModelError(f"{node.op}: input {k} is {node.type(k)} for a hidden size of {hidden}")
+        node.demand_shape(k, wanted, f"input {k} is {node.type(k)} for a hidden size of {hidden}")
     if node.attr("hidden_size", hidden) != hidden:
         raise ModelError(f"{node.op}: hidden_size {node.attr('hidden_size')} contradicts R, {node.type(2)}")
     return stacked_layers(

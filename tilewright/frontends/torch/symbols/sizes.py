@@ -9,13 +9,17 @@ import numpy as np
 import sympy
 import torch
 
+from tilewright.frontends.translation import Translation
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, sym, var
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
+from tilewright.ops.define.exact import Arithmetic, element_of
+from tilewright.ops.define.floats import Element, Ratio, UnknownValueError
+from tilewright.ops.define.staged import measure_size
 from tilewright.ops.source import sym_tensor
 
 
@@ -30,18 +34,6 @@ def _power(base: Sym, exponent: Sym) -> Sym:
     for _ in range(exponent.value):
         result = result * base
     return result
-
-
-def _rounded_to_even(a: Sym, b: Sym) -> Sym:
-    """The quotient of positive numbers, rounded to the nearest, of two the even one."""
-    floor, twice = a // b, 2 * (a % b)
-    up = s.logical_or(s.gt(twice, b), s.logical_and(s.eq(twice, b), s.eq(floor % 2, 1)))
-    return floor + s.truth(up)
-
-
-def _truncated(a: Sym, b: Sym) -> Sym:
-    is_negative = s.ne(s.lt(a, 0), s.lt(b, 0))
-    return s.select(is_negative, s.ceildiv(a, b), a // b)
 
 
 _FUNCTIONS: dict[str, Callable[..., Sym]] = {
@@ -66,29 +58,36 @@ _FUNCTIONS: dict[str, Callable[..., Sym]] = {
     "Not": s.logical_not,
 }
 
-_OF_QUOTIENTS: dict[str, Callable[[Sym, Sym], Sym]] = {
-    "FloorToInt": lambda a, b: a // b,
-    "CeilToInt": s.ceildiv,
-    "TruncToInt": _truncated,
-    "RoundToInt": _rounded_to_even,
-    "floor": lambda a, b: a // b,
-    "ceiling": s.ceildiv,
+_ROUNDINGS: dict[str, tuple[str, Callable[[Value], Value]]] = {
+    "FloorToInt": ("floor", ew.floor),
+    "CeilToInt": ("ceil", ew.ceil),
+    "TruncToInt": ("trunc", ew.trunc),
+    "RoundToInt": ("round", ew.round_),
+    "floor": ("floor", ew.floor),
+    "ceiling": ("ceil", ew.ceil),
 }
-"""Functions that make an integer of the exact quotient of two."""
+"""Functions that make an integer of a float, as operations on elements and on tensors."""
+
+_QUOTIENTS = ("IntTrueDiv", "FloatTrueDiv")
 
 
 class Sizes:
     """What the symbols of one program mean."""
 
-    def __init__(self, known: Mapping[sympy.Symbol, Sym] | None = None) -> None:
-        self._symbols: dict[sympy.Symbol, Sym] = dict(known or {})
+    def __init__(self, translation: Translation, known: Mapping[sympy.Basic, Sym] | None = None) -> None:
+        self._translation = translation
+        self._symbols: dict[sympy.Basic, Sym] = dict(known or {})  # and roundings that are measured
 
     def inner(self) -> Sizes:
         """Those of a subgraph: what it defines is known in it alone."""
-        return Sizes(self._symbols)
+        return Sizes(self._translation, self._symbols)
 
     def knows(self, expression: sympy.Expr) -> bool:
         return all(symbol in self._symbols for symbol in expression.free_symbols)
+
+    def named(self, symbol: str) -> Sym | None:
+        """What the symbol of this name is, where that is known."""
+        return next((size for known, size in self._symbols.items() if str(known) == symbol), None)
 
     def bind(self, symbol: sympy.Symbol, size: Sym) -> None:
         self._symbols.setdefault(symbol, size)
@@ -132,8 +131,8 @@ class Sizes:
         if name in ("Max", "Min"):
             extremum = s.maximum if name == "Max" else s.minimum
             return extremum(*map(self._converted, e.args))
-        if name in _OF_QUOTIENTS:
-            return _OF_QUOTIENTS[name](*self._quotient(e.args[0]))
+        if name in _ROUNDINGS:
+            return self._rounded(e)
         if name == "Piecewise":
             return self._piecewise(e)
         if name not in _FUNCTIONS:
@@ -156,29 +155,53 @@ class Sizes:
             result = s.select(self._converted(condition), self._converted(value), result)
         return result
 
-    def _quotient(self, e: sympy.Basic) -> tuple[Sym, Sym]:
-        """Numerator and denominator of a number that is a quotient of sizes; exact where the float that PyTorch
-        computes is, which it is for the sizes of tensors."""
+    # Sizes that are computed in floats
+
+    def _rounded(self, e: sympy.Basic) -> Sym:
+        """The integer that PyTorch makes of a float: an expression where that is the same for all dims, else measured
+        when the float has been computed."""
+        if e in self._symbols:
+            return self._symbols[e]
+        name, operator = _ROUNDINGS[type(e).__name__]
+        arithmetic = Arithmetic(exceptions=False)
+        try:
+            found = arithmetic.apply(name, (self._element(e.args[0], arithmetic),), dt.f64, dt.f64)
+        except UnknownValueError:
+            number = operator(self._computed(e.args[0]))
+            size = self._translation.new_size()
+            size = size if self._is_nonnegative(e.args[0]) else var(size.name, None)
+            self._symbols[e] = measure_size(ew.cast(number, dtype=dt.i64), size)
+            return size
+        for condition in arithmetic.conditions:
+            self._translation.assume_exact(condition)
+        assert isinstance(found, Ratio)
+        return found.over
+
+    def _element(self, e: sympy.Basic, arithmetic: Arithmetic) -> Element:
+        """A float of 64 bits as PyTorch computes it; UnknownValueError where the arithmetic is not followed."""
         name = type(e).__name__
-        if name in ("IntTrueDiv", "FloatTrueDiv"):
-            (a, b), (c, d) = map(self._quotient, e.args)
-            return a * d, b * c
+        if isinstance(e, sympy.Float):
+            return element_of(float(e), dt.f64)
+        if isinstance(e, sympy.Rational) and not isinstance(e, sympy.Integer):
+            return Ratio(sym(int(e.p)), sym(int(e.q)))
         if name == "ToFloat":
-            return self._quotient(e.args[0])
-        if isinstance(e, sympy.Float | sympy.Rational) and not isinstance(e, sympy.Integer):
-            exact = sympy.Rational(*float(e).as_integer_ratio()) if isinstance(e, sympy.Float) else e
-            return sym(int(exact.p)), sym(int(exact.q))
-        if isinstance(e, sympy.Mul):
-            top, below = sym(1), sym(1)
-            for a, b in map(self._quotient, e.args):
-                top, below = top * a, below * b
-            return top, below
-        if isinstance(e, sympy.Add):
-            top, below = sym(0), sym(1)
-            for a, b in map(self._quotient, e.args):
-                top, below = (top + a, below) if b == below else (top * b + a * below, below * b)
-            return top, below
-        return self._converted(e), sym(1)
+            return self._element(e.args[0], arithmetic)
+        if name in _QUOTIENTS or (isinstance(e, sympy.Add | sympy.Mul) and _is_float(e)):
+            operation = "div" if name in _QUOTIENTS else "add" if isinstance(e, sympy.Add) else "mul"
+            first, *others = (self._element(a, arithmetic) for a in e.args)
+            for other in others:
+                first = arithmetic.apply(operation, (first, other), dt.f64, dt.f64)
+            return first
+        if _is_float(e):
+            raise UnknownValueError(f"{name} of floats")
+        return arithmetic.cast(self._converted(e), dt.f64, dt.i64)
+
+    def _is_nonnegative(self, e: sympy.Basic) -> bool:
+        if isinstance(e, sympy.Number):
+            return bool(e >= 0)
+        if isinstance(e, sympy.Add | sympy.Mul) or type(e).__name__ in (*_QUOTIENTS, "ToFloat"):
+            return all(map(self._is_nonnegative, e.args))
+        return not _is_float(e) and self._converted(e).interval[0] >= 0
 
     def _computed(self, e: sympy.Basic) -> Value:
         name = type(e).__name__
@@ -199,6 +222,15 @@ class Sizes:
         if function is not None:
             return function(self._computed(e.args[0]))
         return ew.cast(sym_tensor(values=(self.of(e),), scalar=True), dtype=dt.f64)
+
+
+def _is_float(e: sympy.Basic) -> bool:
+    """Whether the value is a float: one that is rounded to an integer is none."""
+    if type(e).__name__ in _ROUNDINGS:
+        return False
+    return type(e).__name__ in ("ToFloat", "Float", *_QUOTIENTS, *_FLOAT_FUNCTIONS, "FloatPow") or any(
+        map(_is_float, e.args)
+    )
 
 
 def _float64(number: float) -> Value:

@@ -1,0 +1,132 @@
+"""Every load and store of every operator is within its buffer: proved, or a condition of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tests.graph.programs import program
+from tests.ops.samples import FAMILIES
+from tests.ops.sampling import Sample
+from tilewright.graph.assumptions import assumptions
+from tilewright.graph.bounds import Facts, unproved
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Module
+from tilewright.ir.diag import TilewrightError
+from tilewright.ir.sym import Sym, eq, ge, le, sym, var
+from tilewright.ir.types import TensorType
+from tilewright.ops import contract, image, index, view
+from tilewright.ops.define import OPERATORS
+
+A, B, K, N = (var(name, 0) for name in "abkn")
+
+BY_DATA = {
+    "determinant": "rows are exchanged with the one that was found",
+    "inverse": "rows are exchanged with the one that was found",
+    "kept_boxes": "entries that are sorted",
+    "lu_factor": "rows are exchanged with the one that was found",
+    "max_roi_pool": "cells of regions, limited as floats",
+    "orthogonal_columns": "ranks, which are counted",
+    "pad": "of two positions that mirror each other the lesser is taken",
+    "roi_align": "points of regions, limited as floats",
+    "searchsorted": "halves of what is left",
+    "symmetric_eigen": "ranks, which are counted",
+    "topk": "entries of a heap, and those that are sorted",
+    "tree_ensemble": "nodes of the model's own tables",
+}
+"""Operators with positions that only data or arithmetic beyond what is proved limit, and what these are. Each has
+samples with odd data, and the fuzzer of shapes tries them."""
+
+
+def variants(family: Callable[[], Iterator[Sample]]) -> Iterator[Sample]:
+    """One sample for each form of an operator."""
+    seen = set()
+    for sample in family():
+        key = (sample.op, str(sample.attrs), tuple(np.ndim(a) for a in sample.inputs))
+        if key not in seen:
+            seen.add(key)
+            yield sample
+
+
+def with_all_sizes(sample: Sample) -> Module:
+    """The operator with a name for each dim, but for those that must be known."""
+    shapes: list[list[int | Sym]] = [list(np.shape(a)) for a in sample.inputs]
+
+    def made() -> Module:
+        types = [
+            TensorType(dt.from_numpy(a.dtype), tuple(map(sym, shape)))
+            for a, shape in zip(sample.inputs, shapes, strict=True)
+        ]
+        return program(lambda *args: OPERATORS[sample.op](*args, **sample.attrs), *types)
+
+    module = made()
+    for k, shape in enumerate(shapes):
+        for axis, size in enumerate(shape):
+            shape[axis] = var(f"x{k}_{axis}", 0)
+            try:
+                module = made()
+            except (TilewrightError, ValueError, AssertionError):
+                shape[axis] = size
+    return module
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+def test_all_accesses_are_within(family: Callable[[], Iterator[Sample]]) -> None:
+    for sample in variants(family):
+        module = with_all_sizes(sample)
+        facts = Facts()
+        for made in assumptions(module):
+            facts.learn(made.holds)
+        for op in module.main.body.ops:
+            if op.name not in OPERATORS or OPERATORS[op.name].kind == "composite" or op.name == "reshape":
+                continue
+            types = [v.tensor for v in op.operands]
+            left = [b for b in unproved(op, types, facts) if b.holds is not None or op.name not in BY_DATA]
+            assert left == [], f"{sample}: {op.name} of {types}"
+
+
+@pytest.mark.parametrize(
+    ("body", "shapes", "wanted"),
+    [
+        (lambda x, w: contract.conv(x, w, groups=2), ((A, K, 9), (4, 2, 3)), ["k == 4"]),
+        (lambda x, w: contract.conv(x, w, groups=2), ((A, K, N), (B, 2, 3)), ["k == 4", "-(b % 2) + 1", "n >= 3"]),
+        (lambda x, w: contract.conv_transpose(x, w, groups=3), ((A, K, 9), (6, 2, 3)), ["k == 6"]),
+        (lambda x: view.slice_(x, starts=(2,), sizes=(3,)), ((A,),), ["a >= 5"]),
+        (lambda x: view.slice_(x, starts=(2,), sizes=(B,)), ((A,),), ["b < 1 or b + 1 < a"]),
+        (lambda x: view.slice_(x, starts=(A - 1,), sizes=(3,), steps=(-1,)), ((A,),), ["a >= 3"]),
+        (lambda x: view.pad(x, before=(1,), after=(0,), mode="edge"), ((A,),), ["a >= 1"]),
+        (lambda x: view.pad(x, before=(1,), after=(0,), mode="reflect"), ((A,),), ["a >= 1"]),
+        (lambda x: view.pad(x, before=(1,), after=(-1,)), ((A,),), []),
+        (lambda x: view.split(x, sizes=(1, 2), axis=0)[1], ((A,),), ["a >= 3"]),
+        (lambda x: image.repeat_elements(x, axis=0, count=3), ((A,),), []),
+    ],
+)
+def test_bounds_of_operators(body, shapes, wanted: list[str]) -> None:
+    assert [str(made.holds) for made in assumptions(program(body, *shapes))] == wanted
+
+
+def test_what_follows_is_not_checked_again() -> None:
+    def body(x, y):
+        first = view.slice_(x, starts=(0,), sizes=(8,))
+        second = view.slice_(x, starts=(2,), sizes=(3,))
+        return contract.matmul(view.reshape(first, shape=(1, 8)), y), second
+
+    module = program(body, (A,), (B, K))
+    assert [str(made.holds) for made in assumptions(module)] == ["a >= 8", "b == 8"]
+
+
+def test_positions_that_are_data_are_limited() -> None:
+    module = program(
+        lambda x, i: index.gather(x, i, axis=0), TensorType(dt.f32, (A, K)), TensorType(dt.i64, (N,))
+    )
+    assert assumptions(module) == ()
+
+
+def test_facts_are_used_in_terms_of_each_other() -> None:
+    facts = Facts()
+    for condition in (eq(A, 2 * K), ge(K, 3), le(B, 9), eq(N % 4, 0)):
+        facts.learn(condition)
+    assert facts.hold(ge(A, 6)) and facts.hold(eq(N % 2, 0)) and facts.hold(le(B, A + 3))
+    assert not facts.hold(ge(A, 7)) and not facts.hold(le(B, 8))

@@ -1,0 +1,1 @@
+"""Sizes of exported programs, and what these take for granted of them."""

@@ -1,0 +1,255 @@
+"""Where programs of elements read and write, and what is known of positions that are data.
+
+A position that is data is a variable that `bind` gives a value. What the value can be follows from how it is computed:
+chosen under a comparison, limited by `min` and `max`, or of a few bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.sym import Sym, maximum, minimum, prove_ge0, sym
+from tilewright.ir.types import BufferType, ScalarType, TensorType
+
+Ends = tuple[Sym | None, Sym | None]
+"""The least and the greatest value; None where it is not known."""
+
+Ranges = dict[Sym, tuple[Sym, Sym]]
+
+_UNKNOWN: Ends = (None, None)
+_SMALL_BITS = 32
+"""Integers of so many bits and fewer have ends that are worth knowing."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """An index along one axis of a load or a store, where it is done at all: the loops around it, of these `extents`,
+    have iterations there, variables lie in their `ranges`, outermost first, and the `guards` hold. `data` are those
+    that are no counters of loops; some have no range."""
+
+    op: Op
+    shape: tuple[Sym, ...]
+    axis: int
+    index: Sym
+    ranges: Ranges
+    guards: tuple[Sym, ...]
+    extents: tuple[Sym, ...]
+    data: frozenset[Sym]
+
+
+@dataclass
+class Walk:
+    """A walk through a program of elements whose outer loops have the given ranges."""
+
+    ranges: Ranges
+    guards: tuple[Sym, ...] = ()
+    data: frozenset[Sym] = frozenset()
+    known: dict[Value, Ends] = field(default_factory=dict)
+    _ends: dict[Value, Ends] = field(default_factory=dict)
+
+    def accesses(self, block: Block) -> Iterator[Access]:
+        """All loads and stores, axis by axis, in program order."""
+        for op in block.ops:
+            match op.name:
+                case "load":
+                    yield from self._of(op, op.operands[0])
+                case "store":
+                    yield from self._of(op, op.operands[1])
+                case "bind":
+                    self._bind(op)
+                case "for":
+                    yield from self._loop(op)
+                case "if":
+                    yield from self._if(op)
+
+    def _of(self, op: Op, memory: Value) -> Iterator[Access]:
+        type = memory.type
+        assert isinstance(type, TensorType | BufferType)
+        guards = (*self.guards, *op.attrs.get("guard", ()))
+        if 0 in guards:
+            return
+        extents = tuple(high + 1 for v, (_, high) in self.ranges.items() if v not in self.data)
+        for axis, index in enumerate(op.attrs["idx"]):
+            yield Access(op, type.shape, axis, index, self.ranges, guards, extents, self.data)
+
+    def _loop(self, op: Op) -> Iterator[Access]:
+        v, extent = op.attrs["var"], op.attrs["extent"]
+        if extent == 0:
+            return
+        outer = self.ranges
+        self.ranges = {**outer, v: (sym(0), extent - 1)}
+        yield from self.accesses(op.blocks[0])
+        self.ranges = outer
+
+    def _if(self, op: Op) -> Iterator[Access]:
+        guards, known = self.guards, self.known
+        self.guards = (*guards, *op.attrs.get("guard", ()))
+        self.known = dict(known)
+        for condition in op.operands:
+            for value, ends in _where_true(condition, self._of_value).items():
+                self.known[value] = _both(self.known.get(value, _UNKNOWN), ends)
+        yield from self.accesses(op.blocks[0])
+        self.guards, self.known = guards, known
+
+    def _bind(self, op: Op) -> None:
+        v, (low, high) = op.attrs["var"], self._of_value(op.operands[0])
+        least, most = v.bounds
+        low = sym(least) if low is None and least is not None else low
+        high = sym(most) if high is None and most is not None else high
+        self.data |= {v}
+        if low is not None and high is not None:
+            self.ranges = {**self.ranges, v: (low, high)}
+
+    # Values
+
+    def _of_value(self, value: Value) -> Ends:
+        if value not in self._ends:
+            low, high = self._computed(value)
+            self._ends[value] = _if_simple(low), _if_simple(high)
+        return _both(self._ends[value], self.known.get(value, _UNKNOWN))
+
+    def _computed(self, value: Value) -> Ends:
+        op, type = value.op, value.type
+        if op is None or not isinstance(type, ScalarType) or type.dtype.is_float:
+            return _UNKNOWN
+        operands = [self._of_value(v) for v in op.operands] if op.name not in ("load", "select") else []
+        match op.name:
+            case "const":
+                return sym(int(op.attrs["value"])), sym(int(op.attrs["value"]))
+            case "index":
+                return op.attrs["expr"], op.attrs["expr"]
+            case "cast" if _keeps(op.operands[0], operands[0], type):
+                return operands[0]
+            case "add":
+                (a, b), (c, d) = operands
+                return _sum(a, c), _sum(b, d)
+            case "sub":
+                (a, b), (c, d) = operands
+                return _difference(a, d), _difference(b, c)
+            case "min":
+                (a, b), (c, d) = operands
+                return _least(a, c), _any(minimum, b, d)
+            case "max":
+                (a, b), (c, d) = operands
+                return _any(maximum, a, c), _greatest(b, d)
+            case "shr" if operands[1][0] is not None and operands[1][0] is operands[1][1] and operands[1][0].is_const:
+                a, b = operands[0]
+                step = 1 << operands[1][0].value
+                return None if a is None else a // step, None if b is None else b // step
+            case "select":
+                return self._chosen(op)
+        return _of_dtype(type)
+
+    def _chosen(self, op: Op) -> Ends:
+        condition, a, b = op.operands
+        holds = _where_true(condition, self._of_value).get(a, _UNKNOWN)
+        fails = _where_false(condition, self._of_value).get(b, _UNKNOWN)
+        (low, high), (least, most) = _both(self._of_value(a), holds), _both(self._of_value(b), fails)
+        return _least(low, least), _greatest(high, most)
+
+
+_DEPTH = 6
+"""Nested operations of an end of a value: what is longer says little, and takes long to prove anything of."""
+
+
+def _if_simple(e: Sym | None) -> Sym | None:
+    return None if e is None or _depth(e) > _DEPTH else e
+
+
+@lru_cache(maxsize=1 << 12)
+def _depth(e: Sym) -> int:
+    return 1 + max(map(_depth, e.args), default=0)
+
+
+def _keeps(source: Value, ends: Ends, type: ScalarType) -> bool:
+    """Whether a conversion changes no value that is possible."""
+    before = source.scalar.dtype
+    if before.is_float or type.dtype.kind == "bool":
+        return False
+    if type.dtype.bits == 64 or type.dtype.bits > before.bits:
+        return True
+    low, high = ends
+    half = 1 << (type.dtype.bits - 1)
+    return low is not None and high is not None and low.interval[0] >= -half and high.interval[1] < half
+
+
+def _of_dtype(type: ScalarType) -> Ends:
+    dtype = type.dtype
+    if dtype.kind == "bool":
+        return sym(0), sym(1)
+    if not dtype.is_int:
+        return _UNKNOWN
+    if dtype.kind == "uint":
+        return sym(0), sym((1 << dtype.bits) - 1) if dtype.bits <= _SMALL_BITS else None
+    half = 1 << (dtype.bits - 1)
+    return (sym(-half), sym(half - 1)) if dtype.bits <= _SMALL_BITS else _UNKNOWN
+
+
+def _sum(a: Sym | None, b: Sym | None) -> Sym | None:
+    return None if a is None or b is None else a + b
+
+
+def _difference(a: Sym | None, b: Sym | None) -> Sym | None:
+    return None if a is None or b is None else a - b
+
+
+def _least(a: Sym | None, b: Sym | None) -> Sym | None:
+    return None if a is None or b is None else minimum(a, b)
+
+
+def _greatest(a: Sym | None, b: Sym | None) -> Sym | None:
+    return None if a is None or b is None else maximum(a, b)
+
+
+def _any(extremum: Callable[..., Sym], *ends: Sym | None) -> Sym | None:
+    """The minimum, or the maximum, of those that are known."""
+    known = [e for e in ends if e is not None]
+    return extremum(*known) if known else None
+
+
+def _both(a: Ends, b: Ends) -> Ends:
+    """What is known of a value of which two things are: the narrower of two ends where one can be told."""
+    return _narrower(a[0], b[0], 1), _narrower(a[1], b[1], -1)
+
+
+def _narrower(a: Sym | None, b: Sym | None, sign: int) -> Sym | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a if prove_ge0(sign * (a - b)) else b
+
+
+def _where_true(condition: Value, ends: Callable[[Value], Ends]) -> Mapping[Value, Ends]:
+    """What a condition says of the values that it compares, where it holds."""
+    op = condition.op
+    if op is None:
+        return {}
+    if op.name == "and":
+        found = dict(_where_true(op.operands[0], ends))
+        for value, more in _where_true(op.operands[1], ends).items():
+            found[value] = _both(found.get(value, _UNKNOWN), more)
+        return found
+    return _compared(op, op.name, ends)
+
+
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
+
+
+def _where_false(condition: Value, ends: Callable[[Value], Ends]) -> Mapping[Value, Ends]:
+    op = condition.op
+    return {} if op is None or op.name not in _OPPOSITE else _compared(op, _OPPOSITE[op.name], ends)
+
+
+def _compared(op: Op, relation: str, ends: Callable[[Value], Ends]) -> Mapping[Value, Ends]:
+    if relation not in ("lt", "le", "gt", "ge", "eq") or op.operands[0].scalar.dtype.is_float:
+        return {}
+    a, b = op.operands
+    if relation in ("gt", "ge"):
+        a, b, relation = b, a, {"gt": "lt", "ge": "le"}[relation]
+    (low, _), (_, high) = ends(a), ends(b)  # a < b, a <= b or a == b
+    if relation == "eq":
+        return {a: ends(b), b: ends(a)}
+    step = 1 if relation == "lt" else 0
+    return {a: (None, None if high is None else high - step), b: (None if low is None else low + step, None)}
