@@ -243,7 +243,9 @@ def chosen_rows(g: Graph) -> None:
 
     def fn(v: np.ndarray, at: np.ndarray) -> np.ndarray:
         if at.size and not v.shape[0]:
-            raise ValueError("there are no rows")
+            if np.prod(v.shape[1:]):
+                raise ValueError("there are no rows")
+            return np.zeros((at.size, *v.shape[1:]), np.float32)  # no element is read
         return v[at]
 
     g.node("Gather", [x, rows], x.rank, fn, axis=0)

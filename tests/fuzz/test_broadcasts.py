@@ -21,6 +21,12 @@ def test_fresh_seeds(fresh_seed: int) -> None:
     run_seed("broadcasts", fresh_seed)
 
 
+@pytest.mark.fresh_seeds(3)
+def test_functions_of_torch(fresh_seed: int) -> None:
+    pytest.importorskip("torch")
+    run_seed("torch_broadcasts", fresh_seed)
+
+
 def test_every_kind_of_node_is_added() -> None:
     added = {op for seed in range(300) for op, _ in grown(seed).tried}
     assert added >= {"Add", "Max", "Where", "And", "BitwiseAnd", "Pow", "PRelu", "MatMul", "Gemm", "Einsum", "Expand"}

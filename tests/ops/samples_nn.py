@@ -371,6 +371,7 @@ def indexing() -> Iterator[Sample]:
         yield sample("gather", [x, rows], lambda a=axis: np.take(x, rows, a), axis=axis, note=str(axis))
     yield sample("gather", [x, np.array(-1, np.int32)], lambda: x[:, -1], axis=1)
     yield sample("gather", [x, np.zeros((0, 2), np.int64)], lambda: x[np.zeros((0, 2), int)], axis=0)
+    yield sample("within", [rows], lambda: rows, low=-1, high=2, what="beyond")
     picks = np.array([[[3, -1, 0, 1, 2]], [[0, 0, 0, 0, -4]]])
     yield sample("gather_elements", [x, picks], lambda: np.take_along_axis(x[:2], picks, 1), axis=1)
     vectors = np.array([[0, 1], [2, -1]])

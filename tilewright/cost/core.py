@@ -3,6 +3,7 @@ take from where they are. Rates, sizes and shares are the target's; no other fil
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Literal
 
 from tilewright.target.dots import Dot
@@ -80,9 +81,14 @@ def chains(target: Target) -> int:
     return target.pipes.latency * target.pipes.multiply_adds
 
 
+_MOST = 1 << 40
+"""Extents from which on only small divisors, and what these leave, are found: parts of others are never taken."""
+
+
 def divisors(extent: int) -> list[int]:
     """In ascending order: extents of parts that cut an axis without a remainder."""
-    return [n for n in range(1, extent + 1) if extent % n == 0]
+    small = [n for n in range(1, isqrt(min(extent, _MOST)) + 1) if extent % n == 0]
+    return [*small, *(extent // n for n in reversed(small) if n * n != extent)]
 
 
 def millions(count: float) -> str:

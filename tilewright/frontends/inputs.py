@@ -12,7 +12,7 @@ from tilewright.frontends.errors import shown
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
-from tilewright.ir.types import HostType, TensorType, Type
+from tilewright.ir.types import HostType, TensorType, Type, require_possible_size
 
 MAX_DIM = 2**40
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
@@ -88,7 +88,12 @@ def _type_of(name: str, declared: Declared, dims: SymbolicDims, given: Sequence[
             hint="give one dim for each axis",
         )
     axes = tuple(_dim(d, name, k, dims, where) for k, d in enumerate(shape))
-    return TensorType(declared.dtype, (*axes, sym(2)) if declared.is_complex else axes)
+    type = TensorType(declared.dtype, (*axes, sym(2)) if declared.is_complex else axes)
+    try:
+        require_possible_size(type)
+    except ValueError as error:
+        raise ModelError(str(error), where=where, hint="pass shapes= with the real sizes") from error
+    return type
 
 
 def _dim(dim: int | str | None, owner: str, axis: int, dims: SymbolicDims, where: str) -> Sym:

@@ -21,6 +21,7 @@ Ranges = dict[Sym, tuple[Sym, Sym]]
 
 _UNKNOWN: Ends = (None, None)
 _SMALL_BITS = 32
+"""Integers of so many bits and fewer have ends that are worth knowing."""
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,7 @@ def _is_proved_in_each_case(e: Sym, access: Access, facts: Facts) -> bool:
 
 
 MOST_CASES = 4
+"""Parts of a condition for each of which a bound is proved; the proofs of more take long."""
 
 
 def _is_exact(e: Sym, least: Sym | None, access: Access) -> bool:

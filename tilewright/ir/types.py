@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
@@ -47,6 +48,20 @@ class TensorType(ShapedType):
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+MOST_BYTES = 1 << 47
+"""Of a tensor: no process can address more."""
+
+
+def require_possible_size(type: Type) -> None:
+    """ValueError where the dims that are known make a tensor larger than any memory, or a dim too large for that even
+    where the tensor is empty."""
+    if not isinstance(type, TensorType):
+        return
+    known = [d.value for d in type.shape if d.is_const]
+    if max(known, default=0) >= MOST_BYTES or prod(known) * type.dtype.storage.itemsize > MOST_BYTES:
+        raise ValueError(f"{type} is larger than any memory (2^{MOST_BYTES.bit_length() - 1} bytes)")
 
 
 @dataclass(frozen=True, slots=True)

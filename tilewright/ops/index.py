@@ -48,6 +48,20 @@ def _require_index_dtype(indices: Array | TensorType) -> None:
 
 
 @primitive
+def within(x: Array, *, low: Dim, high: Dim, what: str) -> Compute:
+    """x, integers of which each lies in low..high, both included; any other is reported as `what`."""
+    _require_index_dtype(x)
+
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        value = x[tuple(i)]
+        wide = value.cast(dt.i64)
+        t.check((wide >= t.index(sym(low))) & (wide <= t.index(sym(high))), "ExecutionError", what)
+        return value
+
+    return compute([x], x.shape, body)
+
+
+@primitive
 def gather(x: Array, indices: Array, *, axis: int = 0) -> Compute:
     """Slices of x along `axis`: the shape of `indices` takes the place of that axis (NumPy's take)."""
     a = checked_axis(axis, x.rank)

@@ -135,8 +135,10 @@ def local_response_norm(
     n, c, *space = shape_of(x)
     wide = widened(x)
     flat = reshape(mul(wide, wide), shape=(n, sym(1), c, product(space)))
-    before = (size - 1) // 2
-    near = sum_pool(flat, kernel=(size, 1), pads_begin=(before, 0), pads_end=(size - 1 - before, 0))
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    if c.is_const:  # no channel is farther than the last is from the first
+        before, after = min(before, max(c.value - 1, 0)), min(after, max(c.value - 1, 0))
+    near = sum_pool(flat, kernel=(before + 1 + after, 1), pads_begin=(before, 0), pads_end=(after, 0))
     power = reshape(near, shape=(n, c, *space))
     return as_dtype(div(wide, pow_(add(mul(power, alpha / size), bias), beta)), dtype_of(x))
 

@@ -35,11 +35,11 @@ def _pool(name: str, doc: str, combine: str, trailing: int = 0) -> Operator:
         end = x.rank - trailing
 
         def body(t: ScalarBuilder, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
-            at = window.positions(i[2:end], k)
-            return x.load((*i[:2], *at, *i[end:]), window.guard(at), identity(combine, x.dtype))
+            at, guard = window.visited(i[2:end], k)
+            return x.load((*i[:2], *at, *i[end:]), guard, identity(combine, x.dtype))
 
         shape = [*x.shape[:2], *window.counts, *x.shape[end:]]
-        return compute([x], shape, body, reduce=window.kernel, combine=combine)
+        return compute([x], shape, body, reduce=window.extents, combine=combine)
 
     pool.__name__, pool.__doc__ = name, doc
     return primitive(pool)
@@ -67,16 +67,16 @@ def max_pool_positions(
     steps = row_major(x.shape)
 
     def body(t: ScalarBuilder, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:
-        at = (*i[:2], *window.positions(i[2:], k))
-        lowest = identity("max", x.dtype)
-        found = x.load(at, window.guard(at[2:]), lowest).eq(pooled[tuple(i)])
-        for condition in window.guard(at[2:]):
+        inside, guard = window.visited(i[2:], k)
+        at = (*i[:2], *inside)
+        found = x.load(at, guard, identity("max", x.dtype)).eq(pooled[tuple(i)])
+        for condition in guard:
             found = found & t.index(condition, dt.bool_)
         flat = sum((p * step for p, step in zip(at, steps, strict=True)), sym(0))
         return t.select(found, t.index(flat), (1 << 63) - 1)
 
     shape = [*x.shape[:2], *window.counts]
-    return compute([x, pooled], shape, body, reduce=window.kernel, combine="min", dtype=dt.i64)
+    return compute([x, pooled], shape, body, reduce=window.extents, combine="min", dtype=dt.i64)
 
 
 @op

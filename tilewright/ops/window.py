@@ -40,6 +40,39 @@ class Window:
             raise ValueError(f"strides {self.strides} and dilations {self.dilations} must be positive")
 
     @property
+    def extents(self) -> tuple[Sym, ...]:
+        """Kernel positions that an element of the result visits: where the kernel is longer than the operand, no more
+        than can lie inside of it, wherever the window begins."""
+        return tuple(
+            most if self._is_longer(axis) else k
+            for axis, (k, most) in enumerate(zip(self.kernel, self._most_inside, strict=True))
+        )
+
+    @property
+    def _most_inside(self) -> tuple[Sym, ...]:
+        """How many of a kernel's positions can lie inside of the operand at once."""
+        return tuple(s.ceildiv(size, dilation) for size, dilation in zip(self.sizes, self.dilations, strict=True))
+
+    def _is_longer(self, axis: int) -> bool:
+        """Whether a kernel has surely more positions than can lie inside."""
+        k, most = self.kernel[axis], self._most_inside[axis]
+        return k.is_const and most.is_const and k.value > max(most.value, 1)
+
+    def visited(self, out: Sequence[Sym], visit: Sequence[Sym]) -> tuple[tuple[Sym, ...], list[Sym]]:
+        """The operand's position that result position `out` reads at the visit numbered `visit`, of `extents`, and the
+        conditions under which it reads anything."""
+        k = [
+            s.maximum(s.ceildiv(before - i * stride, dilation), 0) + v if self._is_longer(axis) else v
+            for axis, (i, stride, dilation, before, v) in enumerate(
+                zip(out, self.strides, self.dilations, self.before, visit, strict=True)
+            )
+        ]
+        at = self.positions(out, k)
+        beyond = [s.lt(kk, whole) for axis, (kk, whole) in enumerate(zip(k, self.kernel, strict=True))
+                  if self._is_longer(axis)]  # fmt: skip
+        return at, [*self.guard(at), *beyond]
+
+    @property
     def counts(self) -> tuple[Sym, ...]:
         """The spatial dims of the result."""
         rows = zip(

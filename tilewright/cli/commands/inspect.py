@@ -10,8 +10,10 @@ from rich.console import Console
 
 from tilewright.cli.certificates import show_certificate
 from tilewright.quantization.verify import open_certificate
+from tilewright.runtime.artifact import Artifact
 
-HELP = """Print the certificate of a quantised MODEL (.onnx or .tw): what was measured, chosen, and why.
+HELP = """Print the certificate of a quantised MODEL (.onnx or .tw): what was measured, chosen, and why. Of a compiled
+one also its inputs and outputs, and what is assumed of their dims.
 
 \b
 Examples:
@@ -24,6 +26,8 @@ Examples:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON data (docs/quantize.md describes it).")
 def command(model: Path, as_json: bool) -> None:
+    if model.suffix == ".tw" and not as_json:
+        click.echo(f"{model.name}: {Artifact.load(model, check_weights=False).signature}")
     certificate = open_certificate(model)
     if as_json:
         click.echo(json.dumps(certificate.record(), indent=1))

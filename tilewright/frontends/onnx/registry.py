@@ -93,6 +93,8 @@ def _translation(operator: Operator, binding: OnnxBinding) -> Adapter:
         for theirs, ours in binding.attrs:
             value = node.attr(theirs, None)
             if theirs == "axis" and value is not None and value < 0:
+                if value < -node.rank(0):
+                    raise ValueError(f"axis {value} does not exist: the tensor has {node.rank(0)} axes")
                 value += node.rank(0)
             if value is not None:
                 attrs[ours] = value

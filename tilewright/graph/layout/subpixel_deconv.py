@@ -19,18 +19,20 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ops.blocked import conv_blocked, unblock_channels
-from tilewright.ops.view import reshape, slice_, transpose
+from tilewright.ops.view import pad, reshape, slice_, transpose
 
 
 @dataclass(frozen=True)
 class Subpixels:
     """The geometry, an entry for each spatial axis.
 
-    `taps` are those of one phase, `counts` the positions of one phase; of the interleaved result the elements
-    from `before` on are kept, `sizes` of them.
+    `phases` are those that any tap of the filter meets, and the others are zeros: of strides beyond the filter there
+    are as many as it has elements. `taps` are those of one phase, `counts` the positions of one phase; of the
+    interleaved result the elements from `before` on are kept, `sizes` of them.
     """
 
     strides: tuple[int, ...]
+    phases: tuple[int, ...]
     taps: tuple[int, ...]
     inputs: tuple[Sym, ...]
     counts: tuple[Sym, ...]
@@ -40,7 +42,7 @@ class Subpixels:
     @property
     def number(self) -> int:
         """How many phases there are."""
-        return int(np.prod(self.strides))
+        return int(np.prod(self.phases))
 
     def padded(self, x: Value, trailing: int) -> Value:
         """x with what its convolution reads beyond its ends; `trailing` axes follow the spatial ones."""
@@ -51,9 +53,9 @@ class Subpixels:
     def filters(self, w: np.ndarray) -> np.ndarray:
         """w [c, o, *kernel] as filters [phases, o, c, *taps], with zeros where a phase has fewer taps."""
         wide = [(0, 0), (0, 0)]
-        wide += [(0, t * s - k) for t, s, k in zip(self.taps, self.strides, w.shape[2:], strict=True)]
+        wide += [(0, t * s - k) for t, s, k in zip(self.taps, self.phases, w.shape[2:], strict=True)]
         rank = len(self.strides)
-        apart = [d for t, s in zip(self.taps, self.strides, strict=True) for d in (t, s)]
+        apart = [d for t, s in zip(self.taps, self.phases, strict=True) for d in (t, s)]
         split = np.pad(w, wide).reshape(*w.shape[:2], *apart)
         order = [*(3 + 2 * k for k in range(rank)), 1, 0, *(2 + 2 * k for k in range(rank))]
         reversed_taps = np.flip(split.transpose(order), tuple(range(-rank, 0)))
@@ -64,7 +66,11 @@ class Subpixels:
         rank = len(self.strides)
         n, c, *rest = shape_of(y)
         behind = tuple(rest[rank:])
-        apart = reshape(y, shape=(n, *self.strides, c // self.number, *rest))
+        apart = reshape(y, shape=(n, *self.phases, c // self.number, *rest))
+        if self.phases != self.strides:
+            behind_phases = (0,) * (1 + len(rest))
+            missing = tuple(s - p for s, p in zip(self.strides, self.phases, strict=True))
+            apart = pad(apart, before=(0,) * (2 + rank + len(rest)), after=(0, *missing, *behind_phases))
         pairs = [axis for k in range(rank) for axis in (2 + rank + k, 1 + k)]
         order = (0, 1 + rank, *pairs, *(2 + 2 * rank + k for k in range(trailing)))
         whole = tuple(count * s for count, s in zip(self.counts, self.strides, strict=True))
@@ -88,7 +94,8 @@ def _subpixels(op: Op) -> Subpixels | None:
         return None
     taps = tuple(-(-k.value // s) for k, s in zip(kernel, strides, strict=True))
     counts = tuple(ceildiv(b + size, s) for b, size, s in zip(before, sizes, strides, strict=True))
-    return Subpixels(strides, taps, space, counts, before, sizes)
+    phases = tuple(min(s, k.value) for s, k in zip(strides, kernel, strict=True))
+    return Subpixels(strides, phases, taps, space, counts, before, sizes)
 
 
 def layout_conv_transpose(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:

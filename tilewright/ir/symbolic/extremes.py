@@ -23,7 +23,7 @@ def lower(e: Sym, ranges: Ranges) -> Sym | None:
 
 def _extreme(e: Sym, ranges: Ranges, sign: int) -> Sym | None:
     left = e.vars
-    for v in reversed(ranges):
+    for v in reversed(tuple(ranges)):
         if v in left:
             bound = _eliminate(e, v, ranges[v], sign)
             if bound is None and (bound := _by_known_slope(e, v, ranges, sign)) is None:

@@ -114,7 +114,7 @@ def computed(x: Element, dtype: DType, env: Mapping[str, np.ndarray]) -> Any:
     if isinstance(x, Sym):
         return _array(x, env).astype(dtype.storage)
     if isinstance(x, Ratio):
-        return (_array(x.over, env) / _array(x.under, env)).astype(dtype.storage)
+        return np.asarray(_array(x.over, env) / _array(x.under, env)).astype(dtype.storage)
     if x.name == "cast":
         return computed(x.operands[0], x.operand_dtype, env).astype(x.dtype.storage)
     return _applied(x.name, x.operands, x.operand_dtype, x.dtype, env)

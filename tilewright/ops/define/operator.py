@@ -22,7 +22,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.outside import Definitions
 from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, at_most_one, ceildiv, sym, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, require_possible_size
 from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
 from tilewright.ops.define.demands import Demand, hearing, undecided
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
@@ -406,6 +406,14 @@ def _computation(application: _Application) -> Compute:
 
 @_remembered
 def _result_types(application: _Application) -> tuple[TensorType, ...]:
+    found = _declared_types(application)
+    with application.operator.explaining(application.types, application.attrs):
+        for type in found:
+            require_possible_size(type)
+    return found
+
+
+def _declared_types(application: _Application) -> tuple[TensorType, ...]:
     operator, types, attrs = application.operator, application.types, application.attrs
     if operator.kind == "primitive":
         found: tuple[TensorType, ...] = (_noting(_computation, application).type,)

@@ -74,7 +74,14 @@ def reverse_sequence(node: Node) -> Value:
     if {batch, time} != {0, 1} or node.rank(0) < 2 or node.rank(1) != 1:
         raise ModelError(f"ReverseSequence: batch axis {batch} and time axis {time} of {node.type(0)}")
     shape = node.shape(0)
-    lengths = reshape(node.input(1), shape=tuple(d if k == batch else sym(1) for k, d in enumerate(shape)))
+    known, most = node.constant_or_none(1), shape[time]
+    if known is not None and most.is_const and ((known < 0) | (known > most.value)).any():
+        raise ModelError(f"ReverseSequence: lengths of {known.min()} to {known.max()} for {most} steps")
+    given = node.input(1)
+    if known is None or not most.is_const:
+        what = "ReverseSequence: a length is not one of 0 to the number of steps"
+        given = ix.within(given, low=0, high=most, what=what)
+    lengths = reshape(given, shape=tuple(d if k == batch else sym(1) for k, d in enumerate(shape)))
     steps = _positions(shape, time)
     flipped = ew.sub(ew.sub(lengths, 1), steps)
     places = ew.select(ew.lt(steps, lengths), flipped, steps)

@@ -25,6 +25,10 @@ def _windows(node: Node, x: Value) -> tuple[WindowAttributes, WindowAttributes]:
     """The window of x as the attributes have it, and as ceil_mode makes it."""
     space = shape_of(x)[2:]
     window = window_of(node, tuple(map(sym, node.attr("kernel_shape"))), space)
+    pads = node.attr("pads", ()) if node.attr("auto_pad", "NOTSET") == "NOTSET" else ()
+    if any(pad >= size for pad, size in zip(pads, 2 * node.attr("kernel_shape"), strict=False)):
+        kernel = list(node.attr("kernel_shape"))
+        raise ModelError(f"{node.op}: pads {list(pads)} must be smaller than the kernel, {kernel}")
     return window, rounded_up(window, space) if node.attr("ceil_mode", 0) else window
 
 

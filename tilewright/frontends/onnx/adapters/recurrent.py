@@ -14,6 +14,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
+from tilewright.ops.index import within
 from tilewright.ops.view import slice_, transpose
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -126,7 +127,10 @@ def lengths_of(node: Node) -> Value | None:
         and not 0 <= known.min() <= known.max() <= steps.value
     ):
         raise ModelError(f"{node.op}: lengths up to {known.max()} for {steps} steps")
-    return ew.cast(node.input(4), dtype=dt.i64)
+    lengths = ew.cast(node.input(4), dtype=dt.i64)
+    if known is not None and steps.is_const:
+        return lengths
+    return within(lengths, low=0, high=steps, what=f"{node.op}: a length is not one of 0 to the number of steps")
 
 
 def activations_of(node: Node, kind: str, direction: int) -> tuple[str, ...]:

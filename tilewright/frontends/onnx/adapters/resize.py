@@ -93,6 +93,9 @@ def _resized(
         sizes = [size for size in given if isinstance(size, Sym)]
         pairs = zip(old, sizes, strict=True)
         stretches = how.policy == "stretch"
+        for before, size in zip(old, sizes, strict=True):
+            if not size.is_const:
+                require(node.translation, s.le(s.minimum(before, 1), size), "Resize to fewer elements than one")
         targets = [_sized(*p) for p in pairs] if stretches else _keep_ratio(node, how.policy, old, sizes)
     else:
         targets = [_scaled(node, d, scale, k, n) for n, (d, scale) in enumerate(zip(old, given, strict=True))]
@@ -129,14 +132,18 @@ def _number(node: Node, k: int, n: int) -> Value:
 def _measured(node: Node, old: Sym, k: int, n: int) -> _Target:
     """The size that a scale gives which is computed when the model runs."""
     scale = slice_(node.input(k), starts=(n,), sizes=(1,), steps=(1,))
-    length = ew.cast(sym_tensor(values=(old,)), dtype=dt.f32)
-    found = node.translation.measure(ew.cast(ew.mul(length, ew.cast(scale, dtype=dt.f32)), dtype=dt.i64))
+    length, factor = ew.cast(sym_tensor(values=(old,)), dtype=dt.f32), ew.cast(scale, dtype=dt.f32)
+    is_possible = ew.and_(ew.gt(factor, 0.0), ew.le(factor, MAX_SCALE))  # NaN is neither
+    size = ew.cast(ew.mul(length, factor), dtype=dt.i64)
+    found = node.translation.measure(ew.select(is_possible, size, -1))
     assert found is not None
+    message = f"{node.op} by a factor that is not above 0, or above {MAX_SCALE:g}, is not possible"
+    node.translation.require(s.le(0, found[0]), message)
     return found[0], _number(node, k, n)
 
 
 def _sized(old: Sym, size: Sym) -> _Target:
-    if size.is_const and size.value < 0:
+    if size.is_const and size.value < (0 if old == 0 else 1):
         raise ModelError(f"Resize to {size} elements")
     return size, size.value / old.value if size.is_const and old.is_const and old.value else None
 

@@ -88,6 +88,8 @@ def unsqueeze_(node: Node) -> Value:
 def transpose_(node: Node) -> Value:
     rank = node.rank(0)
     perm = node.checked_axes(node.attr("perm", tuple(reversed(range(rank)))))
+    if any(axis < 0 for axis in node.attr("perm", ())):
+        raise ModelError(f"Transpose: axes are not counted from the end, as in perm={list(node.attr('perm'))}")
     return transpose(node.input(0), perm=perm) if rank > 1 else node.input(0)
 
 

@@ -89,6 +89,8 @@ def stft(node: Node) -> Value:
     length = known if node.optional(3) is None else node.one_symbol(3)
     if (step.is_const and step.value < 1) or (length.is_const and length.value < 1):
         raise ModelError(f"STFT with frames of {length} elements that are {step} apart")
+    for d in (step, length):
+        require(node.translation, s.le(1, d), "STFT: steps and frames are of one element at least")
     if window is not None:
         node.demand(s.eq(known, length), f"the window {node.type(2)} is not of {length} elements")
     count = s.floordiv(size - length, step) + 1

@@ -14,7 +14,7 @@ from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -80,6 +80,8 @@ def range_(node: Node) -> Value:
     else:
         low, high, step = (node.one_symbol(k) for k in range(3))
         require(node.translation, s.ne(step, 0), "Range has a step of 0")
+        if any(v.bounds == (None, None) for x in (low, high, step) for v in x.vars):
+            _require_no_overflow(node, low, high, step)
         distance = s.select(s.lt(step, 0), low - high, high - low)
         count = s.maximum(s.ceildiv(distance, s.maximum(step, -step)), 0)
     checked_shape((count,), "Range")
@@ -91,8 +93,21 @@ def range_(node: Node) -> Value:
     return positions
 
 
+def _require_no_overflow(node: Node, low: Sym, high: Sym, step: Sym) -> None:
+    """Refuse calls whose distance, or step without its sign, is no integer of 64 bits. Fourths of them always are."""
+    start, end, by = (s.floordiv(x, 4) for x in (low, high, step))
+    for condition in (s.le(end - start, 1 << 60), s.le(-(1 << 60), end - start), s.le(-(1 << 60), by)):
+        require(node.translation, condition, "Range has more elements than can be counted")
+
+
+_NOT_COUNTED = "the number of elements of Range is not a finite number"
+
+
 def _float_count(node: Node, dtype: DType) -> Sym:
     """How many floats there are: the distance is one of `dtype`, its quotient with the step one of f64."""
+    known = [x for k in range(3) if (x := node.constant_or_none(k)) is not None]
+    if len(known) == 3:
+        return sym(_count_of(*(x.reshape(()) for x in known)))
     if any(node.translation.symbols_of(node.input(k)) is None for k in range(3)):
         return _measured_count(node)
     start, limit, delta = (node.elements(k)[0] for k in range(3))
@@ -115,12 +130,27 @@ def _float_count(node: Node, dtype: DType) -> Sym:
     return s.maximum(count, 0)
 
 
+def _count_of(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> int:
+    """The number of known floats."""
+    if delta == 0:
+        raise ModelError("Range has a step of 0")
+    with np.errstate(all="ignore"):
+        count = np.ceil(np.float64(limit - start) / np.float64(delta))
+    if not np.isfinite(count):
+        raise ModelError(_NOT_COUNTED)
+    return max(int(count), 0)
+
+
 def _measured_count(node: Node) -> Sym:
     """The same, computed when the model runs."""
     start, limit, delta = (reshape(node.input(k), shape=(1,)) for k in range(3))
     distance, step = (ew.cast(x, dtype=dt.f64) for x in (ew.sub(limit, start), delta))
-    found = node.translation.measure(ew.cast(ew.ceil(ew.div(distance, step)), dtype=dt.i64))
+    count = ew.ceil(ew.div(distance, step))
+    is_counted = ew.and_(ew.lt(count, float(1 << 62)), ew.gt(count, float("-inf")))  # NaN is neither
+    counted = ew.select(is_counted, ew.max_(count, -1.0), -2.0)
+    found = node.translation.measure(ew.cast(counted, dtype=dt.i64))
     assert found is not None
+    node.translation.require(s.le(-1, found[0]), _NOT_COUNTED)
     return s.maximum(found[0], 0)
 
 

@@ -140,6 +140,9 @@ def padded(node: Node) -> Value:
     before, after = ([_not_below_zero(d) for d in side] for side in (before, after))
     if all(d == 0 for d in (*before, *after)):
         return x
+    for d in (*before, *after):
+        if any(v.bounds == (None, None) for v in d.vars):  # so that sums of sizes are integers of 64 bits
+            node.translation.require(s.le(d, 1 << 60), "Pad by more elements than memory can hold")
     shape = tuple(d + b + a for d, b, a in zip(shape_of(x), before, after, strict=True))
     checked_shape(shape, "Pad")
     number = filler if node.dtype(0).is_float else int(filler)

@@ -17,6 +17,7 @@ from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
+from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
@@ -44,12 +45,19 @@ def as_matrix(node: Node, array: np.ndarray, rows: int) -> np.ndarray:
     return array.reshape(rows, -1)
 
 
+def _coefficients(node: Node, rows: int) -> np.ndarray:
+    """Those of so many targets. More than there are features for, if they would be whole rows, stand behind them all
+    and mean nothing, as ONNX Runtime has it (an example of its own is such a model)."""
+    array = numbers(node, "coefficients")
+    found, width = as_matrix(node, array, rows), node.shape(0)[-1] if node.rank(0) else sym(0)
+    is_surplus = width.is_const and 0 < width.value < found.shape[1]
+    return array[: rows * width.value].reshape(rows, -1) if is_surplus else found
+
+
 @adapter("LinearRegressor", domain=DOMAIN)
 def linear_regressor(node: Node) -> Value:
     count, bias = node.attr("targets"), numbers(node, "intercepts")
-    scores = products(
-        node, as_matrix(node, numbers(node, "coefficients"), count), bias if bias.size == count else bias[:0]
-    )
+    scores = products(node, _coefficients(node, count), bias if bias.size == count else bias[:0])
     transform = node.one_of("post_transform", *TRANSFORMS)
     return transformed(scores, transform) if count > 1 else only_probit(scores, transform)
 
@@ -57,8 +65,8 @@ def linear_regressor(node: Node) -> Value:
 @adapter("LinearClassifier", domain=DOMAIN)
 def linear_classifier(node: Node) -> tuple[Value | None, Value]:
     labels = Labels(node, "classlabels_ints", "classlabels_strings")
-    bias, weights = numbers(node, "intercepts"), numbers(node, "coefficients")
-    scores = products(node, as_matrix(node, weights, bias.size or labels.count), bias)
+    bias = numbers(node, "intercepts")
+    scores = products(node, _coefficients(node, bias.size or labels.count), bias)
     transform = node.one_of("post_transform", *TRANSFORMS)
     if (bias.size or labels.count) > 1:
         return labels.of(greatest(scores)), transformed(scores, transform)
