@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tilewright.frontends.composites.axes import require
-from tilewright.frontends.composites.resizing import NEAREST, ResizedAxis, Resizing, resized_along
+from tilewright.frontends.composites.images.positions import NEAREST, ResizedAxis, Resizing
+from tilewright.frontends.composites.images.resizing import resized
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.diag import ModelError
+from tilewright.ir.sym import Sym, sym, var
 from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
 from tilewright.ops.define.exact import Arithmetic, element_of
-from tilewright.ops.define.floats import Element, Ratio, UnknownValueError, variables
+from tilewright.ops.define.floats import Element, Ratio, UnknownValueError
+from tilewright.ops.define.staged import measure_size
+from tilewright.ops.image import size_scalar
 from tilewright.ops.reduce import reduce_max, reduce_min
 from tilewright.ops.source import sym_tensor
 from tilewright.ops.view import reshape, slice_
@@ -45,7 +50,7 @@ def upsample_images(node: Node) -> Value:
         raise ModelError(f"Upsample takes [n, c, h, w], not {node.type(0)}")
     factors = (1.0, 1.0, node.attr("height_scale"), node.attr("width_scale"))
     scales = [element_of(np.float32(f), dt.f32) for f in factors]
-    return _resized(node, Resizing(_mode(node)), tuple(range(4)), scales, 1)
+    return _resized(node, Resizing(_mode(node), nearest="simple"), tuple(range(4)), scales, 1)
 
 
 @adapter("Upsample", "Resize", since=7)
@@ -53,7 +58,7 @@ def upsample(node: Node) -> Value:
     """Upsample, and Resize of opset 10."""
     given = node.has("scales")
     scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")] if given else node.elements_or_none(1)
-    return _resized(node, Resizing(_mode(node)), tuple(range(node.rank(0))), scales, 1)
+    return _resized(node, Resizing(_mode(node), nearest="simple"), tuple(range(node.rank(0))), scales, 1)
 
 
 @adapter("Resize", since=11)
@@ -69,6 +74,7 @@ def resize(node: Node) -> Value:
         node.one_of("keep_aspect_ratio_policy", "stretch", "not_larger", "not_smaller")
         if node.version >= 18
         else "stretch",
+        integers="round each" if node.attr("antialias", 0) else "truncate",
     )
     axes = node.checked_axes(node.attr("axes", tuple(range(node.rank(0)))))
     if node.optional(3) is not None and node.shape(3) != (sym(0),):
@@ -88,7 +94,7 @@ def _resized(
     if count != len(axes):
         raise ModelError(f"{node.op} of {node.type(0)}: {count} sizes or scales for {len(axes)} axes")
     if given is None:
-        targets = [_measured(node, d, k, n) for n, d in enumerate(old)]
+        targets = [_measured(node, d, _number(node, k, n)) for n, d in enumerate(old)]
     elif k == 3:
         sizes = [size for size in given if isinstance(size, Sym)]
         pairs = zip(old, sizes, strict=True)
@@ -101,15 +107,30 @@ def _resized(
         targets = [_scaled(node, d, scale, k, n) for n, (d, scale) in enumerate(zip(old, given, strict=True))]
     ends = _region(node, len(axes)) if how.coordinates == "tf_crop_and_resize" else [(0.0, 1.0)] * len(axes)
     plans = [ResizedAxis(a, d, *t, *e) for a, d, t, e in zip(axes, old, targets, ends, strict=True)]
+    if how.coordinates != "tf_crop_and_resize":
+        plans = _with_copies(plans, how)
     shape = list(node.shape(0))
     for plan in plans:
         shape[plan.axis] = plan.new
     checked_shape(tuple(shape), node.op)
-    x = node.input(0)
-    for plan in plans:
-        if plan.old != plan.new or (plan.scale not in (None, 1.0)) or how.coordinates == "tf_crop_and_resize":
-            x = resized_along(x, plan, how)
-    return x
+    is_region = how.coordinates == "tf_crop_and_resize"
+    changed = [p for p in plans if p.old != p.new or p.scale not in (None, 1.0) or is_region]
+    return resized(node.input(0), changed, how) if changed else node.input(0)
+
+
+def _with_copies(plans: list[ResizedAxis], how: Resizing) -> list[ResizedAxis]:
+    """ONNX Runtime copies an image that keeps its size, and an axis when antialiasing, though scales are not 1."""
+    if how.antialias:
+        return [replace(p, copied=((p.old, p.new),)) if _may_keep_size(p) else p for p in plans]
+    if not all(map(_may_keep_size, plans)):
+        return plans
+    pairs = tuple((p.old, p.new) for p in plans)
+    return [p if p.scale is None else replace(p, copied=pairs) for p in plans]
+
+
+def _may_keep_size(plan: ResizedAxis) -> bool:
+    """Whether a scale can give the size that it is given: those from 1 to below 2 can, of axes that are not empty."""
+    return not isinstance(plan.scale, float) or 1 <= plan.scale < 2
 
 
 def _region(node: Node, count: int) -> list[tuple[float | Value, float | Value]]:
@@ -129,23 +150,27 @@ def _number(node: Node, k: int, n: int) -> Value:
     return ew.cast(reshape(one, shape=()), dtype=dt.f64)
 
 
-def _measured(node: Node, old: Sym, k: int, n: int) -> _Target:
-    """The size that a scale gives which is computed when the model runs."""
-    scale = slice_(node.input(k), starts=(n,), sizes=(1,), steps=(1,))
-    length, factor = ew.cast(sym_tensor(values=(old,)), dtype=dt.f32), ew.cast(scale, dtype=dt.f32)
+def _product(old: Sym, scale: Value) -> Value:
+    """The whole part of a length times a scale, in f32."""
+    return ew.cast(ew.mul(size_scalar(old, dt.f32), ew.cast(scale, dtype=dt.f32)), dtype=dt.i64)
+
+
+def _measured(node: Node, old: Sym, scale: Value) -> _Target:
+    """The size that a scale, an f64 scalar, gives which is computed when the model runs."""
+    factor = ew.cast(scale, dtype=dt.f32)
     is_possible = ew.and_(ew.gt(factor, 0.0), ew.le(factor, MAX_SCALE))  # NaN is neither
-    size = ew.cast(ew.mul(length, factor), dtype=dt.i64)
-    found = node.translation.measure(ew.select(is_possible, size, -1))
-    assert found is not None
+    size = var(node.translation.new_size().name, None)
+    measure_size(ew.select(is_possible, _product(old, scale), -1), size)
     message = f"{node.op} by a factor that is not above 0, or above {MAX_SCALE:g}, is not possible"
-    node.translation.require(s.le(0, found[0]), message)
-    return found[0], _number(node, k, n)
+    node.translation.require(s.le(0, size), message)
+    return size, scale
 
 
 def _sized(old: Sym, size: Sym) -> _Target:
     if size.is_const and size.value < (0 if old == 0 else 1):
         raise ModelError(f"Resize to {size} elements")
-    return size, size.value / old.value if size.is_const and old.is_const and old.value else None
+    known = size.is_const and old.is_const and old.value
+    return size, float(np.float32(size.value) / np.float32(old.value)) if known else None
 
 
 def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
@@ -154,15 +179,15 @@ def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
         assert isinstance(scale, Ratio)
         if not 0 < scale.value <= MAX_SCALE:
             raise ModelError(f"Resize by a factor of {scale.value} is not possible")
-    arithmetic = Arithmetic()
+    arithmetic = Arithmetic(exceptions=False)
     try:
         product = arithmetic.apply("mul", (arithmetic.cast(old, dt.f32, dt.i64), scale), dt.f32, dt.f32)
         size = arithmetic.cast(product, dt.i64, dt.f32)
-    except UnknownValueError as e:
-        raise UnsupportedError(
-            f"{node.op} of {old} elements by a factor whose product with that is not followed: {e}",
-            hint=node.translation.fixing(old, *variables(scale)),
-        ) from e
+    except UnknownValueError:  # rounding gives some dims another size, or there are several
+        if not isinstance(scale, Ratio) or not scale.is_const:
+            return _measured(node, old, _number(node, k, n))
+        product = _product(old, constant(np.array(scale.value), "scale"))
+        return measure_size(product, node.translation.new_size()), scale.value
     node.rely_on(arithmetic)
     assert isinstance(size, Sym)
     if isinstance(scale, Ratio) and scale.is_const:
@@ -171,13 +196,20 @@ def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
 
 
 def _keep_ratio(node: Node, policy: str, old: Sequence[Sym], sizes: Sequence[Sym]) -> list[_Target]:
+    """One scale for all axes, in f32, and the sizes that it gives, rounded."""
     if all(d.is_const for d in (*old, *sizes)):
-        ratios = [size.value / d.value for size, d in zip(sizes, old, strict=True)]
+        ratios = [np.float32(size.value) / np.float32(d.value) for size, d in zip(sizes, old, strict=True)]
         scale = min(ratios) if policy == "not_larger" else max(ratios)
-        return [(sym(int(np.floor(scale * d.value + 0.5))), scale) for d in old]
+        return [(sym(int(np.floor(float(scale * np.float32(d.value)) + 0.5))), float(scale)) for d in old]
     wanted, lengths = (ew.cast(sym_tensor(values=tuple(v)), dtype=dt.f64) for v in (sizes, old))
     least = reduce_min if policy == "not_larger" else reduce_max
-    common = least(ew.div(wanted, lengths), axes=(0,), keepdims=False)
-    found = node.translation.measure(ew.cast(ew.floor(ew.add(ew.mul(lengths, common), 0.5)), dtype=dt.i64))
+    common = least(_rounded(ew.div(wanted, lengths)), axes=(0,), keepdims=False)
+    products = _rounded(ew.mul(lengths, common))
+    found = node.translation.measure(ew.cast(ew.floor(ew.add(products, 0.5)), dtype=dt.i64))
     assert found is not None
     return [(size, common) for size in found]
+
+
+def _rounded(x: Value) -> Value:
+    """Floats of 64 bits rounded to 32, still as f64."""
+    return ew.cast(ew.cast(x, dtype=dt.f32), dtype=dt.f64)

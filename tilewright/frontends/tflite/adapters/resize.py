@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.composites.resizing import ResizedAxis, Resizing, resized_along
+from functools import partial
+
+from tilewright.frontends.composites.images.positions import ResizedAxis, Resizing
+from tilewright.frontends.composites.images.resizing import resized
 from tilewright.frontends.tflite.adapters.window import channels_first, channels_last
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
@@ -29,22 +32,22 @@ def _resized(node: OperatorNode, mode: str) -> Value:
     if len(sizes) != 2 or any(d.is_const and d.value < 1 for d in sizes):
         raise ModelError(f"{node.op} to [{', '.join(map(str, sizes))}]")
     x = channels_first(node.input(0))
+    plans = []
     for axis, new in zip((2, 3), sizes, strict=True):
         old = shape_of(x)[axis]
-        if old == new:
-            continue
-        known = old.is_const and new.is_const and old.value
-        scale = new.value / old.value if known else None
-        x = resized_along(x, ResizedAxis(axis, old, new, scale), _how(node, mode))
-    return channels_last(x)
+        if old != new:
+            known = old.is_const and new.is_const and old.value
+            plans.append(ResizedAxis(axis, old, new, new.value / old.value if known else None))
+    return channels_last(resized(x, plans, _how(node, mode))) if plans else node.input(0)
 
 
 def _how(node: OperatorNode, mode: str) -> Resizing:
+    rules = partial(Resizing, mode, multiplies=True, integers="round")
     if node.flag("align_corners"):
-        return Resizing(mode, "align_corners", "round_prefer_ceil")
+        return rules("align_corners", "round_prefer_ceil")
     if node.flag("half_pixel_centers"):
-        return Resizing(mode, "half_pixel" if mode == "linear" else "tf_half_pixel_for_nn", "floor")
-    return Resizing(mode, "asymmetric", "floor")
+        return rules("half_pixel" if mode == "linear" else "tf_half_pixel_for_nn", "floor")
+    return rules("asymmetric", "floor")
 
 
 @tflite("DEPTH_TO_SPACE", moves=True)

@@ -20,6 +20,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, FloorToInt, RoundToInt, ToFloat, TruncToInt
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.torch.symbols.sizes import Sizes
@@ -27,7 +28,7 @@ from tilewright.frontends.translation import Translation
 from tilewright.ir import sym as s
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
-from tilewright.ops.define.floats import LARGEST_COMPARED
+from tilewright.ops.define.floats import LARGEST_COMPARED, UnknownValueError
 
 MOST_INTERVALS = 16
 """Intervals of one size that a guard on floats may allow."""
@@ -132,7 +133,7 @@ def require_guards(guards: Guards, translation: Translation, sizes: Sizes, size_
         if sizes.knows(expression):
             _require(translation, sizes.of(expression), f"PyTorch decomposed the program for sizes with {expression}")
     for code in guards.code:
-        guard = _Guard(code, dict(guards.paths), size_of)
+        guard = _Guard(code, dict(guards.paths), size_of, sizes)
         try:
             condition = guard.condition()
         except UnreadableGuardError as error:
@@ -179,12 +180,19 @@ _ON_FLOATS: Mapping[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+_ROUNDINGS: Mapping[str, Callable[[sympy.Expr], sympy.Expr]] = {
+    "int": TruncToInt, "torch.sym_int": TruncToInt, "math.trunc": TruncToInt, "math.floor": FloorToInt,
+    "math.ceil": CeilToInt, "round": RoundToInt,
+}  # fmt: skip
+
+
 class _Guard:
     """One line of Python, read."""
 
-    def __init__(self, code: str, paths: Mapping[str, str], size_of: SizeOf) -> None:
-        self._code, self._paths, self._size_of = code, paths, size_of
+    def __init__(self, code: str, paths: Mapping[str, str], size_of: SizeOf, sizes: Sizes) -> None:
+        self._code, self._paths, self._size_of, self._sizes = code, paths, size_of, sizes
         self._fixed: dict[Sym, np.ndarray] | None = None  # the sizes, while the text is computed for arrays of them
+        self._may_measure = False
 
     @property
     def words(self) -> str:
@@ -202,9 +210,22 @@ class _Guard:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UnreadableGuardError("it is no expression of Python") from error
         try:
-            return s.truth(self._value(tree))
-        except _OnFloatsError:
+            return self._in_sizes(tree, may_measure=False)
+        except (_OnFloatsError, UnknownValueError):
+            pass
+        try:
             return self._compared(tree)
+        except UnreadableGuardError as error:
+            try:
+                return self._in_sizes(tree, may_measure=True)
+            except _OnFloatsError:
+                raise error from None
+
+    def _in_sizes(self, tree: ast.expr, *, may_measure: bool) -> Sym:
+        """The guard as an expression of sizes, of which some may be measured."""
+        self._fixed, self._may_measure = None, may_measure
+        try:
+            return s.truth(self._value(tree))
         except ZeroDivisionError as error:
             raise UnreadableGuardError("it divides by zero") from error
 
@@ -287,9 +308,24 @@ class _Guard:
             of_sizes, of_arrays = _EXTREMA[name]
             return (of_sizes if self._fixed is None else of_arrays)(*map(self._value, args))
         if name in _ON_FLOATS and len(args) == 1:
+            if self._fixed is None and name in _ROUNDINGS:
+                return self._sizes.rounded(_ROUNDINGS[name](self._float(args[0])), may_measure=self._may_measure)
             self._require_arrays()
             return _ON_FLOATS[name](self._value(args[0]))
         raise UnreadableGuardError(f"the function '{shown(name)}' is not known")
+
+    def _float(self, node: ast.expr) -> sympy.Expr:
+        """A float of sizes, as PyTorch's tracing has it."""
+        match node:
+            case ast.Constant(value=int() | float() as number):
+                return sympy.Float(number) if isinstance(number, float) else ToFloat(sympy.Integer(number))
+            case ast.BinOp(left=left, op=ast.Add() | ast.Mult() | ast.Div() as op, right=right):
+                a, b = self._float(left), self._float(right)
+                return a + b if isinstance(op, ast.Add) else a * b if isinstance(op, ast.Mult) else FloatTrueDiv(a, b)
+            case ast.Call(func=function, args=[arg]) if ast.unparse(function) in ("float", "torch.sym_float"):
+                return self._float(arg)
+        size = self._value(node)
+        return ToFloat(sympy.Integer(size.value) if size.is_const else self._sizes.symbol_of(size))
 
     def _require_arrays(self) -> None:
         if self._fixed is None:

@@ -132,7 +132,7 @@ class Sizes:
             extremum = s.maximum if name == "Max" else s.minimum
             return extremum(*map(self._converted, e.args))
         if name in _ROUNDINGS:
-            return self._rounded(e)
+            return self.rounded(e)
         if name == "Piecewise":
             return self._piecewise(e)
         if name not in _FUNCTIONS:
@@ -157,9 +157,15 @@ class Sizes:
 
     # Sizes that are computed in floats
 
-    def _rounded(self, e: sympy.Basic) -> Sym:
+    def symbol_of(self, size: Sym) -> sympy.Symbol:
+        """A symbol that stands for a size."""
+        symbol = sympy.Symbol(f"size_{len(self._symbols)}", integer=True)
+        self._symbols[symbol] = size
+        return symbol
+
+    def rounded(self, e: sympy.Basic, *, may_measure: bool = True) -> Sym:
         """The integer that PyTorch makes of a float: an expression where that is the same for all dims, else measured
-        when the float has been computed."""
+        when the float has been computed, or an UnknownValueError."""
         if e in self._symbols:
             return self._symbols[e]
         name, operator = _ROUNDINGS[type(e).__name__]
@@ -167,6 +173,8 @@ class Sizes:
         try:
             found = arithmetic.apply(name, (self._element(e.args[0], arithmetic),), dt.f64, dt.f64)
         except UnknownValueError:
+            if not may_measure:
+                raise
             number = operator(self._computed(e.args[0]))
             size = self._translation.new_size()
             size = size if self._is_nonnegative(e.args[0]) else var(size.name, None)

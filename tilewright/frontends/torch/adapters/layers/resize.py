@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from tilewright.frontends.composites.resizing import ResizedAxis, Resizing, resized_along
+from tilewright.frontends.composites.images.positions import ResizedAxis, Resizing
+from tilewright.frontends.composites.images.resizing import resized
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.sym import Sym
 from tilewright.ops.image import grid_sample
+from tilewright.ops.reduce import dtype_of
 from tilewright.ops.view import shape_of
 
 _MODES = {
@@ -34,32 +37,33 @@ def upsample(
     given = list(scale_factors) if scale_factors else [scales.get(k) for k in _SCALES[-len(old) :]]
     if len(old) == 1 and "scales" in scales:
         given = [scales["scales"]]
-    how = _how(_MODES[op], align_corners, op.endswith("_aa"))
+    how = _how(_MODES[op], align_corners, op.endswith("_aa"), dtype_of(x))
+    copies = how.antialias or _MODES[op] in ("nearest", "linear")  # an axis that keeps its size, whatever the factor
+    plans = []
     for k, (a, b) in enumerate(zip(old, new, strict=True)):
         factor = given[k] if k < len(given) and not align_corners else None
-        x = _resized(x, 2 + k, a, b, factor, how)
-    return x
+        scale = float(factor) if isinstance(factor, int | float) and factor > 0 else None
+        if scale is None and a.is_const and b.is_const and a.value:
+            scale = b.value / a.value
+        if a != b or scale not in (None, 1.0):
+            copied = ((a, b),) if scale is not None and 1 <= scale < 2 and copies else ()
+            plans.append(ResizedAxis(2 + k, a, b, scale, copied=copied))
+    return resized(x, plans, how) if plans else x
 
 
 _SCALES = ("scales_d", "scales_h", "scales_w")
 
 
-def _how(mode: str, align_corners: bool, antialias: bool) -> Resizing:
+def _how(mode: str, align_corners: bool, antialias: bool, dtype: dt.DType) -> Resizing:
+    """Positions are in float32 but for float64; integers are rounded after each axis."""
+    rules = partial(Resizing, multiplies=True, integers="round each", precision=dt.f64 if dtype is dt.f64 else dt.f32)
     if mode == "nearest":
-        return Resizing("nearest", "asymmetric", "floor")
+        return rules("nearest", "asymmetric", "floor")
     if mode == "exact":
-        return Resizing("nearest", "half_pixel", "round_prefer_ceil")
+        return rules("nearest", "tf_half_pixel_for_nn", "floor")
     coordinates = "align_corners" if align_corners else "half_pixel"
-    return Resizing(mode, coordinates, cubic_a=-0.5 if antialias else -0.75, antialias=antialias,
-                    exclude_outside=antialias)  # fmt: skip
-
-
-def _resized(x: Value, axis: int, old: Sym, new: Sym, factor: Any, how: Resizing) -> Value:
-    ratio = new.value / old.value if new.is_const and old.is_const and old.value else None
-    scale = float(factor) if isinstance(factor, int | float) and factor > 0 else ratio
-    if old == new and scale in (None, 1.0):
-        return x
-    return resized_along(x, ResizedAxis(axis, old, new, scale), how)
+    return rules(mode, coordinates, cubic_a=-0.5 if antialias else -0.75, antialias=antialias,
+                 exclude_outside=antialias)  # fmt: skip
 
 
 @aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler")

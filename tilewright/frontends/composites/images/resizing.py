@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
+from tilewright.frontends.composites.images.positions import (
+    ResizedAxis,
+    Resizing,
+    computed_positions,
+    known_positions,
+    nearest_computed,
+    nearest_known,
+)
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import image
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
+from tilewright.ops.define.floats import mantissa
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import dtype_of, reduce_sum
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
-
-@dataclass(frozen=True)
-class Resizing:
-    """The attributes of Resize."""
-
-    mode: str
-    coordinates: str = "asymmetric"
-    nearest: str = "floor"
-    cubic_a: float = -0.75
-    exclude_outside: bool = False
-    antialias: bool = False
-    extrapolation: float = 0.0
-    policy: str = "stretch"
+_NUDGE = 2.0**-13
+"""What is added before truncation, so that a sum which is an integer in exact arithmetic stays that."""
 
 
-@dataclass(frozen=True)
-class ResizedAxis:
-    """One axis that changes: `scale` is a number when the file gives it or both sizes are constants, an f64
-    scalar tensor when it is computed, None when it is the ratio of the sizes. `start` and `end` are those of
-    tf_crop_and_resize."""
+def resized(x: Value, plans: Sequence[ResizedAxis], how: Resizing) -> Value:
+    """x with all axes resized. Integers are interpolated in f32, and become integers as `how` says."""
+    dtype = dtype_of(x)
+    if how.mode == "nearest" or dtype.is_float:
+        for plan in plans:
+            x = resized_along(x, plan, how)
+        return x
+    if how.integers == "round each":
+        for plan in sorted(plans, key=lambda p: -p.axis):
+            x = _integers(_rounded(resized_along(ew.cast(x, dtype=dt.f32), plan, how)), dtype)
+        return x
+    x = ew.cast(x, dtype=dt.f32)
+    for plan in plans:
+        x = resized_along(x, plan, how)
+    return _integers(_rounded(x) if how.integers == "round" else _nudged(x), dtype)
 
-    axis: int
-    old: Sym
-    new: Sym
-    scale: float | Value | None
-    start: float | Value = 0.0
-    end: float | Value = 1.0
 
-    @property
-    def is_computed(self) -> bool:
-        return any(isinstance(v, Value) for v in (self.scale, self.start, self.end))
+def _rounded(x: Value) -> Value:
+    return ew.floor(ew.add(x, 0.5))
+
+
+def _nudged(x: Value) -> Value:
+    up, down = (constant(np.array(n, np.float32), "nudge") for n in (_NUDGE, -_NUDGE))
+    return ew.add(x, ew.select(ew.lt(x, 0.0), down, up))
+
+
+def _integers(x: Value, dtype: dt.DType) -> Value:
+    """Floats truncated; those beyond a narrow type are its ends."""
+    if dtype.bits <= 16:
+        ends = np.iinfo(dtype.storage)
+        x = ew.max_(ew.min_(x, float(ends.max)), float(ends.min))
+    return ew.cast(x, dtype=dtype)
 
 
 def resized_along(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
@@ -58,6 +72,8 @@ def resized_along(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
     if _is_repetition(plan, how):
         assert isinstance(plan.scale, float)
         return image.repeat_elements(x, axis=plan.axis, count=round(plan.scale))
+    if plan.is_copied == 1:
+        return x
     if plan.old.is_const and plan.new.is_const and not plan.is_computed:
         return _with_known_sizes(x, plan, how)
     return _with_symbolic_sizes(x, plan, how)
@@ -69,9 +85,20 @@ def _is_repetition(plan: ResizedAxis, how: Resizing) -> bool:
         return False
     if plan.new != plan.old * round(plan.scale):
         return False
+    if how.multiplies and not _divides_evenly(round(plan.scale), how.precision):
+        return False
     if how.coordinates == "asymmetric":
-        return how.nearest == "floor" or (plan.scale == 2 and how.nearest == "round_prefer_floor")
+        return how.nearest in ("floor", "simple") or (plan.scale == 2 and how.nearest == "round_prefer_floor")
+    if how.coordinates == "tf_half_pixel_for_nn":
+        return how.nearest == "floor"
     return how.coordinates == "half_pixel" and how.nearest in ("round_prefer_floor", "round_prefer_ceil")
+
+
+def _divides_evenly(scale: int, precision: dt.DType) -> bool:
+    """Whether all multiples of the scale, times its rounded reciprocal, are rounded to whole numbers or above (proved
+    in `ops.define.roundings`)."""
+    product = Fraction(float(precision.storage.type(1 / scale))) * scale
+    return product >= 1 - Fraction(1, 1 << mantissa(precision) + 1)
 
 
 # Sizes that are known
@@ -79,11 +106,13 @@ def _is_repetition(plan: ResizedAxis, how: Resizing) -> bool:
 
 def _with_known_sizes(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
     old, new = plan.old.value, plan.new.value
-    if not new or not old:
+    if old and not new:
+        return image.nearest_along(x, constant(np.zeros(0, np.int64), "places"), axis=plan.axis)
+    if not old:
         raise UnsupportedError(f"Resize of {old} to {new} elements is not supported")
-    at = _coordinates(plan, how, np.arange(new, dtype=np.float64), old, new)
+    at = known_positions(plan, how)
     if how.mode == "nearest":
-        places = np.clip(NEAREST[how.nearest][0](at), 0, old - 1).astype(np.int64)
+        places = np.clip(nearest_known(at, plan, how), 0, old - 1).astype(np.int64)
         result = image.nearest_along(x, constant(places, "places"), axis=plan.axis)
     else:
         result = image.resample(x, plan.axis, *_taps(at, old, plan, how))
@@ -93,37 +122,6 @@ def _with_known_sizes(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
         [-1 if k == plan.axis else 1 for k in range(len(shape_of(x)))]
     )
     return ew.select(constant(outside, "outside"), how.extrapolation, result) if outside.any() else result
-
-
-NEAREST: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Value], Value]]] = {
-    "floor": (np.floor, ew.floor),
-    "ceil": (np.ceil, ew.ceil),
-    "round_prefer_floor": (lambda at: np.ceil(at - 0.5), lambda at: ew.ceil(ew.sub(at, 0.5))),
-    "round_prefer_ceil": (lambda at: np.floor(at + 0.5), lambda at: ew.floor(ew.add(at, 0.5))),
-}
-"""How positions are rounded: of known sizes, and of others."""
-
-
-def _coordinates(plan: ResizedAxis, how: Resizing, at: np.ndarray, old: int, new: int) -> np.ndarray:
-    """Where in the input the centres of the output's elements lie."""
-    scale = plan.scale if isinstance(plan.scale, float) else new / old
-    if how.coordinates == "align_corners":
-        return at * ((old - 1) / (scale * old - 1)) if new > 1 and scale * old != 1 else at * 0
-    if how.coordinates == "asymmetric":
-        return at / scale
-    if how.coordinates == "pytorch_half_pixel" and new == 1:
-        return at * 0
-    if how.coordinates == "half_pixel_symmetric":
-        offset = old / 2 * (1 - new / (scale * old))
-        return offset + (at + 0.5) / scale - 0.5
-    if how.coordinates == "tf_half_pixel_for_nn":
-        return (at + 0.5) / scale
-    if how.coordinates == "tf_crop_and_resize":
-        assert isinstance(plan.start, float) and isinstance(plan.end, float)
-        if new == 1:
-            return at * 0 + 0.5 * (plan.start + plan.end) * (old - 1)
-        return plan.start * (old - 1) + at * (plan.end - plan.start) * (old - 1) / (new - 1)
-    return (at + 0.5) / scale - 0.5
 
 
 def _taps(at: np.ndarray, old: int, plan: ResizedAxis, how: Resizing) -> tuple[np.ndarray, np.ndarray]:
@@ -155,9 +153,9 @@ def _cubic(d: np.ndarray, a: float) -> np.ndarray:
 
 def _with_symbolic_sizes(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
     """The same, computed when the model runs."""
-    at = _symbolic_coordinates(plan, how)
+    at = computed_positions(plan, how)
     if how.mode == "nearest":
-        result = image.nearest_along(x, NEAREST[how.nearest][1](at), axis=plan.axis)
+        result = image.nearest_along(x, nearest_computed(at, plan, how), axis=plan.axis)
     elif how.antialias:
         result = _weighted_by_all(x, at, plan, how)
     elif how.mode == "linear" and not how.exclude_outside:
@@ -172,41 +170,8 @@ def _with_symbolic_sizes(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
     return ew.select(reshape(outside, shape=lanes), how.extrapolation, result)
 
 
-def _symbolic_coordinates(plan: ResizedAxis, how: Resizing) -> Value:
-    at = image.counter(plan.new)
-    old, new = image.size_scalar(plan.old, dt.f64), image.size_scalar(plan.new, dt.f64)
-    scale: Value | float = ew.div(new, old) if plan.scale is None else plan.scale
-    one_before = ew.sub(old, 1.0)
-    if how.coordinates == "align_corners":
-        last = ew.sub(new if plan.scale is None else ew.mul(old, scale), 1.0)
-        is_usual = ew.and_(ew.gt(new, 1.0), ew.ne(last, 0.0))
-        return ew.select(is_usual, ew.mul(at, ew.div(one_before, ew.select(is_usual, last, 1.0))), 0.0)
-    if how.coordinates == "tf_crop_and_resize":
-        steps = ew.max_(ew.sub(new, 1.0), 1.0)
-        inner = ew.mul(at, ew.div(ew.mul(one_before, _difference(plan.end, plan.start)), steps))
-        several = ew.add(ew.mul(one_before, plan.start), inner)
-        middle = ew.mul(ew.mul(one_before, 0.5), ew.add(_as_scalar(plan.start), plan.end))
-        return ew.select(ew.gt(new, 1.0), several, middle)
-    if how.coordinates == "asymmetric":
-        return ew.div(at, scale)
-    centres = ew.div(ew.add(at, 0.5), scale)
-    if how.coordinates == "tf_half_pixel_for_nn":
-        return centres
-    at = ew.sub(centres, 0.5)
-    if how.coordinates == "pytorch_half_pixel":
-        return ew.select(ew.gt(new, 1.0), at, 0.0)
-    if how.coordinates == "half_pixel_symmetric":
-        share = ew.div(new, ew.mul(old, scale))
-        return ew.add(at, ew.mul(ew.mul(old, 0.5), ew.sub(1.0, share)))
-    return at
-
-
 def _as_scalar(x: float | Value) -> Value:
     return x if isinstance(x, Value) else constant(np.array(x), "scalar")
-
-
-def _difference(a: float | Value, b: float | Value) -> Value:
-    return ew.sub(_as_scalar(a), b)
 
 
 def _weighted_by_taps(x: Value, at: Value, plan: ResizedAxis, how: Resizing) -> Value:
