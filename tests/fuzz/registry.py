@@ -25,6 +25,7 @@ FUZZERS = {
     "reader": ("tests.fuzz.files.reader", "fuzz"),
     "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
     "sizes": ("tests.fuzz.sizes", "fuzz"),
+    "torch": ("tests.torch.fuzz", "fuzz"),
 }
 
 
