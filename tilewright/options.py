@@ -108,8 +108,8 @@ class Options:
         UnsupportedError that lists all of it. The machine code is searched for floating-point instructions.
     share_weights: leave large weights that kernels read as they are where the model has them (the parameters of a
         torch.nn.Module, for one), instead of copying them: the model must not be written to while the compiled one is
-        used. `torch.compile` does this by itself, as PyTorch tells it of writes. What is packed, folded or converted is
-        a copy all the same.
+        used. `torch.compile` does this by itself, as it sees writes. What is packed, folded or converted is a copy all
+        the same.
     schedule: schedules of kernels that take the place of the compiler's own: the path, or the bytes, of a file as
         `tilewright show MODEL --level schedule` prints it, edited. Kernels that it does not name keep theirs. A step
         that is refused is a ScheduleError with its line and the reason.

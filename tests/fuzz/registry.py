@@ -28,6 +28,7 @@ FUZZERS = {
     "torch_broadcasts": ("tests.fuzz.torch_broadcasts", "fuzz"),
     "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
     "sizes": ("tests.fuzz.sizes", "fuzz"),
+    "torch": ("tests.torch.fuzz", "fuzz"),
 }
 
 
