@@ -92,7 +92,11 @@ def __getattr__(name: str) -> Any:
         return import_module("tilewright.torch")
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, _HOMES, 1)
+        said = f"; did you mean '{close[0]}'?" if close and not name.startswith("_") else ""
+        raise AttributeError(f"module 'tilewright' has no attribute '{name}'{said}", name=name)
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

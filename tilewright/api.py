@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,10 +78,14 @@ def compile_artifact(
     session = _session(session)
     key = session.key(request, options) if options.cache else None
     artifact = session.find(key) if key else None
-    if artifact is None:
+    if artifact is not None:
+        LOG.info("%s: found in the cache %s", _name(model), session.folder)
+    else:
         from tilewright.compiler import compile_request
 
+        start = time.perf_counter()
         artifact = compile_request(request, options, progress, session=session)
+        LOG.info("%s: compiled in %.2f s", _name(model), time.perf_counter() - start)
         if key:
             session.keep(key, artifact)
         elif options.cache and (refusal := session.refusal()):
@@ -102,6 +108,13 @@ def tell_of_failures(artifact: Artifact, options: Options) -> None:
         more = [f"and {len(remarks) - MOST_TOLD} more, which Model.report() lists"] if remarks[MOST_TOLD:] else []
         warnings.warn("\n".join([*lines, *more]), PerformanceWarning, stacklevel=4)
 
+
+def _name(model: Any) -> str:
+    return str(model) if isinstance(model, str | Path) else f"a model ({type(model).__name__})"
+
+
+LOG = logging.getLogger("tilewright")
+"""Tells what is compiled and what is found, at the level INFO."""
 
 MOST_TOLD = 5
 """Failures that a warning lists: of one defect there may be many."""

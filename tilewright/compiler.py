@@ -34,6 +34,7 @@ from tilewright.ir.diag import (
 from tilewright.ir.garbage import rare_collections
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
 from tilewright.ir.passes import Pass, PassContext, run_passes
+from tilewright.ir.types import TensorType
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.memory.budget import over_budget
@@ -47,6 +48,7 @@ from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Req
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact
 from tilewright.runtime.artifact import sizes_text
+from tilewright.runtime.errors import ExecutionError
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -91,10 +93,28 @@ def compile_with_fallbacks(
     with rare_collections():
         return retry_without_failed_steps(
             lambda: import_request(request, session, watched),
-            lambda module, optional: compiled(module, optional, watched),
+            lambda module, optional: _in_memory(module, lambda: compiled(module, optional, watched)),
             OptionalSteps(checked=is_checked(options), strict=options.strict),
             lambda error: watched is None or error is not watched.raised,
         )
+
+
+def _in_memory(module: Module, compiled: Callable[[], T]) -> T:
+    """What is compiled; ExecutionError where there is no memory for it, with the node that has most."""
+    try:
+        return compiled()
+    except MemoryError as error:
+        most = max(
+            ((type.size.value * type.dtype.storage.itemsize, str(op.loc))
+             for op in module.main.body.ops for v in op.results
+             if isinstance(type := v.type, TensorType) and type.is_static),
+            default=(0, ""),
+        )  # fmt: skip
+        raise ExecutionError(
+            f"there is not enough memory to compile the model{f': {error}' if str(error) else ''}",
+            where=f"the largest tensor, of {most[0]:,} bytes, is that of {most[1]}" if most[1] else None,
+            hint="are the sizes right? others go in as shapes=",
+        ) from error
 
 
 def is_checked(options: Options) -> bool:

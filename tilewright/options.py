@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,8 +108,8 @@ class Options:
         UnsupportedError that lists all of it. The machine code is searched for floating-point instructions.
     share_weights: leave large weights that kernels read as they are where the model has them (the parameters of a
         torch.nn.Module, for one), instead of copying them: the model must not be written to while the compiled one is
-        used. `torch.compile` does this by itself, as PyTorch tells it of writes. What is packed, folded or converted is
-        a copy all the same.
+        used. `torch.compile` does this by itself, as it sees writes. What is packed, folded or converted is a copy all
+        the same.
     schedule: schedules of kernels that take the place of the compiler's own: the path, or the bytes, of a file as
         `tilewright show MODEL --level schedule` prints it, edited. Kernels that it does not name keep theirs. A step
         that is refused is a ScheduleError with its line and the reason.
@@ -155,7 +156,9 @@ class Options:
         known = {f.name for f in dataclasses.fields(cls)}
         for name in fields:
             if name not in known:
-                raise OptionError(f"unknown option '{name}'; options are: {', '.join(sorted(known))}")
+                close = difflib.get_close_matches(name, known, 1)
+                said = f"; did you mean '{close[0]}'?" if close else ""
+                raise OptionError(f"unknown option '{name}'{said}; options are: {', '.join(sorted(known))}")
         return dataclasses.replace(options or cls(), **fields)  # type: ignore[arg-type]
 
     def fingerprint(self) -> str:

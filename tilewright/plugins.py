@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tilewright.ir.diag import Remark
+from tilewright.ir.diag import InputError, Remark
 
 if TYPE_CHECKING:
     from tilewright.frontends.front_end import FrontEnd
@@ -116,7 +116,37 @@ def find_plugins() -> tuple[Candidate, ...]:
         key = (distribution.partition(" ")[0], name)
         if key not in found:
             found[key] = Candidate(name, distribution, module_state(value), partial(_imported, value))
-    return tuple(found[key] for key in sorted(found))
+    return (*(found[key] for key in sorted(found)), *_OF_FILES)
+
+
+_OF_FILES: list[Candidate] = []
+"""Plugins of files that this process was told to use."""
+
+
+def use_file(path: Path) -> None:
+    """Import a Python file, which may add operators, and from now on use the `PLUGIN` that it brings, if it does. Its
+    folder is where it finds modules beside it. InputError where it cannot be read, or fails."""
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise InputError(f"there is no Python file {path}", hint="give the path of a file that ends in .py")
+    if (found := sys.modules.get(name)) is not None and getattr(found, "__file__", None) != str(path):
+        raise InputError(f"{path} has the name of another module, {name}", hint="give the file another name")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.absolute().parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise InputError(
+            f"{path} failed when it was imported: {type(error).__name__}: {error}",
+            hint="run it with python to see where",
+        ) from error
+    plugin = getattr(module, "PLUGIN", None)
+    if plugin is not None:
+        known = str(getattr(plugin, "name", name))
+        _OF_FILES.append(Candidate(known, str(path), _file_state(str(path)), partial(_same, plugin)))
 
 
 def given_plugins(plugins: Iterable[object]) -> tuple[Candidate, ...]:

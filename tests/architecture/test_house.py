@@ -74,6 +74,7 @@ FOREIGN: dict[str, set[str]] = {
 # Imports inside of functions, each with a reason: heavy or optional packages, and the lazy names of the package.
 LATE = {
     ("__init__.py", "importlib"),
+    ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds

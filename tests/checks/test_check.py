@@ -80,6 +80,7 @@ def test_inputs_outputs_and_sizes() -> None:
     assert found.costs.memory.outputs.formula == "40*batch"
 
 
+@pytest.mark.without_room_for_zones
 @pytest.mark.parametrize("model", [network(), models.mlp()], ids=["network", "mlp"])
 def test_the_arena_is_never_below_that_of_the_artefact(model: onnx.ModelProto) -> None:
     for shapes in ({}, {"x": [3, *(d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim[1:])]}):

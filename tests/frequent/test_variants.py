@@ -20,6 +20,8 @@ from tilewright.api import compile_artifact
 from tilewright.ir.diag import TilewrightError
 from tilewright.runtime import Artifact
 
+pytestmark = pytest.mark.without_room_for_zones  # programs are compared by what they lay out
+
 FREQUENT = [{"batch": 8}, {"length": 5, "batch": 1}, {"length": 16}]
 CALLS = [
     ((1, 5), "length=5, batch=1"),

@@ -23,10 +23,12 @@ FUZZERS = {
     "loops": ("tests.loops.fuzz", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),
     "reader": ("tests.fuzz.files.reader", "fuzz"),
+    "huge_sizes": ("tests.fuzz.files.huge_sizes", "fuzz"),
     "resizing": ("tests.fuzz.resizing", "fuzz"),
     "torch_broadcasts": ("tests.fuzz.torch_broadcasts", "fuzz"),
     "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
     "sizes": ("tests.fuzz.sizes", "fuzz"),
+    "torch": ("tests.torch.fuzz", "fuzz"),
 }
 
 

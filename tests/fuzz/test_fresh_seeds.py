@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", FUZZERS)
 def test_each_fuzzer_is_where_it_is_said_to_be(name: str) -> None:
+    if name == "torch":
+        pytest.importorskip("torch")
     assert callable(fuzzer(name))
 
 

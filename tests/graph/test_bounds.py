@@ -11,7 +11,7 @@ from tests.graph.programs import program
 from tests.ops.samples import FAMILIES
 from tests.ops.sampling import Sample
 from tilewright.graph.assumptions import assumptions
-from tilewright.graph.bounds import Facts, unproved
+from tilewright.graph.bounds import DimFacts, unproved
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module
 from tilewright.ir.diag import TilewrightError
@@ -76,7 +76,7 @@ def with_all_sizes(sample: Sample) -> Module:
 def test_all_accesses_are_within(family: Callable[[], Iterator[Sample]]) -> None:
     for sample in variants(family):
         module = with_all_sizes(sample)
-        facts = Facts()
+        facts = DimFacts()
         for made in assumptions(module):
             facts.learn(made.holds)
         for op in module.main.body.ops:
@@ -125,7 +125,7 @@ def test_positions_that_are_data_are_limited() -> None:
 
 
 def test_facts_are_used_in_terms_of_each_other() -> None:
-    facts = Facts()
+    facts = DimFacts()
     for condition in (eq(A, 2 * K), ge(K, 3), le(B, 9), eq(N % 4, 0)):
         facts.learn(condition)
     assert facts.hold(ge(A, 6)) and facts.hold(eq(N % 2, 0)) and facts.hold(le(B, A + 3))

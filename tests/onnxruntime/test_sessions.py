@@ -311,7 +311,8 @@ def test_other_providers_are_ignored_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="'CUDAExecutionProvider' is not in available provider names"):
         opened = ours.InferenceSession(MODEL, providers=[("CUDAExecutionProvider", {"a": 1}), "CPUExecutionProvider"])
     assert opened.get_providers() == ours.get_available_providers() == ["CPUExecutionProvider"]
-    for wrong in ("CPUExecutionProvider", [3]):
+    assert ours.InferenceSession(MODEL, providers="CPUExecutionProvider").get_providers() == ["CPUExecutionProvider"]
+    for wrong in (3, [3]):
         with pytest.raises(ValueError, match="provider"):
             ours.InferenceSession(MODEL, providers=wrong)
 

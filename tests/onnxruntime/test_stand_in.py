@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tilewright.onnxruntime as ours
 from tests import models
 
 CLIENT = """\
@@ -79,3 +80,27 @@ def test_a_process_that_has_the_real_one_keeps_it(folder: Path) -> None:
     )
     result = subprocess.run([sys.executable, "late.py"], cwd=folder, capture_output=True, text=True, timeout=120)
     assert result.stdout.startswith("onnxruntime is imported already: "), result.stderr
+
+
+def test_devices_and_allocators_are_those_of_the_cpu() -> None:
+    device = ours.OrtDevice.make("CPU", 0)
+    assert (device.device_type(), device.device_id()) == ("cpu", 0)
+    with pytest.raises(RuntimeError, match="not on the device 'cuda'"):
+        ours.OrtDevice.make("cuda", 0)
+    memory = ours.OrtMemoryInfo("Cpu", ours.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ours.OrtMemType.DEFAULT)
+    ours.create_and_register_allocator(memory, ours.OrtArenaCfg(0, -1, -1, -1))
+    assert memory.name == "Cpu" and memory.mem_type == 0
+
+
+def test_what_is_missing_says_what_to_do() -> None:
+    with pytest.raises(AttributeError, match=r"tilewright\.quantize"):
+        ours.quantization  # noqa: B018
+    with pytest.raises(AttributeError, match=r"did you mean 'InferenceSession'\?"):
+        ours.InferenceSesion  # noqa: B018
+    program = (
+        "from tilewright.onnxruntime.stand_in import replace_onnxruntime; replace_onnxruntime()\n"
+        "try:\n    from onnxruntime.quantization import quantize_static\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "no package 'onnxruntime.quantization': quantise with tilewright.quantize" in done.stdout

@@ -6,13 +6,16 @@ import ctypes
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from tests.zones.pages import BeyondBufferError, Buffer, Finding, Memory, check
+from tests.zones.pages import PAGE, BeyondBufferError, Buffer, Finding, Memory, Places, check
+from tilewright.ir.sym import Sym, var
+from tilewright.ir.symbolic.parse import parse_sym
 from tilewright.runtime.arena import ALIGNMENT, address_of
 from tilewright.runtime.artifact import Artifact, TensorInfo
-from tilewright.runtime.context import Context, Linked
+from tilewright.runtime.context import Context, Linked, Planned
 from tilewright.runtime.module import Model
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
@@ -21,6 +24,10 @@ MOST_POISONED = 4 << 20
 """Bytes of arenas and outputs up to which all of it is poisoned before each call."""
 MOST_COPIED = 1 << 28
 """Bytes of constants up to which a model gets a copy between zones; larger ones are used where they are."""
+
+REPORT = "guard zones"
+"""The entry of an artefact's report where `plans` tells what is between zones: of tensors in the arena the offsets and
+bytes, and the bytes of one thread's scratch memory, as texts of symbolic integers."""
 
 _POOL, _INPUTS, _OUTPUTS, _CONSTANTS, _ARENA, _SCRATCH, _DIMS = range(7)
 """Words of what a run is given, as `tilewright/runtime/artifact.py` describes it."""
@@ -34,6 +41,8 @@ class Zones:
         self.memory = Memory()
         self.found: list[str] = []
         self.is_on = True
+        self.has_room = False  # also within what the compiler lays out
+        self.blocks: object = None  # what hands out blocks, as long as the process lives
         self._constants: dict[int, Buffer] = {}
 
     def report(self, findings: Sequence[Finding], where: str) -> None:
@@ -57,10 +66,27 @@ class Zones:
             found.make_read_only()
             self._constants[id(array)] = found
             weakref.finalize(array, self._drop_constants, id(array)).atexit = False
+        if REPORT in linked.artifact.report and found.address == found.base:
+            found.add_parts(_constant_places(linked.artifact))
         return found
 
     def _drop_constants(self, key: int) -> None:
         self._constants.pop(key).release()
+
+
+def _constant_places(artifact: Artifact) -> Places:
+    """Of constants that have elements and lie here."""
+    infos = [info for info in artifact.constant_table if not info.is_lent and math.prod(info.shape)]
+    return tuple((info.offset, math.prod(info.shape) * numpy_dtype(info.dtype).itemsize) for info in infos)
+
+
+def _evaluated(text: str, dims: Mapping[str, int]) -> int:
+    return int(text) if text.isdigit() else _parsed(text).evaluate(dict(dims))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Sym:
+    return parse_sym(text, lambda name: var(name, None, None))  # values of any sign
 
 
 class _Buffers:
@@ -144,11 +170,7 @@ def zoned_context(zones: Zones) -> type[Context]:
             words[_INPUTS], words[_OUTPUTS] = map(ctypes.addressof, tables)
             if 0 < program.linked.constants.nbytes <= MOST_COPIED:
                 words[_CONSTANTS] = zones.constants(program.linked).address
-            arena, scratch = program.needs
-            words[_ARENA] = buffers.take("arena", 0, "arena", arena, ALIGNMENT).address
-            words[_SCRATCH] = buffers.take(
-                "scratch", 0, "scratch memory", scratch * self._threads, ALIGNMENT
-            ).address
+            words[_ARENA], words[_SCRATCH] = self._own_memory(program)
             for buffer in buffers.used[len(inputs) :]:
                 if buffer.nbytes <= MOST_POISONED:
                     buffer.fill()
@@ -161,6 +183,25 @@ def zoned_context(zones: Zones) -> type[Context]:
                     findings.append(Finding(f"{buffer.name} ({buffer.nbytes} bytes): a store to an input"))
             zones.report(findings, _called(artifact, shapes))
             return code
+
+        def _own_memory(self, program: Planned) -> tuple[int, int]:
+            """The addresses of the arena and of the threads' scratch memory."""
+            nbytes, stride = program.needs
+            arena = self._buffers.take("arena", 0, "arena", nbytes, ALIGNMENT)
+            scratch = self._buffers.take("scratch", 0, "scratch memory", stride * self._threads, ALIGNMENT)
+            artifact = program.linked.artifact
+            told = artifact.report.get(REPORT)
+            if told is None:
+                return arena.address, scratch.address
+            dims = dict(zip(artifact.variables, program.dims, strict=False))
+            if told["arena"]:
+                arena.split(tuple((_evaluated(at, dims), _evaluated(size, dims)) for at, size in told["arena"]))
+            if not stride:
+                return arena.address, scratch.address
+            own = _evaluated(told["scratch"], dims)
+            first = stride - PAGE - own
+            scratch.split(tuple((first + k * stride, own) for k in range(self._threads)))
+            return arena.address, scratch.address + first
 
     return ZonedContext
 

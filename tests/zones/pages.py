@@ -108,6 +108,10 @@ class Finding:
     text: str
 
 
+Places = tuple[tuple[int, int], ...]
+"""Offsets and bytes of the parts of a buffer, in order."""
+
+
 class BeyondBufferError(AssertionError):
     """Native code has touched memory outside of its buffers."""
 
@@ -126,19 +130,53 @@ class Buffer:
         self._end = self.base + self.pages * PAGE
         self.address = (self._end - nbytes) // alignment * alignment if at_end else self.base
         self._is_read_only = False
-        for at, count in self._slack():
-            ctypes.memset(at, PATTERN, count)
+        self.places: Places = ((0, nbytes),)
+        self._fill_slack()
         memory.owners[self.base] = self
 
+    def split(self, places: Places) -> None:
+        """Let the buffer, which takes whole pages, be several ones: offsets and bytes, each followed by the rest of its
+        page and another one, which is closed. What was there is lost."""
+        if places == self.places:
+            return
+        assert self.address == self.base and self.nbytes % PAGE == 0
+        _protect(self.base, self.pages, _READ_WRITE)
+        self.places = places
+        self._fill_slack()
+        self.close_pages()
+
+    def add_parts(self, places: Places) -> None:
+        """Let these be parts, beside those that there are; what is in the buffer stays, also between them."""
+        known = self.places if self._is_split() else ()
+        if not set(places) <= set(known):
+            self.places = tuple(sorted({*known, *places}))
+            self.close_pages()
+
+    def _fill_slack(self) -> None:
+        for at, count in self._slack():
+            ctypes.memset(at, PATTERN, count)
+
+    def _is_split(self) -> bool:
+        return self.places != ((0, self.nbytes),)
+
+    def _zone_after(self, place: tuple[int, int]) -> int:
+        """The address of the closed page after a part."""
+        return self.base + -(-sum(place) // PAGE) * PAGE
+
     def _slack(self) -> list[tuple[int, int]]:
-        """Addresses and bytes of what is left of the pages before and after the buffer."""
-        end = self.address + self.nbytes
-        parts = ((self.base, self.address - self.base), (end, self._end - end))
-        return [(at, count) for at, count in parts if count]
+        """Addresses and bytes of what is left of the pages before and after the buffer, or its parts."""
+        found, begin = [], self.base
+        for offset, nbytes in self.places:
+            start, end = self.address + offset, self.address + offset + nbytes
+            last = self._zone_after((offset, nbytes)) if self._is_split() else self._end
+            found += [(begin, start - begin), (end, last - end)]
+            begin = last + PAGE
+        return [(at, count) for at, count in found if count]
 
     def fill(self, byte: int = POISON) -> None:
         """Give all bytes this value."""
-        ctypes.memset(self.address, byte, self.nbytes)
+        for offset, nbytes in self.places:
+            ctypes.memset(self.address + offset, byte, nbytes)
 
     def copy_from(self, address: int) -> None:
         """Take the bytes from there."""
@@ -155,11 +193,7 @@ class Buffer:
     def make_read_only(self) -> None:
         """Let stores within the buffer be findings as well."""
         self._is_read_only = True
-        _protect(self.base, self.pages, _READ)
-
-    def protect_within(self, offset: int) -> None:
-        """Take the rights from a page within the buffer, `offset` bytes from its start."""
-        _protect(self.address + offset, 1, _NONE)
+        self.close_pages()
 
     def release(self) -> None:
         """Give the memory back; the buffer is not used any more."""
@@ -170,37 +204,45 @@ class Buffer:
         """What has been written to what is left of the buffer's pages, and repairs it."""
         for at, count in self._slack():
             found = ctypes.string_at(at, count)
-            if found == _PATTERNS[:count]:
+            if found == (_PATTERNS[:count] if count <= PAGE else bytes([PATTERN]) * count):
                 continue
-            changed = [k for k, byte in enumerate(found) if byte != PATTERN]
+            changed = [at + k for k, byte in enumerate(found) if byte != PATTERN]
             ctypes.memset(at, PATTERN, count)
-            after = at >= self.address
-            where = (
-                f"{changed[0]} bytes after its end"
-                if after
-                else f"{count - changed[-1]} bytes before its start"
-            )
-            return self._finding(f"{len(changed)} bytes changed, from {where} on")
+            what = f"{len(changed)} bytes changed, from"
+            return self._beside(changed[0], changed[-1], what, " on")
         return None
 
     def touched(self, address: int, is_store: bool) -> Finding:
         """The finding of an access to a page without rights."""
-        what, at = "store" if is_store else "load", address - self.address
-        if at < 0:
-            return self._finding(f"a {what} {-at} bytes before its start")
-        if at < self.nbytes:
-            return self._finding(f"a {what} at byte {at}, not allowed")
-        return self._finding(f"a {what} {at - self.nbytes} bytes after its end")
+        what = "a store" if is_store else "a load"
+        if any(0 <= address - self.address - offset < nbytes for offset, nbytes in self.places):
+            return Finding(f"{self._named(None)}: {what} at byte {address - self.address}, not allowed")
+        return self._beside(address, address, what, "")
 
-    def _finding(self, what: str) -> Finding:
-        return Finding(f"{self.name} ({self.nbytes} bytes): {what}")
+    def _beside(self, first: int, last: int, what: str, end: str) -> Finding:
+        """Accesses from an address to another one, which lie after the end or before the start of the nearest part."""
+        after = [p for p in self.places if sum(p) <= first - self.address < self._zone_after(p) + PAGE - self.address]
+        if after or (not self._is_split() and first >= self.address):
+            place = after[-1] if after else self.places[0]
+            return Finding(f"{self._named(place)}: {what} {first - self.address - sum(place)} bytes after its end{end}")
+        place = next((p for p in self.places if p[0] > last - self.address), self.places[-1])
+        distance = place[0] - (last - self.address)
+        return Finding(f"{self._named(place)}: {what} {distance} bytes before its start{end}")
+
+    def _named(self, place: tuple[int, int] | None) -> str:
+        if place is None or not self._is_split():
+            return f"{self.name} ({self.nbytes} bytes)"
+        return f"{self.name}, {place[1]} bytes at {place[0]}"
 
     def close_pages(self) -> None:
-        """Give all pages the rights that they should have, after the handler has opened some."""
+        """Give all pages the rights that they should have."""
         _protect(self.base - PAGE, 1, _NONE)
         _protect(self._end, 1, _NONE)
         if self._is_read_only:
             _protect(self.base, self.pages, _READ)
+        if self._is_split():
+            for place in self.places:
+                _protect(self._zone_after(place), 1, _NONE)
 
 
 class Memory:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from tests.zones import plans
+from tests.zones.blocks import Blocks
 from tests.zones.calls import Zones, zoned_context, zoned_plan
 from tests.zones.pages import IS_AVAILABLE, BeyondBufferError, Buffer
 from tilewright.runtime.arena import ALIGNMENT
@@ -17,7 +19,11 @@ from tilewright.runtime.arena import ALIGNMENT
 @functools.cache
 def zones() -> Zones | None:
     """Those of this process; None where this machine has none."""
-    return Zones() if IS_AVAILABLE else None
+    if not IS_AVAILABLE:
+        return None
+    here = Zones()
+    here.blocks = Blocks(here)
+    return here
 
 
 @contextmanager
@@ -28,24 +34,34 @@ def guard_zones() -> Iterator[None]:
         if here is not None:
             patch.setattr("tilewright.runtime.module.Context", zoned_context(here))
             patch.setattr("tilewright.runtime.module.Model._plan", zoned_plan(here))
+            patch.setattr("tilewright.memory.storage.plan_arena", plans.zoned_arena(here))
+            patch.setattr("tilewright.codegen.program.Program.scratch", plans.zoned_scratch(here))
+            patch.setattr("tilewright.link.Weights.place", plans.zoned_place(here))
+            patch.setattr("tilewright.link.aligned_bytes", plans.zeroed_bytes)
+            patch.setattr("tilewright.link.make_artifact", plans.zoned_artifact(here))
         yield
 
 
 @contextmanager
-def findings_are_errors(*, is_on: bool = True) -> Iterator[None]:
-    """Raises in the end what was found within and then handled by somebody. Without `is_on`, there are no zones."""
+def findings_are_errors(*, is_on: bool = True, has_room: bool = True) -> Iterator[None]:
+    """Raises in the end what was found within and then handled by somebody. Without `is_on`, there are no zones;
+    without `has_room`, none between the tensors, constants and threads that a compilation lays out."""
     here = zones()
     if here is None:
         yield
         return
     here.found.clear()
-    before, here.is_on = here.is_on, is_on
+    before = here.is_on, here.has_room
+    here.is_on, here.has_room = is_on, is_on and has_room
     try:
         yield
     finally:
-        here.is_on = before
-    if here.found:
-        raise BeyondBufferError("\n".join(here.found))
+        here.is_on, here.has_room = before
+    here.found += [found.text for found in here.memory.findings()]
+    texts = list(here.found)
+    here.found.clear()
+    if texts:
+        raise BeyondBufferError("\n".join(texts))
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
+import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +19,7 @@ from rich.markup import escape
 
 import tilewright
 from tilewright.cli.interrupt import INTERRUPTED, say_interrupted
+from tilewright.cli.output import log_to_stderr
 from tilewright.runtime.errors import TilewrightError, TilewrightWarning
 
 FAULT_OF_INPUT = 1
@@ -42,6 +46,7 @@ Examples:
   tilewright explain model.onnx
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
   tilewright diff model.onnx small.onnx --data samples.npz
+  tilewright --plugin my_operators.py run model.onnx --input random
 
 \b
 Exit codes:
@@ -64,6 +69,15 @@ class Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"tilewright.cli.commands.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, 1)
+            said = f" Did you mean '{close[0]}'?" if close else ""
+            ctx.fail(f"There is no command '{args[0]}'.{said}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         with warnings.catch_warnings():
@@ -129,4 +143,13 @@ def _text(error: Exception) -> str:
 @click.group(cls=Commands, help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(tilewright.__version__)
 @click.option("--traceback", is_flag=True, help="Show the Python traceback of an error.")
-def commands(traceback: bool) -> None: ...
+@click.option("-v", "--verbose", is_flag=True, help="Tell what is compiled, and what comes from the cache.")
+@click.option(
+    "--plugin", "plugins", multiple=True, metavar="FILE.py", type=click.Path(path_type=Path),
+    help="Import a file that adds operators, or brings a plugin (PLUGIN = tilewright.plugins.Plugin(...)).",
+)  # fmt: skip
+def commands(traceback: bool, verbose: bool, plugins: Sequence[Path]) -> None:
+    if verbose:
+        log_to_stderr(logging.INFO)
+    for path in plugins:
+        importlib.import_module("tilewright.plugins").use_file(path)

@@ -3,6 +3,7 @@ take from where they are. Rates, sizes and shares are the target's; no other fil
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import isqrt
 from typing import Literal
 
@@ -85,10 +86,11 @@ _MOST = 1 << 40
 """Extents from which on only small divisors, and what these leave, are found: parts of others are never taken."""
 
 
-def divisors(extent: int) -> list[int]:
+@lru_cache(maxsize=256)
+def divisors(extent: int) -> tuple[int, ...]:
     """In ascending order: extents of parts that cut an axis without a remainder."""
-    small = [n for n in range(1, isqrt(min(extent, _MOST)) + 1) if extent % n == 0]
-    return [*small, *(extent // n for n in reversed(small) if n * n != extent)]
+    small = [n for n in range(1, isqrt(max(0, min(extent, _MOST))) + 1) if extent % n == 0]
+    return (*small, *(extent // n for n in reversed(small) if n * n != extent))
 
 
 def millions(count: float) -> str:

@@ -40,15 +40,22 @@ MAX_ATTEMPTS = 8
 """How often a loop's body is translated to find which sizes change from trip to trip."""
 
 
-def branch(translation: Translation, condition: Value, then: Body, other: Body) -> tuple[Value, ...]:
-    """The branch that a known condition takes; otherwise a choice between results, or between ways at run time."""
+def branch(
+    translation: Translation, condition: Value, then: Body, other: Body, *, forks: bool = False
+) -> tuple[Value, ...]:
+    """The branch that a known condition takes; otherwise a choice between results, or between ways at run time. Where
+    ranks differ by dims, one of them is taken in all calls, unless what comes after it `forks`."""
     op = translation.builder.loc.op
     condition = as_scalar(translation, condition, f"the condition of {op}")
     known = translation.constant_of(condition)
     if known is not None:
         return then() if known.any() else other()
+    symbol = _of_dims(translation, condition)
+    decided = None if symbol is None else translation.is_where(symbol)
+    if decided is not None:
+        return then() if decided else other()
     ways = _block_of(translation, then), _block_of(translation, other)
-    if _of_dims(translation, condition) is None:
+    if symbol is None:
         ways = _with_failing(translation, *ways)
     taken, untaken = ways
     if isinstance(taken, Block) and isinstance(untaken, Block):
@@ -62,6 +69,13 @@ def branch(translation: Translation, condition: Value, then: Body, other: Body) 
         why = failed.error.what if isinstance(failed, DifferentRanksError) else failed.what
         reason = why if is_fork else f"the {which}-branch of {op} cannot be translated: {why}"
     translation.discard(*(way for way in ways if isinstance(way, Block)))
+    if symbol is not None and forks and all(isinstance(way, Block) for way in ways):
+        fixed = symbol
+
+        def chosen() -> tuple[Value, ...]:
+            return then() if translation.choose(fixed) else other()
+
+        raise DifferentRanksError(condition, (then, other), UnsupportedError(reason), symbol, chosen)
     try:
         return then() if _decided(translation, condition, reason) else other()
     except UnsupportedError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -47,16 +48,25 @@ Way = Callable[[], Results]
 
 
 class DifferentRanksError(Exception):
-    """Two ways give results of different ranks, and which is taken depends on data: what comes after them must be
-    written for each. `error` is for places where it cannot be."""
+    """Two ways give results of different ranks, and which is taken depends on a call: what comes after them must be
+    written for each. `error` is for places where it cannot be. Where `symbol` says by which dims it is decided, the way
+    `decided` is there for these places, which takes one way in all calls."""
 
-    def __init__(self, condition: Value, ways: tuple[Way, Way], error: UnsupportedError) -> None:
-        self.condition, self.ways, self.error = condition, ways, error
+    def __init__(
+        self,
+        condition: Value,
+        ways: tuple[Way, Way],
+        error: UnsupportedError,
+        symbol: Sym | None = None,
+        decided: Way | None = None,
+    ) -> None:
+        self.condition, self.ways, self.error, self.symbol, self.decided = condition, ways, error, symbol, decided
 
     def followed(self, after: Callable[[Way], Way]) -> DifferentRanksError:
         """The same of longer ways."""
         then, other = self.ways
-        return DifferentRanksError(self.condition, (after(then), after(other)), self.error)
+        decided = None if self.decided is None else after(self.decided)
+        return DifferentRanksError(self.condition, (after(then), after(other)), self.error, self.symbol, decided)
 
 
 def type_of(value: Value) -> TensorType:
@@ -95,6 +105,7 @@ class Translation:
         self._given = given
         self._assumed: dict[Sym, Assumed] = {}
         self._new_sizes = 0
+        self._where: Mapping[Sym, bool] = {}
         self._knowledge = Knowledge(self.module, self.assume_exact)
         self.constant_of, self.symbols_of = self._knowledge.constant_of, self._knowledge.symbols_of
         self.measure = self._knowledge.measure
@@ -157,6 +168,21 @@ class Translation:
         assumed = condition if holds else logical_not(condition)
         self._assume(assumed, f"{what} dims, and is known where {self._worded(assumed)}")
         return holds
+
+    @contextmanager
+    def where(self, condition: Sym | None, holds: bool) -> Iterator[None]:
+        """What is written now is run only where a condition holds, or does not."""
+        outer = self._where
+        if condition is not None:
+            self._where = {**outer, condition: holds, logical_not(condition): not holds}
+        try:
+            yield
+        finally:
+            self._where = outer
+
+    def is_where(self, condition: Sym) -> bool | None:
+        """Whether a condition holds wherever is run what is written now; None where that is not known."""
+        return self._where.get(condition)
 
     # Errors that say the way out
 

@@ -25,7 +25,7 @@ _SMALL_BITS = 32
 
 
 @dataclass(frozen=True)
-class Access:
+class AxisAccess:
     """An index along one axis of a load or a store, where it is done at all: the loops around it, of these `extents`,
     have iterations there, variables lie in their `ranges`, outermost first, and the `guards` hold. `data` are those
     that are no counters of loops; some have no range."""
@@ -50,7 +50,7 @@ class Walk:
     known: dict[Value, Ends] = field(default_factory=dict)
     _ends: dict[Value, Ends] = field(default_factory=dict)
 
-    def accesses(self, block: Block) -> Iterator[Access]:
+    def accesses(self, block: Block) -> Iterator[AxisAccess]:
         """All loads and stores, axis by axis, in program order."""
         for op in block.ops:
             match op.name:
@@ -65,7 +65,7 @@ class Walk:
                 case "if":
                     yield from self._if(op)
 
-    def _of(self, op: Op, memory: Value) -> Iterator[Access]:
+    def _of(self, op: Op, memory: Value) -> Iterator[AxisAccess]:
         type = memory.type
         assert isinstance(type, TensorType | BufferType)
         guards = (*self.guards, *op.attrs.get("guard", ()))
@@ -73,9 +73,9 @@ class Walk:
             return
         extents = tuple(high + 1 for v, (_, high) in self.ranges.items() if v not in self.data)
         for axis, index in enumerate(op.attrs["idx"]):
-            yield Access(op, type.shape, axis, index, self.ranges, guards, extents, self.data)
+            yield AxisAccess(op, type.shape, axis, index, self.ranges, guards, extents, self.data)
 
-    def _loop(self, op: Op) -> Iterator[Access]:
+    def _loop(self, op: Op) -> Iterator[AxisAccess]:
         v, extent = op.attrs["var"], op.attrs["extent"]
         if extent == 0:
             return
@@ -84,7 +84,7 @@ class Walk:
         yield from self.accesses(op.blocks[0])
         self.ranges = outer
 
-    def _if(self, op: Op) -> Iterator[Access]:
+    def _if(self, op: Op) -> Iterator[AxisAccess]:
         guards, known = self.guards, self.known
         self.guards = (*guards, *op.attrs.get("guard", ()))
         self.known = dict(known)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.graph.bounds import Facts, unproved
+from tilewright.graph.bounds import DimFacts, unproved
 from tilewright.ir.core import Block, Builder, Module, Op
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
@@ -42,7 +42,7 @@ def assumptions(module: Module) -> tuple[Assumption, ...]:
     """
     imported = module.main.attrs.get("assumed", ())
     found = {holds: Assumption(holds, message, Loc(node, op)) for holds, message, node, op in imported}
-    facts, alike = Facts(), set[Any]()
+    facts, alike = DimFacts(), set[Any]()
     for condition in found:
         facts.learn(condition)
     for op in module.main.body.ops:
@@ -52,16 +52,16 @@ def assumptions(module: Module) -> tuple[Assumption, ...]:
             if not facts.hold(holds):
                 found.setdefault(holds, Assumption(holds, message, op.loc))
                 facts.learn(holds)
-    needed = list(found)
-    for each in list(found)[len(imported) :]:
-        if any(_follows(each, other) for other in needed if other is not each):
-            needed.remove(each)
-    return tuple(found[holds] for holds in needed)
+    listed = list(found)
+    for k, holds in enumerate(listed[len(imported) :], start=len(imported) + 1):
+        if any(_follows(holds, later) for later in listed[k:]):
+            del found[holds]
+    return tuple(found.values())
 
 
-def _follows(condition: Sym, other: Sym) -> bool:
-    """Whether a condition says no more than another one, as what an op assumes that stands before it."""
-    return condition.vars <= other.vars and Facts().where([other]).hold(condition)
+def _follows(condition: Sym, later: Sym) -> bool:
+    """Whether a condition says no more than one that was found after it."""
+    return condition.vars <= later.vars and DimFacts().where([later]).hold(condition)
 
 
 def worded(condition: Sym) -> str:
@@ -70,7 +70,7 @@ def worded(condition: Sym) -> str:
     return str(condition) if is_comparison else f"{1 - condition} == 0"
 
 
-def _of_op(op: Op, module: Module, alike: set[Any], facts: Facts) -> Iterator[tuple[Sym, str]]:
+def _of_op(op: Op, module: Module, alike: set[Any], facts: DimFacts) -> Iterator[tuple[Sym, str]]:
     """Conditions that `op` relies on, and what they say; nothing for one that assumes the same as one before."""
     operator = OPERATORS.get(op.name)
     types = [v.type for v in op.operands if isinstance(v.type, TensorType)]
@@ -142,7 +142,7 @@ def _of_broadcast(op: Op, types: Sequence[TensorType]) -> Iterator[tuple[Sym, st
                 yield holds, f"{op.name} of {_listed(types)}: it must be that {needed}"
 
 
-def _of_accesses(op: Op, types: Sequence[TensorType], facts: Facts) -> Iterator[tuple[Sym, str]]:
+def _of_accesses(op: Op, types: Sequence[TensorType], facts: DimFacts) -> Iterator[tuple[Sym, str]]:
     """From the positions that are read and written."""
     for bound in unproved(op, types, facts):
         if bound.holds is not None:

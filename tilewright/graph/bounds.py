@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.graph.accesses import Access, Ranges, Walk
+from tilewright.graph.accesses import AxisAccess, Ranges, Walk
 from tilewright.ir.core import Block, Builder, Op
 from tilewright.ir.sym import (
     Sym,
@@ -30,7 +30,7 @@ from tilewright.ops.define.scalar_builder import ScalarBuilder
 
 
 @dataclass
-class Facts:
+class DimFacts:
     """What is known of dims: what some of them are in terms of others, expressions that are not negative, and
     conditions of which one holds at least."""
 
@@ -38,12 +38,16 @@ class Facts:
     nonnegative: list[Sym] = field(default_factory=list)
     alternatives: list[Sym] = field(default_factory=list)
 
-    def where(self, conditions: Iterable[Sym]) -> Facts:
+    def where(self, conditions: Iterable[Sym]) -> DimFacts:
         """What is known where these hold as well."""
-        facts = Facts(dict(self.values), list(self.nonnegative), list(self.alternatives))
+        facts = DimFacts(dict(self.values), list(self.nonnegative), list(self.alternatives))
+        told: set[Sym] = set()
         for condition in conditions:
+            told |= condition.vars | facts.applied(condition).vars
             facts.learn(condition)
         for each in facts.alternatives[:]:
+            if each.vars.isdisjoint(told):
+                continue
             left = [part for part in map(facts.applied, each.args) if part != 0]
             if len(left) == 1:
                 facts.learn(left[0])
@@ -136,20 +140,20 @@ def _follows(e: Sym, ranges: Ranges, known: Iterable[Sym]) -> bool:
 class Bound:
     """A condition on dims, and the access that needs it; None where the bounds depend on more than dims."""
 
-    access: Access
+    access: AxisAccess
     holds: Sym | None
 
 
-def unproved(op: Op, types: Sequence[TensorType], facts: Facts) -> Iterator[Bound]:
+def unproved(op: Op, types: Sequence[TensorType], facts: DimFacts) -> Iterator[Bound]:
     """What does not follow from `facts` of the accesses of an op, a primitive or one with loops of its own."""
-    inside: dict[tuple[Sym, ...], Facts] = {}
+    inside: dict[tuple[Sym, ...], DimFacts] = {}
     for access in _accesses(op, types):
         if access.extents not in inside:
             inside[access.extents] = facts.where(ge(extent, 1) for extent in access.extents)
         yield from _unproved(access, facts, inside[access.extents])
 
 
-def _accesses(op: Op, types: Sequence[TensorType]) -> Iterator[Access]:
+def _accesses(op: Op, types: Sequence[TensorType]) -> Iterator[AxisAccess]:
     operator = OPERATORS[op.name]
     if operator.kind == "primitive":
         computation = operator.compute(types, op.attrs)
@@ -167,7 +171,7 @@ def _accesses(op: Op, types: Sequence[TensorType]) -> Iterator[Access]:
     yield from Walk({}).accesses(block)
 
 
-def _unproved(access: Access, facts: Facts, inside: Facts) -> Iterator[Bound]:
+def _unproved(access: AxisAccess, facts: DimFacts, inside: DimFacts) -> Iterator[Bound]:
     index, dim, ranges = access.index, access.shape[access.axis], access.ranges
     if index in ranges and ranges[index][0] == 0 and ranges[index][1] is dim - 1:
         return
@@ -188,14 +192,14 @@ def _unproved(access: Access, facts: Facts, inside: Facts) -> Iterator[Bound]:
         yield Bound(access, holds)
 
 
-def _is_proved(e: Sym, access: Access, facts: Facts) -> bool:
+def _is_proved(e: Sym, access: AxisAccess, facts: DimFacts) -> bool:
     """Whether e >= 0 where an access is done."""
     ranges = {v: (facts.applied(low), facts.applied(high)) for v, (low, high) in access.ranges.items()}
     guards = [g for each in access.guards for g in _nonnegative(facts.applied(each))]
     return _follows(facts.applied(e), facts.ranges | ranges, (*guards, *facts.nonnegative))
 
 
-def _is_proved_in_each_case(e: Sym, access: Access, facts: Facts) -> bool:
+def _is_proved_in_each_case(e: Sym, access: AxisAccess, facts: DimFacts) -> bool:
     """The same for each way in which a condition can hold of which one part does."""
     return any(
         len(each.args) <= MOST_CASES
@@ -209,7 +213,7 @@ MOST_CASES = 4
 """Parts of a condition for each of which a bound is proved; the proofs of more take long."""
 
 
-def _is_exact(e: Sym, least: Sym | None, access: Access) -> bool:
+def _is_exact(e: Sym, least: Sym | None, access: AxisAccess) -> bool:
     """Whether `least` is a value that `e` takes at some iteration, and an expression of dims alone: a condition on
     what is less would refuse calls that are right."""
     inner = access.data.union(access.ranges)

@@ -5,11 +5,21 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import NoReturn
 
 from tilewright.onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_pybind11_state
+from tilewright.onnxruntime.devices import (
+    OrtAllocatorType,
+    OrtArenaCfg,
+    OrtDevice,
+    OrtMemoryInfo,
+    OrtMemType,
+    create_and_register_allocator,
+)
 from tilewright.onnxruntime.environment import (
     API_VERSION,
+    MISSING,
     disable_telemetry_events,
     enable_telemetry_events,
     get_all_providers,
@@ -45,9 +55,15 @@ __all__ = [
     "InferenceSession",
     "ModelMetadata",
     "NodeArg",
+    "OrtAllocatorType",
+    "OrtArenaCfg",
+    "OrtDevice",
+    "OrtMemType",
+    "OrtMemoryInfo",
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "create_and_register_allocator",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",
@@ -63,6 +79,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
+    close = get_close_matches(name, __all__, 1)
+    said = f" (did you mean '{close[0]}'?)" if close else ""
+    way = f": {MISSING[name]}" if name in MISSING else ""
     raise AttributeError(
-        f"tilewright's stand-in for onnxruntime has no '{name}'; docs/onnxruntime.md says what it has", name=name
+        f"tilewright's stand-in for onnxruntime has no '{name}'{said}{way}; docs/onnxruntime.md says what it has",
+        name=name,
     )

@@ -9,6 +9,15 @@ API_VERSION = "1.20.0"
 """The version of ONNX Runtime whose interface this is."""
 
 
+MISSING = {
+    "quantization": "quantise with tilewright.quantize, or in a process with ONNX Runtime itself; the models run here",
+    "transformers": "optimise in a process with ONNX Runtime itself, or not at all: graphs are optimised when compiled",
+    "tools": "they are made for ONNX Runtime itself",
+    "training": "models are only run here",
+}
+"""Packages of ONNX Runtime that are not here, and what to do instead."""
+
+
 def get_available_providers() -> list[str]:
     return [PROVIDER]
 

@@ -181,8 +181,10 @@ class InferenceSession:
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """A warning for each that is not the CPU's; ValueError for what is no provider."""
-        if isinstance(providers, str) or not isinstance(providers, Sequence | None):
+        """A warning for each that is not the CPU's; ValueError for what is no provider. The name of one is one."""
+        if isinstance(providers, str):
+            providers = [providers]
+        if not isinstance(providers, Sequence | None):
             raise ValueError(f"'providers' should be a sequence, not {providers!r:.80}")
         for provider in providers or ():
             name = provider[0] if isinstance(provider, tuple | list) and len(provider) == 2 else provider

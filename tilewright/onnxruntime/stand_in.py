@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.onnxruntime.capi import _pybind_state as _pybind_state
 from tilewright.onnxruntime.capi import onnxruntime_inference_collection as onnxruntime_inference_collection
-from tilewright.onnxruntime.environment import API_VERSION
+from tilewright.onnxruntime.environment import API_VERSION, MISSING
 
 NAME = "onnxruntime"
 _HERE = __name__.rpartition(".")[0]
@@ -47,7 +47,12 @@ class _Finder(DistributionFinder):
     """Finds that distribution, before one that is installed, and no modules."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        return None
+        """ModuleNotFoundError with the way on for packages that are not here."""
+        package, _, inner = name.partition(".")
+        if package == NAME and inner in MISSING:
+            raise ModuleNotFoundError(
+                f"tilewright's stand-in for onnxruntime has no package '{name}': {MISSING[inner]}", name=name
+            )
 
     def find_distributions(
         self, context: DistributionFinder.Context = importlib.metadata.DistributionFinder.Context()  # noqa: B008

@@ -9,6 +9,8 @@ state as it is and give zeros; without lengths all entries last for all steps.
 
 Where the recurrent weights are integers, each step quantises the states to 8 bits by their own range, and the sums are
 exact. Each entry has a scale of its own, so that it does not depend on who else is in the batch.
+
+With a `limit` that is not 0, the sums that activations are applied to are limited to -limit..limit before.
 """
 
 from __future__ import annotations
@@ -39,8 +41,21 @@ def lined(units: Sym | int, line: int) -> Sym:
     return ceildiv(units, line) * line
 
 
-def activated(t: ScalarBuilder, name: str, x: Scalar) -> Scalar:
+def activated(t: ScalarBuilder, name: str, x: Scalar, limit: float = 0.0) -> Scalar:
+    """An activation of x, which is limited to -limit..limit before where that is not 0."""
+    if limit:
+        x = _between(t, x, limit)
     return t.apply("max", x, 0.0) if name == "relu" else t.apply(name, x)
+
+
+def _between(t: ScalarBuilder, x: Scalar, limit: float) -> Scalar:
+    return t.apply("min", t.apply("max", x, -limit), limit)
+
+
+def _require_limits(**limits: float) -> None:
+    for what, limit in limits.items():
+        if not limit >= 0:
+            raise ValueError(f"{what} cannot be limited to {limit}")
 
 
 def _checked(
@@ -252,9 +267,11 @@ def _rnn_types(
     *,
     activations: Sequence[str] = ("tanh",),
     reverse: bool = False,
+    limit: float = 0.0,
     entries: int = 1,
     line: int = 1,
 ) -> tuple[TensorType, ...]:
+    _require_limits(sums=limit)
     return _checked(gates, r, lengths, 1, activations, line, h)
 
 
@@ -266,6 +283,7 @@ def rnn(
     *,
     activations: Sequence[str] = ("tanh",),
     reverse: bool = False,
+    limit: float = 0.0,
     entries: int = 1,
     line: int = 1,
 ) -> None:
@@ -278,7 +296,9 @@ def rnn(
         with group.units(t) as (e, j):
             b = group.start + e
             now = step.at(t, b)
-            value = activated(t, activations[0], gates[now.place, b, j].cast(group.dtype) + sums[e, 0, j])
+            value = activated(
+                t, activations[0], gates[now.place, b, j].cast(group.dtype) + sums[e, 0, j], limit
+            )
             y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
             new.store((e, j), now.kept(t, value, h[e, j]))
         _advance(t, group, h, new)
@@ -293,10 +313,12 @@ def _gru_types(
     *,
     activations: Sequence[str] = ("sigmoid", "tanh"),
     reverse: bool = False,
+    limit: float = 0.0,
     linear_before_reset: bool = False,
     entries: int = 1,
     line: int = 1,
 ) -> tuple[TensorType, ...]:
+    _require_limits(sums=limit)
     _require_vector(bias, r.shape[2], "bias")
     return _checked(gates, r, lengths, 3, activations, line, h)
 
@@ -309,6 +331,7 @@ def gru(
     *,
     activations: Sequence[str] = ("sigmoid", "tanh"),
     reverse: bool = False,
+    limit: float = 0.0,
     linear_before_reset: bool = False,
     entries: int = 1,
     line: int = 1,
@@ -337,10 +360,10 @@ def gru(
 
         with group.units(t) as (e, j):
             now = step.at(t, group.start + e)
-            z, keep = (activated(t, f, gate(now, k, e, j) + sums[e, k, j]) for k in range(2))
+            z, keep = (activated(t, f, gate(now, k, e, j) + sums[e, k, j], limit) for k in range(2))
             if linear_before_reset:
                 recurrent = keep * (sums[e, 2, j] + bias[j].cast(group.dtype))
-                finish(now, z, activated(t, g, gate(now, 2, e, j) + recurrent), e, j)
+                finish(now, z, activated(t, g, gate(now, 2, e, j) + recurrent, limit), e, j)
             else:
                 update.store((e, j), z)
                 reset.store((e, j), keep * h[e, j])
@@ -349,7 +372,7 @@ def gru(
             with group.units(t) as (e, j):
                 now = step.at(t, group.start + e)
                 total = gate(now, 2, e, j) + (rest[e, 0, j] + bias[j].cast(group.dtype))
-                finish(now, update[e, j], activated(t, g, total), e, j)
+                finish(now, update[e, j], activated(t, g, total, limit), e, j)
         _advance(t, group, h, new)
 
 
@@ -363,14 +386,14 @@ def _lstm_types(
     *,
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
+    limit: float = 0.0,
     couple: bool = False,
     clip: float = 0.0,
     entries: int = 1,
     line: int = 1,
 ) -> tuple[TensorType, ...]:
     _require_vector(peepholes, 3 * r.shape[2], "peepholes")
-    if not clip >= 0:
-        raise ValueError(f"cells cannot be limited to {clip}")
+    _require_limits(sums=limit, cells=clip)
     over_time, last = _checked(gates, r, lengths, 4, activations, line, h, c)
     return over_time, last, last
 
@@ -383,6 +406,7 @@ def lstm(
     *,
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
+    limit: float = 0.0,
     couple: bool = False,
     clip: float = 0.0,
     entries: int = 1,
@@ -395,8 +419,8 @@ def lstm(
     """
     (gates, r, *rest) = inputs
     _lstm_steps(
-        t, gates, rest, outputs, lambda group, h: _float_sums(t, group, r, h), activations, reverse, couple, clip,
-        entries, line,
+        t, gates, rest, outputs, lambda group, h: _float_sums(t, group, r, h), activations, reverse, limit, couple,
+        clip, entries, line,
     )  # fmt: skip
 
 
@@ -422,6 +446,7 @@ def _lstm_quantized_types(
     state: DType = dt.i16,
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
+    limit: float = 0.0,
     couple: bool = False,
     clip: float = 0.0,
     entries: int = 1,
@@ -434,8 +459,8 @@ def _lstm_quantized_types(
     _require_vector(scale, 4 * r.shape[2], "scale")
     _require_vector(totals, 4 * r.shape[2], "totals")
     return _lstm_types(
-        gates, r, peepholes, h, c, lengths, activations=activations, reverse=reverse, couple=couple, clip=clip,
-        entries=entries, line=line,
+        gates, r, peepholes, h, c, lengths, activations=activations, reverse=reverse, limit=limit, couple=couple,
+        clip=clip, entries=entries, line=line,
     )  # fmt: skip
 
 
@@ -448,6 +473,7 @@ def lstm_quantized(
     state: DType = dt.i16,
     activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
     reverse: bool = False,
+    limit: float = 0.0,
     couple: bool = False,
     clip: float = 0.0,
     entries: int = 1,
@@ -471,7 +497,7 @@ def lstm_quantized(
 
         return sum_of
 
-    _lstm_steps(t, gates, rest, outputs, sums_of, activations, reverse, couple, clip, entries, line)
+    _lstm_steps(t, gates, rest, outputs, sums_of, activations, reverse, limit, couple, clip, entries, line)
 
 
 def _lstm_steps(
@@ -482,6 +508,7 @@ def _lstm_steps(
     sums_of: Callable[[_Group, Array], Sums],
     activations: Sequence[str],
     reverse: bool,
+    limit: float,
     couple: bool,
     clip: float,
     entries: int,
@@ -506,12 +533,12 @@ def _lstm_steps(
                 return peepholes[k * size + at].cast(group.dtype) * cell
 
             old = c[e, j]
-            entering = activated(t, f, i + peep(0, old))
-            kept = 1 - entering if couple else activated(t, f, forget + peep(2, old))
-            cell = kept * old + entering * activated(t, g, entry)
+            entering = activated(t, f, i + peep(0, old), limit)
+            kept = 1 - entering if couple else activated(t, f, forget + peep(2, old), limit)
+            cell = kept * old + entering * activated(t, g, entry, limit)
             if clip:
-                cell = t.apply("min", t.apply("max", cell, -clip), clip)
-            value = activated(t, f, o + peep(1, cell)) * activated(t, out, cell)
+                cell = _between(t, cell, clip)
+            value = activated(t, f, o + peep(1, cell), limit) * activated(t, out, cell)
             y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
             c.store((e, j), now.kept(t, cell, old))
             new.store((e, j), now.kept(t, value, h[e, j]))

@@ -178,10 +178,8 @@ class Variant:
 
     def summary(self) -> dict[str, Any]:
         """What a report tells of it."""
-        told = self.artifact.report
-        bytes_added = {name: told.get(name, "") for name in ("added code bytes", "added constant bytes")}
-        arena = self.artifact.arena_bytes
-        return {"sizes": self.text, "kernels": told.get("kernels", ""), "arena bytes": arena, **bytes_added}
+        kernels, arena = self.artifact.report.get("kernels", ""), self.artifact.arena_bytes
+        return {"sizes": self.text, "kernels": kernels, "arena bytes": arena, **self.artifact.added}
 
     @property
     def text(self) -> str:
@@ -330,6 +328,7 @@ class Artifact:
         data = {
             "inputs": ", ".join(map(str, self.inputs)),
             "outputs": ", ".join(map(str, self.outputs)),
+            **({"assumed": "; ".join(self.assumed)} if self.assumed else {}),
             "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
             "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
             "constant bytes": memoryview(self.constants).nbytes,
@@ -337,11 +336,19 @@ class Artifact:
             **({"lent bytes": sum(array.data.nbytes for array in self.lent)} if self.lent else {}),
             **self.report,
         }
-        if self.variants:
+        if len(self.programs) > 1:
             remarks = [remark for program in self.programs for remark in Report(program.report).remarks]
             data["remarks"] = list({str(remark): remark for remark in remarks}.values())
+        if self.variants:
             data["variants"] = [variant.summary() for variant in self.variants]
+        if self.broadcasting is not None:
+            data["broadcasting"] = {"kernels": self.broadcasting.report.get("kernels", ""), **self.broadcasting.added}
         return Report(data)
+
+    @property
+    def added(self) -> dict[str, Any]:
+        """What a report tells of the bytes that a program adds to those before it."""
+        return {name: self.report.get(name, "") for name in ("added code bytes", "added constant bytes")}
 
     @property
     def arena_bytes(self) -> int | str:

@@ -31,7 +31,7 @@ from tilewright.runtime.errors import (
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
-from tilewright.runtime.report import Report
+from tilewright.runtime.report import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
@@ -361,6 +361,9 @@ class Model:
     def __repr__(self) -> str:
         closed = ", closed" if self._loaded is None else ""
         return f"<tilewright model {self._signature}, {self.threads} threads{closed}>"
+
+    def _repr_html_(self) -> str:
+        return model_html(self.inputs, self.outputs, f"{self.threads} threads{'' if self._loaded else ', closed'}")
 
     def _staged(self, artifact: Artifact, programs: Sequence[Artifact]) -> _Staged:
         """All parts of all programs, which share code, weights and threads."""

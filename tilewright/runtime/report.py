@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 
@@ -34,6 +35,33 @@ class Report:
             else:
                 lines.append(f"{name}: {value}")
         return "\n".join(lines)
+
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return "".join(_html(name, value) for name, value in self.data.items())
+
+
+def model_html(inputs: Sequence[Any], outputs: Sequence[Any], about: str) -> str:
+    """Inputs and outputs of a model (`TensorInfo`), for notebooks."""
+    rows = "".join(
+        f"<tr><td>{kind}</td><td>{escape(info.name)}</td><td>{escape(info.type)}</td></tr>"
+        for kind, infos in (("input", inputs), ("output", outputs))
+        for info in infos
+    )
+    return f"<b>tilewright model</b>, {escape(about)}<table>{rows}</table>"
+
+
+def _html(name: str, value: Any) -> str:
+    if name == "remarks" or not (_is_table(value) or isinstance(value, Mapping)):
+        shown = f"{len(value)} remarks" if name == "remarks" and isinstance(value, list | tuple) else value
+        return f"<div><b>{escape(str(name))}</b>: {escape(str(shown))}</div>"
+    rows = [value] if isinstance(value, Mapping) else value
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    head = "".join(f"<th>{escape(str(column))}</th>" for column in columns)
+    lines = ("".join(f"<td>{escape(_cell(row.get(column, '')))}</td>" for column in columns) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<div><b>{escape(str(name))}</b></div><table><tr>{head}</tr>{body}</table>"
 
 
 def _is_table(value: Any) -> bool:

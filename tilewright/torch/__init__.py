@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tilewright.runtime.watch import refresh as refresh
 from tilewright.torch.backend import backend as backend
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from tilewright.options import Options
 from tilewright.torch.precompiled import GraphSource
 from tilewright.torch.recalled import Recall
 from tilewright.torch.records import GraphRecord, note, why_ended
+from tilewright.torch.weights import FROZEN, WATCHED, is_readable, weights_option, without_weights
 
 Runner = Callable[..., Any]
 
@@ -34,7 +35,14 @@ def backend(
     record: Callable[[GraphRecord], None] | None = None,
 ) -> Runner:
     """Compile a graph of Dynamo's. `options` are the fields of `tilewright.Options`; threads are PyTorch's by default.
-    OptionError for others."""
+    OptionError for others.
+
+    Compiled code holds copies of parameters. With `weights="watched"`, the default, a call sees each write to them,
+    whatever it was made by. With "frozen" it sees those that PyTorch counts (in-place operators, `load_state_dict`,
+    `param.data = tensor`), and nothing that goes past the count (`param.data.mul_(2)`, fused optimisers, NumPy, other
+    processes) until `tilewright.torch.refresh()` is called.
+    """
+    weights = weights_option((options or {}).get("weights", WATCHED))
     chosen = chosen_options(mode, options)
     ended, listener = why_ended(graph), record or note
 
@@ -44,9 +52,13 @@ def backend(
     if _records_gradients(example_inputs):
         tell(GraphRecord(graph, None, "gradients are recorded: call it inside of torch.no_grad()"))
         return graph.forward
-    frozen = [_is_frozen(x) for x in example_inputs]
-    recall = Recall.of(graph, example_inputs, frozen, chosen)
-    source = GraphSource(recall, graph, partial(backend, mode=mode, options=options)) if recall is not None else None
+    frozen = [_is_frozen(x, weights) for x in example_inputs]
+    recall = Recall.of(graph, example_inputs, frozen, chosen, weights)
+    source = (
+        GraphSource(recall, graph, partial(backend, mode=mode, options=options))
+        if recall is not None
+        else None
+    )
     known = recall.find(example_inputs) if recall is not None else None
     if source is not None and known is not None:
         tell(GraphRecord(graph, (known.piece,)))
@@ -54,7 +66,7 @@ def backend(
         return source.runner(known)
     from tilewright.torch.traced import compiled_anew
 
-    run, whole = compiled_anew(graph, example_inputs, frozen, chosen, tell)
+    run, whole = compiled_anew(graph, example_inputs, frozen, chosen, weights, tell)
     if source is not None and whole is not None:
         source.recall.keep(whole)
         source.let_pytorch_keep_it()
@@ -64,7 +76,7 @@ def backend(
 def chosen_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     if mode not in MODES:
         warnings.warn(f"tilewright has no mode '{mode}': it is compiled as by default", stacklevel=2)
-    fields = {"threads": torch.get_num_threads(), "share_weights": True, **(options or {})}
+    fields = {"threads": torch.get_num_threads(), "share_weights": True, **without_weights(options or {})}
     return Options.of(None, **fields)
 
 
@@ -72,8 +84,8 @@ def _records_gradients(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
 
 
-def _is_frozen(x: Any) -> bool:
+def _is_frozen(x: Any, weights: str) -> bool:
     """Whether an input of a graph is a parameter or a buffer of a module."""
-    if not isinstance(x, torch.Tensor) or x.is_inference():  # writes to such tensors are not counted
+    if not is_readable(x) or (weights == FROZEN and x.is_inference()):  # whose writes are not counted
         return False
     return isinstance(x, torch.nn.Parameter) or getattr(x, "_dynamo_static_input_type", None) is not None

@@ -17,7 +17,8 @@ from tilewright.frontends.torch.tensors import COMPLEX, DTYPES
 from tilewright.ir.diag import TilewrightError, UnsupportedError
 from tilewright.options import Options, Request
 from tilewright.session import Session
-from tilewright.torch.compiled import Compiled, Kept
+from tilewright.torch.compiled import Compiled, Kept, Result
+from tilewright.torch.layouts import Layout, Stored, eager_views, layouts_of
 from tilewright.torch.records import GraphRecord, Piece
 from tilewright.torch.views import views_of_results
 
@@ -29,7 +30,7 @@ def compiled_pieces(
     graph: torch.fx.GraphModule, state: State, options: Options, tell: Tell
 ) -> Callable[..., Any]:
     """A function of the inputs that are not in `state`, which gives what the graph gives."""
-    eager = dict.fromkeys(views_of_results(graph), "it gives a view of an input or a result, whose layout sizes decide")
+    eager = dict.fromkeys((*views_of_results(graph), *eager_views(graph, False)), _VIEW)
     for node in graph.graph.nodes:
         if node.op == "call_function" and (reason := _reason(node)):
             eager[node] = reason
@@ -38,23 +39,34 @@ def compiled_pieces(
         if whole is not None:
             tell(GraphRecord(graph, (whole.piece,)))
             return whole
+    eager = {**dict.fromkeys(eager_views(graph, True), _VIEW), **eager}
     return _split(graph, state, options, eager, tell)
 
 
+_VIEW = "it gives a view of an input or a result, which shares memory with it"
+
+
 def _whole(
-    graph: torch.fx.GraphModule, state: State, options: Options, eager: dict[torch.fx.Node, str]
+    graph: torch.fx.GraphModule,
+    state: State,
+    options: Options,
+    eager: dict[torch.fx.Node, str],
+    is_part: bool = False,
 ) -> Compiled | None:
-    """The graph compiled; None, and the operators that prevent it in `eager`, where that cannot be."""
+    """The graph compiled; None, and the operators that prevent it in `eager`, where that cannot be. It may be a part of
+    one that is split."""
     placeholders = graph.graph.find_nodes(op="placeholder")
     (output,) = graph.graph.find_nodes(op="output")
     listed = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
-    results = [r for r in listed if isinstance(r, torch.fx.Node)]
-    places = iter(range(len(results)))
-    kinds = [(next(places), _is_number(r)) if isinstance(r, torch.fx.Node) else None for r in listed]
+    nodes = [r for r in listed if isinstance(r, torch.fx.Node)]
+    layouts = layouts_of(nodes, is_part)
+    made = iter(zip(nodes, layouts.results, strict=True))
+    results = [_result(*next(made)) if isinstance(r, torch.fx.Node) else None for r in listed]
     free = [node for node in placeholders if node.name not in state]
     inputs = [node.name for node in free if _is_used(node)]
-    names = tuple(f"output_{k}" for k in range(len(results)))
-    captured = Captured(graph, tuple(inputs), state, names, tuple(results))
+    names = tuple(f"output_{k}" for k in range(len(layouts.stored)))
+    program, outputs = _storing(graph, layouts.stored)
+    captured = Captured(program, tuple(inputs), state, names, outputs)
     try:
         model = api.compile(captured, options=options)
     except TilewrightError as error:
@@ -62,7 +74,39 @@ def _whole(
         return None
     key = Session().key(Request.of(captured, None, None), options) if options.cache else None
     kept = Kept(key, captured.weights) if key else None
-    return Compiled(model, kinds, [k for k, node in enumerate(free) if _is_used(node)], _count(graph), kept)
+    return Compiled(model, results, [k for k, node in enumerate(free) if _is_used(node)], _count(graph), kept)
+
+
+def _storing(
+    graph: torch.fx.GraphModule, stored: Sequence[Stored]
+) -> tuple[torch.fx.GraphModule, tuple[torch.fx.Node, ...]]:
+    """The graph with outputs as they are stored; itself where these are values of it."""
+    if not any(what.order or what.single for what in stored):
+        return graph, tuple(what.node for what in stored)
+    copy, copies = _copied(graph)
+    (end,) = copy.graph.find_nodes(op="output")
+    outputs = []
+    with copy.graph.inserting_before(end):
+        for what in stored:
+            node = copies[what.node]
+            for axis in what.single:
+                node = _added(copy, torch.ops.aten.slice.Tensor, node, axis, 0, 1)
+            if what.order:
+                node = _added(copy, torch.ops.aten.permute.default, node, list(what.order))
+            outputs.append(node)
+    return copy, tuple(outputs)
+
+
+def _added(graph: torch.fx.GraphModule, op: Any, node: torch.fx.Node, *args: Any) -> torch.fx.Node:
+    """One more call, of a value, at the end of a graph."""
+    found = graph.graph.call_function(op, (node, *args))
+    found.meta = {**node.meta, "val": op(node.meta["val"], *args)}
+    return found
+
+
+def _result(node: torch.fx.Node, made: tuple[int, Layout | None]) -> Result:
+    place, layout = made
+    return Result(place, not isinstance(node.meta.get("val"), torch.Tensor), layout)
 
 
 def _blamed(graph: torch.fx.GraphModule, error: TilewrightError) -> dict[torch.fx.Node, str]:
@@ -73,10 +117,6 @@ def _blamed(graph: torch.fx.GraphModule, error: TilewrightError) -> dict[torch.f
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
     named = {node: reasons[node.name] for node in calls if node.name in reasons}
     return named or dict.fromkeys(calls, error.what)
-
-
-def _is_number(node: torch.fx.Node) -> bool:
-    return not isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _is_used(node: torch.fx.Node) -> bool:
@@ -193,7 +233,7 @@ def _split(
         inner = part.graph.find_nodes(op="placeholder")
         own = {p.name: given[a.name] for p, a in zip(inner, node.args, strict=True) if a.name in given}
         failed: dict[torch.fx.Node, str] = {}
-        compiled = _whole(part, own, options, failed)
+        compiled = _whole(part, own, options, failed, is_part=True)
         free = [k for k, p in enumerate(inner) if p.name not in own]
         if compiled is not None:
             pieces.append(compiled.piece)

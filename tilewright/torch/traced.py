@@ -27,11 +27,13 @@ def compiled_anew(
     example_inputs: Sequence[Any],
     frozen: Sequence[bool],
     options: Options,
+    weights: str,
     tell: Tell,
 ) -> tuple[Runner, Compiled | None]:
     """What runs a graph of Dynamo's, of whose inputs those that are `frozen` are parameters; and its code where there
-    is nothing else to a call, and nothing was assumed of sizes that Dynamo would not check again."""
-    writes = Writes(example_inputs)
+    is nothing else to a call, and nothing was assumed of sizes that Dynamo would not check again. `weights` says how
+    parameters are watched."""
+    writes = Writes(example_inputs, weights)
     made: list[Frozen] = []
     before = assumed_sizes()
 
@@ -41,7 +43,7 @@ def compiled_anew(
             with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
                 return compiled_pieces(functional, state, options, tell)
 
-        made.append(Frozen(functional, example_inputs, frozen, compile_for, writes))
+        made.append(Frozen(functional, example_inputs, frozen, compile_for, writes, weights))
         return make_boxed_func(made[-1])
 
     with rare_collections(), decompositions_kept() as table:

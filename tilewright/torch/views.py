@@ -21,20 +21,22 @@ def views_of_results(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     for node in graph.graph.nodes:
         if not _is_result(node) or not _is_view(node):
             continue
-        chain, base = _chain(node)
-        is_remade = base.op == "placeholder" or _is_result(base)
-        if is_remade and any(map(_has_sizes, chain)) and not _is_dense_from_start(node.meta.get("val")):
+        chain, base = chain_of(node)
+        if not any(map(_has_sizes, chain)):
+            continue
+        # Where an input begins in its memory is not known: that may be another place in each call.
+        if base.op == "placeholder" or (_is_result(base) and not _is_dense_from_start(node.meta.get("val"))):
             found.update(chain)
     return [node for node in graph.graph.nodes if node in found]
 
 
-def _chain(node: torch.fx.Node) -> tuple[list[torch.fx.Node], torch.fx.Node]:
-    """The views that a result is made by, last first, and the tensor that is none."""
-    chain = [node]
-    while isinstance(base := chain[-1].args[0], torch.fx.Node) and _is_view(base):
-        chain.append(base)
-    assert isinstance(base, torch.fx.Node)
-    return chain, base
+def chain_of(node: torch.fx.Node) -> tuple[list[torch.fx.Node], torch.fx.Node]:
+    """The views that a value is made by, last first, and the tensor that is none."""
+    chain: list[torch.fx.Node] = []
+    while _is_view(node):
+        chain.append(node)
+        node = node.args[0]
+    return chain, node
 
 
 def _is_view(node: torch.fx.Node) -> bool:
@@ -57,9 +59,9 @@ def _has_sizes(node: torch.fx.Node) -> bool:
 
 def _is_dense_from_start(value: Any) -> bool:
     """Whether a view has the strides and the first element that a copy has."""
-    if not isinstance(value, torch.Tensor) or not _same(value.storage_offset(), 0):
+    if not isinstance(value, torch.Tensor) or not same_size(value.storage_offset(), 0):
         return False
-    return all(map(_same, value.stride(), _dense_strides(value.shape)))
+    return all(map(same_size, value.stride(), _dense_strides(value.shape)))
 
 
 def _dense_strides(shape: Sequence[Any]) -> list[Any]:
@@ -69,7 +71,12 @@ def _dense_strides(shape: Sequence[Any]) -> list[Any]:
     return strides[: len(shape)]
 
 
-def _same(a: Any, b: Any) -> bool:
+def same_size(a: Any, b: Any) -> bool:
     """Whether two sizes are one expression; nothing is assumed of their symbols."""
     a, b = (x.node.expr if isinstance(x, torch.SymInt) else x for x in (a, b))
     return bool(a == b)
+
+
+def is_size_known(value: torch.Tensor) -> bool:
+    """Whether the place of each element in memory is known now."""
+    return all(isinstance(n, int) for n in (*value.shape, *value.stride(), value.storage_offset()))

@@ -145,6 +145,7 @@ def compiled() -> Compiled:
     return Compiled(program, [scale_text.text, ratio_text.text, copy_text.text])
 
 
+@pytest.mark.without_room_for_zones
 def test_plan_gives_dims_shapes_and_sizes(compiled: Compiled) -> None:
     inputs = [np.zeros((5, 8), np.float32), np.array([1, 2, -7], np.int32)]
     error, dims, out, sizes = compiled.plan(inputs)
@@ -197,6 +198,7 @@ def test_error_table_keeps_equal_lists_once() -> None:
     assert [e["kind"] for e in table.metadata()] == ["input", "execution", "execution"]
 
 
+@pytest.mark.without_room_for_zones
 def test_scratch_is_what_the_greediest_step_needs() -> None:
     steps = tuple(KernelCall("k", (), (), None, sym(1), size) for size in (sym(100), 4 * batch))
     program = Program((), (), steps, sym(0))

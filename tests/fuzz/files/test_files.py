@@ -11,12 +11,12 @@ from random import Random
 import onnx
 import pytest
 
-from tests.fuzz.files import loader, reader
+from tests.fuzz.files import huge_sizes, loader, reader
 from tests.fuzz.files.limits import LimitError, Opened, limited
 from tests.fuzz.registry import run_seed
 
 ROOT = Path(__file__).parents[3]
-MODELS, ARTEFACTS = 300, 150
+MODELS, ARTEFACTS, SIZES = 300, 150, 20
 
 
 @pytest.mark.fresh_seeds(1)
@@ -31,6 +31,12 @@ def test_artefacts(fresh_seed: int) -> None:
         run_seed("reader", seed)
 
 
+@pytest.mark.fresh_seeds(1)
+def test_huge_sizes(fresh_seed: int) -> None:
+    for seed in range(fresh_seed, fresh_seed + SIZES):
+        run_seed("huge_sizes", seed)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="needs atheris")
 @pytest.mark.parametrize("name", ["loader", "reader"])
 def test_guided(name: str, tmp_path: Path) -> None:
@@ -41,12 +47,14 @@ def test_guided(name: str, tmp_path: Path) -> None:
 
 
 def test_the_corpora_are_sound() -> None:
-    assert len(loader.corpus()) > 1000
+    assert len(loader.corpus()) > 1000 and len(huge_sizes.corpus()) > 500
     assert all(loader.target(data)["model", "refused"] == 0 for data in loader.corpus()[1:2])
     assert all(reader.target(data)["artefact", "run"] == 1 for data in reader.corpus())
 
 
 def test_changes_follow_from_the_seed() -> None:
+    numbers = [huge_sizes.enlarged(huge_sizes.corpus()[7], Random(seed)) for seed in (1, 2, 1)]
+    assert numbers[0] == numbers[2] != numbers[1]
     for fuzzer in (loader, reader):
         data = fuzzer.corpus()[0]
         found, again = ([fuzzer.mutated(data, Random(seed)) for seed in range(9)] for _ in range(2))

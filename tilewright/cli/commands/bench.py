@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli.amounts import Amount
@@ -25,6 +24,7 @@ from tilewright.cli.models import (
     open_model,
     threads_option,
 )
+from tilewright.cli.output import console, json_option, print_json
 from tilewright.cli.peers import PEERS, Arrays, Run, load_peer
 from tilewright.cli.progress import counting, working
 from tilewright.quantization.data import open_data
@@ -92,11 +92,12 @@ class Contender:
     "--data", type=click.Path(path_type=Path),
     help="Recorded inputs, one call after the other: samples as for `tilewright quantize`.",
 )
+@json_option
 @threads_option
 @compile_options
 def command(
     model: Path, vs: str, rounds: int, turn: float, kernels: bool, specs: Sequence[str], dims: Sequence[str],
-    data: Path | None, threads: int | None, **options: Any,
+    data: Path | None, as_json: bool, threads: int | None, **options: Any,
 ) -> None:  # fmt: skip
     names = _engines(vs)
     if names:
@@ -118,9 +119,12 @@ def command(
         feeds = [samples.read(number).feed for number in range(samples.count)]
     else:
         feeds = [read_specs(compiled.inputs, specs or ["random"], sizes).first_call(compiled.run)[0]]
-    console = Console(highlight=False, soft_wrap=True)
     if kernels:
-        console.print(kernel_table(compiled, compiled.profile(feeds[0], rounds)))
+        times = compiled.profile(feeds[0], rounds)
+        if as_json:
+            print_json({"model": str(model), "kernels": [asdict(time) for time in times]})
+        else:
+            console().print(kernel_table(compiled, times))
         return
     contenders = [Contender(OURS, lambda number: compiled.run(feeds[number]), loaded_s, len(feeds))]
     all_feeds = [{**feed, **fields["constants"]} for feed in feeds]
@@ -128,9 +132,15 @@ def command(
         contenders.append(_load(name, partial(load_peer, name, model, all_feeds, compiled.threads), len(feeds)))
     measure(contenders, rounds, turn)
     shapes = ", ".join(f"{name} {list(np.shape(array))}" for name, array in feeds[0].items())
+    if as_json:
+        print_json({"model": str(model), "threads": compiled.threads, "rounds": rounds, "calls": len(feeds),
+                    "inputs": {name: list(np.shape(array)) for name, array in feeds[0].items()},
+                    "engines": records(contenders)})  # fmt: skip
+        return
     about = shapes if len(feeds) == 1 else f"{len(feeds)} calls of {data}, the first {shapes}"
-    console.print(f"{model}: {about}; {compiled.threads} threads, {rounds} rounds", markup=False)
-    console.print(table(contenders))
+    shown = console()
+    shown.print(f"{model}: {about}; {compiled.threads} threads, {rounds} rounds", markup=False)
+    shown.print(table(contenders))
 
 
 def _engines(text: str) -> list[str]:
@@ -160,6 +170,20 @@ def measure(contenders: Sequence[Contender], rounds: int, turn_s: float) -> None
             if number == 0:
                 for contender in contenders:
                     contender.seconds.clear()
+
+
+def records(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
+    """Of each engine the times in milliseconds, as JSON data."""
+    ours = contenders[0]
+    found = []
+    for contender in contenders:
+        low, median, high = map(float, np.percentile(contender.seconds, (10, 50, 90)) * 1000)
+        gap = None if contender is ours else difference(ours.result, contender.result)
+        found.append(
+            {"engine": contender.name, "load_s": contender.load_s, "ms_10": low, "ms_median": median, "ms_90": high,
+             "calls": len(contender.seconds), "difference": gap}
+        )  # fmt: skip
+    return found
 
 
 def table(contenders: Sequence[Contender]) -> Table:

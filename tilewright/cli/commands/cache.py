@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from tilewright.cli.amounts import Amount, ago, bytes_text
+from tilewright.cli.output import console as output_console
+from tilewright.cli.output import json_option, print_json
 from tilewright.session import Entry, Session
 
 HELP = """List the cache of compiled models: what of, for which CPU, how big, when last used.
@@ -27,12 +29,17 @@ DAY_S = 86400
 
 
 @click.group("cache", help=HELP, short_help="List and clear the cache.", invoke_without_command=True)
+@json_option
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is None:
         session = Session()
         entries = session.entries()
-        console = Console(highlight=False, soft_wrap=True)
+        if as_json:
+            listed = [{**asdict(entry), "path": str(entry.path)} for entry in entries]
+            print_json({"folder": str(session.folder), "limit": session.limit, "models": listed})
+            return
+        console = output_console()
         if entries:
             console.print(_table(entries))
         total = bytes_text(sum(entry.size for entry in entries))

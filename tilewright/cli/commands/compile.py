@@ -18,6 +18,7 @@ from tilewright.cli.models import (
     model_argument,
     need_source,
 )
+from tilewright.cli.output import json_option, print_json
 from tilewright.runtime.storage.container import is_container
 from tilewright.runtime.storage.files import check_file, check_replaced
 
@@ -38,9 +39,10 @@ Examples:
     "-o", "--output", type=click.Path(path_type=Path), help="File to write  [default: MODEL with .tw]"
 )
 @click.option("--report", "full", is_flag=True, help="Print all that was compiled, kernel by kernel.")
+@json_option
 @force_option
 @compile_options
-def command(model: Path, output: Path | None, full: bool, force: bool, **options: Any) -> None:
+def command(model: Path, output: Path | None, full: bool, as_json: bool, force: bool, **options: Any) -> None:
     need_source(model, "compile")
     start = time.perf_counter()
     fields = compile_fields(**options)
@@ -52,6 +54,9 @@ def command(model: Path, output: Path | None, full: bool, force: bool, **options
     compiled.save(output, force=force)
     seconds = time.perf_counter() - start
     report = compiled.summary()
+    if as_json:
+        print_json({"output": str(output), "bytes": output.stat().st_size, "seconds": seconds, **report.data})
+        return
     console = Console(highlight=False, soft_wrap=True)
     size = output.stat().st_size / 1e6
     nodes, kernels = report.data.get("nodes"), report.data.get("kernels")
@@ -61,6 +66,10 @@ def command(model: Path, output: Path | None, full: bool, force: bool, **options
     for variant in report.data.get("variants", ()):
         added = sum(variant[f"added {what} bytes"] for what in ("code", "constant")) / 1e6
         console.print(f"  for {variant['sizes']}: {variant['kernels']} kernels, {added:.1f} MB more", markup=False)
+    if broadcasting := report.data.get("broadcasting"):
+        added = sum(broadcasting[f"added {what} bytes"] for what in ("code", "constant")) / 1e6
+        more = f"{broadcasting['kernels']} kernels, {added:.1f} MB more"
+        console.print(f"  for dims that are 1 where others are not: {more}", markup=False)
     if full:
         console.print(str(report), markup=False)
         for variant in compiled.variants:

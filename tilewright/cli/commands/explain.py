@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
 from tilewright.cli.artifacts import open_artifact
 from tilewright.cli.layers import certificate_beside, layer_trees
 from tilewright.cli.models import compile_fields, compile_options, model_argument
+from tilewright.cli.output import console as output_console
+from tilewright.cli.output import json_option, print_json
 
 HELP = """Say in which types the layers of MODEL (of a known format, or compiled) are computed, what was not done to it,
 and why, grouped by stage and reason.
@@ -37,12 +38,16 @@ _PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: 
 @click.command("explain", help=HELP, short_help="Say how layers are computed, what was not done, and why.")
 @model_argument
 @click.option("--all", "everything", is_flag=True, help="Also what was done, and every layer.")
+@json_option
 @compile_options
-def command(model: Path, everything: bool, **options: Any) -> None:
+def command(model: Path, everything: bool, as_json: bool, **options: Any) -> None:
     artifact = open_artifact(model, **compile_fields(**options))
     summary = artifact.summary()
     report = summary.data
-    console = Console(highlight=False)
+    if as_json:
+        print_json({**report, "remarks": [dict(remark) for remark in summary.remarks]})
+        return
+    console = output_console()
     console.print(f"{report.get('nodes', '?')} operators in {report.get('kernels', '?')} kernels")
     for variant in report.get("variants", ()):
         console.print(f"{variant['kernels']} kernels of a variant for {variant['sizes']}", markup=False)

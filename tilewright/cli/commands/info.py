@@ -9,12 +9,13 @@ from pathlib import Path
 
 import click
 from llvmlite import binding
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 import tilewright
 from tilewright.cli.amounts import bytes_text
+from tilewright.cli.output import console as output_console
+from tilewright.cli.output import json_option, print_json
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime.threads import available_cpus
@@ -32,11 +33,21 @@ Example:
 
 
 @click.command("info", help=HELP, short_help="Show the machine, versions and the cache.")
-def command() -> None:
+@json_option
+def command(as_json: bool) -> None:
+    if as_json:
+        loaded = Session().loaded_plugins
+        print_json({
+            **facts(),
+            "formats": [front_end.formats for front_end in (*FRONT_ENDS, *loaded.front_ends)],
+            "plugins": {candidate.name: plugin.parts() for candidate, plugin in loaded.used},
+            "targets": ["host", *CPUS, *(machine.name for machine in loaded.machines)],
+        })  # fmt: skip
+        return
     table = Table(show_header=False, box=None)
     for name, value in facts().items():
         table.add_row(f"[bold]{name}", value)
-    console = Console(highlight=False)
+    console = output_console()
     console.print(table)
     console.print("\n[bold]formats of models")
     session = Session()

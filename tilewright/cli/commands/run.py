@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -31,7 +30,8 @@ from tilewright.cli.models import (
     open_model,
     threads_option,
 )
-from tilewright.runtime import TensorInfo
+from tilewright.cli.output import console, json_option, print_json
+from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.storage.files import check_folder
 
 HELP = """Run MODEL (of a known format, or compiled) once and show, or write, its outputs.
@@ -71,6 +71,7 @@ Examples:
     metavar="FILE.json",
     help="Add the sizes of symbolic dims to those that FILE counts (see --frequent).",
 )
+@json_option
 @force_option
 @threads_option
 @compile_options
@@ -81,6 +82,7 @@ def command(
     output: Path | None,
     max_seconds: float | None,
     sizes_seen: Path | None,
+    as_json: bool,
     force: bool,
     threads: int | None,
     **options: Any,
@@ -96,16 +98,33 @@ def command(
     loaded.max_seconds = max_seconds
     if sizes_seen is not None:
         loaded.count_sizes()
-    _, results, chosen = read_specs(loaded.inputs, specs, sizes).first_call(loaded.run)
-    console = Console(soft_wrap=True)
-    if chosen:
-        click.echo(f"{sizes_chosen(chosen)}")
-    console.print(_table(loaded.outputs, results))
+    inputs, results, chosen = read_specs(loaded.inputs, specs, sizes).first_call(loaded.run)
+    if as_json:
+        print_json(record(loaded, inputs, results, chosen))
+    else:
+        if chosen:
+            click.echo(sizes_chosen(chosen))
+        console().print(_table(loaded.outputs, results))
     if sizes_seen is not None:
         add_sizes_seen(sizes_seen, loaded.sizes_seen())
     if output is not None:
         for path in write_outputs(output, loaded.outputs, results):
-            click.echo(path)
+            click.echo(path, err=as_json)
+
+
+def record(
+    model: Model, inputs: Mapping[str, Any], results: Sequence[Any], chosen: Mapping[str, int]
+) -> dict[str, Any]:
+    """What was run, as JSON data: shapes and types of inputs, and of outputs also their least, mean and greatest."""
+    outputs = []
+    for info, array in zip(model.outputs, results, strict=True):
+        numbers = zip(("least", "mean", "greatest"), _statistics(array), strict=True)
+        outputs.append(
+            {"name": info.name, "dtype": info.dtype, "shape": list(getattr(array, "shape", ())),
+             **{name: float(text) if text else None for name, text in numbers}}
+        )  # fmt: skip
+    made = [{"name": name, "dtype": str(np.asarray(a).dtype), "shape": list(np.shape(a))} for name, a in inputs.items()]
+    return {"inputs": made, "outputs": outputs, "sizes": dict(chosen), "threads": model.threads}
 
 
 def _table(infos: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> Table:

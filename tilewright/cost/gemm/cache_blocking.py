@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
-from math import isqrt
 
-from tilewright.cost.core import l2_room
+from tilewright.cost.core import divisors, l2_room
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.cost.parallel import share_of_greatest
 from tilewright.target.target import Target
@@ -96,13 +94,8 @@ def _pieces(shape: GemmShape) -> list[int]:
     assert shape.depth is not None
     steps = shape.depth // shape.outer_depth
     run = shape.run if steps == 1 and shape.run else 1
-    divisors = _divisors(shape.outer_depth)
-    whole = [d for d in divisors if d % run == 0] or divisors
+    parts = divisors(shape.outer_depth)
+    whole = [d for d in parts if d % run == 0] or parts
     return sorted({max((d for d in whole if d * steps <= most), default=whole[0]) for most in LONGEST_SUMS})
 
 
-@lru_cache(maxsize=256)
-def _divisors(n: int) -> tuple[int, ...]:
-    """In ascending order."""
-    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
-    return tuple(sorted({*small, *(n // d for d in small)}))

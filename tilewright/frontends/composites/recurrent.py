@@ -31,8 +31,8 @@ class Direction:
     input_product multiplies x [rows, width] with the input weights to [rows, gates * hidden]; weights [gates * hidden,
     hidden] (of LSTM, integers where a `scale` [gates * hidden] is given: states are quantised then), biases [gates *
     hidden] each or None, state and cell [batch, hidden] or None for zeros, lengths [batch] of i64 where entries end
-    early, peepholes [3 * hidden] or None. `activations` are in lower
-    case; cells of LSTM are limited to -clip..clip where `clip` is not 0.
+    early, peepholes [3 * hidden] or None. `activations` are in lower case; cells of LSTM are limited to -clip..clip
+    where `clip` is not 0, and what activations are applied to by `limit`.
     """
 
     kind: str
@@ -50,6 +50,7 @@ class Direction:
     linear_before_reset: bool = False
     couple: bool = False
     clip: float = 0.0
+    limit: float = 0.0
     scale: Value | None = None
 
 
@@ -73,7 +74,7 @@ def layer(x: Value, d: Direction) -> tuple[Value, ...]:
         for given in ((d.state, d.cell) if d.kind == "LSTM" else (d.state,))
     )
     lengths = () if d.lengths is None else (d.lengths,)
-    attrs = {"activations": tuple(d.activations or ACTIVATIONS[d.kind]), "reverse": d.reverse}
+    attrs = {"activations": tuple(d.activations or ACTIVATIONS[d.kind]), "reverse": d.reverse, "limit": d.limit}
     if d.kind == "RNN":
         return recurrent.rnn(gates, r, h, *lengths, **attrs)
     if d.kind == "GRU":

@@ -164,7 +164,7 @@ def erfinv(y: Value) -> Value:
         step = ew.div(error, slope)
         x = ew.sub(x, ew.div(step, ew.add(1.0, ew.mul(x, step))))
     x = where(ew.eq(size, 1.0), math.inf, where(ew.lt(size, 1e-8), ew.mul(size, math.sqrt(math.pi) / 2), x))
-    return where(ew.lt(y, 0.0), ew.neg(x), x)
+    return where(ew.eq(y, 0.0), y, where(ew.lt(y, 0.0), ew.neg(x), x))
 
 
 # The gamma function and its relatives
@@ -437,7 +437,8 @@ def bessel_y(n: int, x: Value) -> Value:
 
 
 def incomplete_gamma(a: Value, x: Value, upper: bool) -> Value:
-    """The regularised incomplete gamma function, of a and x of one shape, that are not negative."""
+    """The regularised incomplete gamma function, of a and x of one shape, that are not negative. Where one of them
+    decides alone (a or x is 0 or infinite), the other may be NaN, as in PyTorch."""
     series = incomplete_gamma_series(a, x)
     is_low = ew.lt(x, ew.add(a, 1.0))
     shift = where(is_low, ew.add(a, 1.0), a)
@@ -445,12 +446,13 @@ def incomplete_gamma(a: Value, x: Value, upper: bool) -> Value:
     found = ew.mul(factor, series)
     found = where(is_low, ew.sub(1.0, found), found) if upper else where(is_low, found, ew.sub(1.0, found))
     nothing, all_ = (1.0, 0.0) if upper else (0.0, 1.0)
-    found = where(ew.is_inf(x), all_, found)
+    # From there on what is missing is less than exp(-0.9 x); terms of it overflow.
+    is_beyond = ew.gt(ew.mul(x, 1e-3), ew.add(a, 1e6))
+    found = where(ew.or_(is_beyond, ew.is_inf(x)), all_, found)
     found = where(ew.is_inf(a), where(ew.is_inf(x), math.nan, nothing), found)
     found = where(ew.eq(x, 0.0), nothing, found)
     found = where(ew.eq(a, 0.0), where(ew.gt(x, 0.0), all_, math.nan), found)
-    is_known = ew.and_(ew.ge(x, 0.0), ew.ge(a, 0.0))
-    return where(is_known, found, math.nan)
+    return where(ew.or_(ew.lt(x, 0.0), ew.lt(a, 0.0)), math.nan, found)
 
 
 # Airy's function

@@ -45,6 +45,8 @@ MAX_DEPTH = 100
 MAX_NODES = 500_000
 MAX_SPLITS = 4
 """Branches of different ranks one after the other: the nodes behind them are translated for each combination."""
+MAX_SPLITS_BY_DIMS = 2
+"""The same where dims decide, and one way can be taken in all calls instead."""
 _AGAIN = "the model contradicts itself; export it again"
 
 
@@ -201,15 +203,19 @@ class Importer:
 
     def _joined(self, fork: DifferentRanksError) -> Results | TilewrightError:
         """What either way gives, where the host takes one; the reason where one cannot be translated."""
-        if self._splits >= MAX_SPLITS:
+        if self._splits >= (MAX_SPLITS if fork.symbol is None else MAX_SPLITS_BY_DIMS):
             return fork.error
 
-        def resolved(way: Way) -> Callable[[], tuple[Value, ...]]:
+        def resolved(way: Way, holds: bool) -> Callable[[], tuple[Value, ...]]:
             def written() -> tuple[Value, ...]:
+                with self.translation.where(fork.symbol, holds):
+                    return followed()
+
+            def followed() -> tuple[Value, ...]:
                 try:
                     results: Results | TilewrightError = way()
                 except DifferentRanksError as inner:
-                    results = self._joined(inner)
+                    results = self._followed(inner)
                 if isinstance(results, TilewrightError):
                     raise results
                 if None in results:
@@ -220,9 +226,21 @@ class Importer:
 
         self._splits += 1
         try:
-            return control_flow.split(self.translation, fork.condition, *map(resolved, fork.ways))
+            ways = map(resolved, fork.ways, (True, False))
+            return control_flow.split(self.translation, fork.condition, *ways)
         finally:
             self._splits -= 1
+
+    def _followed(self, fork: DifferentRanksError) -> Results | TilewrightError:
+        """The same; what one way gives in all calls, where dims decide and what follows cannot be translated for the
+        other."""
+        found = self._joined(fork)
+        if not isinstance(found, TilewrightError) or fork.decided is None:
+            return found
+        try:
+            return fork.decided()
+        except DifferentRanksError as inner:
+            return self._followed(inner)
 
     def _split(
         self, fork: DifferentRanksError, nodes: Sequence[NodeProto], outputs: Sequence[str], scope: Scope
@@ -231,7 +249,7 @@ class Importer:
         that are those of either way."""
         made, first = [name for name in outputs if name not in scope.values], nodes[0]
         with self.translation.builder.at(Loc(node=shown(first.name), op=shown(first.op_type))):
-            found = self._joined(fork.followed(self._after(nodes, made, scope)))
+            found = self._followed(fork.followed(self._after(nodes, made, scope)))
         self._scope = scope
         if isinstance(found, TilewrightError):
             self.translation.problems.add(first.op_type, node_label(first), fork.error)

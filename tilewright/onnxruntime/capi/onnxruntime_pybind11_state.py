@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.onnxruntime.devices import OrtAllocatorType as OrtAllocatorType
+from tilewright.onnxruntime.devices import OrtDevice as OrtDevice
+from tilewright.onnxruntime.devices import OrtMemoryInfo as OrtMemoryInfo
+from tilewright.onnxruntime.devices import OrtMemType as OrtMemType
 from tilewright.onnxruntime.environment import get_available_providers as get_available_providers
 from tilewright.onnxruntime.environment import get_device as get_device
 from tilewright.onnxruntime.errors import EngineError as EngineError

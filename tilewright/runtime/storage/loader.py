@@ -32,7 +32,7 @@ class NativeCode:
 
     def __init__(self, artifact: Artifact, beside: NativeCode | None = None) -> None:
         if beside is None:
-            llvm = _llvm()
+            llvm = llvm_binding()
             check_target(artifact.target, host_target())
         self._engine: Any = _link(llvm, artifact.objects) if beside is None else beside._engine
         self.run = _RUN(self._required(artifact.run_symbol))
@@ -90,7 +90,7 @@ class StepsCode:
 
 def host_target() -> TargetInfo:
     """This machine: its triple, CPU name and all features it has."""
-    llvm = _llvm()
+    llvm = llvm_binding()
     features = llvm.get_host_cpu_features()
     return TargetInfo(
         triple=llvm.get_process_triple(),
@@ -129,7 +129,7 @@ def _platform(triple: str) -> tuple[str, str]:
     return arch, "-".join(parts[1:])
 
 
-def _llvm() -> Any:
+def llvm_binding() -> Any:
     """llvmlite's binding, imported when the first model is loaded: it takes longer than all the rest."""
     import llvmlite.binding as llvm
 

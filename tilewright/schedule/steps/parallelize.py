@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.cost.core import divisors
 from tilewright.cost.parallel import ASSUMED_EXTENT, enough_iterations, uneven
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym, sym
@@ -73,5 +74,5 @@ def _as_much_as_needed(s: Schedule, outer: Op, inner: Op, wanted: int) -> Op:
     if not (iterations.is_const and extent.is_const):
         return inner
     needed = -(-wanted // max(1, iterations.value))
-    factor = max((f for f in range(1, extent.value // needed + 1) if extent.value % f == 0), default=1)
+    factor = max((f for f in divisors(extent.value) if f * needed <= extent.value), default=1)
     return s.split(inner, factor).outer if 1 < factor < extent.value else inner

@@ -29,7 +29,7 @@ SUPPORTED: Mapping[str, Mapping[str, float]] = MappingProxyType(
 For f32 it bounds what `bench/ulp.py` measured: over all 2^32 arguments for the functions that models use
 most, over each 33rd for the others, over random pairs for pow. Sigmoid and softplus were measured at all
 arguments with 2^-27 <= |x| < 128 and at each 1023rd of the others. For f64 it bounds what `bench/ulp64.py` measured
-at hundred millions of random arguments; of functions that the math library computes it is what that promises.
+at 2.6 million arguments; of functions that the math library computes it is what that usually promises.
 """
 
 

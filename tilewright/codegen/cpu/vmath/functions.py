@@ -94,7 +94,7 @@ DOUBLE: Mapping[str, Function] = MappingProxyType(
         "expm1": Function(exponential64.expm1, 2.0),
         "log": Function(logarithm64.log, 1.0),
         "log1p": Function(logarithm64.log1p, 2.0),
-        "pow": Function(exponential64.pow, 1.5, arity=2),
+        "pow": Function(exponential64.pow, 2.0, arity=2),
         "rsqrt": Function(_reciprocal_root, 1.5),
         "sigmoid": Function(exponential64.sigmoid, 3.0),
         "sin": _circular64("sin", circular64.sin, 1.0),

@@ -15,7 +15,7 @@ from tilewright.ops.view import pad, shape_of, slice_
 @adapter("If")
 def if_(node: Node) -> tuple[Value, ...]:
     ways = [node.body(name, forks=True) for name in ("then_branch", "else_branch")]
-    return control_flow.branch(node.translation, node.input(0), *ways)
+    return control_flow.branch(node.translation, node.input(0), *ways, forks=True)
 
 
 @adapter("Loop", takes="all")

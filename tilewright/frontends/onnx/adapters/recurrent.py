@@ -10,7 +10,7 @@ from tilewright.frontends.onnx.registry import adapter
 from tilewright.frontends.unroll import element, stacked
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
@@ -37,8 +37,6 @@ def recurrent_network(node: Node) -> tuple[Value, ...]:
 
 def directions_of(node: Node) -> tuple[bool, ...]:
     """For each direction whether it is backward."""
-    if node.has("clip"):
-        raise UnsupportedError(f"{node.op} with clip is not supported")
     given = node.has("direction")  # the default of GRU is misspelt in opset 1
     return _DIRECTIONS[node.one_of("direction", *_DIRECTIONS) if given else "forward"]
 
@@ -112,7 +110,16 @@ def _direction(node: Node, k: int, reverse: bool, hidden: int) -> Direction:
         reverse,
         linear_before_reset=bool(node.attr("linear_before_reset", 0)),
         couple=bool(node.attr("input_forget", 0)),
+        limit=limit_of(node),
     )
+
+
+def limit_of(node: Node) -> float:
+    """The bound of what activations are applied to; 0 where there is none."""
+    limit: float = node.attr("clip", 0.0)
+    if node.has("clip") and not limit > 0:
+        raise ModelError(f"{node.op}: clip must be above 0, it is {limit}")
+    return limit
 
 
 def lengths_of(node: Node) -> Value | None:

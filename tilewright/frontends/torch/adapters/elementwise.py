@@ -53,24 +53,40 @@ def floor_divide(node: AtenNode, self: Operand, other: Operand) -> Value:
 
 
 def floored_quotient(a: Value, b: Value, dtype: DType) -> Value:
-    """The quotient rounded down, as Python has it."""
+    """The quotient rounded down, as PyTorch has it: of floats that of what the remainder leaves, which is whole but for
+    rounding. Infinities so have none (they leave no remainder), and what is divided by one has 0 or -1."""
+    rest, quotient = ew.rem(a, b), ew.div(a, b)
+    if dtype.kind == "uint":
+        return quotient
     if dtype.is_int:
-        quotient = ew.div(a, b)
-        if dtype.kind == "uint":
-            return quotient
-        has_rest = ew.ne(ew.rem(a, b), ew.sub(a, a))
-        is_negative = ew.ne(ew.lt(a, ew.sub(a, a)), ew.lt(b, ew.sub(b, b)))
-        return ew.sub(quotient, ew.cast(ew.and_(has_rest, is_negative), dtype=dtype))
-    # As Python divides floats: the quotient of what the remainder leaves is whole but for rounding.
-    rest = ew.mod(a, b)
-    rounded = ew.round_(ew.div(ew.sub(a, rest), b))
-    exact = ew.div(a, b)
-    return ew.select(ew.eq(b, ew.sub(b, b)), exact, ew.select(_is_finite(exact), rounded, exact))
+        return ew.sub(quotient, ew.cast(_is_opposite(rest, b), dtype=dtype))
+    zero, one = _number(0.0, a), _number(1.0, a)
+    whole_ = ew.div(ew.sub(a, rest), b)
+    whole_ = ew.select(_is_opposite(rest, b), ew.sub(whole_, one), whole_)
+    down = ew.floor(whole_)
+    down = ew.select(ew.gt(ew.sub(whole_, down), _number(0.5, a)), ew.add(down, one), down)
+    down = ew.select(ew.eq(whole_, zero), _signed(zero, quotient), down)
+    return ew.select(ew.eq(b, zero), quotient, down)
+
+
+def _is_opposite(rest: Value, divisor: Value) -> Value:
+    """Whether there is a remainder, of the other sign than the divisor."""
+    zero = _number(0, rest)
+    return ew.and_(ew.ne(rest, zero), ew.ne(ew.lt(rest, zero), ew.lt(divisor, zero)))
 
 
 @aten("remainder")
 def remainder(node: AtenNode, self: Operand, other: Operand) -> Value:
-    return ew.mod(*node.promoted(self, other))
+    """That of C with the sign of the divisor; where it is 0, floats keep the sign of what is divided."""
+    a, b = node.promoted(self, other)
+    if not node.dtype.is_float:
+        return ew.mod(a, b)
+    rest = ew.rem(a, b)
+    return ew.select(_is_opposite(rest, b), ew.add(rest, b), rest)
+
+
+def _number(value: float, like: Value) -> Value:
+    return full(value=value, dtype=type_of(like).dtype, shape=())
 
 
 @aten("fmod")
@@ -338,10 +354,13 @@ def signbit(node: AtenNode, self: Value) -> Value:
 
 @aten("copysign")
 def copysign(node: AtenNode, self: Operand, other: Operand) -> Value:
-    a, b = node.promoted(self, other)
-    bits = {2: dt.i16, 4: dt.i32, 8: dt.i64}[node.dtype.bytes]
-    size = ew.abs_(a)
-    return ew.select(ew.lt(ew.bitcast(b, dtype=bits), 0), ew.neg(size), size)
+    return _signed(*node.promoted(self, other))
+
+
+def _signed(x: Value, sign: Value) -> Value:
+    """A float with the sign of another."""
+    bits, size = {2: dt.i16, 4: dt.i32, 8: dt.i64}[type_of(sign).dtype.bytes], ew.abs_(x)
+    return ew.select(ew.lt(ew.bitcast(sign, dtype=bits), 0), ew.neg(size), size)
 
 
 @aten("nan_to_num")
@@ -397,13 +416,20 @@ def multiple(node: AtenNode, self: Value, other: Value) -> Value:
 def hypot(node: AtenNode, self: Value, other: Value) -> Value:
     """The length of a vector, without overflow: f32 is squared in f64, other types are divided by the longer part."""
     a, b = node.promoted(self, other)
-    if node.dtype is not dt.f64:
+    return ew.select(
+        ew.or_(ew.is_inf(a), ew.is_inf(b)), node.value(math.inf, node.dtype), _length(a, b, node.dtype)
+    )
+
+
+def _length(a: Value, b: Value, dtype: DType) -> Value:
+    if dtype is not dt.f64:
         x, y = (ew.cast(v, dtype=dt.f64) for v in (a, b))
-        return ew.cast(ew.sqrt(ew.add(ew.mul(x, x), ew.mul(y, y))), dtype=node.dtype)
+        return ew.cast(ew.sqrt(ew.add(ew.mul(x, x), ew.mul(y, y))), dtype=dtype)
     long, short = ew.max_(ew.abs_(a), ew.abs_(b)), ew.min_(ew.abs_(a), ew.abs_(b))
-    ratio = ew.select(ew.eq(long, short), node.value(1, dt.f64), ew.div(short, long))
-    found = ew.mul(long, ew.sqrt(ew.add(node.value(1, dt.f64), ew.mul(ratio, ratio))))
-    return ew.select(ew.eq(long, node.value(0, dt.f64)), long, found)
+    one = _number(1.0, long)
+    ratio = ew.select(ew.eq(long, short), one, ew.div(short, long))
+    found = ew.mul(long, ew.sqrt(ew.add(one, ew.mul(ratio, ratio))))
+    return ew.select(ew.eq(long, _number(0.0, long)), long, found)
 
 
 @aten("hypot", namespace="prims")
@@ -469,4 +495,8 @@ def frexp_(node: AtenNode, self: Value) -> tuple[Value, Value]:
 
 @aten("sign", "sgn")
 def sign(node: AtenNode, self: Value) -> Value:
-    return self if node.dtype is dt.bool_ else ew.sign(self)
+    """1 and -1 by comparisons, of which NaN meets none: its sign is 0."""
+    if not node.dtype.is_float:
+        return self if node.dtype is dt.bool_ else ew.sign(self)
+    zero, one = _number(0.0, self), _number(1.0, self)
+    return ew.select(ew.gt(self, zero), one, ew.select(ew.lt(self, zero), ew.neg(one), zero))

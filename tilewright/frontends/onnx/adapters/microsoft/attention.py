@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.frontends.composites.attention import from_heads, to_heads
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.onnx.adapters.microsoft.domain import (
     microsoft,
     of_columns,
@@ -13,16 +14,17 @@ from tilewright.frontends.onnx.adapters.microsoft.domain import (
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.unroll import element, stacked
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import ONE, Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
 from tilewright.ops.attention import attention
 from tilewright.ops.contract import matmul
 from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.shape import surely_different
-from tilewright.ops.source import full, iota
+from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, reshape, shape_of, slice_, split
 
 
@@ -164,19 +166,39 @@ def _attended(node: Node, operands: _Operands) -> Value:
     )
 
 
+def _is_no_list(size: Sym, batch: Sym) -> bool:
+    return all(surely_different(size, wanted) for wanted in (batch, 2 * batch, 3 * batch + 2))
+
+
+def _within_ends(node: Node, mask: Value, keys: Value, batch: Sym) -> Value:
+    """Whether keys are among those that a vector of lengths, and perhaps of first keys behind them, leaves."""
+    (size,) = shape_of(mask)
+    has_starts, is_packed = s.eq(size, 2 * batch), s.eq(size, 3 * batch + 2)
+    message = f"{node.op}: a mask {mask.type} is a list of B, 2*B or 3*B + 2 numbers for a batch of B = {batch}"
+    require(node.translation, s.logical_or(s.eq(size, batch), has_starts, is_packed), message)
+    ends = reshape(slice_(mask, starts=(0,), sizes=(batch,), steps=(1,)), shape=(batch, 1, 1, 1))
+    allowed = ew.lt(keys, ends)
+    if has_starts == 0:
+        return allowed
+    behind = slice_(mask, starts=(s.select(has_starts, batch, sym(0)),), sizes=(batch,), steps=(1,))
+    count = ew.cast(sym_tensor(values=(s.select(has_starts, ONE, sym(0)),), scalar=True), dtype=dt.i32)
+    return ew.and_(allowed, ew.ge(keys, ew.mul(reshape(behind, shape=(batch, 1, 1, 1)), count)))
+
+
 def key_mask(node: Node, k: int, batch: Sym, steps: Sym, total: Sym) -> Value:
     """What operand `k` adds to scores [batch, heads, steps, total]: a low number at keys that are padding.
 
     It is one number for each key [batch, total], or for each query, too, [batch, steps, total] and [batch, 1, most,
-    most], above 0 where a key counts; or a vector of the numbers of keys, and behind these the first keys.
+    most], above 0 where a key counts; or a vector of the numbers of keys, behind which stand the first keys, or two
+    lists of one number more that say where the parts of a packed batch begin, which this one is not. One number for all
+    keys changes nothing.
     """
     mask, shape = node.input(k), node.shape(k)
     keys = iota(shape=(total,), axis=0, dtype=dt.i32)
-    if len(shape) == 1 and shape[0] == batch:
-        allowed = ew.lt(keys, reshape(mask, shape=(batch, 1, 1, 1)))
-    elif len(shape) == 1 and shape[0] == 2 * batch:
-        ends, starts = (reshape(v, shape=(batch, 1, 1, 1)) for v in split(mask, sizes=(batch, batch), axis=0))
-        allowed = ew.and_(ew.lt(keys, ends), ew.ge(keys, starts))
+    if len(shape) == 1 and not _is_no_list(shape[0], batch):
+        allowed = _within_ends(node, mask, keys, batch)
+    elif len(shape) == 2 and shape[1] == 1 and (shape[0] == 1 or not surely_different(shape[0], batch)):
+        return full(value=0.0, dtype=dt.f32, shape=())
     elif len(shape) in (2, 3) and not surely_different(shape[-1], total):
         rows = (steps,) if len(shape) == 3 else (1,)
         allowed = ew.gt(reshape(mask, shape=(batch, 1, *rows, total)), 0)

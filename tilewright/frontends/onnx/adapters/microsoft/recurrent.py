@@ -8,6 +8,7 @@ from tilewright.frontends.onnx.adapters.recurrent import (
     activations_of,
     directions_of,
     lengths_of,
+    limit_of,
     stacked_layers,
 )
 from tilewright.frontends.onnx.node import Node
@@ -72,5 +73,6 @@ def _direction(node: Node, k: int, reverse: bool, hidden: int) -> Direction:
         activations=activations_of(node, "LSTM", k),
         reverse=reverse,
         couple=node.flag("input_forget", 0),
+        limit=limit_of(node),
         scale=expand(r_scale, shape=(sym(4 * hidden),)),
     )

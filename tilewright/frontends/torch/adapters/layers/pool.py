@@ -13,7 +13,7 @@ from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, ceildiv, maximum
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import pool
@@ -140,13 +140,11 @@ def _even_windows(space: Sequence[Sym], sizes: Sequence[Sym]) -> tuple[int, ...]
 
 
 def _averaged(node: AtenNode, x: Value, axis: int, count: Sym) -> Value:
-    """The means of windows along an axis: a product with a matrix of weights."""
+    """The means of windows along an axis: a product with a matrix of weights, or where sizes are not known, of what is
+    gathered."""
     size = shape_of(x)[axis]
     if not (size.is_const and count.is_const):
-        raise node.refuse(
-            f"windows of {size} elements for {count} results are only known where the sizes are",
-            node.translation.fixing(size, count),
-        )
+        return _averaged_by_gather(x, axis, count)
     weights = np.zeros((size.value, count.value))
     for i in range(count.value):
         begin, end = i * size.value // count.value, -(-(i + 1) * size.value // count.value)
@@ -157,6 +155,41 @@ def _averaged(node: AtenNode, x: Value, axis: int, count: Sym) -> Value:
     order = (*[k for k in range(rank) if k != axis], axis)
     back = tuple(order.index(k) for k in range(rank))
     return transpose(matmul(transpose(x, perm=order), matrix), perm=back)
+
+
+def _starts_and_ends(size: Sym, count: Sym) -> tuple[Value, Value]:
+    """Where the windows of an axis begin and end: vectors of i64."""
+    number = iota(shape=(count,), axis=0)
+    long, windows = (size_scalar(d, dt.i64) for d in (size, maximum(count, 1)))
+    begin = ew.div(ew.mul(number, long), windows)
+    end = ew.div(ew.add(ew.mul(ew.add(number, 1), long), ew.sub(windows, 1)), windows)
+    return begin, end
+
+
+def _places(size: Sym, count: Sym) -> Value:
+    """The positions that the windows of an axis read [windows, elements]: as many as the widest may have, of which the
+    last ones may be repeated."""
+    if size.is_const and count.is_const:
+        numbers = np.arange(count.value)
+        first, last = numbers * size.value // count.value, -(-(numbers + 1) * size.value // count.value)
+        widest = int((last - first).max(initial=1))
+        return constant(np.minimum(first[:, None] + np.arange(widest), last[:, None] - 1), "windows")
+    begin, end = (reshape(v, shape=(count, 1)) for v in _starts_and_ends(size, count))
+    across = iota(shape=(1, ceildiv(size, maximum(count, 1)) + 1), axis=1)
+    return ew.min_(ew.add(begin, across), ew.sub(end, 1))
+
+
+def _averaged_by_gather(x: Value, axis: int, count: Sym) -> Value:
+    places, (begin, end) = _places(shape_of(x)[axis], count), _starts_and_ends(shape_of(x)[axis], count)
+    behind = len(shape_of(x)) - axis - 1
+    taken = rd.widened(gather(x, places, axis=axis))
+    lengths = ew.sub(end, begin)
+    width = shape_of(places)[1]
+    is_own = ew.lt(iota(shape=(1, width), axis=1), reshape(lengths, shape=(count, 1)))
+    own = reshape(is_own, shape=(count, width, *[1] * behind))
+    total = rd.reduce_sum(ew.select(own, taken, 0.0), axes=(axis + 1,), keepdims=False)
+    counts = ew.cast(reshape(lengths, shape=(count, *[1] * behind)), dtype=type_of(total).dtype)
+    return rd.as_dtype(ew.div(total, counts), type_of(x).dtype)
 
 
 @aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
@@ -177,25 +210,22 @@ def _greatest(node: AtenNode, x: Value, sizes: Sequence[Sym]) -> tuple[Value, Va
     """The greatest elements of windows that overlap unevenly, and their positions in the plane: a gather of as many
     elements as the greatest window has, of which the last ones may be repeated."""
     space = shape_of(x)[2:]
-    if not all(d.is_const for d in (*space, *sizes)):
-        raise node.refuse("windows of sizes that are not known", node.translation.fixing(*space, *sizes))
-    plane = np.zeros((1, 1), np.int64)  # positions [windows, elements] of the axes so far
+    plane = constant(np.zeros((1, 1), np.int64), "windows")  # positions [windows, elements] of the axes so far
     for d, n in zip(space, sizes, strict=True):
-        begin = np.arange(n.value) * d.value // n.value
-        end = -(-(np.arange(n.value) + 1) * d.value // n.value)
-        widest = int((end - begin).max(initial=1))
-        at = np.minimum(begin[:, None] + np.arange(widest), end[:, None] - 1)
-        plane = plane[:, None, :, None] * d.value + at[None, :, None, :]
-        plane = plane.reshape(plane.shape[0] * n.value, -1)
-    windows, width = plane.shape
+        (before, reach), at = shape_of(plane), _places(d, n)
+        width = shape_of(at)[1]
+        whole_rows = ew.mul(reshape(plane, shape=(before, 1, reach, 1)), size_scalar(d, dt.i64))
+        both = ew.add(whole_rows, reshape(at, shape=(1, n, 1, width)))
+        plane = reshape(both, shape=(before * n, reach * width))
+    windows, width = shape_of(plane)
     outer = shape_of(x)[:2]
     flat = reshape(x, shape=(*outer, product(space)))
-    taken = gather(flat, constant(plane, "windows"), axis=2)
+    taken = gather(flat, plane, axis=2)
     best = rd.argmax(taken, axis=3, keepdims=True)
     found = rd.reduce_max(taken, axes=(3,), keepdims=False)
-    table = constant(plane.reshape(-1), "windows")
+    table = reshape(plane, shape=(windows * width,))
     row = reshape(iota(shape=(windows,), axis=0), shape=(windows, 1))
-    at_ = ew.add(ew.mul(row, node.value(width, dt.i64)), best)
+    at_ = ew.add(ew.mul(row, size_scalar(width, dt.i64)), best)
     places = reshape(gather(table, at_, axis=0), shape=(*outer, windows))
     shape = (*outer, *sizes)
     return reshape(found, shape=shape), reshape(places, shape=shape)

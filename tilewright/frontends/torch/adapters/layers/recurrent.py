@@ -43,7 +43,7 @@ def _layers(
         raise node.refuse("dropout between layers in training mode", "call .eval() on the module first")
     x = transpose(input, perm=(1, 0, 2)) if batch_first else input
     directions = 2 if bidirectional else 1
-    given = _parameters(params, 4 if has_biases else 2, num_layers * directions)
+    given = _parameters(node, params, 4 if has_biases else 2, num_layers * directions)
     finals: list[list[Value]] = [[] for _ in states]
     for k in range(num_layers):
         rows = []
@@ -59,9 +59,14 @@ def _layers(
     return (over_time, *[stacked(final, 0) for final in finals])
 
 
-def _parameters(params: Sequence[Value], each: int, count: int) -> Iterator[Sequence[Value]]:
+def _parameters(
+    node: AtenNode, params: Sequence[Value], each: int, count: int
+) -> Iterator[Sequence[Value]]:
     if len(params) != each * count:
-        raise ValueError("projections of states are not supported")
+        raise node.refuse(
+            f"projections of states ({len(params)} parameters in place of {each * count})",
+            "make the LSTM without proj_size, or use torch.compile(backend='tilewright'), which leaves it to PyTorch",
+        )
     return (params[k * each : (k + 1) * each] for k in range(count))
 
 
@@ -75,7 +80,7 @@ def _direction(
 ) -> Direction:
     hidden = shape_of(params[1])[1]
     if not hidden.is_const or shape_of(states[0])[-1] != hidden:
-        raise node.refuse("projections of states")
+        raise node.refuse(f"states of {shape_of(states[0])[-1]} numbers where weights take {hidden}")
     ours = [_reordered(p, kind, hidden.value) for p in params]
     w, r, *biases = ours
     return Direction(

@@ -1,0 +1,122 @@
+"""Room for guard zones in what the compiler lays out: between the tensors of the arena, between constants, and between
+the scratch memories of threads.
+
+Each tensor and each constant ends at the end of a page (but for what aligns it), and a page that is closed follows.
+Where an arena shares memory among tensors, every second plan stays as it is, so that sharing is tested, too. Where the
+zones are is told by the artefact's report, which `calls` reads.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tests.zones.calls import REPORT, Zones
+from tests.zones.pages import PAGE
+from tilewright import link
+from tilewright.codegen.program import Program
+from tilewright.ir.sym import Sym, sym
+from tilewright.memory import plan
+from tilewright.memory.plan import ArenaPlan, Lifetime
+from tilewright.runtime.arena import aligned_bytes
+from tilewright.runtime.artifact import Artifact
+
+_ALIGNMENT = plan.ALIGNMENT
+
+
+class _Apart(dict[int, Sym]):
+    """Offsets of tensors with zones between them, whose bytes are `sizes`."""
+
+    sizes: Mapping[int, Sym]
+
+
+def _rounded(size: Sym, unit: int) -> Sym:
+    return (size + (unit - 1)) // unit * unit
+
+
+def zoned_arena(zones: Zones) -> Callable[[Sequence[Lifetime]], ArenaPlan]:
+    """`plan_arena` with tensors between zones."""
+    shared = plan.plan_arena
+
+    def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+        packed = shared(lifetimes)
+        is_shared = packed.total != packed.unshared
+        if not zones.has_room or not lifetimes or (is_shared and zlib.crc32(repr(lifetimes).encode()) % 2):
+            return packed
+        offsets, start = _Apart(), sym(0)
+        offsets.sizes = {t.key: t.size for t in lifetimes}
+        for t in lifetimes:
+            end = start + _rounded(t.size, PAGE)
+            offsets[t.key] = end - _rounded(t.size, _ALIGNMENT)
+            start = end + PAGE
+        return ArenaPlan(offsets, start, packed.unshared)
+
+    return plan_arena
+
+
+_exact_scratch: Callable[[Program], Sym] = Program.__dict__["scratch"].func
+
+
+def zoned_scratch(zones: Zones) -> cached_property[Sym]:
+    """`Program.scratch` with a closed page after that of each thread."""
+
+    def scratch(self: Program) -> Sym:
+        most = _exact_scratch(self)
+        return most if not zones.has_room or most == 0 else _rounded(most, PAGE) + PAGE
+
+    found = cached_property(scratch)
+    found.__set_name__(Program, "scratch")
+    return found
+
+
+def zoned_place(zones: Zones) -> Callable[..., tuple[int, bool]]:
+    """`Weights.place` with a closed page after each constant."""
+    place = link.Weights.place
+
+    def place_between_zones(self: link.Weights, *given: Any) -> tuple[int, bool]:
+        before = self.total
+        offset, is_lent = place(self, *given)
+        size = self.total - before  # none where the constant was there already
+        if not zones.has_room or not size or is_lent:
+            return offset, is_lent
+        first = -(-before // PAGE) * PAGE
+        moved = first + -size % PAGE
+        _move(self, offset, moved)
+        self.total = moved + size + PAGE
+        return moved, is_lent
+
+    return place_between_zones
+
+
+def _move(weights: link.Weights, offset: int, to: int) -> None:
+    """Give the constant that was placed last another offset."""
+    weights._arrays[-1] = (to, *weights._arrays[-1][1:])
+    for same in (same for same in weights._alike.values() if same and same[-1][0] == offset):
+        same[:] = [(to if at == offset else at, kind, data) for at, kind, data in same]
+
+
+def zeroed_bytes(nbytes: int) -> np.ndarray:
+    """`aligned_bytes` for constants: what lies between them is the same in every artefact."""
+    found = aligned_bytes(nbytes)
+    found[:] = 0
+    return found
+
+
+def zoned_artifact(zones: Zones) -> Callable[..., Artifact]:
+    """`make_artifact` with a report that tells where the zones are, as texts of offsets and sizes."""
+    make_artifact = link.make_artifact
+
+    def artifact_with_zones(*given: Any) -> Artifact:
+        artifact: Artifact = make_artifact(*given)
+        _, storage, _, program, *_ = given
+        if zones.has_room:
+            offsets = storage.arena.offsets
+            tensors = [(str(offsets[k]), str(offsets.sizes[k])) for k in offsets] if isinstance(offsets, _Apart) else []
+            artifact.report[REPORT] = {"arena": tensors, "scratch": str(_exact_scratch(program))}
+        return artifact
+
+    return artifact_with_zones
