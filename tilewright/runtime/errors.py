@@ -6,6 +6,20 @@ on its own: `tilewright.ir.diag` takes `TilewrightError` from this module.
 
 from __future__ import annotations
 
+import re
+
+_LONGEST_WORD = 1000
+
+
+def printable(text: str) -> str:
+    """The text with what names of a model may hold made safe to print: control characters and marks of direction are
+    escaped, and words of more than a thousand characters cut. Lines stay lines."""
+    if not text.isprintable():
+        text = "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if len(text) <= _LONGEST_WORD:
+        return text
+    return re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:80]}...{word[0][-20:]}", text)
+
 
 class TilewrightError(Exception):
     """Root of all errors a user's mistake or a damaged file can cause.
@@ -26,7 +40,7 @@ class TilewrightError(Exception):
             lines.append(f"  where: {self.where}")
         if self.hint is not None:
             lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle with the keyword parts too (errors cross process borders in test and server pools)."""
