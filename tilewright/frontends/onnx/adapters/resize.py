@@ -186,8 +186,8 @@ def _scaled(node: Node, old: Sym, scale: Element, k: int, n: int) -> _Target:
     except UnknownValueError:  # rounding gives some dims another size, or there are several
         if not isinstance(scale, Ratio) or not scale.is_const:
             return _measured(node, old, _number(node, k, n))
-        wanted = _product(old, constant(np.array(scale.value), "scale"))
-        return measure_size(wanted, node.translation.new_size()), scale.value
+        whole = _product(old, constant(np.array(scale.value), "scale"))
+        return measure_size(whole, node.translation.new_size()), scale.value
     node.rely_on(arithmetic)
     assert isinstance(size, Sym)
     if isinstance(scale, Ratio) and scale.is_const:
