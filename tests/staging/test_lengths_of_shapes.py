@@ -16,7 +16,7 @@ from tilewright.runtime.errors import TilewrightError
 
 ort = pytest.importorskip("onnxruntime")
 
-TARGETS = (
+TARGETS: tuple[list[int], ...] = (
     [], [3], [1], [6], [0], [-1], [2, 3], [1, 1], [2, 1], [-1, 2], [2, 0], [4, 2, 3], [4, 1, 1], [0, 2, 3], [2, 2, 2],
     [-1, 3, 1], [0, 0, 1], [1, 1, -1], [3, 2, 1], [5, 1, 1, 2, 3],
 )  # fmt: skip
