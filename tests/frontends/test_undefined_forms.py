@@ -158,3 +158,19 @@ def test_a_classifier_with_more_coefficients_than_it_needs(surplus: int) -> None
     label, scores = tilewright.compile(model, cache=False, threads=1)(x)
     np.testing.assert_array_equal(label, wanted[0])
     np.testing.assert_allclose(scores, wanted[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", [2, -1, 2**62, -(2**63)])
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        ("ReduceSum", "keepdims"), ("ReduceSum", "noop_with_empty_axes"), ("ArgMax", "keepdims"), ("Unique", "sorted"),
+        ("ArgMin", "select_last_index"), ("CumSum", "reverse"),
+    ],
+)
+def test_flags_that_are_neither_0_nor_1(op: str, name: str, number: int) -> None:
+    """ONNX Runtime takes some for 0 and others for 1."""
+    operands = {"x": X, "axis": np.array(1)} if op == "CumSum" else {"x": X}
+    model = one(op, operands, ["x"], {name: number})
+    with pytest.raises(tilewright.TilewrightError, match=f"{op}: the attribute '{name}' is 0 or 1, not {number}"):
+        tilewright.compile(model, cache=False, threads=1)

@@ -16,6 +16,7 @@ Fuzzer = Callable[[int], Tried]
 
 # Where each one is, as module and function: one that is not asked for is not imported.
 FUZZERS = {
+    "attributes": ("tests.fuzz.attributes", "fuzz"),
     "broadcasts": ("tests.fuzz.broadcasts", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
     "guards": ("tests.fuzz.guards", "fuzz"),

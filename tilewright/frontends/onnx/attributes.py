@@ -43,6 +43,13 @@ _VALUES: Mapping[int, Callable[[AttributeProto], Any]] = {
 }
 
 
+def checked_flag(op: str, name: str, value: Any) -> bool:
+    """The value of an attribute that is 0 or 1; ModelError for others."""
+    if value not in (0, 1):
+        raise ModelError(f"{op}: the attribute '{name}' is 0 or 1, not {value}")
+    return bool(value)
+
+
 def value_of(attribute: AttributeProto) -> Any:
     """int, float, str, tuple of them, TensorProto, GraphProto or TypeProto."""
     if attribute.type not in _VALUES:

@@ -10,7 +10,7 @@ from onnx import AttributeProto
 
 from tilewright.frontends.composites.axes import as_scalar, from_front
 from tilewright.frontends.errors import shown
-from tilewright.frontends.onnx.attributes import value_of
+from tilewright.frontends.onnx.attributes import checked_flag, value_of
 from tilewright.frontends.onnx.schema import attributes_of
 from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.frontends.translation import type_of
@@ -139,7 +139,8 @@ class Node:
         return default
 
     def flag(self, name: str, default: Any = _MISSING) -> bool:
-        return bool(self.attr(name, default))
+        """An attribute that is 0 or 1; ModelError for others."""
+        return checked_flag(self.op, name, self.attr(name, default))
 
     def one_of(self, name: str, *allowed: str, default: Any = _MISSING) -> str:
         """A text attribute; ModelError for one that is not allowed."""

@@ -12,6 +12,7 @@ from onnx import AttributeProto
 from onnx.defs import OpSchema
 
 from tilewright.frontends.errors import shown
+from tilewright.frontends.onnx.attributes import checked_flag
 from tilewright.frontends.onnx.types import onnx_type, type_proto
 from tilewright.ir.diag import ModelError
 from tilewright.ir.types import TensorType, Type
@@ -22,6 +23,16 @@ IMPLIED_OPSETS: Mapping[str, int] = {"com.microsoft": 1, "ai.onnx.ml": 3}
 """Versions of the domains that a model uses without importing them, as those do that ONNX Runtime's optimiser for
 transformers has in memory, and as ONNX Runtime runs them."""
 
+
+FLAGS = frozenset({
+    "align_corners", "allowzero", "antialias", "broadcast", "ceil_mode", "center_point_box", "count_include_pad",
+    "detect_negative", "detect_positive", "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved",
+    "inverse", "is_case_sensitive", "is_causal", "keepdims", "largest", "layout", "linear_before_reset", "new_axis",
+    "noop_with_empty_axes", "onesided", "periodic", "reverse", "saturate", "select_last_index", "sorted", "spatial",
+    "storage_order", "training_mode", "transA", "transB", "upper",
+})  # fmt: skip
+"""Attributes of the standard's operators that are 0 or 1. Function bodies and engines read other numbers in different
+ways."""
 
 REMEMBERED = 1024
 """Schemas, each of which onnx makes anew whenever it is asked."""
@@ -90,6 +101,8 @@ def check_node(node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], s
         kind: Any = known.type
         if attribute.type != kind.value:
             raise ModelError(f"attribute '{name}' of {schema.name} must be of type {kind.name}")
+        if name in FLAGS and not schema.domain:
+            checked_flag(schema.name, name, attribute.i)
     missing = [name for name in _required_attributes(schema) if name not in attributes]
     if missing:
         raise ModelError(f"attribute '{missing[0]}' of {schema.name} must be given")

@@ -74,7 +74,7 @@ def average_pool_of(node: Node, x: Value) -> Value:
     """The mean of each window of x, which is operand 0 with its channels in axis 1."""
     asked, window = _windows(node, x)
     overhang = tuple(w - a for w, a in zip(window.pads_end, asked.pads_end, strict=True))
-    include = bool(node.attr("count_include_pad", 0))
+    include = node.flag("count_include_pad", 0)
     return pool.average_pool(x, **_attrs(asked), overhang=overhang, include_pad=include)
 
 

@@ -25,7 +25,7 @@ def recurrent_network(node: Node) -> tuple[Value, ...]:
     """The directions one by one, stacked: Y [time, directions, batch, hidden], Y_h and Y_c without time."""
     directions = directions_of(node)
     hidden = _checked_sizes(node, len(directions))
-    batch_first = bool(node.attr("layout", 0))
+    batch_first = node.flag("layout", 0)
     x = transpose(node.input(0), perm=(1, 0, 2)) if batch_first else node.input(0)
     y, *finals = stacked_layers(
         x, [_direction(node, k, reverse, hidden) for k, reverse in enumerate(directions)]
@@ -108,8 +108,8 @@ def _direction(node: Node, k: int, reverse: bool, hidden: int) -> Direction:
         lengths_of(node),
         activations_of(node, node.op, k),
         reverse,
-        linear_before_reset=bool(node.attr("linear_before_reset", 0)),
-        couple=bool(node.attr("input_forget", 0)),
+        linear_before_reset=node.flag("linear_before_reset", 0),
+        couple=node.flag("input_forget", 0),
         limit=limit_of(node),
     )
 

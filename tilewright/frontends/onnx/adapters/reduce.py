@@ -44,7 +44,7 @@ def reduction(node: Node) -> Value:
 
 @adapter("ArgMax", "ArgMin")
 def arg_extremum(node: Node) -> Value:
-    last = bool(node.attr("select_last_index", 0))
+    last = node.flag("select_last_index", 0)
     operator = rd.argmax if node.op == "ArgMax" else rd.argmin
     return operator(node.input(0), axis=node.axis(), keepdims=node.flag("keepdims"), last=last)
 
@@ -56,7 +56,7 @@ def topk_(node: Node) -> tuple[Value, ...]:
     size = node.shape(0)[axis]
     if k.is_const and (k.value < 0 or (size.is_const and k.value > size.value)):
         raise ModelError(f"TopK of {k} elements along an axis of {size}")
-    return topk(node.input(0), k=k, axis=axis, largest=bool(node.attr("largest", 1)))
+    return topk(node.input(0), k=k, axis=axis, largest=node.flag("largest", 1))
 
 
 @adapter("CumSum", "CumProd")

@@ -69,7 +69,7 @@ def resize(node: Node) -> Value:
         node.one_of("nearest_mode", *NEAREST),
         node.attr("cubic_coeff_a"),
         node.flag("exclude_outside"),
-        bool(node.attr("antialias", 0)),
+        node.flag("antialias", 0),
         node.attr("extrapolation_value"),
         node.one_of("keep_aspect_ratio_policy", "stretch", "not_larger", "not_smaller")
         if node.version >= 18

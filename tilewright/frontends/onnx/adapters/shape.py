@@ -25,7 +25,7 @@ def reshape_(node: Node) -> Value:
     wanted = _listed_target(node) if node.optional(1) is not None else node.listed_symbols("shape", 1)
     if wanted is None:
         raise ModelError("Reshape has no target")
-    target = target_shape(node.shape(0), wanted, keep_zero=bool(node.attr("allowzero", 0)))
+    target = target_shape(node.shape(0), wanted, keep_zero=node.flag("allowzero", 0))
     return reshape(node.input(0), shape=checked_shape(target, "Reshape"))
 
 
