@@ -254,7 +254,7 @@ class Operator:
         """Turn the reasons of misfits into errors that show the operands."""
         try:
             yield
-        except (ValueError, AssertionError, IndexError, StopIteration) as e:
+        except (ValueError, AssertionError, IndexError, StopIteration, ZeroDivisionError) as e:
             listed = ", ".join(map(str, types))
             shown = ", ".join(f"{k}={_shown(v)}" for k, v in attrs.items())
             raise TypeRuleError(f"{self.name}({listed}){f' with {shown}' if shown else ''}: {e}") from e
