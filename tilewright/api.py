@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact, Model
-from tilewright.runtime.errors import InternalError, OptionError, PerformanceWarning
+from tilewright.runtime.errors import InternalError, OptionError, PerformanceWarning, short_name
 from tilewright.runtime.report import Report
 from tilewright.session import Session
 
@@ -110,7 +110,7 @@ def tell_of_failures(artifact: Artifact, options: Options) -> None:
 
 
 def _name(model: Any) -> str:
-    return str(model) if isinstance(model, str | Path) else f"a model ({type(model).__name__})"
+    return short_name(str(model), 1000) if isinstance(model, str | Path) else f"a model ({type(model).__name__})"
 
 
 LOG = logging.getLogger("tilewright")

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
 import tilewright
 from tilewright.cli.interrupt import INTERRUPTED, say_interrupted
-from tilewright.cli.output import log_to_stderr
-from tilewright.runtime.errors import TilewrightError, TilewrightWarning
+from tilewright.cli.output import error_console, log_to_stderr, say
+from tilewright.runtime.errors import TilewrightError, TilewrightWarning, short_name
 
 FAULT_OF_INPUT = 1
 USAGE = 2
@@ -76,7 +75,7 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], COMMANDS, 1)
             said = f" Did you mean '{close[0]}'?" if close else ""
-            ctx.fail(f"There is no command '{args[0]}'.{said}")
+            ctx.fail(f"There is no command '{short_name(args[0])}'.{said}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -107,7 +106,7 @@ def _show_warning(
 ) -> None:
     """Ours are for users of the command, who do not know of its source."""
     if issubclass(category, TilewrightWarning):
-        click.echo(f"warning: {message}", err=True)
+        say(f"warning: {message}", err=True)
     else:
         otherwise(message, category, *place, **named)
 
@@ -124,7 +123,7 @@ def exit_code(error: Exception) -> int | None:
 
 
 def _say(error: Exception, code: int) -> None:
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = error_console()
     text = _text(error)
     if code == INTERNAL:
         console.print(f"[bold red]internal error:[/] {type(error).__name__}: {escape(text)}")

@@ -12,6 +12,7 @@ import click
 import tilewright
 from tilewright.cli.frequent import read_frequent
 from tilewright.cli.inputs.specs import numbers
+from tilewright.cli.output import say
 from tilewright.cli.progress import compiling
 from tilewright.runtime import Model
 from tilewright.runtime.storage.container import is_container_file
@@ -116,7 +117,7 @@ def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
     """Tell on the standard error stream which plugins and optimisations were left out and why, and of much memory."""
     for remark in remarks:
         if remark["kind"] in ("failed", "warning"):
-            click.echo(f"warning: {remark['subject']}: {remark['message']}", err=True)
+            say(f"warning: {remark['subject']}: {remark['message']}", err=True)
 
 
 _HOW = ("target", "shapes", "constants", "schedule", "frequent", "integer_only", "strict")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tilewright.runtime.errors import PerformanceWarning
+from tilewright.runtime.errors import PerformanceWarning, short_name
 
 if TYPE_CHECKING:
     from tilewright.options import OnProgress
@@ -23,7 +23,7 @@ def working(what: str) -> Iterator[None]:
     console = Console(stderr=True)
     columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task(what, total=None)
+        progress.add_task(short_name(what), total=None)
         yield
 
 
@@ -32,7 +32,7 @@ def counting(what: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
     """A bar of `total` steps; `progress.advance(task)` is one step."""
     console = Console(stderr=True)
     with _bar(console) as progress:
-        yield progress, progress.add_task(what, total=total)
+        yield progress, progress.add_task(short_name(what), total=total)
 
 
 @contextmanager
@@ -49,6 +49,7 @@ def compiling(name: str, doing: str = "compiling") -> Iterator[OnProgress | None
 
 
 def _shown(progress: Progress, doing: str, name: str) -> OnProgress:
+    name = short_name(name)
     task = progress.add_task(f"{doing} {name}", total=None)
 
     def show(step: Step) -> None:

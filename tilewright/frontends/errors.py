@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ir.diag import UnsupportedError
+from tilewright.runtime.errors import short_name
 
 
 class ConstantNeededError(UnsupportedError):
@@ -17,5 +18,4 @@ class ConstantNeededError(UnsupportedError):
 
 def shown(name: str, limit: int = 80) -> str:
     """A name from the file, safe to print: control characters escaped, long ones cut."""
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name[: limit + 1])
-    return safe if len(safe) <= limit else safe[:limit] + "..."
+    return short_name(name, limit)

@@ -9,6 +9,7 @@ from tilewright.runtime.errors import ExecutionError as ExecutionError
 from tilewright.runtime.errors import InputError as InputError
 from tilewright.runtime.errors import InternalError as InternalError
 from tilewright.runtime.errors import TilewrightError as TilewrightError
+from tilewright.runtime.errors import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Remark:
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"[{self.stage}] {self.subject}: {_PREFIXES.get(self.kind, '')}{self.message}"
+        return printable(f"[{self.stage}] {self.subject}: {_PREFIXES.get(self.kind, '')}{self.message}")
 
 
 def failure(stage: str, subject: str, error: Exception, consequence: str) -> Remark:

@@ -35,7 +35,7 @@ import numpy as np
 
 from tilewright.runtime import staged
 from tilewright.runtime.arena import ALIGNMENT
-from tilewright.runtime.errors import ArtifactError, OptionError
+from tilewright.runtime.errors import ArtifactError, OptionError, printable, short_name
 from tilewright.runtime.report import Report
 from tilewright.runtime.storage.container import (
     FORMAT,
@@ -75,7 +75,7 @@ class TensorInfo:
             raise ValueError(f"there is no {self.kind} of {self.element}")
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.type}"
+        return f"{short_name(self.name)}: {self.type}"
 
     @property
     def is_complex(self) -> bool:
@@ -310,7 +310,7 @@ class Artifact:
         more = len(self.assumed) - _SHOWN
         shown = [*self.assumed[:_SHOWN], *([f"{more} more conditions hold"] if more > 0 else [])]
         where = f" where {', '.join(shown)}" if shown else ""
-        return f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))}){where}"
+        return printable(f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))}){where}")
 
     def check_broadcasting(self, of: Artifact) -> None:
         """ValueError unless this can be run with the inputs of another program, and gives outputs like its."""

@@ -9,16 +9,30 @@ from __future__ import annotations
 import re
 
 _LONGEST_WORD = 1000
+_LONG_WORDS = re.compile(rf"\S{{{_LONGEST_WORD},}}")
+_LONGEST_NAME = 200
 
 
 def printable(text: str) -> str:
     """The text with what names of a model may hold made safe to print: control characters and marks of direction are
     escaped, and words of more than a thousand characters cut. Lines stay lines."""
     if not text.isprintable():
-        text = "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        text = "\n".join(map(_escaped, text.split("\n")))
     if len(text) <= _LONGEST_WORD:
         return text
-    return re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:80]}...{word[0][-20:]}", text)
+    return _LONG_WORDS.sub(lambda word: f"{word[0][:80]}...{word[0][-20:]}", text)
+
+
+def short_name(name: str, limit: int = _LONGEST_NAME) -> str:
+    """A name of a model or a file, safe to print within a line: it stays in it, and is cut at `limit` characters."""
+    safe = _escaped(name[: limit + 1])
+    return safe if len(safe) <= limit else safe[:limit] + "..."
+
+
+def _escaped(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 class TilewrightError(Exception):
@@ -73,6 +87,9 @@ class InternalError(TilewrightError):
 
 class TilewrightWarning(UserWarning):
     """Something that is not wrong, and costs time or safety until somebody changes it: the text says how."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class PerformanceWarning(TilewrightWarning):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from tilewright.runtime.errors import printable, short_name
+
 
 @dataclass(frozen=True)
 class Report:
@@ -23,7 +25,7 @@ class Report:
 
     def __str__(self) -> str:
         lines: list[str] = []
-        for name, value in self.data.items():
+        for name, value in ((short_name(name), value) for name, value in self.data.items()):
             if name == "remarks":
                 lines.append(f"{name}: {len(self.remarks)}")
                 failed = [r for r in self.remarks if r["kind"] in ("failed", "warning")]
@@ -31,11 +33,10 @@ class Report:
             elif _is_table(value):
                 lines += ["", f"{name}:", *_table(value)]
             elif isinstance(value, Mapping):
-                lines += ["", f"{name}:", *(f"  {key}: {item}" for key, item in value.items())]
+                lines += ["", f"{name}:", *(f"  {short_name(str(key))}: {item}" for key, item in value.items())]
             else:
                 lines.append(f"{name}: {value}")
-        return "\n".join(lines)
-
+        return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -45,23 +46,23 @@ class Report:
 def model_html(inputs: Sequence[Any], outputs: Sequence[Any], about: str) -> str:
     """Inputs and outputs of a model (`TensorInfo`), for notebooks."""
     rows = "".join(
-        f"<tr><td>{kind}</td><td>{escape(info.name)}</td><td>{escape(info.type)}</td></tr>"
+        f"<tr><td>{kind}</td><td>{escape(short_name(info.name))}</td><td>{escape(printable(info.type))}</td></tr>"
         for kind, infos in (("input", inputs), ("output", outputs))
         for info in infos
     )
-    return f"<b>tilewright model</b>, {escape(about)}<table>{rows}</table>"
+    return f"<b>tilewright model</b>, {escape(printable(about))}<table>{rows}</table>"
 
 
 def _html(name: str, value: Any) -> str:
     if name == "remarks" or not (_is_table(value) or isinstance(value, Mapping)):
         shown = f"{len(value)} remarks" if name == "remarks" and isinstance(value, list | tuple) else value
-        return f"<div><b>{escape(str(name))}</b>: {escape(str(shown))}</div>"
+        return f"<div><b>{escape(short_name(str(name)))}</b>: {escape(printable(str(shown)))}</div>"
     rows = [value] if isinstance(value, Mapping) else value
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    head = "".join(f"<th>{escape(str(column))}</th>" for column in columns)
+    head = "".join(f"<th>{escape(short_name(str(column)))}</th>" for column in columns)
     lines = ("".join(f"<td>{escape(_cell(row.get(column, '')))}</td>" for column in columns) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<div><b>{escape(str(name))}</b></div><table><tr>{head}</tr>{body}</table>"
+    return f"<div><b>{escape(short_name(str(name)))}</b></div><table><tr>{head}</tr>{body}</table>"
 
 
 def _is_table(value: Any) -> bool:
@@ -76,7 +77,8 @@ def _remark(remark: Any) -> dict[str, str]:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [columns, *([_cell(row.get(column, "")) for column in columns] for row in rows)]
+    rest = ([_cell(row.get(column, "")) for column in columns] for row in rows)
+    cells = [[short_name(column) for column in columns], *rest]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     numeric = [all(isinstance(row.get(column, 0), (int, float)) for row in rows) for column in columns]
     return [
@@ -86,8 +88,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _cell(value: Any) -> str:
     if isinstance(value, Mapping):  # amounts by what they are of
-        return ", ".join(f"{amount} {name}" for name, amount in value.items())
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        return ", ".join(f"{amount} {short_name(str(name))}" for name, amount in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value)).replace("\n", "\\n")
 
 
 def _pad(text: str, width: int, right: bool) -> str:

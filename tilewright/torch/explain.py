@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
+from tilewright.runtime.errors import printable
 from tilewright.torch.backend import backend
 from tilewright.torch.records import GraphRecord
 
@@ -38,7 +39,7 @@ class Explanation:
             ]
             lines.append(f"  graph {k}: {len(compiled)} compiled pieces: {'; '.join(compiled) or 'none'}")
             lines += [f"    eager: {op} at {place}: {reason}" for op, place, reason in record.eager]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tilewright.runtime.errors import printable
+
 _LOG = logging.getLogger("tilewright.torch")
 _TOLD: set[str] = set()
 
@@ -52,4 +54,4 @@ def note(record: GraphRecord) -> None:
     for reason in reasons:
         if reason not in _TOLD:
             _TOLD.add(reason)
-            _LOG.warning("torch.compile with tilewright: %s", reason)
+            _LOG.warning("torch.compile with tilewright: %s", printable(reason))

@@ -29,6 +29,7 @@ from tilewright.cli.peers import PEERS, Arrays, Run, load_peer
 from tilewright.cli.progress import counting, working
 from tilewright.quantization.data import open_data
 from tilewright.runtime import Model
+from tilewright.runtime.errors import short_name
 from tilewright.runtime.profile import KernelTime
 
 HELP = """Measure the latency of MODEL (of a known format, or compiled), beside other engines.
@@ -131,7 +132,7 @@ def command(
     for name in names:
         contenders.append(_load(name, partial(load_peer, name, model, all_feeds, compiled.threads), len(feeds)))
     measure(contenders, rounds, turn)
-    shapes = ", ".join(f"{name} {list(np.shape(array))}" for name, array in feeds[0].items())
+    shapes = ", ".join(f"{short_name(name)} {list(np.shape(array))}" for name, array in feeds[0].items())
     if as_json:
         print_json({"model": str(model), "threads": compiled.threads, "rounds": rounds, "calls": len(feeds),
                     "inputs": {name: list(np.shape(array)) for name, array in feeds[0].items()},
@@ -139,7 +140,7 @@ def command(
         return
     about = shapes if len(feeds) == 1 else f"{len(feeds)} calls of {data}, the first {shapes}"
     shown = console()
-    shown.print(f"{model}: {about}; {compiled.threads} threads, {rounds} rounds", markup=False)
+    shown.print(f"{short_name(str(model), 1000)}: {about}; {compiled.threads} threads, {rounds} rounds", markup=False)
     shown.print(table(contenders))
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tilewright.cli.amounts import Amount, ago, bytes_text
 from tilewright.cli.output import console as output_console
-from tilewright.cli.output import json_option, print_json
+from tilewright.cli.output import json_option, print_json, say
 from tilewright.session import Entry, Session
 
 HELP = """List the cache of compiled models: what of, for which CPU, how big, when last used.
@@ -53,7 +53,7 @@ def clear(unused: float | None) -> None:
     """Remove what the cache holds."""
     session = Session()
     cleared = session.clear((unused or 0) * DAY_S)
-    click.echo(f"{session.folder}: {models(cleared.files)} removed, {bytes_text(cleared.size)} freed")
+    say(f"{session.folder}: {models(cleared.files)} removed, {bytes_text(cleared.size)} freed")
 
 
 def models(count: int) -> str:

@@ -19,7 +19,9 @@ from tilewright.checks.result import Costs, ModelCheck, Quantity
 from tilewright.cli.amounts import bytes_text, count_text
 from tilewright.cli.inputs.specs import read_dims
 from tilewright.cli.models import compile_fields, model_argument, model_options, need_source, threads_option
+from tilewright.cli.output import SafeConsole, say
 from tilewright.cli.progress import compiling
+from tilewright.runtime.errors import short_name
 
 HELP = """Say whether MODEL can be compiled, what of it is slow, and what it costs: operations, memory, time.
 
@@ -56,11 +58,11 @@ def command(model: Path, as_json: bool, dims: Sequence[str], threads: int | None
         found = check(model, sizes=sizes, threads=threads, progress=progress, **fields)
     for note in found.notes:
         if note.kind == "remark":
-            click.echo(f"warning: {note.node}: {note.message}", err=True)
+            say(f"warning: {note.node}: {note.message}", err=True)
     if as_json:
         click.echo(json.dumps(found.record(), indent=1))
     else:
-        show(found, Console(highlight=False))
+        show(found, SafeConsole())
     if not found.runs:
         click.get_current_context().exit(1)
 
@@ -68,11 +70,11 @@ def command(model: Path, as_json: bool, dims: Sequence[str], threads: int | None
 def show(found: ModelCheck, console: Console) -> None:
     """Print it for people."""
     if not found.runs:
-        console.print(f"[bold red]{escape(found.model)} cannot be compiled:")
+        console.print(f"[bold red]{escape(short_name(found.model))} cannot be compiled:")
         said = [(p.operator, p.reason + (f"\n{p.hint}" if p.hint else ""), p.node) for p in found.problems]
         console.print(_tree("not supported", said))
         return
-    console.print(f"[bold green]{escape(found.model)} can be compiled[/]: {found.nodes} nodes")
+    console.print(f"[bold green]{escape(short_name(found.model))} can be compiled[/]: {found.nodes} nodes")
     for name, infos in (("inputs", found.inputs), ("outputs", found.outputs)):
         console.print(f"{name}: {escape('; '.join(map(str, infos)))}")
     for kind in dict.fromkeys(note.kind for note in found.notes):

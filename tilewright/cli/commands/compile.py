@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from tilewright.cli.artifacts import open_artifact
 from tilewright.cli.models import (
@@ -18,7 +17,7 @@ from tilewright.cli.models import (
     model_argument,
     need_source,
 )
-from tilewright.cli.output import json_option, print_json
+from tilewright.cli.output import SafeConsole, json_option, print_json
 from tilewright.runtime.storage.container import is_container
 from tilewright.runtime.storage.files import check_file, check_replaced
 
@@ -57,7 +56,7 @@ def command(model: Path, output: Path | None, full: bool, as_json: bool, force: 
     if as_json:
         print_json({"output": str(output), "bytes": output.stat().st_size, "seconds": seconds, **report.data})
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = SafeConsole(soft_wrap=True)
     size = output.stat().st_size / 1e6
     nodes, kernels = report.data.get("nodes"), report.data.get("kernels")
     console.print(

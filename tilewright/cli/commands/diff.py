@@ -13,9 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from tilewright.cli.models import threads_option
+from tilewright.cli.output import SafeConsole
 from tilewright.cli.progress import compiling
 from tilewright.comparison.diff import RANDOM, diff
 from tilewright.comparison.errors import Difference, LayerDifference
+from tilewright.runtime.errors import short_name
 
 SHOWN = 12
 """Layers in the table without --all."""
@@ -69,7 +71,7 @@ def command(
     if as_json:
         click.echo(json.dumps(found.record(), indent=1))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = SafeConsole(soft_wrap=True)
         if not console.is_terminal:
             console.width = WIDTH
         show(found, everything, console)
@@ -96,7 +98,7 @@ def show(found: Difference, everything: bool, console: Console) -> None:
         console.print(f"{len(found.unpaired)} tensors have no partner", markup=False)
     for name, output in found.outputs.items():
         decibels = f", {_decibels(output.sqnr)} dB" if math.isfinite(output.sqnr) else ""
-        console.print(f"output {name}: error {_share(output.error)}{decibels}", markup=False)
+        console.print(f"output {short_name(name)}: error {_share(output.error)}{decibels}", markup=False)
     console.print(f"[bold]{escape(verdict(found))}")
 
 

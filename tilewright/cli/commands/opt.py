@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from tilewright.back_end import back_end_for
+from tilewright.cli.output import SafeConsole, say, say_program
 from tilewright.compiler import pass_context, strategies_with
 from tilewright.graph.pipeline import passes_by_name
 from tilewright.ir.core import Module
@@ -51,7 +51,7 @@ Examples:
 @click.option("--list", "listed", is_flag=True, help="Print the passes and their options.")
 def command(file: Path | None, text: str, remarks: bool, target: str | None, listed: bool) -> None:
     if listed:
-        Console().print(_passes())
+        SafeConsole().print(_passes())
         return
     if file is None:
         raise click.UsageError("which FILE? (- is standard input)")
@@ -69,9 +69,9 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
     back_end = back_end_for(machine, session.loaded_plugins)
     strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
     run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=_verify)
-    click.echo(print_module(module), nl=False)
+    say_program(print_module(module))
     for remark in ctx.remarks if remarks else ():
-        click.echo(str(remark), err=True)
+        say(remark, err=True)
 
 
 def _read(file: Path) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from tilewright.cli.amounts import Share, bytes_text
 from tilewright.cli.certificates import show_certificate
 from tilewright.cli.models import force_option, need_source, threads_option
+from tilewright.cli.output import SafeConsole
 from tilewright.cli.progress import compiling
 from tilewright.quantization.forms import KINDS
 from tilewright.quantization.methods.ranges import METHODS
@@ -74,6 +74,6 @@ def command(
             kinds=[kind.strip() for kind in kinds.split(",") if kind.strip()], batch=batch, threads=threads,
             output=output, work=work, force=force, progress=progress,
         )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True)
+    console = SafeConsole(soft_wrap=True)
     console.print(f"{output}: {bytes_text(output.stat().st_size)}", markup=False)
     show_certificate(result.certificate, console)

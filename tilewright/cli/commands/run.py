@@ -30,8 +30,9 @@ from tilewright.cli.models import (
     open_model,
     threads_option,
 )
-from tilewright.cli.output import console, json_option, print_json
+from tilewright.cli.output import console, json_option, print_json, say
 from tilewright.runtime import Model, TensorInfo
+from tilewright.runtime.errors import short_name
 from tilewright.runtime.storage.files import check_folder
 
 HELP = """Run MODEL (of a known format, or compiled) once and show, or write, its outputs.
@@ -103,13 +104,13 @@ def command(
         print_json(record(loaded, inputs, results, chosen))
     else:
         if chosen:
-            click.echo(sizes_chosen(chosen))
+            say(sizes_chosen(chosen))
         console().print(_table(loaded.outputs, results))
     if sizes_seen is not None:
         add_sizes_seen(sizes_seen, loaded.sizes_seen())
     if output is not None:
         for path in write_outputs(output, loaded.outputs, results):
-            click.echo(path, err=as_json)
+            say(path, err=as_json)
 
 
 def record(
@@ -133,7 +134,7 @@ def _table(infos: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> Table:
         dims = ", ".join(map(str, getattr(array, "shape", ())))
         is_tensor = info.kind in ("tensor", "unranked")
         type = f"{info.dtype}[{dims}]" if is_tensor else info.type
-        table.add_row(escape(info.name), escape(type), *_statistics(array))
+        table.add_row(escape(short_name(info.name)), escape(type), *_statistics(array))
     return table
 
 

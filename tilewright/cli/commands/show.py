@@ -14,6 +14,7 @@ from tilewright.cli.models import (
     need_source,
     warn_of_failures,
 )
+from tilewright.cli.output import say_program
 from tilewright.cli.progress import compiling
 from tilewright.options import Options
 from tilewright.session import Session
@@ -58,4 +59,4 @@ def command(model: Path, level: str, kernel: str | None, **options: Any) -> None
             session=session, progress=progress,
         )  # fmt: skip
     warn_of_failures(remark.record() for remark in session.loaded_plugins.refused)
-    click.echo("\n".join(text.rstrip() + "\n" for text in texts.values()), nl=False)
+    say_program("\n".join(text.rstrip() + "\n" for text in texts.values()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from tilewright.cli.models import threads_option
+from tilewright.cli.output import SafeConsole
 from tilewright.cli.progress import working
 from tilewright.quantization.verify import verify
 
@@ -39,7 +39,7 @@ def command(
 ) -> None:
     with working(f"verifying {model.name}"):
         found = verify(model, data, model=wide, metric=metric, batch=batch, threads=threads)
-    console = Console(highlight=False, soft_wrap=True)
+    console = SafeConsole(soft_wrap=True)
     finding = found.verdict.finding
     console.print(
         f"{found.verdict.metric}: {finding.before:.6g} before, {finding.after:.6g} after; the drop is "

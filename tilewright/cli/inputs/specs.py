@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.cli.inputs.sizes import find_sizes, size_of, usual_sizes, variables
 from tilewright.runtime import TensorInfo
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import InputError, short_name
 from tilewright.runtime.storage.files import check_replaced, refused, replacing, write_slices
 from tilewright.runtime.values.recorded import FORMATS, kind_of, load_arrays, read_input
 
@@ -129,7 +129,7 @@ class Given:
 
 def sizes_chosen(sizes: Mapping[str, int]) -> str:
     """A line for sizes that nobody gave."""
-    return f"sizes: {', '.join(f'{name}={size}' for name, size in sizes.items())} (--dim changes them)"
+    return f"sizes: {', '.join(f'{short_name(name)}={size}' for name, size in sizes.items())} (--dim changes them)"
 
 
 def make_inputs(infos: Sequence[TensorInfo], specs: Sequence[str], dims: Mapping[str, int]) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class Scope:
     opsets: Mapping[str, int]
     values: ChainMap[str, Value | None] = field(default_factory=ChainMap)
     declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
+    results: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
+    """What the graph's own outputs are declared as."""
     bound: Mapping[str, AttributeProto] = field(default_factory=dict)
     depth: int = 0
     read: frozenset[str] = frozenset()
@@ -159,6 +161,7 @@ class Importer:
             with self.translation.builder.at(Loc(node=shown(name), op="initializer")):
                 scope.values[name] = literal(self.array_of(proto), name)
         scope.declared = {v.name: v for v in graph.value_info}
+        scope.results = {o.name: o for o in graph.output}
         self._translate_nodes(graph.node, [o.name for o in graph.output], scope, forks=forks)
 
     def _translate_nodes(
@@ -386,6 +389,14 @@ class Importer:
             self.translation.contradictions.setdefault(
                 f"value '{shown(info.name)}'", f"what value_info declares is not taken: the nodes give {type}"
             )
+
+    def declared_rank(self, name: str) -> int | None:
+        """The rank that the file declares for a value of the graph around the current node, if it does."""
+        assert self._scope is not None
+        info = self._scope.results.get(name) or self._scope.declared.get(name)
+        if info is None or not info.type.tensor_type.HasField("shape"):
+            return None
+        return len(info.type.tensor_type.shape.dim)
 
     def _compare(self, info: onnx.ValueInfoProto, type: Type, where: str) -> None:
         """Hold what a value is declared as against what the nodes make of it. ModelError for another element type,

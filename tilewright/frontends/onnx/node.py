@@ -115,6 +115,11 @@ class Node:
         """Is output `k` used?"""
         return k < len(self.output_names) and bool(self.output_names[k])
 
+    @property
+    def declared_rank(self) -> int | None:
+        """The rank that the file declares for output 0, if it does."""
+        return self._importer.declared_rank(self.output_names[0]) if self.output_names else None
+
     # Attributes
 
     def has(self, name: str) -> bool:

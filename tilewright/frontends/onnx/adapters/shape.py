@@ -10,18 +10,19 @@ from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import sym
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.sym import Sym, sym
 from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.define.broadcasting import both_meanings
-from tilewright.ops.view import expand, reshape, shape_of, squeeze, tile, transpose, unsqueeze
+from tilewright.ops.source import full
+from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, squeeze, tile, transpose, unsqueeze
 
 
 @adapter("Reshape")
 def reshape_(node: Node) -> Value:
     if node.optional(1) is not None and node.rank(1) != 1:
         raise ModelError(f"the target of Reshape must be a vector, it is {node.type(1)}")
-    wanted = node.listed_symbols("shape", 1)
+    wanted = _listed_target(node) if node.optional(1) is not None else node.listed_symbols("shape", 1)
     if wanted is None:
         raise ModelError("Reshape has no target")
     target = target_shape(node.shape(0), wanted, keep_zero=bool(node.attr("allowzero", 0)))
@@ -30,11 +31,33 @@ def reshape_(node: Node) -> Value:
 
 @adapter("Expand")
 def expand_(node: Node) -> Value:
-    wanted, x = checked_shape(node.symbols(1), "Expand"), node.input(0)
+    wanted, x = checked_shape(_listed_target(node, at_least=node.rank(0)), "Expand"), node.input(0)
     given = any(is_input_value(v) for d in wanted for v in d.vars)  # nothing says what a caller gives
     with both_meanings() if given else nullcontext():
         shape = checked_shape(node.translation.broadcast(node.shape(0), wanted), "Expand")
         return x if shape == shape_of(x) else expand(x, shape=shape)
+
+
+def _listed_target(node: Node, at_least: int | None = None) -> tuple[Sym, ...]:
+    """The elements of operand 1, a shape. Where their number is known only in calls, it is the rank that the file
+    declares for the result. A shape that broadcasts with one of rank `at_least` may be shorter, as if it began with
+    ones; none may be longer."""
+    if node.rank(1) != 1 or node.shape(1)[0].is_const:
+        return node.symbols(1)
+    (length,), rank = node.shape(1), node.declared_rank
+    if rank is None or rank < (at_least or 0):
+        raise UnsupportedError(
+            f"{node.op} needs the rank of its result at compile time, which is the length {length} of its input 1",
+            hint=f"{node.translation.fixing(length)}, or declare the rank of the result in the model",
+        )
+    fits = s.le(length, rank) if rank == at_least else s.eq(length, rank)
+    node.demand(fits, f"{node.op} to a shape of {length} dims gives what the model declares with {rank} axes")
+    ones = full(value=1, dtype=node.dtype(1), shape=[rank])
+    shape = slice_(concat(ones, node.input(1), axis=0), starts=[length], sizes=[rank])
+    found = node.translation.measure(shape)
+    if found is None:
+        raise node.needs_constant(1)
+    return tuple(found.reshape(-1))
 
 
 @adapter("Tile", since=6)
