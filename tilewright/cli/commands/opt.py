@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.back_end import back_end_for
+from tilewright.back_end import back_end_for, faults_of_plugins
 from tilewright.compiler import pass_context, strategies_with
 from tilewright.graph.pipeline import passes_by_name
 from tilewright.ir.core import Module
@@ -67,8 +67,9 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
     ctx = pass_context(machine, options)
     _verify(module)
     back_end = back_end_for(machine, session.loaded_plugins)
-    strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
-    run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=_verify)
+    with faults_of_plugins(session.loaded_plugins.back_ends):
+        strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
+        run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=_verify)
     click.echo(print_module(module), nl=False)
     for remark in ctx.remarks if remarks else ():
         click.echo(str(remark), err=True)
