@@ -44,7 +44,7 @@ from tilewright.memory.plan import plan_in_order
 from tilewright.memory.storage import Storage, assign_storage
 from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.define.spec import graph_spec
-from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request
+from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact
 from tilewright.runtime.artifact import sizes_text
@@ -89,6 +89,7 @@ def compile_with_fallbacks(
     compiled: Callable[[Module, OptionalSteps, OnProgress | None], T],
 ) -> T:
     """What `compiled` makes of the request's module, again without what failed where that is optional."""
+    check_progress(progress)
     watched = None if progress is None else _Watched(progress)
 
     def may_be_a_defect(error: Exception) -> bool:
