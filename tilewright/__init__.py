@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import InputError as InputError
     from tilewright.runtime.errors import OptionError as OptionError
     from tilewright.runtime.errors import PerformanceWarning as PerformanceWarning
+    from tilewright.runtime.errors import PluginError as PluginError
     from tilewright.runtime.errors import TilewrightError as TilewrightError
     from tilewright.runtime.errors import TilewrightWarning as TilewrightWarning
     from tilewright.runtime.profile import KernelTime as KernelTime
@@ -60,6 +61,7 @@ _HOMES = {
     "OptionError": "tilewright.runtime.errors",
     "Options": "tilewright.options",
     "PerformanceWarning": "tilewright.runtime.errors",
+    "PluginError": "tilewright.runtime.errors",
     "Progress": "tilewright.options",
     "Quantized": "tilewright.quantization.result",
     "Report": "tilewright.runtime.report",

@@ -44,7 +44,7 @@ def compile(
     cache has takes none. Raises ModelError, UnsupportedError, OptionError.
     """
     chosen = Options.of(options, **fields)
-    session = _session(session)
+    session = Session.of(session)
     source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
     artifact = compile_artifact(
         source, options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
@@ -58,6 +58,8 @@ def with_examples(model: Any, inputs: Any, kwargs: Mapping[str, Any] | None, dyn
         if dynamic_shapes is not None:
             raise OptionError("dynamic_shapes= was given without example_inputs=", hint="give examples of the inputs")
         return model
+    if not isinstance(kwargs, Mapping | None) or not all(isinstance(name, str) for name in kwargs or ()):
+        raise OptionError(f"example_kwargs={kwargs!r:.80} is not allowed: give a dict of names to examples")
     if isinstance(inputs, Mapping):
         inputs, kwargs = (), {**inputs, **(kwargs or {})}
     args = () if inputs is None else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
@@ -75,7 +77,7 @@ def compile_artifact(
 ) -> Artifact:
     """As `compile`, but only what a file holds: it may be for another machine than this one."""
     request = Request.of(model, constants, shapes)
-    session = _session(session)
+    session = Session.of(session)
     key = session.key(request, options) if options.cache else None
     artifact = session.find(key) if key else None
     if artifact is not None:
@@ -118,11 +120,3 @@ LOG = logging.getLogger("tilewright")
 
 MOST_TOLD = 5
 """Failures that a warning lists: of one defect there may be many."""
-
-
-def _session(session: Session | None) -> Session:
-    if session is None:
-        return Session()
-    if not isinstance(session, Session):
-        raise OptionError(f"session={session!r:.80} is not allowed: give a tilewright.Session, or None")
-    return session

@@ -6,8 +6,10 @@ object with these methods, and a `name` that is the kind of its machines (`Machi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from traceback import walk_tb
 from typing import Any, Protocol, Self
 
 from tilewright.asm.floats import check_known, floating_point_instructions
@@ -20,7 +22,7 @@ from tilewright.codegen.cpu.program.steps import PartForm, ValueForm, steps_ir
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import InternalError, Remark
+from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError
 from tilewright.ir.passes import Pass
 from tilewright.ir.verify import Spec
 from tilewright.loops.machine.intrinsics import check_machine
@@ -28,7 +30,7 @@ from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.options import Options
 from tilewright.plugins import Plugins
 from tilewright.runtime.artifact import Artifact, TargetInfo
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import OptionError, PluginError
 from tilewright.runtime.executor import Executor
 from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.storage.loader import NativeCode
@@ -206,3 +208,42 @@ def back_end_for(machine: Machine, plugins: Plugins) -> BackEnd:
         f"there is no back end for machine '{machine.name}', which is of the kind '{machine.kind}'",
         hint="install the plugin that brings it",
     )
+
+
+@contextmanager
+def faults_of_plugins(
+    back_ends: Sequence[BackEnd], may_be_theirs: Callable[[Exception], bool] = lambda _: True
+) -> Iterator[None]:
+    """What the code of these back ends raises becomes an error that names the back end: an UnsupportedError for a
+    NotImplementedError, a PluginError for all else but errors of ours, and those that cannot be theirs.
+
+    Their passes, strategies and texts of kernels run in the midst of our stages: whose fault it is says the way that
+    the exception took.
+    """
+    try:
+        yield
+    except (TilewrightError, MemoryError):
+        raise
+    except Exception as error:
+        culprit = next((b for b in back_ends if may_be_theirs(error) and _came_from(b, error)), None)
+        if culprit is None:
+            raise
+        who = f"the back end '{culprit.name}' of a plugin"
+        if isinstance(error, NotImplementedError):
+            what = f"{who} does not support the model: {error or 'it does not say why'}"
+            raise UnsupportedError(what, hint="ask the authors of the plugin for it") from error
+        what = f"{who} failed: {type(error).__name__}: {error}"
+        raise PluginError(what, hint="report it to the authors of the plugin") from error
+
+
+def _came_from(back_end: BackEnd, error: Exception) -> bool:
+    """Whether an exception passed through code of the back end's package, or missed a method that it lacks."""
+    if isinstance(error, AttributeError) and error.obj is back_end:
+        return True
+    own = _package(type(back_end).__module__)
+    names = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return own != _package(__name__) and any(_package(name) == own for name in names)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tilewright import link
 from tilewright.accounts.account import Account
-from tilewright.back_end import BackEnd, Code, CpuCode, back_end_for
+from tilewright.back_end import BackEnd, Code, CpuCode, back_end_for, faults_of_plugins
 from tilewright.codegen.program import KernelText
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.frequent import shapes_with
@@ -44,7 +44,7 @@ from tilewright.memory.plan import plan_in_order
 from tilewright.memory.storage import Storage, assign_storage
 from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.define.spec import graph_spec
-from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request
+from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.runtime import Artifact
 from tilewright.runtime.artifact import sizes_text
@@ -89,13 +89,18 @@ def compile_with_fallbacks(
     compiled: Callable[[Module, OptionalSteps, OnProgress | None], T],
 ) -> T:
     """What `compiled` makes of the request's module, again without what failed where that is optional."""
+    check_progress(progress)
     watched = None if progress is None else _Watched(progress)
-    with rare_collections():
+
+    def may_be_a_defect(error: Exception) -> bool:
+        return watched is None or error is not watched.raised
+
+    with rare_collections(), faults_of_plugins(session.loaded_plugins.back_ends, may_be_a_defect):
         return retry_without_failed_steps(
             lambda: import_request(request, session, watched),
             lambda module, optional: _in_memory(module, lambda: compiled(module, optional, watched)),
             OptionalSteps(checked=is_checked(options), strict=options.strict),
-            lambda error: watched is None or error is not watched.raised,
+            may_be_a_defect,
         )
 
 

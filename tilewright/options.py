@@ -33,6 +33,12 @@ class Progress:
     total: int
 
 
+def check_progress(progress: object) -> None:
+    """OptionError for what is told of the progress of a compilation and cannot be called."""
+    if progress is not None and not callable(progress):
+        raise OptionError(f"progress={progress!r:.80} is not allowed: give a function that takes a Progress, or None")
+
+
 @dataclass(frozen=True)
 class ScheduleFile:
     """Schedules of kernels as text, and the name of the file that they come from."""
@@ -136,8 +142,8 @@ class Options:
     def __post_init__(self) -> None:
         check_threads(self.threads)
         check_threads(self.compile_threads, "compile_threads")
-        if self.numerics not in NUMERICS:
-            raise OptionError(f"numerics={self.numerics!r} is not allowed: one of {', '.join(NUMERICS)}")
+        if not isinstance(self.numerics, str) or self.numerics not in NUMERICS:
+            raise OptionError(f"numerics={self.numerics!r:.80} is not allowed: one of {', '.join(NUMERICS)}")
         if self.target is not None and not isinstance(self.target, str):
             raise OptionError(
                 f"target={self.target!r} is not allowed: give a name, such as 'zen3', or None for this machine"
@@ -286,7 +292,7 @@ def _shape(name: str, shape: object) -> tuple[int | str, ...]:
     for dim in shape:
         if isinstance(dim, str):
             dims.append(str(dim))
-        elif isinstance(dim, bool) or not hasattr(dim, "__index__"):
+        elif isinstance(dim, bool | np.ndarray) or not hasattr(dim, "__index__"):
             raise wrong
         else:
             dims.append(operator.index(dim))

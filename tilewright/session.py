@@ -37,7 +37,7 @@ from tilewright.plugins import (
 )
 from tilewright.runtime import Artifact
 from tilewright.runtime.arena import flat_bytes
-from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.storage.private import (
     NotPrivateError,
@@ -160,6 +160,25 @@ class Session:
     folder: Path = field(default_factory=default_folder)
     limit: int = DEFAULT_LIMIT
     plugins: tuple[Plugin, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | os.PathLike):
+            raise OptionError(f"folder={self.folder!r:.80} is not allowed: give the path of a folder")
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0:
+            raise OptionError(f"limit={self.limit!r:.80} is not allowed: give a number of bytes")
+        if not isinstance(self.plugins, tuple | list | None):
+            raise OptionError(f"plugins={self.plugins!r:.80} is not allowed: give a tuple of plugins, or None for all")
+        object.__setattr__(self, "folder", Path(self.folder))
+        object.__setattr__(self, "plugins", None if self.plugins is None else tuple(self.plugins))
+
+    @classmethod
+    def of(cls, session: Session | None) -> Session:
+        """The session that a caller gave, or the default one; OptionError for what is none."""
+        if session is None:
+            return cls()
+        if not isinstance(session, Session):
+            raise OptionError(f"session={session!r:.80} is not allowed: give a tilewright.Session, or None")
+        return session
 
     @cached_property
     def _candidates(self) -> tuple[Candidate, ...]:

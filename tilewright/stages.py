@@ -59,10 +59,12 @@ def programs(
     plugins are used.
     Raises as that does; OptionError for an unknown level and for a kernel that does not exist.
     """
-    if level not in LEVELS:
+    if not isinstance(level, str) or level not in LEVELS:
         raise OptionError(f"there is no level '{level}'", hint=f"levels are {', '.join(LEVELS)}")
-    options = options or Options()
-    request, session = Request.of(model, constants, shapes), session or Session()
+    if not isinstance(kernel, str | None):
+        raise OptionError(f"kernel={kernel!r:.80} is not allowed: give the name of a kernel, or what it begins with")
+    options = Options.of(options)
+    request, session = Request.of(model, constants, shapes), Session.of(session)
     machine, plugins = session.machine(options), session.loaded_plugins
     back_end = back_end_for(machine, plugins)
     if level == "import":

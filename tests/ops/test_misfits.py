@@ -196,3 +196,38 @@ def test_an_index_out_of_range_is_reported(name: str, inputs: list[Any]) -> None
 def test_an_integer_division_by_zero_is_reported(name: str) -> None:
     with pytest.raises(ExecutionError, match="integer division by zero"):
         evaluate(OPERATORS[name], np.array([1, 2]), np.array([1, 0]))
+
+
+def applied(name: str, *shapes: tuple[int, ...], **attrs: Any) -> Any:
+    with Builder(Block([tensor(dt.f32, shape) for shape in shapes]), Module()) as builder:
+        return OPERATORS[name](*builder.block.args, **attrs)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "attrs", "message"),
+    [
+        ("neg", [], {}, "neg: missing a required argument: 'x'\n  hint: it takes x"),
+        ("add", [(2,)] * 3, {}, "add: too many positional arguments"),
+        ("transpose", [(2, 3)], {"permutation": (1, 0)}, "transpose: missing a required argument: 'perm'"),
+        ("squeeze", [(2, 1)], {"axes": (1,), "nope": 1}, "got an unexpected keyword argument 'nope'"),
+        ("scatter_elements", [(2, 3)], {"axis": 0}, "scatter_elements: missing a required argument: 'indices'"),
+        ("batch_norm", [(), *[(4,)] * 4], {"epsilon": 0.1}, "batch_norm(f32[], f32[4], f32[4], f32[4], f32[4]) with "),
+        ("cast_to_power", [(4,)], {"mode": "sideways"}, "mode is one of down, nearest, up, not 'sideways'"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_told_by_the_operator(
+    name: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeRuleError, ValueError)) as error:
+        applied(name, *shapes, **attrs)
+    assert message in str(error.value)
+
+
+def test_an_operator_outside_of_a_program() -> None:
+    body = Block([tensor(dt.f32, [2, 3])], ["x"])
+    with pytest.raises(TypeRuleError, match="called where no program is built\n  hint: call it in `with Builder"):
+        OPERATORS["exp"](body.args[0])
+
+
+def test_attention_of_no_features() -> None:
+    assert str(applied("attention", (2, 0), (3, 0), (3, 4)).type) == "f32[2, 4]"

@@ -23,6 +23,10 @@ class Quantity:
     formula: str
     value: int | None
 
+    def __repr__(self) -> str:
+        known = self.value is None or self.formula == str(self.value)
+        return f"<{self.formula}>" if known else f"<{self.formula} = {self.value}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -99,6 +103,11 @@ class Costs:
     memory: MemoryNeeds
     time: Time
 
+    def __repr__(self) -> str:
+        seconds = self.time.seconds
+        time = "" if seconds is None else f", about {seconds * 1e3:.4g} ms on {self.time.target}"
+        return f"<costs: {self.kernels} kernels, {self.flops.formula} flops{time}>"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
@@ -112,6 +121,14 @@ class ModelCheck:
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     costs: Costs | None = field(default=None)
+
+    def __repr__(self) -> str:
+        of = f" of {self.model}" if self.model else ""
+        if self.problems:
+            operators = ", ".join(dict.fromkeys(p.operator or p.reason for p in self.problems))
+            return f"<check{of}: does not run, {len(self.problems)} problems ({operators:.200})>"
+        costs = "" if self.costs is None else f", {repr(self.costs).removeprefix('<costs: ').removesuffix('>')}"
+        return f"<check{of}: runs, {self.nodes} nodes, {len(self.notes)} notes{costs}>"
 
     @property
     def runs(self) -> bool:

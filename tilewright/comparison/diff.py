@@ -15,7 +15,7 @@ from tilewright.comparison.errors import Difference, LayerDifference, Measured
 from tilewright.comparison.graph import CoreGraph, Segment
 from tilewright.comparison.pairs import TensorPair, pair_tensors
 from tilewright.comparison.taps import Arrays, Tapped, given_feed, layered, may_be_given, tapped
-from tilewright.options import OnProgress, Progress
+from tilewright.options import OnProgress, Progress, check_progress
 from tilewright.quantization.data import open_data
 from tilewright.quantization.network import whole_model
 from tilewright.runtime import TensorInfo
@@ -55,9 +55,10 @@ def diff(
 
     Raises InputError where the models have other inputs, or nothing in common, and for data that does not fit.
     """
-    for name, number in (("random", random), ("samples", samples)):
+    for name, number in (("random", random), ("samples", samples), ("batch", 1 if batch is None else batch)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise OptionError(f"{name}={number!r:.80} is not allowed: give a number from 1 on")
+    check_progress(progress)
     first, second = _Side(a), _Side(b)
     pairs = pair_tensors(first.core, second.core)
     _check_inputs(first, second)

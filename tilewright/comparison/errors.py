@@ -57,6 +57,10 @@ class LayerDifference:
     own: float | None
     largest: float
 
+    def __repr__(self) -> str:
+        own = "" if self.own is None else f", its own {self.own:.3g}"
+        return f"<'{self.layer}' ({self.operator}): error {self.error:.3g}, before {self.before:.3g}{own}>"
+
     @property
     def growth(self) -> float:
         if not math.isfinite(self.error):
@@ -96,6 +100,10 @@ class Difference:
     samples: int
     data: str
     unpaired: Sequence[str] = field(default_factory=tuple)
+
+    def __repr__(self) -> str:
+        worst = f"worst {self.worst!r}" if self.worst is not None else "no layer adds an error"
+        return f"<difference in {len(self.layers)} layers over {self.samples} samples: {worst}>"
 
     @property
     def worst(self) -> LayerDifference | None:

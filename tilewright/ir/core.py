@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.constants import ConstantArrays, Deferred
-from tilewright.ir.diag import UNKNOWN, Loc
+from tilewright.ir.diag import UNKNOWN, Loc, TypeRuleError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type
 
@@ -314,8 +314,14 @@ class Builder:
 
 
 def current_builder() -> Builder:
-    """The innermost `with builder:`; LookupError outside of any."""
-    return _BUILDER.get()
+    """The innermost `with builder:`; TypeRuleError outside of any."""
+    builder = _BUILDER.get(None)
+    if builder is None:
+        raise TypeRuleError(
+            "an operator was called where no program is built",
+            hint="call it in `with Builder(block, module):`, or `evaluate` it with arrays",
+        )
+    return builder
 
 
 def substitute(attr: Any, mapping: Mapping[Sym, Sym]) -> Any:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ from tilewright.onnxruntime.model_file import (
     without_initializers,
 )
 from tilewright.onnxruntime.ort_value import OrtValue
+from tilewright.onnxruntime.profiling import Profile
 from tilewright.onnxruntime.session_options import GraphOptimizationLevel, RunOptions, SessionOptions
+from tilewright.onnxruntime.suggesting import Suggesting
 from tilewright.runtime import Model
 from tilewright.runtime.errors import TilewrightError
 from tilewright.runtime.values.node_arg import NodeArg
@@ -43,7 +46,7 @@ _MOST_VARIANTS = 16
 _Variant = tuple[frozenset[str], tuple[tuple[str, str, tuple[int, ...], bytes], ...]]
 
 
-class InferenceSession:
+class InferenceSession(Suggesting):
     """A model from a path or bytes. Errors are ONNX Runtime's classes, with our messages."""
 
     def __init__(
@@ -70,8 +73,12 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._constants: tuple[str, ...] = ()
         self._variants: dict[_Variant, Model] = {}
-        self._start_ns = time.time_ns()
+        self._start_ns, start = time.time_ns(), time.perf_counter()
+        self._profile = Profile(self._options.profile_file_prefix, start) if self._options.enable_profiling else None
         self._model = self._first()
+        if self._profile is not None:
+            self._profile.add("session_initialization", start, time.perf_counter() - start)
+            weakref.finalize(self, self._profile.end)
         if self._model is not None and not self._overridable:
             self._source = b""  # not compiled again
 
@@ -97,9 +104,19 @@ class InferenceSession:
                     model, input_feed = self._model_for(input_feed)
             elif model is None:
                 raise InvalidArgument.of(f"a feed is a dict of names to arrays, not {input_feed!r:.80}")
+            if self._profile is not None and self._profile.is_open:
+                return self._profiled(self._profile, model, output_names, input_feed)
             return model.run(output_names, input_feed)
         except TilewrightError as error:
             raise as_onnxruntime(error) from error
+
+    def _profiled(
+        self, profile: Profile, model: Model, output_names: Sequence[str] | None, feed: Mapping[str, Any]
+    ) -> list[np.ndarray]:
+        start = time.perf_counter()
+        results = model.run(output_names, feed)
+        profile.add_run(model, feed, start, time.perf_counter() - start)
+        return results
 
     def run_async(
         self,
@@ -204,8 +221,9 @@ class InferenceSession:
         """Nothing: there is one provider."""
 
     def end_profiling(self) -> str:
-        """The name of no file, as nothing is profiled."""
-        return ""
+        """Write what was profiled to a file, and give its name; "" where nothing is. Without this it is written when
+        the session is gone."""
+        return "" if self._profile is None else self._profile.end()
 
     def get_profiling_start_time_ns(self) -> int:
         return self._start_ns
@@ -254,6 +272,7 @@ class InferenceSession:
             source,
             threads=options.intra_op_num_threads if options.intra_op_num_threads > 0 else None,
             numerics="strict" if strict else "default",
+            profile=self._profile is not None,
             constants=constants,
             shapes=self._shapes(fed),
         )
@@ -295,12 +314,11 @@ def _asked_for(error: TilewrightError) -> tuple[str, ...]:
 def _check_options(options: SessionOptions) -> None:
     if not isinstance(options, SessionOptions):
         raise TypeError(f"sess_options must be SessionOptions of this module, not {options!r:.80}")
-    for name, instead in (
-        ("enable_profiling", "compile the model with profile=True and see Model.profile"),
-        ("optimized_model_filepath", "save compiled models with Model.save"),
-    ):
-        if getattr(options, name):
-            raise NotImplemented.of(f"SessionOptions.{name} writes files of ONNX Runtime\n  hint: {instead}")
+    if options.optimized_model_filepath:
+        raise NotImplemented.of(
+            "SessionOptions.optimized_model_filepath writes files of ONNX Runtime\n"
+            "  hint: save compiled models with Model.save"
+        )
 
 
 def _check_run(options: RunOptions) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 
 from tilewright.onnxruntime.element_types import dtype_of
 from tilewright.onnxruntime.ort_value import OrtValue, check_device
+from tilewright.onnxruntime.suggesting import Suggesting
 
 
-class IOBinding:
+class IOBinding(Suggesting):
     """What one session reads and writes; made by `InferenceSession.io_binding`."""
 
     def __init__(self, session: Any) -> None:

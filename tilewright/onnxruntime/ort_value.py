@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.onnxruntime.element_types import dtype_of, number_of, text_of
+from tilewright.onnxruntime.suggesting import Suggesting
 
 
-class OrtValue:
+class OrtValue(Suggesting):
     """A tensor in the CPU's memory: an array, which is shared and not copied."""
 
     def __init__(self, array: np.ndarray, number: int | None = None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tilewright.onnxruntime.errors import NotImplemented
+from tilewright.onnxruntime.suggesting import Suggesting, nearest
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -34,7 +35,7 @@ class ExecutionOrder(enum.IntEnum):
     MEMORY_EFFICIENT = 2
 
 
-class _Fields:
+class _Fields(Suggesting):
     """An object with the attributes of a table and no others, each of the type of its default."""
 
     _DEFAULTS: ClassVar[Mapping[str, Any]]
@@ -48,7 +49,8 @@ class _Fields:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._DEFAULTS:
             known = ", ".join(sorted(self._DEFAULTS))
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r:.80}; it has: {known}")
+            said = nearest(name, self._DEFAULTS)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r:.80}{said}; it has: {known}")
         wanted = type(self._DEFAULTS[name])
         given = wanted if wanted in (int, bool) and isinstance(value, int | float) else type(value)
         if given is not wanted or (wanted is int and value != int(value)):

@@ -35,7 +35,7 @@ def attention(
     """
     wide = widened(q)
     if scale is None:
-        scale = 1 / math.sqrt(shape_of(q)[-1].value)
+        scale = 1 / math.sqrt(max(shape_of(q)[-1].value, 1))
     scores = mul(matmul(wide, widened(k), transpose_b=True), scale)
     nothing = full(value=-math.inf, dtype=dtype_of(scores), shape=())
     if causal:

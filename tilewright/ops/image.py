@@ -136,6 +136,7 @@ def grid_sample(
     """
     space = x.shape[2:]
     require_rank(grid, x.rank, "the grid")
+    require_equal_dim(grid.shape[0], x.shape[0], "the images of the grid and of the data")
     if not grid.shape[-1].is_const or grid.shape[-1].value != len(space):
         raise ValueError(f"the grid has {grid.shape[-1]} coordinates for {len(space)} spatial axes")
     if not grid.dtype.is_float:

@@ -85,6 +85,7 @@ def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Compute:
     _require_index_dtype(indices)
     if indices.rank != x.rank:
         raise ValueError(f"indices must have as many axes as the data, {x.rank}, not {indices.rank}")
+    _require_within(indices, x, a)
 
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         at = checked_position(t, indices[tuple(i)], x.shape[a])
@@ -96,11 +97,20 @@ def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Compute:
 gather_elements.onnx("GatherElements", since=11, axis="axis")
 
 
+def _require_within(indices: Array | TensorType, x: Array | TensorType, axis: int) -> None:
+    """ValueError for more positions than the data have along another axis than the one that is looked up."""
+    for k, (count, size) in enumerate(zip(indices.shape, x.shape, strict=True)):
+        if k != axis:
+            require(s.le(count, size), f"indices reach beyond axis {k} of the data: {count} and {size}")
+
+
 @primitive
 def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Compute:
     """Slices of x at the index vectors along the last axis of `indices`; leading `batch_dims` go in step."""
     _require_index_dtype(indices)
     depth = _index_depth(indices, x.rank, batch_dims)
+    for a, b in zip(indices.shape[:batch_dims], x.shape[:batch_dims], strict=True):
+        require_equal_dim(a, b, "batches of indices and of the data")
     outer = indices.rank - 1
 
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
@@ -262,9 +272,7 @@ def _scatter_elements_types(
         )
     for d, e in zip(indices.shape, updates.shape, strict=True):
         require_equal_dim(d, e, "dims of indices and updates")
-    for k, (d, e) in enumerate(zip(indices.shape, x.shape, strict=True)):
-        if k != checked_axis(axis, x.rank):
-            require(s.le(d, e), f"indices reach beyond axis {k} of the data: {d} and {e}")
+    _require_within(indices, x, checked_axis(axis, x.rank))
     return _scatter_types(x, indices, updates, reduction=reduction)
 
 

@@ -13,7 +13,7 @@ from tilewright.ops.define import Compute, Operator, compute, op, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.elementwise import abs_, cast, div, mul, pow_
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
-from tilewright.ops.shape import Dim, require_space
+from tilewright.ops.shape import Dim, require_equal_dim, require_space
 from tilewright.ops.source import full, sym_tensor
 from tilewright.ops.view import pad, shape_of
 from tilewright.ops.window import Window
@@ -64,6 +64,8 @@ def max_pool_positions(
 ) -> Compute:
     """Where `max_pool` of x, given as `pooled`, found its elements: flat i64 positions, the first of equals."""
     window = Window(require_space(x), kernel, strides, pads_begin, pads_end, dilations)
+    for a, b in zip(pooled.shape, (*x.shape[:2], *window.counts), strict=True):
+        require_equal_dim(a, b, "what was pooled and the windows")
     steps = row_major(x.shape)
 
     def body(t: ScalarBuilder, i: Sequence[Sym], k: Sequence[Sym]) -> Scalar:

@@ -70,7 +70,10 @@ def cast_to_power(x: Value, *, mode: str, saturate: bool = True) -> Value:
     normal = ge(pattern, 0x00800000)
     # A denormal is brought into the form of others: exponent 0 stands for 2^-127, followed by the mantissa.
     denormal = shl(sub(max_(pattern, 0x00400000), 0x00400000), 1)
-    carry = {"down": 0, "nearest": 0x400000, "up": 0x7FFFFF}[mode]
+    carries = {"down": 0, "nearest": 0x400000, "up": 0x7FFFFF}
+    if mode not in carries:
+        raise ValueError(f"mode is one of {', '.join(carries)}, not {mode!r}")
+    carry = carries[mode]
     code = shr(add(select(normal, pattern, denormal), carry), 23)
     if saturate:
         code = select(gt(pattern, 0x7F800000), 0xFF, min_(code, 0xFE))

@@ -35,6 +35,9 @@ class LayerRecord:
     gains: Mapping[str, float]
     sensitivity: Mapping[str, float]
 
+    def __repr__(self) -> str:
+        return f"<layer '{self.node}' ({self.operator}): {self.kind}, {self.reason}>"
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -67,6 +70,13 @@ class Certificate:
     remarks: Sequence[str] = field(default_factory=tuple)
     schema: int = SCHEMA
 
+    def __repr__(self) -> str:
+        return (
+            f"<certificate: {self.metric} {_short(self.before)} -> {_short(self.after)}, a drop of "
+            f"{_short(self.drop)} with a bound of {_short(self.bound)}, {_short(self.max_drop)} allowed; "
+            f"{self.narrowed} of {len(self.layers)} layers changed>"
+        )
+
     def record(self) -> dict[str, Any]:
         """Its fields as JSON data."""
         return asdict(self)
@@ -94,6 +104,11 @@ class Certificate:
     @property
     def is_within(self) -> bool:
         return self.drop <= self.max_drop and self.bound <= self.max_drop
+
+
+def _short(number: object) -> str:
+    """A number in few digits; what a damaged certificate has instead as it is."""
+    return f"{number:.4g}" if isinstance(number, int | float) else f"{number!r:.20}"
 
 
 def add_certificate(model: onnx.ModelProto, certificate: Certificate) -> None:

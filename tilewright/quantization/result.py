@@ -31,6 +31,9 @@ class Quantized:
     model: onnx.ModelProto
     certificate: Certificate
 
+    def __repr__(self) -> str:
+        return f"<quantised model {self.certificate.model}: {self.certificate!r}>"
+
     def save(self, path: str | Path, *, threads: int | None = None, force: bool = False) -> None:
         """Write an .onnx file, or for .tw compile it for this machine.
 

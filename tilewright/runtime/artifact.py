@@ -77,6 +77,9 @@ class TensorInfo:
     def __str__(self) -> str:
         return f"{short_name(self.name)}: {self.type}"
 
+    def __repr__(self) -> str:
+        return f"TensorInfo({self})"
+
     @property
     def is_complex(self) -> bool:
         """Whether callers have complex numbers."""
@@ -228,6 +231,9 @@ class Artifact:
     producer: str = ""
     report: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
+
+    def __repr__(self) -> str:
+        return f"<tilewright artefact {self.signature} for {self.target.cpu}>"
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the artefact to a file, whole or not at all; ArtifactError when that fails.

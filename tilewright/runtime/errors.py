@@ -85,6 +85,10 @@ class InternalError(TilewrightError):
     """A defect of the compiler itself; the message asks for a report."""
 
 
+class PluginError(TilewrightError):
+    """The back end of a plugin, or what runs its code, failed as it should not; the message names it."""
+
+
 class TilewrightWarning(UserWarning):
     """Something that is not wrong, and costs time or safety until somebody changes it: the text says how."""
 

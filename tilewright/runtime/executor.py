@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.runtime.artifact import Artifact, TensorInfo
-from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.errors import ArtifactError, PluginError, TilewrightError
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.runtime.values.dtypes import numpy_dtype
 
@@ -45,13 +47,12 @@ def executor_of(artifact: Artifact, make: MakeExecutor | None, beside: Executor 
     may share it."""
     kind = artifact.target.kind
     if make is not None:
-        return make(artifact)
+        return _TheirCode.made(make, artifact)
     if kind == "cpu":
         return NativeCode(artifact, beside if isinstance(beside, NativeCode) else None)
     for back_end in _installed_back_ends():
         if getattr(back_end, "name", None) == kind:
-            found: Executor = back_end.executor(artifact)
-            return found
+            return _TheirCode.made(back_end.executor, artifact)
     raise ArtifactError(
         f"the artefact was made for {artifact.target.cpu}, a machine of the kind '{kind}', which nothing here runs",
         hint="install the plugin that brings its back end, or give the argument executor",
@@ -67,6 +68,48 @@ def _installed_back_ends() -> Iterator[Any]:
             yield from entry_point.load().back_ends
         except Exception:  # whatever importing foreign code may raise
             continue
+
+
+class _TheirCode:
+    """Code that others run: what they raise and is no error of ours becomes a PluginError, which names the kind."""
+
+    def __init__(self, code: Executor, kind: str) -> None:
+        self._code, self._kind = code, kind
+        self.run = self._theirs(code.run)
+        self.plan = None if code.plan is None else self._theirs(code.plan)
+        self.run_profiled = None if code.run_profiled is None else self._theirs(code.run_profiled)
+        self.create_pool = self._theirs(code.create_pool)
+        self.destroy_pool = self._theirs(code.destroy_pool)
+
+    @classmethod
+    def made(cls, make: MakeExecutor, artifact: Artifact) -> Executor:
+        """What `make` makes for an artefact; native code as it is, which is ours."""
+        kind = artifact.target.kind
+        with _faults_of(f"what makes the executor for machines of the kind '{kind}' of a plugin"):
+            code = make(artifact)
+            return code if isinstance(code, NativeCode) else cls(code, kind)
+
+    def _theirs(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*args: Any) -> Any:
+            with _faults_of(f"the executor of a plugin for machines of the kind '{self._kind}'"):
+                return function(*args)
+
+        return call
+
+
+@contextmanager
+def _faults_of(who: str) -> Iterator[None]:
+    try:
+        yield
+    except (TilewrightError, MemoryError):
+        raise
+    except NotImplementedError as error:
+        what = f"{who} does not support this: {error or 'it does not say what'}"
+        raise PluginError(what, hint="ask the authors of the plugin for it") from error
+    except Exception as error:
+        what = f"{who} failed: {type(error).__name__}: {error}"
+        raise PluginError(what, hint="report it to the authors of the plugin") from error
 
 
 class DrivenCode:

@@ -25,6 +25,11 @@ class KernelTime:
     sizes: str = ""
     count: int = 1
 
+    def __repr__(self) -> str:
+        often = f", {self.count} times" if self.count != 1 else ""
+        sizes = f", for {self.sizes}" if self.sizes else ""
+        return f"<{self.kernel} of '{self.node}': {self.seconds * 1e6:.4g} us{often}{sizes}>"
+
 
 class KernelCounts:
     """The spans of the `calls` kernel calls of a program, in counts, summed up over its runs since `clear`."""

@@ -23,6 +23,12 @@ class Report:
         found = self.data.get("remarks")
         return tuple(map(_remark, found)) if isinstance(found, list | tuple) else ()
 
+    def __repr__(self) -> str:
+        """How much there is: all of it may be thousands of lines, which `str` shows."""
+        counted = (f"{len(v)} {name}" for name, v in self.data.items() if isinstance(v, list | tuple))
+        single = (f"{name} {self.data[name]}" for name in ("model", "target", "kernels") if name in self.data)
+        return f"<report: {', '.join((*single, *counted))}>"
+
     def __str__(self) -> str:
         lines: list[str] = []
         for name, value in ((short_name(name), value) for name, value in self.data.items()):

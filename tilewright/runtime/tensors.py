@@ -35,6 +35,10 @@ class TensorModel:
         """OptionError for what is no package of tensors, and for outputs of a dtype that it lacks."""
         self.model = model
         self._converts = tuple([_convert(package, info) for info in model.outputs])
+        self._package = str(getattr(package, "__name__", package))
+
+    def __repr__(self) -> str:
+        return f"<{repr(self.model)[1:-1]}, outputs of {self._package}>"
 
     def __call__(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> tuple[Any, ...]:
         """As a call of the model. What stands in `out` is given back as it is."""

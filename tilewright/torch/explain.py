@@ -24,6 +24,9 @@ class Explanation:
     breaks: tuple[str, ...]
     left_out: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<explanation: {str(self).splitlines()[0]}; print it for all>"
+
     def __str__(self) -> str:
         lines = [f"{len(self.graphs)} graphs, {len(self.breaks)} graph breaks"]
         lines += [f"  break: {reason}" for reason in self.breaks]

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from tilewright.back_end import back_end_for
+from tilewright.back_end import back_end_for, faults_of_plugins
 from tilewright.cli.output import SafeConsole, say, say_program
 from tilewright.compiler import pass_context, strategies_with
 from tilewright.graph.pipeline import passes_by_name
@@ -67,8 +67,9 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
     ctx = pass_context(machine, options)
     _verify(module)
     back_end = back_end_for(machine, session.loaded_plugins)
-    strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
-    run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=_verify)
+    with faults_of_plugins(session.loaded_plugins.back_ends):
+        strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
+        run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=_verify)
     say_program(print_module(module))
     for remark in ctx.remarks if remarks else ():
         say(remark, err=True)

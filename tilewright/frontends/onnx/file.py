@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from tilewright.frontends.files import read_file
 from tilewright.frontends.weights.foreign import foreign_format
 from tilewright.ir.diag import ModelError
+from tilewright.runtime.errors import OptionError
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -22,7 +23,8 @@ _TOO_LONG = "store the weights as external data"
 def read_model(source: Source) -> tuple[onnx.ModelProto, Path | None]:
     """The model, and the folder that its external data must lie in (None when it did not come from a file).
 
-    ModelError when the file is missing, not a regular file, too big, truncated or not ONNX.
+    ModelError when the file is missing, not a regular file, too big, truncated or not ONNX; OptionError for
+    what is no source at all.
     """
     given = Path(source) if isinstance(source, str | os.PathLike) else source
     if not isinstance(given, onnx.ModelProto) and (foreign := foreign_format(given)) is not None:
@@ -33,6 +35,11 @@ def read_model(source: Source) -> tuple[onnx.ModelProto, Path | None]:
     elif isinstance(source, bytes):
         where = "the given bytes"
         model = _parse(source, where)
+    elif not isinstance(source, str | os.PathLike):
+        raise OptionError(
+            f"{source!r:.80} is no model: it is of type {type(source).__name__}",
+            hint="give the path of an ONNX file, its bytes, or an onnx.ModelProto",
+        )
     else:
         path, where = Path(source), str(source)
         model, folder = _parse(read_file(path, MAX_FILE_BYTES, _TOO_LONG), where), path.parent

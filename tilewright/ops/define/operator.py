@@ -254,10 +254,14 @@ class Operator:
         """Turn the reasons of misfits into errors that show the operands."""
         try:
             yield
-        except (ValueError, AssertionError, IndexError, StopIteration) as e:
-            listed = ", ".join(map(str, types))
-            shown = ", ".join(f"{k}={_shown(v)}" for k, v in attrs.items())
-            raise TypeRuleError(f"{self.name}({listed}){f' with {shown}' if shown else ''}: {e}") from e
+        except (ValueError, *_TRAPS) as e:
+            raise self._misfit(types, attrs, e) from e
+
+    def _misfit(self, types: Sequence[TensorType], attrs: dict[str, Any], reason: Exception) -> TypeRuleError:
+        listed = ", ".join(map(str, types))
+        shown = ", ".join(f"{k}={_shown(v)}" for k, v in attrs.items())
+        said = str(reason) if isinstance(reason, ValueError) and str(reason) else _said(reason)
+        return TypeRuleError(f"{self.name}({listed}){f' with {shown}' if shown else ''}: {said}")
 
     def result_types(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
         """Types of the results for operands of these types."""
@@ -270,12 +274,32 @@ class Operator:
         """Apply to Values: append to the current builder, return the result Value (a tuple for several).
 
         Lists among the attributes become tuples, NumPy's numbers Python's. TypeRuleError names an attribute whose
-        value cannot be one.
+        value cannot be one, and what is missing or too many.
         """
+        try:
+            return self._applied(args, attrs)
+        except TypeError as error:
+            self._check_signature(len(args), attrs, error)
+            raise
+
+    def _check_signature(self, operands: int, attrs: dict[str, Any], error: TypeError) -> None:
+        """TypeRuleError for another number of operands, or other attributes, than the operator takes."""
+        signature = inspect.signature(self.types if self.kind == "irregular" and self.types else self.fn)
+        try:
+            signature.bind(*range(operands), **attrs)
+        except TypeError as reason:
+            names = [f"{p.name}=" if p.kind is p.KEYWORD_ONLY else str(p).partition(":")[0]
+                     for p in signature.parameters.values()]  # fmt: skip
+            raise TypeRuleError(f"{self.name}: {reason}", hint=f"it takes {', '.join(names)}") from error
+
+    def _applied(self, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         operands = tuple(lift(a, args) for a in args)
         attrs = {name: self._attribute(name, value) for name, value in attrs.items()}
         if self.kind == "composite" and not self.keep:
-            return self.fn(*operands, **attrs)
+            try:
+                return self.fn(*operands, **attrs)
+            except _TRAPS as e:
+                raise self._misfit([v.tensor for v in operands], attrs, e) from e
         attrs = self.defaults | attrs
         if self.targets is not None:
             operands = self._stretched(operands, attrs)
@@ -438,6 +462,16 @@ def _types_of_composite(
 
 def _shown(attr: Any) -> str:
     return f"({', '.join(map(_shown, attr))})" if isinstance(attr, tuple) else str(attr)
+
+
+_TRAPS = (AssertionError, LookupError, StopIteration, ZeroDivisionError)
+"""What rules raise that take more axes for granted than there are, and so on."""
+
+
+def _said(reason: Exception) -> str:
+    """What an exception says; of those that say nothing to people, that operands do not fit."""
+    text = str(reason)
+    return f"the operands or attributes do not fit{f' ({text})' if text else ''}"
 
 
 OPERATORS: dict[str, Operator] = {}

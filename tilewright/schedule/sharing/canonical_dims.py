@@ -56,7 +56,7 @@ def canonical_dims(region: Op) -> CanonicalDims:
         canonical[v] = named if value is v else common * named - shift
         actual[named] = value
     values = {v: dim for dim, v in joint.items()}
-    return CanonicalDims(canonical, {named: values.get(value, value) for named, value in actual.items()}, joint)
+    return CanonicalDims(canonical, {named: value.subs(values) for named, value in actual.items()}, joint)
 
 
 def _joint_dims(region: Op) -> dict[Sym, Sym]:
