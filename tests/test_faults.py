@@ -26,6 +26,8 @@ from tilewright.runtime.errors import PerformanceWarning
 from tilewright.schedule.sharing import kernels
 from tilewright.schedule.strategies import STRATEGIES
 
+pytestmark = pytest.mark.without_room_for_zones  # arenas are compared
+
 RNG = np.random.default_rng(17)
 WIDTHS = (48, 64, 40, 56, 32, 48)
 X = RNG.standard_normal((24, WIDTHS[0])).astype(np.float32)

@@ -60,6 +60,8 @@ CASES: list[tuple[str, dict[str, Any], list[Any], dict[int, Sequence[int]]]] = [
     ("GatherElements", {"axis": 1}, [(3, 5), ((3, 2), I64)], {0: (2, 5), 1: (4, 2)}),
     ("GatherND", {"batch_dims": 1}, [(2, 3, 4), ((2, 3, 1), I64)], {0: (1, 3, 4)}),
     ("GridSample", {}, [(2, 3, 4, 5), (2, 3, 3, 2)], {0: (1, 3, 4, 5)}),
+    ("Einsum", {"equation": "ii->i"}, [(3, 3)], {0: (5, 3)}),
+    ("Einsum", {"equation": "bii,i->b"}, [(2, 3, 3), (3,)], {0: (2, 1, 3), 1: (4,)}),
     ("DepthToSpace", {"blocksize": 2}, [(1, 8, 3, 3)], {0: (1, 6, 3, 3)}),
     ("Pad", {"mode": "reflect"}, [(4, 5)], {0: (0, 5)}),
 ]

@@ -109,6 +109,7 @@ def _prepared(labels: Labels, x: Value, wanted: set[str]) -> tuple[Labels, Value
         a = labels.index(label)
         b = labels.index(label, a + 1)
         shape = shape_of(x)
+        require_equal_dim(shape[a], shape[b], f"the axes {label} of an operand")
         one = [sym(1)] * len(shape)
         rows = iota(shape=(*one[:a], shape[a], *one[a + 1 :]), axis=a)
         columns = iota(shape=(*one[:b], shape[b], *one[b + 1 :]), axis=b)
