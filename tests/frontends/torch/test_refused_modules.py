@@ -220,7 +220,7 @@ def test_damaged_and_foreign_files(archive: bytes, tmp_path: Path) -> None:
     path.write_bytes(b"no archive")
     assert "no archive" in refusal(path)
     torch.save({"weight": X}, path)
-    assert "another version" in refusal(path) or "no record" in refusal(path)
+    assert "a checkpoint of PyTorch" in refusal(path)
     major = lambda data: re.sub(rb'"major": \d+', b'"major": 99', data)  # noqa: E731
     assert "schema 99" in refusal(changed(archive, path, major))
     assert "'cuda'" in refusal(

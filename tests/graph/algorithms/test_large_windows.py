@@ -58,7 +58,7 @@ def drawn(rng: np.random.Generator) -> tuple[str, tuple[int, ...], dict[str, Any
         space, kernel = rng.integers(1, 8, rank), rng.integers(1, 13 if rank < 3 else 7, rank)
         strides, dilations = rng.integers(1, 5, rank), rng.integers(1, 4, rank)
         reach = (kernel - 1) * dilations + 1
-        begin, end = rng.integers(0, reach), rng.integers(0, reach)
+        begin, end = rng.integers(0, kernel), rng.integers(0, kernel)
         if np.all(space + begin + end >= reach):
             break
     attrs = {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": [*begin, *end]}
