@@ -34,7 +34,7 @@ from tilewright.ops.window import Window
 LARGEST = 2.0**12
 """Where the squares of a channel's data in a tile add up to more than the square of this, the tile is out of range."""
 
-SQUARES_AT_ONCE = 4
+SQUARES_AT_ONCE = 2
 """Sums of squares that are computed independently of each other."""
 
 FILTERS_AT_ONCE = 32
@@ -70,9 +70,15 @@ def winograd_input(
         corner = [at * rule.m - p for at, rule, p in zip(_position(tile, counts), rules, window.before, strict=True)]
         places = [_places(*axis) for axis in zip(corner, window.sizes, rules, strict=True)]
 
-        data = {at: _padded(x, (n, cb), places, at, lane) for at in product_of(*map(range, sizes))}
-        first, *others = _along_axes(t, _interpolated, rules, sizes, data.__getitem__)
-        in_range = _sum_of_squares(list(data.values())) <= LARGEST**2
+        squares: list[Scalar] = []
+
+        def element(at: tuple[int, ...]) -> Scalar:  # squared while it is in a register
+            loaded = _padded(x, (n, cb), places, at, lane)
+            _add_square(squares, loaded)
+            return loaded
+
+        first, *others = _along_axes(t, _interpolated, rules, sizes, element)
+        in_range = reduce(add, squares) <= LARGEST**2
         return [t.select(in_range, first, t.const(math.nan, x.dtype)), *others]
 
     points = prod(sizes)
@@ -112,18 +118,9 @@ def _padded(
     return x.load((*image, *(place for place, _ in found), lane), inside)
 
 
-def _sum_of_squares(elements: Sequence[Scalar]) -> Scalar:
-    """In several sums, which do not wait for each other."""
-    sums: list[Scalar] = []
-    for k, x in enumerate(elements):
-        if k < SQUARES_AT_ONCE:
-            sums.append(x * x)
-        else:
-            sums[k % SQUARES_AT_ONCE] = sums[k % SQUARES_AT_ONCE] + x * x
-    total = sums[0]
-    for other in sums[1:]:
-        total = total + other
-    return total
+def _add_square(sums: list[Scalar], x: Scalar) -> None:
+    """Add the square of x to one of several sums, which do not wait for each other: the one that waits longest."""
+    sums.append(sums.pop(0) + x * x if len(sums) == SQUARES_AT_ONCE else x * x)
 
 
 def _along_axes(
