@@ -26,6 +26,7 @@ from tests.fuzz.files.limits import limited
 from tests.fuzz.registry import Tried
 from tests.models import gather, mlp
 from tests.staging.models import model_of
+from tests.zones.calls import REPORT
 from tilewright.api import compile_artifact
 from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
@@ -62,11 +63,22 @@ def artifacts() -> tuple[Artifact, ...]:
     )
     options = Options(cache=False, compile_threads=1)
     models = [mlp(), gather(), sized, texts, looped()]
-    return (
+    made = (
         *(compile_artifact(model, options=options) for model in models),
         compile_artifact(mlp(), options=options, shapes={"x": (2, 64)}),
         compile_artifact(mlp(), options=replace(options, frequent=({"batch": 3}, {"batch": 8}))),
         compile_artifact(looped(), options=replace(options, frequent=({"n": 3},))),
+    )
+    return tuple(map(_without_zones, made))
+
+
+def _without_zones(artifact: Artifact) -> Artifact:
+    """Without what its report tells the guard zones, which trust it: damaged artefacts would be cut anywhere."""
+    return replace(
+        artifact,
+        report={name: told for name, told in artifact.report.items() if name != REPORT},
+        parts=tuple(map(_without_zones, artifact.parts)),
+        variants=tuple(replace(v, artifact=_without_zones(v.artifact)) for v in artifact.variants),
     )
 
 
