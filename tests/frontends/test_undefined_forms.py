@@ -174,3 +174,11 @@ def test_flags_that_are_neither_0_nor_1(op: str, name: str, number: int) -> None
     model = one(op, operands, ["x"], {name: number})
     with pytest.raises(tilewright.TilewrightError, match=f"{op}: the attribute '{name}' is 0 or 1, not {number}"):
         tilewright.compile(model, cache=False, threads=1)
+
+
+def test_more_samples_of_a_region_than_ever_end() -> None:
+    x, rois = np.ones((1, 1, 8, 8), np.float32), np.array([[0, 0, 4, 4]], np.float32)
+    operands = {"x": x, "rois": rois, "batch": np.zeros(1, np.int64)}
+    model = one("RoiAlign", operands, ["x"], {"sampling_ratio": 10**6, "output_height": 2, "output_width": 2})
+    with pytest.raises(tilewright.ModelError, match="1000000 x 1000000 samples in each cell would not end"):
+        tilewright.compile(model, cache=False, threads=1)

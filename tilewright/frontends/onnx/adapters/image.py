@@ -26,6 +26,9 @@ from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, transpose, unsqueeze
 from tilewright.ops.window import Window
 
+MOST_SAMPLES = 1 << 10
+"""Samples of a cell of RoiAlign along each axis at most: some hundred times as many as detectors take."""
+
 
 @adapter("GridSample")
 def grid_sample(node: Node) -> Value:
@@ -44,6 +47,9 @@ def roi_align(node: Node) -> Value:
             "RoiAlign with a number of samples that depends on data is not supported",
             hint="set sampling_ratio",
         )
+    if samples > MOST_SAMPLES:
+        most = f"at most {MOST_SAMPLES} are possible along each axis"
+        raise ModelError(f"RoiAlign with {samples} x {samples} samples in each cell would not end; {most}")
     return image.roi_align(
         *node.operands,
         size=(node.attr("output_height"), node.attr("output_width")),
