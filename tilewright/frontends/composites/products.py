@@ -131,7 +131,7 @@ def _product(
     """Two operands multiplied, labels that are not wanted any more summed: one batched matrix product."""
     shared = [c for c in a_labels if c in b_labels]
     broadcasting = any(
-        is_stretched(shape_of(x)[labels.index(c)], sizes[c])
+        (own := shape_of(x)[labels.index(c)]) != sizes[c] and (own == 1 or is_stretched(own, sizes[c]))
         for x, labels in ((a, a_labels), (b, b_labels))
         for c in shared
     )
