@@ -45,6 +45,8 @@ CASES: list[tuple[str, dict[str, Any], list[Any], dict[int, Sequence[int]]]] = [
     ),
     ("com.microsoft.MatMulIntegerToFloat", {}, [((4, 6), I8), ((6, 5), I8), (), (5,), ((), I8), ((5,), I8), (5,)],
      {1: (6, 1), 6: (1,)}),
+    ("com.microsoft.FusedConv", {}, [(1, 4, 6, 6), (4, 4, 3, 3), (4,), (1, 4, 4, 4)],
+     {0: (2, 4, 6, 6), 3: (1, 1, 4, 4)}),
     ("com.microsoft.FusedConv", {"group": 2, "activation": "Relu"}, [(1, 4, 8, 8), (4, 2, 3, 3)], {0: (1, 2, 8, 8)}),
     ("DeformConv", {}, [(1, 2, 6, 6), (3, 2, 3, 3), (1, 18, 4, 4)], {0: (1, 1, 6, 6), 2: (1, 18, 3, 4)}),
     (
