@@ -26,8 +26,8 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, product
-from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient, limited_of
 from tilewright.loops.analysis.far import is_far
+from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient, limited_of
 from tilewright.loops.edit import address_of, enclosing_loops, holds_parallel, loop_var, ranges_at
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
