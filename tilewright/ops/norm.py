@@ -8,6 +8,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops.define import op
+from tilewright.ops.define.demands import require_equal_dim
 from tilewright.ops.elementwise import add, div, exp, log, max_, mul, pow_, rsqrt, sqrt, sub
 from tilewright.ops.pool import sum_pool
 from tilewright.ops.reduce import (
@@ -74,6 +75,7 @@ def _per_channel(v: Value, x: Value) -> Value:
     """A vector over the channels of x [n, c, *space] in a shape that broadcasts against it. One entry is not for all
     channels."""
     (size,), channels = shape_of(v), shape_of(x)[1]
+    require_equal_dim(size, channels, "numbers of channels")
     return reshape(v, shape=(size if size.is_const else channels, *[sym(1)] * (len(shape_of(x)) - 2)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.norm import check_affine
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -25,6 +26,7 @@ def simplified_layer_normalization(node: Node) -> tuple[Value | None, ...]:
     """x / sqrt(mean(x^2) + epsilon) * scale; ONNX Runtime writes it into the domain of the standard, too."""
     axis, epsilon = node.checked_axis(node.attr("axis", -1)), node.attr("epsilon", 1e-5)
     node.attr("stash_type", 1)  # sums are of f32 at least in any case
+    check_affine(node, axis)
     x, scale = widened(node.input(0)), widened(node.input(1))
     result = as_dtype(norm.rms_norm(x, scale, axis=axis, epsilon=epsilon), dtype_of(node.input(1)))
     if not node.wants(1):
