@@ -13,7 +13,8 @@ from tilewright.runtime.errors import TilewrightError
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> g '
 NODES = {
     "layer norm": "(float[a, b] x, float[c] y) => (float[m, n] z) { z = LayerNormalization (x, y) }",
-    "its bias": "(float[a, b] x, float[c] y) => (float[m, n] z) <float[1] o = {1}> { z = LayerNormalization (x, o, y) }",
+    "its bias": "(float[a, b] x, float[c] y) => (float[m, n] z) <float[1] o = {1}> "
+    "{ z = LayerNormalization (x, o, y) }",
     "rms norm": "(float[a, b] x, float[c] y) => (float[m, n] z) { z = RMSNormalization (x, y) }",
     "simplified": "(float[a, b] x, float[c] y) => (float[m, n] z) { z = SimplifiedLayerNormalization (x, y) }",
     "gelu": "(float[a, b] x, float[c] y) => (float[m, n] z) { z = com.microsoft.BiasGelu (x, y) }",
@@ -45,7 +46,7 @@ def test_there_is_an_entry_for_each_channel(operator: str) -> None:
     x = np.ones((1, 3, 5), np.float32)
     assert model(x, np.ones(3, np.float32))[0].shape == (1, 3, 5)
     for size in (1, 2):
-        with pytest.raises(TilewrightError, match="numbers of channels differ|it must be that c == 3"):
+        with pytest.raises(TilewrightError, match=r"numbers of channels differ|it must be that c == 3"):
             model(x, np.ones(size, np.float32))
     for size, channels in ((1, 3), (3, 1)):
         fixed = text.replace("1, 3, n", f"1, {channels}, n").replace("float[c]", f"float[{size}]")
