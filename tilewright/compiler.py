@@ -301,7 +301,7 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
         forms = [link.part_form(part, storage.overwrites) for part, storage in compiled]
         build.code.begin_steps(staged.program, link.value_forms(staged), forms)
     target = build.back_end.target(build.machine)
-    return link.make_staged(module, staged.program, parts, target, build.options.numerics)
+    return link.make_staged(module, staged, parts, target, build.options.numerics)
 
 
 def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:

@@ -8,6 +8,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops.define import op
+from tilewright.ops.define.demands import require_equal_dim
 from tilewright.ops.elementwise import add, div, exp, log, max_, mul, pow_, rsqrt, sqrt, sub
 from tilewright.ops.pool import sum_pool
 from tilewright.ops.reduce import (

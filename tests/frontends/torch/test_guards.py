@@ -134,7 +134,7 @@ def test_the_error_says_the_guard_in_the_users_terms() -> None:
     ranged = tilewright.compile(
         Double().eval(), (ones(5),), dynamic_shapes=({0: Dim("length", min=4, max=9)},), cache=False
     )
-    with pytest.raises(TilewrightError, match="exported for length up to 9; export it again for others"):
+    with pytest.raises(TilewrightError, match="exported for length from 4 to 9; export it again for others"):
         ranged(np.ones(10, np.float32))
 
 

@@ -51,7 +51,7 @@ class GraphImporter:
         graph = self._captured.graph
         values: dict[torch.fx.Node, Given] = {}
         placeholders = graph.graph.find_nodes(op="placeholder")
-        for node in placeholders:
+        for node in sorted(placeholders, key=_is_number):  # sizes of tensors need not be read from memory
             if node.name in inputs:
                 values[node] = self._input(node, inputs[node.name])
         for node in placeholders:
@@ -59,6 +59,8 @@ class GraphImporter:
                 self._check_input(node, values[node])
             elif node.name in self._captured.state:
                 values[node] = self._state(*self._captured.state[node.name])
+            elif _is_number(node) and self._sizes.knows(node.meta["val"].node.expr):
+                values[node] = self._sizes.of(node.meta["val"])
         self._require_guards({node.name: values.get(node) for node in placeholders})
         self._walk(graph, values)
         self.translation.problems.raise_if_any()
@@ -84,7 +86,12 @@ class GraphImporter:
             assert symbols is not None
             size = symbols.reshape(-1)[0]
             self._sizes.bind(result.node.expr, size)
-            return size
+            known = self._sizes.of(result)
+            if known is not size:
+                self.translation.require(
+                    s.eq(size, known), f"the input '{node.name}' is {known} in the exported program"
+                )
+            return known
         return value
 
     def _check_input(self, node: torch.fx.Node, value: Given) -> None:
@@ -363,6 +370,10 @@ class GraphImporter:
         if isinstance(given, bool | int | float):
             return literal(np.array(given), "")
         raise UnsupportedError(f"the module gives {type(given).__name__} {given!r:.80}, which is no tensor")
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), SymNumber)
 
 
 def _tensors(arguments: Iterable[Any]) -> list[Value | None]:

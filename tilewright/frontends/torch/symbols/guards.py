@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, FloorToInt, RoundToInt, ToFloat, TruncToInt
 
 from tilewright.frontends.errors import shown
+from tilewright.frontends.inputs import Bounds
 from tilewright.frontends.torch.symbols.sizes import Sizes
 from tilewright.frontends.translation import Translation
 from tilewright.ir import sym as s
@@ -44,8 +45,8 @@ SizeOf = Callable[[str, int | None], Sym | None]
 @dataclass(frozen=True)
 class Guards:
     """What a program takes for granted: `code` as lines of Python, of which `paths` gives the inputs by the text of the
-    expressions for them; `ranges` of symbols that are beyond what every size is; `traced` of symbols, found while the
-    program was decomposed."""
+    expressions for them; `ranges` of symbols, and of expressions that are the size of an axis, that are beyond what
+    every size is; `traced` of symbols, found while the program was decomposed."""
 
     code: tuple[str, ...] = ()
     paths: tuple[tuple[str, str], ...] = ()
@@ -64,16 +65,26 @@ class _OnFloatsError(Exception):
 # What a program takes for granted
 
 
-def guards_of(program: ExportedProgram) -> Guards:
-    """Those that the program was exported with."""
+def guards_of(program: ExportedProgram, minima: Mapping[str, int]) -> Guards:
+    """Those that the program was exported with. `minima` are those of dims that the caller has declared, by symbol."""
     found = []
     for symbol, bounds in program.range_constraints.items():
-        low, high = (_finite(end) for end in (bounds.lower, bounds.upper))
-        if low is not None and low <= 2:  # 2 is what PyTorch takes for granted of every size, and does not check
-            low = 0
+        low, high = range_of(bounds)
+        if low == USUAL_LEAST:
+            low = minima.get(str(symbol), 0)
         if low or high is not None:
-            found.append((str(symbol), low or 0, high))
+            found.append((str(symbol), low, high))
     return Guards(tuple(program._guards_code or ()), tuple(_paths(program).items()), tuple(found))
+
+
+USUAL_LEAST = 2
+"""The least size that torch.export takes for granted where nobody declares one, and that its programs do not check."""
+
+
+def range_of(bounds: Any) -> Bounds:
+    """The range that PyTorch knows of a symbol, as that of a size."""
+    low, high = _finite(bounds.lower), _finite(bounds.upper)
+    return max(low or 0, 0), high
 
 
 def _finite(end: Any) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.frontends.composites.products import matrix_product, with_bias
-from tilewright.frontends.onnx.adapters.contract import group_of, scaled
+from tilewright.frontends.onnx.adapters.contract import group_of, require_to_be_added, scaled
 from tilewright.frontends.onnx.adapters.microsoft.activation import activated
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.adapters.window import window_of
@@ -37,6 +37,8 @@ def fused_matmul_activation(node: Node) -> Value:
 @microsoft("GemmFastGelu")
 def gemm_fast_gelu(node: Node) -> Value:
     product, bias = matrix_product(node.input(0), node.input(1)), node.optional(2)
+    if bias is not None:
+        require_to_be_added(node, product)
     return gelu(product if bias is None else ew.add(product, bias), approximate="tanh")
 
 
@@ -60,6 +62,7 @@ def fused_gemm(node: Node) -> Value:
     )
     beta = node.attr("beta", 1.0)
     if (added := node.optional(2)) is not None and beta:
+        require_to_be_added(node, result)
         result = ew.add(result, scaled(added, beta, node))
     names = ("activation_alpha", "activation_beta", "activation_gamma")
     given = [node.attr(name) for name in names if node.has(name)]
