@@ -60,6 +60,11 @@ class Node:
         names = self.output_names
         return Node(self.op, self.version, self.schema, inputs, self._attributes, names, self._importer)
 
+    @property
+    def producer(self) -> str:
+        """What the file says it was written by."""
+        return self._importer.producer
+
     # Operands
 
     def input(self, k: int) -> Value:
