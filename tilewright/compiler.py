@@ -27,6 +27,7 @@ from tilewright.ir.diag import (
     InternalError,
     ModelError,
     Remark,
+    RemarkKind,
     TilewrightError,
     UnsupportedError,
     VerifyError,
@@ -301,7 +302,19 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
         forms = [link.part_form(part, storage.overwrites) for part, storage in compiled]
         build.code.begin_steps(staged.program, link.value_forms(staged), forms)
     target = build.back_end.target(build.machine)
-    return link.make_staged(module, staged, parts, target, build.options.numerics)
+    artifact = link.make_staged(module, staged, parts, target, build.options.numerics)
+    artifact.report["remarks"] += [remark.record() for remark in _remarks_of_import(module)]
+    return artifact
+
+
+def _remarks_of_import(module: Module) -> list[Remark]:
+    kinds: dict[str, RemarkKind] = {"contradictions": "analysis", "warnings": "warning"}
+    attrs = module.main.attrs
+    return [
+        Remark("import", subject, message, kind)
+        for name, kind in kinds.items()
+        for subject, message in attrs.get(name, ())
+    ]
 
 
 def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
@@ -313,8 +326,7 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     account = Account(module, machine, optional)
-    for subject, message in module.main.attrs.get("contradictions", ()):
-        ctx.remarks.append(Remark("import", subject, message, "analysis"))
+    ctx.remarks += _remarks_of_import(module)
     lower_graph(module, ctx, options, build.progress, strategies, back_end.passes(machine, options))
     account.note_regions(module)
     clock.lap("graph")

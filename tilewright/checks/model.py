@@ -214,6 +214,8 @@ def _info(name: str, value: Value) -> TensorInfo:
 def _notes_of_import(main: Func) -> Iterable[Note]:
     for subject, message in main.attrs.get("contradictions", ()):
         yield Note("contradiction", "", subject, message)
+    for subject, message in main.attrs.get("warnings", ()):
+        yield Note("remark", "import", subject, message)
 
 
 def _assumed(made: Assumption, both: Collection[Sym], place: str) -> Note:

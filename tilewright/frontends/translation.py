@@ -99,6 +99,8 @@ class Translation:
         self.builder = Builder(block, self.module)
         self.problems = Problems()
         self.contradictions: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
+        """What users should know before they rely on the program, by its subject."""
         self.complex_results: set[int] = set()
         """The places of results that are parts of complex numbers, along a last axis of 2."""
         self._choices = choices
@@ -349,6 +351,8 @@ class Translation:
             attrs["open_dims"] = tuple(found)
         if self.contradictions:
             attrs["contradictions"] = tuple(self.contradictions.items())
+        if self.warnings:
+            attrs["warnings"] = tuple(self.warnings.items())
         self.module.add(Func("main", self.builder.block, "graph", attrs))
         return self.module
 

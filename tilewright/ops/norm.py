@@ -21,7 +21,7 @@ from tilewright.ops.reduce import (
     reduce_sum,
     widened,
 )
-from tilewright.ops.shape import checked_axes, checked_axis, require_equal_dim, require_unstretched
+from tilewright.ops.shape import checked_axes, checked_axis, require_unstretched
 from tilewright.ops.view import reshape, shape_of
 
 

@@ -118,7 +118,7 @@ def _blamed(graph: torch.fx.GraphModule, error: TilewrightError) -> dict[torch.f
     labels = {p.node: p.reason for p in problems} or {error.where or "": error.what}
     reasons = {label.partition(" ")[0].rpartition("/")[2]: reason for label, reason in labels.items()}
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
-    named = {node: reasons[node.name] for node in calls if node.name in reasons}
+    named = {_made_by(node): reasons[node.name] for node in calls if node.name in reasons}
     return named or dict.fromkeys(calls, error.what)
 
 
@@ -130,6 +130,13 @@ def _given(free: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
         node for node in used
         if not isinstance(size := node.meta["val"], torch.SymInt) or size.node.expr not in told
     ]  # fmt: skip
+
+
+def _made_by(node: torch.fx.Node) -> torch.fx.Node:
+    """The call that gives a result: one of several is taken of what it gives, and runs where that does."""
+    while node.target is operator.getitem:
+        node = node.args[0]
+    return node
 
 
 def _reason(node: torch.fx.Node) -> str:

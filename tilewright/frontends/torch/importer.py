@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from tilewright.frontends.torch.capture import Captured, has_complex, op_name
 from tilewright.frontends.torch.contradictions import contradiction
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.origins import Origin, origin_of
-from tilewright.frontends.torch.symbols.guards import require_guards
-from tilewright.frontends.torch.symbols.sizes import Sizes
+from tilewright.frontends.torch.symbols.guards import GivenSizes, Place, require_guards
+from tilewright.frontends.torch.symbols.sizes import Sizes, hint_of
 from tilewright.frontends.torch.tensors import COMPLEX, DTYPES, array_of, dtype_of, part_of
 from tilewright.frontends.translation import BrokenInputError, DifferentRanksError, Translation, type_of
 from tilewright.ir import dtype as dt
@@ -113,7 +113,8 @@ class GraphImporter:
                 self.translation.require(condition, words)
 
     def _require_guards(self, inputs: Mapping[str, Given]) -> None:
-        def size_of(name: str, axis: int | None) -> Sym | None:
+        def size_of(place: Place) -> Sym | None:
+            name, axis = place
             held = inputs.get(name)
             held = held.real if isinstance(held, ComplexPair) else held
             if axis is None or not isinstance(held, Value):
@@ -121,7 +122,19 @@ class GraphImporter:
             shape = type_of(held).shape
             return shape[axis] if axis < len(shape) else None
 
-        require_guards(self._captured.guards, self.translation, self._sizes, size_of)
+        given = GivenSizes(size_of, dict(self._examples()))
+        require_guards(self._captured.guards, self.translation, self._sizes, given)
+
+    def _examples(self) -> Iterator[tuple[Place, int | None]]:
+        """The sizes that a call decides on, and what they were when PyTorch traced the program."""
+        for node in self._captured.graph.graph.find_nodes(op="placeholder"):
+            stated = node.meta.get("val")
+            if node.name in self._captured.inputs and isinstance(stated, torch.SymInt):
+                yield (node.name, None), hint_of(stated)
+            elif node.name in self._captured.inputs and isinstance(stated, torch.Tensor):
+                for axis, size in enumerate(stated.shape):
+                    if isinstance(size, torch.SymInt):
+                        yield (node.name, axis), hint_of(size)
 
     def _solve(self, expression: sympy.Expr, d: Sym) -> None:
         """Bind the symbol of an expression `a * x + b` that nothing has bound so far."""
