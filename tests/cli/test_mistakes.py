@@ -92,7 +92,7 @@ def test_inputs_that_do_not_fit(
 
 
 def test_inputs_that_are_missing(folder: Path) -> None:
-    assert "missing inputs: x" in refuse(INPUT, "run", folder / "mlp.tw")
+    assert "no values are given for: x" in refuse(INPUT, "run", folder / "mlp.tw")
 
 
 @pytest.mark.parametrize(
