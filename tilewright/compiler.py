@@ -134,6 +134,8 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
     try:
         module = front_end.load(request.model, constants=request.constants, shapes=request.shapes)
         if front_end not in FRONT_ENDS:
+            if not isinstance(module, Module):
+                raise TypeError(f"its 'load' gave a {type(module).__name__}, and no Module")
             verify_func(module.main, graph_spec(module))
         return module
     except VerifyError as e:
