@@ -347,7 +347,9 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
         lambda: assign_storage(module.main, plan=plan_in_order),
     )
     constants = link.lay_out_constants(module, build.weights)
-    ctx.remarks += over_budget(module.main, storage.arena.total, build.weights.total)
+    ctx.remarks += optional.attempt(
+        "memory-budget", lambda: over_budget(module.main, storage.arena.total, build.weights.total), list
+    )
     ctx.remarks += build.weights.remarks
     build.weights.remarks.clear()
     number = next(build.programs)
