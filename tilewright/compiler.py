@@ -135,6 +135,8 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
     try:
         module = front_end.load(request.model, constants=request.constants, shapes=request.shapes)
         if front_end not in FRONT_ENDS:
+            if not isinstance(module, Module):
+                raise TypeError(f"its 'load' gave a {type(module).__name__}, and no Module")
             verify_func(module.main, graph_spec(module))
         return module
     except VerifyError as e:
@@ -357,7 +359,9 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
         lambda: assign_storage(module.main, plan=plan_in_order),
     )
     constants = link.lay_out_constants(module, build.weights)
-    ctx.remarks += over_budget(module.main, storage.arena.total, build.weights.total)
+    ctx.remarks += optional.attempt(
+        "memory-budget", lambda: over_budget(module.main, storage.arena.total, build.weights.total), list
+    )
     ctx.remarks += build.weights.remarks
     build.weights.remarks.clear()
     number = next(build.programs)
