@@ -37,7 +37,8 @@ def simplify(func: Func, within: Op | None = None) -> Func:
     - conditions that hold for certain (or hold already around) go, and so does what never runs;
     - loops of one iteration become their body, loops of none vanish;
     - conditions that stand still in a loop move out of it (not out of a parallel one);
-    - index expressions lose divisions, remainders, minima and maxima that the ranges decide;
+    - index expressions lose divisions, remainders, minima and maxima that the ranges decide, and what such a condition
+      selects is all that is left of the selection;
     - scalars, registers and scratch that nobody reads go.
     """
     if within is None:
@@ -67,8 +68,24 @@ def _block(block: Block, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
                 op.attrs["expr"] = _index(op.attrs["expr"], ranges)
             elif op.name == "prefetch":
                 op.attrs["idx"] = tuple(_index(i, ranges) for i in op.attrs["idx"])
+            elif op.name == "select" and _select(op, ranges):
+                continue
             ops.append(op)
     return ops
+
+
+def _select(op: Op, ranges: Ranges) -> bool:
+    """Whether the condition is decided: the operand that it picks then takes the place of the result."""
+    condition, holding, other = op.operands
+    if condition.op is None or condition.op.name != "index":
+        return False
+    expr: Sym = condition.op.attrs["expr"]
+    truth = expr.value != 0 if expr.is_const else holds(expr, ranges)
+    if truth is None:
+        return False
+    op.result.replace_by(holding if truth else other)
+    op.drop()
+    return True
 
 
 def _loop(loop: Op, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
