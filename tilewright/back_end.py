@@ -158,7 +158,9 @@ class CpuCode(ObjectMaker):
         self.integer_only = options.integer_only
 
     def kernel(self, func: Func) -> KernelText:
-        return kernel_ir(func, self.machine, keeps_denormals=self.keeps_denormals)
+        return kernel_ir(
+            func, self.machine, keeps_denormals=self.keeps_denormals, has_floats=not self.integer_only
+        )
 
     def program(self, program: Program) -> ProgramText:
         return program_ir(program, self.machine, profile=self.profile)
