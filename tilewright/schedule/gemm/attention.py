@@ -41,8 +41,8 @@ from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.row_reduction import is_row_reduction, share_iterations
 from tilewright.schedule.steps.access import iterations_of, known, loads_in, stores_in, stride_in
 from tilewright.schedule.steps.parallelize import parallelize_outer
-from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop
+from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import vectorize_inner
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
@@ -145,6 +145,8 @@ def _why_apart(op: Op, scores: Region, rows: Sequence[Region], values: Region, f
         return "the weights are needed elsewhere too"
     if shape_of(first.result)[:-1] != shape_of(op.operands[0])[:-1]:
         return "the rows are not those of the first product"
+    if shape_of(op.result)[-1] == 1:
+        return "the second product gives one column"
     if not all(_are_multiplied(o, facts.target) for o in (first, op)):
         return "the register tiles are for f32, and for what the machine adds up in groups"
     return ""
