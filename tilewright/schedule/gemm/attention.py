@@ -145,6 +145,8 @@ def _why_apart(op: Op, scores: Region, rows: Sequence[Region], values: Region, f
         return "the weights are needed elsewhere too"
     if shape_of(first.result)[:-1] != shape_of(op.operands[0])[:-1]:
         return "the rows are not those of the first product"
+    if shape_of(op.result)[-1] == 1:
+        return "the second product gives one column"
     if not all(_are_multiplied(o, facts.target) for o in (first, op)):
         return "the register tiles are for f32, and for what the machine adds up in groups"
     return ""
