@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = (
-    "install", "zoo", "run", "random", "dynamic", "real", "sizes", "roofline", "compile", "torch", "jax", "table",
+    "install", "zoo", "run", "random", "cliffs", "dynamic", "real", "sizes", "roofline", "compile", "torch", "jax",
+    "table",
 )  # fmt: skip
 
 

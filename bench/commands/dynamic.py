@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-
-import numpy as np
 
 from bench import ratios
 from bench.cases import Case
@@ -16,6 +13,7 @@ from bench.commands import measuring
 from bench.commands.summary import summary_of_ratios
 from bench.dynamic import control, models, positions
 from bench.dynamic.model import MODELS, make_case
+from bench.references import by_onnxruntime
 
 __all__ = ["add_options", "control", "models", "positions", "run"]
 
@@ -42,14 +40,4 @@ def run(options: argparse.Namespace) -> int:
 
 def _cases(names: list[str], folder: Path) -> Iterator[Case]:
     for name in names:
-        yield make_case(name, folder, _references)
-
-
-def _references(model: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime computes without optimisations: it is installed beside ours here."""
-    onnxruntime = importlib.import_module("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    return [np.asarray(array) for array in session.run(None, dict(inputs))]
+        yield make_case(name, folder, by_onnxruntime)

@@ -12,13 +12,14 @@ from bench.__main__ import parser
 from bench.cases import read_arrays, relative_error
 from bench.commands import dynamic
 from bench.dynamic.model import MODELS, make_case
+from bench.references import by_onnxruntime
 
 pytest.importorskip("onnxruntime")
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_ours_computes_the_references(name: str, tmp_path: Path) -> None:
-    case = make_case(name, tmp_path, dynamic._references)
+    case = make_case(name, tmp_path, by_onnxruntime)
     inputs, references = read_arrays(case.arrays)
     model = tilewright.compile(case.model, threads=1)
     results = model.run(inputs)

@@ -255,6 +255,8 @@ def test_affine_split_reproduces_the_expression(seed: int) -> None:
         (16 * (N // 16) + N % 16, N),
         (M * (N // M) + N % M, N),
         (16 * M * (N // 16) + M * (N % 16), M * N),
+        ((K + 1) * (N // (K + 1)) + N % (K + 1), N),
+        (5 * (M + K + 1) * (N // (M + K + 1)) + 5 * (N % (M + K + 1)) + IO, 5 * N + IO),
         (N - 16 * (N // 16), N % 16),
         (N - N % 16, 16 * (N // 16)),
         (4 * ((N // 4) % 8) + N % 4, N % 32),

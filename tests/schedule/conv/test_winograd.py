@@ -132,6 +132,8 @@ LAYERS = (
     Layer("any size, bands of tiles", m=(2, 2), filters=16, free="hw", size=(13, 21), residual=True, bands=True),
     Layer("any size, one band of tiles", m=(2, 2), filters=16, free="nhw", size=(11, 12), images=2, before=(0, 1),
           after=(2, 1), bands=True),
+    Layer("any size, wide padding", m=(2, 2), filters=16, free="nhw", size=(5, 6), before=(2, 2), after=(2, 2),
+          images=2, bands=True),
     Layer("any width", m=(2, 2), filters=16, free="w", size=(4, 5), bands=True),
     Layer("any height", m=(2, 2), filters=16, free="h", size=(5, 4), bands=True),
     Layer("across", (1, 6), (1, 3), size=(5, 13), before=(0, 1), after=(0, 1), residual=True),

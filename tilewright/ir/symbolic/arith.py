@@ -325,8 +325,6 @@ def _rejoin_divmod(terms: Terms) -> bool:
             if not factor._divides:
                 continue
             x, q = factor.args
-            if len(q.terms) != 1:
-                continue
             others = list(factors_of(mono))
             others.remove(factor)
             rest = monomial(others)
@@ -360,18 +358,19 @@ def _replace_quotient(terms: Terms, mono: Sym, coef: int, rest: Sym, x: Sym, q: 
 def _replace_remainder(terms: Terms, mono: Sym, coef: int, rest: Sym, x: Sym, q: Sym) -> bool:
     """The identities with coef * rest * (x % q) in them."""
     quotient = floordiv(x, q)
-    ((q_mono, q_coef),) = q.terms
     if len(quotient.terms) != 1 or quotient.terms[0][1] != 1:
         return False
-    scale = coef * q_coef
-    partner_rest = _monomial_product(rest, q_mono)
-    partner = _monomial_product(partner_rest, quotient)
-    if terms.get(partner) == scale:
-        del terms[mono], terms[partner]
+    times = _monomial_product(rest, quotient.terms[0][0])
+    partners = {_monomial_product(part, times): part_coef * coef for part, part_coef in q.terms}
+    joins = len(partners) == len(q.terms)  # unless a condition is a factor of two of them
+    if joins and all(terms.get(partner) == scale for partner, scale in partners.items()):
+        for each in (mono, *partners):
+            del terms[each]
         _accumulate(terms, x, rest, coef)
         return True
     if not q.is_const:
         return False
+    scale = coef * q.value
     if not x.is_const and abs(scale) <= LARGEST_INTEGER and _contains(terms, x, rest, -coef):
         del terms[mono]
         _accumulate(terms, x, rest, coef)

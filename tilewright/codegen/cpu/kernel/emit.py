@@ -26,8 +26,9 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, product
+from tilewright.loops.analysis.far import is_far
 from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient, limited_of
-from tilewright.loops.edit import address_of, enclosing_loops, holds_parallel, loop_var
+from tilewright.loops.edit import address_of, enclosing_loops, holds_parallel, loop_var, ranges_at
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
 from tilewright.loops.spec import parallel_extent, versions_of
@@ -418,6 +419,7 @@ class _Kernel:
                 guard, lanes=None
             )  # inside of a masked `if`, which is skipped where no lane is on
         address, lanes = self._address(op), self.lanes
+        guard = self._near(guard, op, buffer)
 
         def load() -> Reg:
             return self.memory.load(buffer, address, lanes, guard, op.attrs.get("other", 0))
@@ -427,6 +429,14 @@ class _Kernel:
             self.values[op.result] = self.indices.once(key, load)
         else:
             self.values[op.result] = load()
+
+    def _near(self, guard: Guard, op: Op, buffer: Buffer) -> Guard:
+        """The guard of a load that also says for all lanes whether any is on, where the address may be far from the
+        buffer if none is; a masked `if` is skipped then."""
+        if guard.lanes is None or "guard" not in op.attrs or not is_far(buffer.type, self._address(op), ranges_at(op)):
+            return guard
+        uniform = [] if guard.uniform is None else [guard.uniform]
+        return replace(guard, uniform=self.indices.combined([*uniform, any_lane(guard.lanes)]))
 
     def _reads_one(self, op: Op, buffer: Buffer) -> bool:
         return buffer.private == 1 and self.indices.lanes_of(self._address(op)) == 1

@@ -1,0 +1,85 @@
+"""Case k of a seed: a network, an operator, or an architecture of an installed package, of known or unknown sizes.
+
+The same seed and number give the same case where the same packages are installed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import shape_inference
+
+from bench.cases import Case, write_arrays
+from bench.cliffs import families
+from bench.cliffs.draft import Draft, TooLarge, Value
+from bench.cliffs.networks import NETWORKS
+from bench.cliffs.operators import OPERATORS
+from bench.references import by_onnxruntime
+
+KIND = "cliffs"
+ATTEMPTS = 200
+FAMILIES_AMONG = 0.15
+NETWORKS_AMONG = 0.5
+UNKNOWN_AMONG = 0.2
+
+
+def make_case(seed: int, number: int, folder: Path) -> Case:
+    """Write the model, its inputs, and what ONNX Runtime computes without optimisations."""
+    rng = random.Random(f"{seed}/{number}")
+    packages = families.installed()
+    if packages and rng.random() < FAMILIES_AMONG:
+        with contextlib.suppress(ValueError):
+            return _exported(rng.choice(packages), rng, f"{seed}_{number}", folder)
+    kind, model, draft = draw(seed, number)
+    case = _case(f"{kind}_{seed}_{number}", folder, describe(draft))
+    onnx.save(model, case.model)
+    return _with_arrays(case, draft.inputs)
+
+
+def _exported(package: str, rng: random.Random, suffix: str, folder: Path) -> Case:
+    path = folder / f"{package}_{suffix}.onnx"
+    name, inputs = families.export(package, rng, path)
+    sizes = ", ".join("x".join(map(str, array.shape)) for array in inputs.values())
+    return _with_arrays(_case(path.stem, folder, f"{name}, {sizes}"), inputs)
+
+
+def _case(name: str, folder: Path, about: str) -> Case:
+    return Case(KIND, name, folder / f"{name}.onnx", folder / f"{name}.npz", about)
+
+
+def _with_arrays(case: Case, inputs: Mapping[str, np.ndarray]) -> Case:
+    write_arrays(case.arrays, inputs, by_onnxruntime(case.model, inputs))
+    return case
+
+
+def draw(seed: int, number: int) -> tuple[str, onnx.ModelProto, Draft]:
+    """The kind, the model and its inputs; drawn again until the sizes fit each other and the limits."""
+    for attempt in range(ATTEMPTS):
+        rng = random.Random(f"{seed}/{number}/{attempt}")
+        draft = Draft(rng, np.random.default_rng(rng.getrandbits(64)))
+        try:
+            kind, outputs = _drawn(draft)
+        except (TooLarge, ValueError, shape_inference.InferenceError):
+            continue
+        unknown = draft.may_be_unknown() and rng.random() < UNKNOWN_AMONG
+        return f"{kind}{'_unknown' if unknown else ''}", draft.model(outputs, unknown), draft
+    raise ValueError(f"case {number} of seed {seed}: nothing that fits was drawn in {ATTEMPTS} attempts")
+
+
+def _drawn(draft: Draft) -> tuple[str, list[Value]]:
+    if draft.rng.random() < NETWORKS_AMONG:
+        network = draft.rng.choice(NETWORKS)
+        return network.__name__, network(draft)
+    operator = draft.rng.choice(OPERATORS)
+    return operator.__name__, [operator(draft)]
+
+
+def describe(draft: Draft) -> str:
+    """Inputs and operators, in short."""
+    inputs = ", ".join(f"{array.dtype}[{'x'.join(map(str, array.shape))}]" for array in draft.inputs.values())
+    ops = [node.op_type for node in draft.nodes]
+    return f"{inputs}: {' '.join(ops[:6])}{f' ... {len(ops)} nodes' if len(ops) > 6 else ''}"

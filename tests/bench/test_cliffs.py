@@ -1,0 +1,104 @@
+"""Cases that are drawn to find cliffs: the same for the same seed, of every kind, valid, and told about."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import shape_inference
+
+import tilewright
+from bench.cases import read_arrays, relative_error
+from bench.cliffs import blocks, families
+from bench.cliffs.draft import Draft, TooLarge, Value
+from bench.cliffs.drawn import draw, make_case
+from bench.cliffs.operators import OPERATORS
+from bench.cliffs.told import kernels_and_remarks
+from bench.commands.cliffs import _shares
+
+
+def draft(*seed: object) -> Draft:
+    rng = random.Random(str(seed))
+    return Draft(rng, np.random.default_rng(rng.getrandbits(64)))
+
+
+def until_it_fits(make: Callable[[Draft], Value], seed: int) -> tuple[Draft, Value]:
+    for attempt in range(100):
+        made = draft(seed, attempt)
+        try:
+            return made, make(made)
+        except (TooLarge, ValueError, shape_inference.InferenceError):
+            continue
+    pytest.fail(f"{make} fits in none of 100 attempts")
+
+
+@pytest.mark.fresh_seeds(1)
+def test_a_case_depends_on_seed_and_number_alone(fresh_seed: int) -> None:
+    (kind, model, first), (again, same, second) = draw(fresh_seed, 3), draw(fresh_seed, 3)
+    assert kind == again and model == same
+    assert all(np.array_equal(array, second.inputs[name]) for name, array in first.inputs.items())
+    assert len({draw(fresh_seed, number)[1].SerializeToString() for number in range(5)}) == 5
+
+
+@pytest.mark.parametrize("operator", dict.fromkeys(OPERATORS), ids=lambda f: f.__name__)
+@pytest.mark.fresh_seeds(1)
+def test_every_operator_is_drawn_within_some_attempts(
+    fresh_seed: int, operator: Callable[[Draft], Value]
+) -> None:
+    made, result = until_it_fits(operator, fresh_seed)
+    onnx.checker.check_model(made.model([result], unknown=False), full_check=True)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 24, 14, 14), (1, 24, 40), (2, 9, 48)], ids=("image", "series", "sequence")
+)
+@pytest.mark.fresh_seeds(1)
+def test_every_block_is_drawn_within_some_attempts(fresh_seed: int, shape: tuple[int, ...]) -> None:
+    kinds = blocks.SEQUENCES if shape[-1] == 48 else blocks.SERIES if len(shape) == 3 else blocks.IMAGES
+    for block in dict.fromkeys(kinds):
+        made, result = until_it_fits(lambda d, block=block: block(d, d.input(*shape)), fresh_seed)  # type: ignore[misc]
+        onnx.checker.check_model(made.model([result], unknown=False), full_check=True)
+
+
+@pytest.mark.fresh_seeds(1)
+def test_sizes_are_unknown_only_where_no_constant_has_them(fresh_seed: int) -> None:
+    found = [draw(fresh_seed, number) for number in range(60)]
+    for kind, model, made in found:
+        unknown = any(d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim)
+        assert unknown == kind.endswith("_unknown") and not (unknown and made.has_sizes), (fresh_seed, kind)
+
+
+def test_costs_have_limits() -> None:
+    with pytest.raises(TooLarge):
+        draft("large").input(1 << 13, 1 << 13)
+    with pytest.raises(TooLarge):
+        made = draft("products")
+        made.node("MatMul", made.input(2000, 2000), made.weight(2000, 2000))
+
+
+@pytest.mark.fresh_seeds(1)
+def test_ours_computes_the_references(
+    fresh_seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(families, "installed", lambda: ())  # exports take long
+    for number in range(4):
+        case = make_case(fresh_seed, number, tmp_path)
+        inputs, references = read_arrays(case.arrays)
+        model = tilewright.compile(case.model, cache=False)
+        results = [np.asarray(array) for array in model.run(None, inputs)]
+        assert relative_error(results, references) < 1e-3, (
+            f"--seed {fresh_seed} --first {number}: {case.about}"
+        )
+
+
+def test_slow_cases_are_told_with_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(families, "installed", lambda: ())
+    lines = kernels_and_remarks(make_case(1, 0, tmp_path), 1)
+    assert "%" in lines[0] and " ms (" in lines[0]
+    assert _shares([0.5, 1.2, 4.0], 1.1) == "of 3 cases 2 above 1.1, 1 above 1.5, 1 above 3"
