@@ -69,3 +69,31 @@ def test_masks_of_avx512_have_the_lanes_of_a_register(lanes: int, dtype: str, na
 def test_other_machines_have_masks_of_as_many_lanes_as_the_loop(name: str) -> None:
     text = kernel_ir(parse_kernel(masked("u8", 8, 9)), NAMED[name]).text
     assert {int(count) for count, _, _ in MASKED.findall(text)} == {8}
+
+
+def joined(first: int, second: int) -> str:
+    """y = two buffers one behind the other, by vectors of which some lie in both."""
+    return (
+        f"kernel @k(x0: &f32[{first}], x1: &f32[{second}], y: &f32[{first + second}]) dims() "
+        "with {outputs=1} {\n"
+        f"  for i in 0..{(first + second) // 8} {{\n    for j in 0..8 vector {{\n"
+        f"      v0: f32 = x0[8*i + j if 8*i + j < {first} else 0]\n"
+        f"      v1: f32 = x1[8*i + j - {first} if 8*i + j >= {first} else 0]\n"
+        "      y[8*i + j] = v0 + v1\n    }\n  }\n  return\n}\n"
+    )
+
+
+@pytest.mark.parametrize(("parts", "asked"), [((29, 35), 0), ((4093, 4099), 2)])
+def test_a_mask_of_no_lanes_does_not_reach_for_memory_far_away(parts: tuple[int, int], asked: int) -> None:
+    """The processor looks for pages that are not mapped although no lane asks: hundreds of cycles each time."""
+    text = kernel_ir(parse_kernel(joined(*parts)), NAMED["zen5"]).text
+    assert text.count("@llvm.masked.load") >= 2
+    assert text.count("call i1 @llvm.vector.reduce.or.v8i1(") == asked
+
+
+@pytest.mark.parametrize("parts", [(29, 35), (4093, 4099)])
+def test_buffers_one_behind_the_other(parts: tuple[int, int]) -> None:
+    x = [np.arange(count, dtype=np.float32) + 1000 * k for k, count in enumerate(parts)]
+    y = np.zeros(sum(parts), np.float32)
+    run_kernel(parse_kernel(joined(*parts)), [*x, y])
+    np.testing.assert_array_equal(y, np.concatenate(x))

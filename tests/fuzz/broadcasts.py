@@ -268,7 +268,8 @@ def branch(g: Graph) -> None:
     g.nodes.append(helper.make_node("If", [holds.name], [name], then_branch=bodies[0], else_branch=bodies[1]))
 
     def value(env: dict[str, np.ndarray]) -> np.ndarray:
-        return a.value(env) + b.value(env) if holds.value(env) else a.value(env) * other.value(env)
+        x, y, z = (t.value(env) for t in (a, b, other))  # made before the branch is taken, whichever it is
+        return x + y if holds.value(env) else x * z
 
     g.terms.append(Term(name, F32, max(a.rank, b.rank), value))
     g.tried["If", "added"] += 1

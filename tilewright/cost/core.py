@@ -49,6 +49,12 @@ def products_per_float(dot: Dot, target: Target) -> float:
     return dot.group / instructions * 32 * lanes / target.vector_bits
 
 
+def issue_cycles(operations: float, loads: float, stores: float, waits: float, target: Target) -> float:
+    """Cycles of a loop that issues so many instructions of each kind, of which so many wait for one before them."""
+    pipes = target.pipes
+    return max(operations / pipes.arithmetic, loads / pipes.loads, stores / pipes.stores, waits * pipes.latency)
+
+
 def move_cycles(size: float, source: Source, target: Target) -> float:
     """What reading or writing so many bytes adds to the time of a core that multiplies meanwhile."""
     exposed: float = getattr(target.calibration.exposed, source)

@@ -35,6 +35,32 @@ def kernel_cycles(work: KernelWork, target: Target, threads: int) -> float:
     return cycles if cycles < target.calibration.fork_cycles else cycles / threads
 
 
+SLOW = 0.1
+"""Share of what the machine could do below which a kernel is named."""
+
+SCALAR = 0.3
+"""Share below which a kernel of several operators is made otherwise, where that is faster: about that of loops without
+vectors on machines of 128 bits, and far above it on wider ones."""
+
+LEAST_LOST = 20_000
+"""Cycles that a kernel loses at least before anybody hears of it, a few microseconds."""
+
+
+WORTH_LANES = 4
+"""Iterations of a loop from which on vectors of it are wanted."""
+
+
+def is_worth_vectors(iterations: int | None) -> bool:
+    """Whether so many iterations (None: not known) are enough for vectors."""
+    return iterations is None or iterations >= WORTH_LANES
+
+
+def is_below(cycles: float, best: float, share: float) -> bool:
+    """Whether a kernel of so many cycles does less than a `share` of what the machine could, in the `best` case, and
+    loses enough to tell of."""
+    return best < share * cycles and cycles - best >= LEAST_LOST
+
+
 def _read_cycles(moved: Iterable[tuple[float, Source]], target: Target) -> float:
     """Cycles of a core that does nothing but move these bytes."""
     return sum(read_cycles(size, source, target) for size, source in moved)

@@ -186,9 +186,10 @@ class _Lowering:
         return False
 
     def _absorb_views(self) -> None:
-        """A reduction takes over the axes of the stage that reads it through index maps, so the maps cost nothing."""
+        """A reduction takes over the axes of the stage that reads it through index maps, so the maps cost nothing. A
+        product with rows that the kernel computes from sums keeps its own: these rows come in blocks."""
         for value, node in self.nodes.items():
-            if not node.compute.combine or value in self.yielded:
+            if not node.compute.combine or value in self.yielded or self._multiplies_sums(node):
                 continue
             found = self._read_position(value, node)
             if found is None:
@@ -198,6 +199,9 @@ class _Lowering:
             if mapped is not None:
                 node.compute = mapped
                 self.rewired.add(value)
+
+    def _multiplies_sums(self, node: RegionNode) -> bool:
+        return node.op in self.after_sums and len(node.op.operands) == 2
 
     def _read_position(self, value: Value, node: RegionNode) -> tuple[Compute, tuple[Sym, ...]] | None:
         """The stage that alone reads `value`, and the position it reads, in terms of that stage's axes."""

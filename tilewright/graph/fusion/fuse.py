@@ -31,17 +31,18 @@ from tilewright.ir.rewrite import NoMatch
 @dataclass(frozen=True)
 class Fuse:
     """Partition the main function into `fused` regions, of which `strategies` (in the order in which they are asked)
-    make kernels."""
+    make kernels; those of the names `apart` make none of several operators."""
 
     name: ClassVar[str] = "fuse"
     strategies: Strategies[Any] = field(repr=False)
     max_ops: int = 64
+    apart: frozenset[str] = field(default=frozenset(), repr=False)
 
     def run(self, module: Module, ctx: PassContext) -> None:
         if any(op.name == "fused" for op in module.main.body.ops):
             return
         separate_weights(module)
-        fusion = _Fusion(module, ctx, self.strategies, self.max_ops)
+        fusion = _Fusion(module, ctx, self.strategies, self.max_ops, self.apart)
         fusion.merge_pairs()
         fusion.merge_groups()
         fusion.leave_apart()
@@ -57,11 +58,17 @@ class _Fusion:
     """The regions while they grow."""
 
     def __init__(
-        self, module: Module, ctx: PassContext, strategies: Strategies[Any], max_ops: int
+        self,
+        module: Module,
+        ctx: PassContext,
+        strategies: Strategies[Any],
+        max_ops: int,
+        apart: frozenset[str] = frozenset(),
     ) -> None:
         self.ctx = ctx
         self.strategies = strategies
         self.max_ops = max_ops
+        self.apart = apart
         self.body = module.main.body
         self.facts = Facts(
             ctx.target,
@@ -127,7 +134,7 @@ class _Fusion:
 
     def _gather(self, op: Op) -> None:
         """Make one region of those of which a strategy makes one kernel, the last that of `op`."""
-        answers = self.strategies.answers(methodcaller("gather", op, self.facts))
+        answers = self._answers(methodcaller("gather", op, self.facts))
         for strategy, answer in answers:
             if isinstance(answer, NoMatch):
                 self.ctx.remark("fuse", f"{strategy.name} {op.loc}", answer.reason)
@@ -136,6 +143,10 @@ class _Fusion:
             strategy, group = found
             for producer, consumer in zip(group.regions, group.regions[1:], strict=False):
                 self._merge(producer, consumer, strategy, Match())
+
+    def _answers(self, question: Callable[[FusionStrategy], Any]) -> list[tuple[FusionStrategy, Any]]:
+        """What the strategies answer that may make kernels of several operators."""
+        return self.strategies.answers(lambda s: None if s.name in self.apart else question(s))
 
     def _producers(self, op: Op) -> list[Value]:
         """Operands that regions compute; contractions and reductions first, since they gain most."""
@@ -156,7 +167,7 @@ class _Fusion:
             return NoMatch(f"the kernel would have more than {self.max_ops} operators")
         if is_widened_later(join):
             return NoMatch("the narrow tensor is stored anyway, and is widened where it is read")
-        found = cheapest(self.strategies.answers(methodcaller("join", join)))
+        found = cheapest(self._answers(methodcaller("join", join)))
         if found is None:
             first, second = (r.strategy.name.replace("_", " ") for r in (producer, consumer))
             return NoMatch(f"a {second} cannot start before the whole {first} is done")

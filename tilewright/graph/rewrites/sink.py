@@ -19,6 +19,7 @@ from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product
+from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, pad, reshape, slice_, transpose
@@ -63,6 +64,48 @@ def transpose_below_window(op: Op, b: Builder, ctx: RewriteContext) -> Replaceme
     else:
         moved = slice_(x, starts=permuted("starts"), sizes=permuted("sizes"), steps=permuted("steps"))
     return transpose(moved, perm=perm)
+
+
+@rule("matmul")
+def transpose_below_product(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A product over an axis that is taken to the end for it alone, and back afterwards, over that axis where it is:
+    transpose(x) W -> transpose(W' x), rows of x being all that lies behind the axis."""
+    x, weights = op.operands
+    if type_of(weights).rank != 2 or type_of(x).rank < 2:
+        return None
+    merged = defining(x, "reshape")
+    if merged is not None and not op.attrs["transpose_a"] and shape_of(merged.operands[0])[-1:] == shape_of(x)[-1:]:
+        x = merged.operands[0]
+    moved = defining(x, "transpose")
+    source, perm = (x, list(range(type_of(x).rank))) if moved is None else (moved.operands[0], [*moved.attrs["perm"]])
+    if op.attrs["transpose_a"]:
+        perm[-2:] = perm[:-3:-1]
+    axis, filters = perm[-1], shape_of(op.result)[-1]
+    if axis == len(perm) - 1 or perm[:-1] != sorted(perm[:-1]):
+        return None
+    shape = shape_of(source)
+    lead, behind = shape[:axis], shape[axis + 1 :]
+    if not _is_moved_back(op.result, tuple(perm), (*lead, *behind, filters)):
+        return None
+    rows = reshape(source, shape=(*lead, shape[axis], product(behind)))
+    sums = matmul(weights, rows, transpose_a=not op.attrs["transpose_b"])
+    found = transpose(reshape(sums, shape=(*lead, filters, *behind)), perm=tuple(perm))
+    return found if shape_of(found) == shape_of(op.result) else reshape(found, shape=shape_of(op.result))
+
+
+def _is_moved_back(value: Value, perm: Perm, shape: tuple[Sym, ...]) -> bool:
+    """Whether all that is made of a value, seen in this shape, is transposed such that `perm` is undone, after
+    elementwise work with constants at most."""
+    while len(value.users) == 1:
+        (user,) = value.users
+        if user.name == "transpose":
+            back = tuple(user.attrs["perm"])
+            return shape_of(value) == shape and tuple(perm[k] for k in back) == tuple(range(len(perm)))
+        others = [v for v in user.operands if v is not value]
+        if user.name not in (*ELEMENTWISE, "reshape") or not all(map(is_constant, others)):
+            return False
+        value = user.result
+    return False
 
 
 @rule("concat")
@@ -257,7 +300,8 @@ def _transposed_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:
 
 
 SINK_RULES = (
-    transpose_below_elementwise, transpose_below_window, transpose_below_concat, move_below_whole_reduction,
+    transpose_below_elementwise, transpose_below_window, transpose_below_product, transpose_below_concat,
+    move_below_whole_reduction,
     transpose_below_reduction,
     reshape_below_elementwise, reshape_below_softmax, reshape_below_transpose,
 )  # fmt: skip

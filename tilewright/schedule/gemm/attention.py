@@ -35,13 +35,14 @@ from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.gemm.dot_products import dot_for, split_group
 from tilewright.schedule.gemm.panels import pack_all_columns
-from tilewright.schedule.gemm.reduction_nest import copied, reading_nest, reduction_of
+from tilewright.schedule.gemm.reduction_nest import copied, reading_nest, reduction_of, with_loop_of
 from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark, tile_sums
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.row_reduction import is_row_reduction, share_iterations
 from tilewright.schedule.steps.access import iterations_of, known, loads_in, stores_in, stride_in
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop
+from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import vectorize_inner
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
@@ -61,6 +62,7 @@ class _Form:
     column: Op
     row_axis: int  # of the values' own axes; -1 for a single row
     column_axis: int
+    scattered: bool  # whether results are stored otherwise than column by column
 
 
 class Attention(Strategy):
@@ -143,6 +145,8 @@ def _why_apart(op: Op, scores: Region, rows: Sequence[Region], values: Region, f
         return "the weights are needed elsewhere too"
     if shape_of(first.result)[:-1] != shape_of(op.operands[0])[:-1]:
         return "the rows are not those of the first product"
+    if shape_of(op.result)[-1] == 1:
+        return "the second product gives one column"
     if not all(_are_multiplied(o, facts.target) for o in (first, op)):
         return "the register tiles are for f32, and for what the machine adds up in groups"
     return ""
@@ -200,7 +204,11 @@ def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op,
     tile = tile_of_products(size, known(extent_of(form.column)), known(extent_of(form.values.reduce[0])), target)
     block = s.split(row, size, tail=_tail(row))
     axes = [form.row_axis, form.column_axis]
-    values, reader = _tiles(s, form.values, [block.inner, form.column], axes, tile, groups[1])
+    if form.scattered:
+        values, reader = _values_together(s, form, block.outer, tile, target, groups[1])
+        _store_turned(s, [block.inner, form.column], target)
+    else:
+        values, reader = _tiles(s, form.values, [block.inner, form.column], axes, tile, groups[1])
     copies = _fuse_rows(s, form, block.outer)
     scores, scores_reader = _scores(s, form, size, block.outer, copies, target, groups[0])
     for sums in (scores, values):
@@ -279,13 +287,16 @@ def _form_of(s: Schedule, lowered: Lowered) -> _Form:
     columns = [k for k, o in enumerate(values.axes) if loop_var(o) not in moving and extent_of(o) != 1]
     if len(columns) != 1:
         raise ScheduleError("the second product has not one axis of columns")
+    for axis in (row_axis, columns[0]) if row_axis >= 0 else columns:
+        last = with_loop_of(s, values, last, axis)
     loops = {axis: o for o, axis in reduction_of(values, last).axis_of.items()}
     row_loop, column = loops.get(row_axis), loops.get(columns[0])
-    if column is None or stride_in(stores_in(last[0])[0], loop_var(column)) != 1:
-        raise ScheduleError("the result is not contiguous in the columns of the second product")
+    if column is None:
+        raise ScheduleError("the columns of the second product are no loop of the result")
     batch = [o for o in last if o not in (row_loop, column)]
+    scattered = any(stride_in(store, loop_var(column)) != 1 for store in stores_in(last[0]))
     epilogue = _epilogue_of(scores, rows)
-    return _Form(scores, epilogue, rows, values, batch, row_loop, column, row_axis, columns[0])
+    return _Form(scores, epilogue, rows, values, batch, row_loop, column, row_axis, columns[0], scattered)
 
 
 def _load_of(buffers: set[Value], stage: Stage) -> Op:
@@ -373,6 +384,28 @@ def _scores(
     tile = tile_of_products(rows, known(extent_of(loops[-1])), depth, target)
     rank = len(stage.axes)
     return _tiles(s, stage, loops[-2:], [rank - 2, rank - 1], tile, group)
+
+
+def _values_together(
+    s: Schedule, form: _Form, block: Op, tile: Tile, target: Target, group: Op | None
+) -> tuple[TileSums, Nest]:
+    """Compute the results of a block in register tiles before any of them is stored: the sums, and the nest that reads
+    them and keeps them together."""
+    whole = s.compute_at(form.values.buffer, block, guard="loads")
+    made = s.cache(whole.buffer, whole.nests[0], space="scratch")
+    stage = copied(form.values, whole.copies, made.buffer)
+    axes = [form.row_axis, form.column_axis]
+    group = None if group is None else whole.copies[group]
+    return _tiles(s, stage, [made.drain[k] for k in axes], axes, tile, group)
+
+
+def _store_turned(s: Schedule, loops: list[Op], target: Target) -> None:
+    """Results of a block are stored as they lie in memory: in squares through registers where their rows lie along."""
+    found = transposing(loops)
+    if found is None or not (side := side_of(*found, target)):
+        return
+    with s.noting("not transposed through registers"):
+        schedule_squares(s, loops, *found, side, target)
 
 
 # Rows

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.loops.edit import body_of, buffer_type, loop_var
+from tilewright.ir.sym import sym
+from tilewright.loops.edit import body_of, buffer_type, extent_of, loop_var
 from tilewright.loops.order.fission import Fission
 from tilewright.loops.stages import Lowered, Stage
-from tilewright.schedule.steps.access import loads_in, variables
+from tilewright.schedule.steps.access import known, loads_in, stride_of, variables
 from tilewright.schedule.trace import Schedule
 
 
@@ -48,6 +49,28 @@ def reduction_of(stage: Stage, loops: list[Op]) -> ReductionNest:
     if not reads or any(variables(r.attrs["idx"]) - set(by_var) for r in reads):
         raise ScheduleError("the sum is not read element by element")
     return ReductionNest(stage, loops, {by_var[v]: k for k, v in enumerate(reads[0].attrs["idx"]) if v in by_var})
+
+
+def with_loop_of(s: Schedule, stage: Stage, loops: list[Op], axis: int) -> list[Op]:
+    """The nest `loops`, which reads the sums of a stage, with one loop over an axis of the sums where several loops run
+    over parts of that axis (rows that are split into lines and columns of an image)."""
+    reads = [op for op in loads_in(loops[0]) if op.operands[0] is stage.buffer]
+    i = reads[0].attrs["idx"][axis] if reads else sym(0)
+    if i.kind in ("var", "const"):
+        return loops
+    parts = sorted(((known(stride_of(i, loop_var(o)) or sym(0)) or 0, o) for o in loops if loop_var(o) in i.vars),
+                   key=lambda part: -part[0])  # fmt: skip
+    size = sym(1)
+    for stride, o in reversed(parts):
+        if size is not sym(stride):
+            raise ScheduleError(f"{stage.name} is not read in lines one after the other")
+        size = size * extent_of(o)
+    others = [o for o in loops if loop_var(o) not in i.vars]
+    (_, whole), *inner = parts
+    s.reorder(*others, *(o for _, o in parts))
+    for _, o in inner:
+        whole = s.collapse(whole, o)
+    return [*others, whole]
 
 
 def one_reduction(s: Schedule, lowered: Lowered) -> ReductionNest:

@@ -14,10 +14,13 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from tilewright.cost.roofline import SCALAR
+from tilewright.cost.typical import TypicalSizes
+from tilewright.graph.fusion.otherwise import fused_otherwise, put_in_place
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.fusion.unfuse import operators_of, unfused
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Module, Op, Value, replace_in_block
+from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark, TilewrightError, failure
 from tilewright.ir.optional_steps import CHECKED, EXPECTED, OptionalSteps, Part, StepFailed
 from tilewright.ir.sym import sym
@@ -33,8 +36,10 @@ from tilewright.schedule.defaults import matching, schedule_kernel, schedule_pla
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
 from tilewright.schedule.sharing.regions import Canonical, canonical_regions, own_regions
+from tilewright.schedule.steps.pace import has_scalar_loops, pace_of, slow_kernel
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.machine import Machine
+from tilewright.target.target import Target
 
 Scheduler = Callable[[Lowered, Sequence[Strategy]], Lowered]
 """Makes a kernel of loops as they were lowered, and the strategies for it."""
@@ -69,6 +74,10 @@ def schedule_regions(
     return _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers).run(step)
 
 
+class _BetterApart(Exception):
+    """A region that is faster as several kernels."""
+
+
 class _Kernels:
     """The kernels made so far, by the structure of their regions, and the packed constants."""
 
@@ -92,6 +101,7 @@ class _Kernels:
         self.edited = edited
         self.numbers = numbers
         self.by_key: dict[Any, Func] = {}
+        self.slow: set[Any] = set()
         self.packed: dict[tuple[str, Packing], tuple[str, TensorType]] = {}
         self.readers: Counter[str] = Counter()
 
@@ -130,19 +140,82 @@ class _Kernels:
             yield from self._call_of_one(canonical)
             return
         whole = Part("kernel", (canonical.key, "whole"), f"kernel {label}", "each of its operators is a kernel")
-        if self.optional.takes(whole):
+        constant = _are_constant(region)
+        if (canonical.key, constant) not in self.slow and self.optional.takes(whole):
             try:
-                yield from self._call(canonical, whole, self._scheduled)
+                yield from self._call(canonical, whole, partial(self._scheduled_or_apart, canonical))
                 return
             except EXPECTED:
                 raise
+            except _BetterApart:
+                self.slow.add((canonical.key, constant))
             except Exception as error:
                 self._survive(error, whole)
         self.readers.subtract(_constants_read([region]))
+        if (canonical.key, constant) in self.slow:
+            yield from self._calls_of_parts(self._parts(region, constant), region)
+            return
         singles = unfused(region, self.strategies)
         self.readers.update(_constants_read(singles))
         for one in self._canonical(singles).values():
             yield from self._call_of_one(one)
+
+    def _calls_of_parts(self, parts: Block, region: Op) -> Iterator[Op]:
+        """The calls for the parts that a region is fused into otherwise, with the aliases between."""
+        ops = put_in_place(region, parts)
+        self.readers.update(_constants_read(ops))
+        canonical = self._canonical([op for op in ops if op.name == "fused"])
+        for op in ops:
+            if op.name == "fused":
+                yield from self._calls(canonical[op])
+            else:
+                yield op
+
+    def _parts(self, region: Op, constant: Sequence[bool]) -> Block:
+        return fused_otherwise(region, constant, self.strategies, self.target)
+
+    def _scheduled_or_apart(self, canonical: Canonical, lowered: Lowered, found: Sequence[Strategy]) -> Lowered:
+        """The kernel of a whole region. _BetterApart where it would run one element after the other, and its parts as
+        kernels of their own would not."""
+        remarks: list[Remark] = []
+        scheduled = schedule_kernel(lowered, found, self.target, remarks)
+        reason = self._why_better_apart(scheduled.func, canonical)
+        if reason:
+            self.remarks.append(Remark("fuse", canonical.region.attrs["name"], reason))
+            raise _BetterApart
+        self.remarks += remarks
+        return scheduled
+
+    def _why_better_apart(self, kernel: Func, canonical: Canonical) -> str:
+        """Why several kernels take the place of one; "" where they do not, and where a plugin made it one."""
+        target = self.target
+        if not isinstance(target, Target) or not has_scalar_loops(kernel):
+            return ""
+        if all(s.name != canonical.region.attrs["strategy"] for s in self.strategies.ours):
+            return ""
+        sizes = TypicalSizes({})
+        whole = pace_of(kernel, target, sizes)
+        if not whole.is_below(SCALAR):
+            return ""
+        parts = self._parts(canonical.detached(), _are_constant(canonical.region))
+        regions = [op for op in parts.ops if op.name == "fused"]
+        if len(regions) < 2:
+            return ""
+        cycles = sum(pace_of(self._alone(op).func, target, sizes).cycles for op in regions)
+        if cycles >= whole.cycles:
+            return ""
+        return (
+            f"{len(regions)} kernels instead of one, which would compute {whole.loop} one element at a time: "
+            f"{cycles / 1e6:.3g} million cycles predicted, {whole.cycles / 1e6:.3g} million as one"
+        )
+
+    def _alone(self, region: Op) -> Lowered:
+        """A kernel for a region that is not used yet."""
+        found = matching(region, self.strategies, self.target, [])
+        keeps_layout = any(s.keeps_layout for s in found)
+        constants = [k for k, known in enumerate(_are_constant(region)) if known]
+        lowered = lower_region(region, region.attrs["name"], constants, keeps_layout=keeps_layout)
+        return schedule_kernel(lowered, found, self.target, [])
 
     def _call_of_one(self, canonical: Canonical) -> list[Op]:
         """The call for a region that is not taken apart: by the first of its kernels that can be made."""
@@ -180,7 +253,7 @@ class _Kernels:
     def _call(self, canonical: Canonical, part: Part, schedule: Scheduler) -> list[Op]:
         """The call that stands for a region, behind the ops that make its packed constants."""
         region = canonical.region
-        constant = tuple(v.op is not None and v.op.name == "constant" for v in region.operands)
+        constant = _are_constant(region)
         key = (canonical.key, constant, part.of)
         kernel = self.by_key.get(key)
         if kernel is None:
@@ -235,6 +308,8 @@ class _Kernels:
             verify_func(kernel, spec_of(self.target))
         pairs = self.optional.attempt("inplace", lambda: overwritable(kernel), lambda: ())
         kernel.info = replace(kernel_info(kernel), inplace=pairs)
+        if isinstance(self.target, Target) and (slow := slow_kernel(kernel, self.target, TypicalSizes({}))):
+            self.remarks.append(slow)
         if self.ready is not None:
             self.ready(kernel)
         return kernel
@@ -270,6 +345,10 @@ class _Kernels:
             type = TensorType(dt.from_numpy(packed.dtype), tuple(map(sym, packed.shape)))
             self.packed[key] = self.module.add_constant(f"{name}.packed", packed), type
         return self.packed[key]
+
+
+def _are_constant(region: Op) -> tuple[bool, ...]:
+    return tuple(v.op is not None and v.op.name == "constant" for v in region.operands)
 
 
 def _constants_read(ops: Iterable[Op]) -> Iterable[str]:

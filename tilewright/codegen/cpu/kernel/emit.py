@@ -26,8 +26,9 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, product
+from tilewright.loops.analysis.far import is_far
 from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient, limited_of
-from tilewright.loops.edit import address_of, enclosing_loops, holds_parallel, loop_var
+from tilewright.loops.edit import address_of, enclosing_loops, holds_parallel, loop_var, ranges_at
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
 from tilewright.loops.spec import parallel_extent, versions_of
@@ -42,24 +43,26 @@ SCRATCH_ALIGNMENT = 64
 _SLICE = ("ptr %scratch", "i64 %begin", "i64 %end")
 
 
-def kernel_ir(func: Func, target: Target, *, keeps_denormals: bool = False) -> KernelText:
-    """The text of kernel `func`; with `keeps_denormals` no instruction takes these as zero by itself. Its parameters:
-    state, buffers, dims, scratch, and the slice of the parallel loop; one that forks has the bytes of scratch of a
+def kernel_ir(
+    func: Func, target: Target, *, keeps_denormals: bool = False, has_floats: bool = True
+) -> KernelText:
+    """The text of kernel `func`; with `keeps_denormals` no instruction takes these as zero by itself, without
+    `has_floats` none of integers computes with floats. Its parameters: state, buffers, dims, scratch, and the slice of the parallel loop; one that forks has the bytes of scratch of a
     worker and the thread pool instead."""
-    return _Kernel(func, target, keeps_denormals).run()
+    return _Kernel(func, target, keeps_denormals, has_floats).run()
 
 
 class _Kernel:
     """The state of one translation: registers of values, memory of buffers, and the lanes of the vector
     loop."""
 
-    def __init__(self, func: Func, target: Target, keeps_denormals: bool) -> None:
+    def __init__(self, func: Func, target: Target, keeps_denormals: bool, has_floats: bool) -> None:
         self.func = func
         self.target = target
         self.keeps_denormals = keeps_denormals
         self.has_pairs = bool(kernel_info(func).inplace)
         rounds = target.rounds_to_bf16 and not (keeps_denormals and target.arch == "x86_64")
-        self.text = Text(target.scale, rounds_to_bf16=rounds)
+        self.text = Text(target.scale, rounds_to_bf16=rounds, has_floats=has_floats)
         self.indices = Indices(self.text, mask_registers=target.has_mask_registers)
         self.memory = MemoryAccess(self.text, self.indices, target)
         self.checks = KernelChecks()
@@ -134,7 +137,7 @@ class _Kernel:
     def _part(self, symbol: str, loop: Op, around: Sequence[Sym]) -> list[str]:
         """The functions of a part: scratch memory from outside of the loop is the first worker's, whose kernel it is;
         what is allocated in the loop is each worker's own."""
-        part = _Kernel(self.func, self.target, self.keeps_denormals)
+        part = _Kernel(self.func, self.target, self.keeps_denormals, self.text.has_floats)
         part.forks = False  # loops of other levels in it are this thread's own
         part.text.share(self.text)
         part.checks = self.checks
@@ -416,6 +419,7 @@ class _Kernel:
                 guard, lanes=None
             )  # inside of a masked `if`, which is skipped where no lane is on
         address, lanes = self._address(op), self.lanes
+        guard = self._near(guard, op, buffer)
 
         def load() -> Reg:
             return self.memory.load(buffer, address, lanes, guard, op.attrs.get("other", 0))
@@ -425,6 +429,14 @@ class _Kernel:
             self.values[op.result] = self.indices.once(key, load)
         else:
             self.values[op.result] = load()
+
+    def _near(self, guard: Guard, op: Op, buffer: Buffer) -> Guard:
+        """The guard of a load that also says for all lanes whether any is on, where the address may be far from the
+        buffer if none is; a masked `if` is skipped then."""
+        if guard.lanes is None or "guard" not in op.attrs or not is_far(buffer.type, self._address(op), ranges_at(op)):
+            return guard
+        uniform = [] if guard.uniform is None else [guard.uniform]
+        return replace(guard, uniform=self.indices.combined([*uniform, any_lane(guard.lanes)]))
 
     def _reads_one(self, op: Op, buffer: Buffer) -> bool:
         return buffer.private == 1 and self.indices.lanes_of(self._address(op)) == 1
